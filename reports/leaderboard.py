@@ -19,7 +19,16 @@ from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.audited import audited_of
 from bench.results.frame import results_frame, row_key
 from bench.results.record import Audited, Record, Status
-from bench.results.text import audited_text, csv_text, epsilon_text, markdown_list, markdown_table, md
+from bench.results.text import (
+    Toward,
+    audited_text,
+    csv_text,
+    epsilon_digits,
+    epsilon_text,
+    markdown_list,
+    markdown_table,
+    md,
+)
 from reports.claims import Claim, claim_of, counted_audits, remarks_of
 from reports.order import ORDER, Band, dataset_order
 from reports.reported.numbers import Reported
@@ -319,4 +328,10 @@ CSV_COLUMNS = (
 
 def to_csv(board: Board) -> str:
     """Return the board as CSV with the columns :data:`CSV_COLUMNS`; lists are joined by "; "."""
-    return csv_text(CSV_COLUMNS, ([getattr(row, column) for column in CSV_COLUMNS] for row in board.rows))
+    bounds: dict[str, Toward] = {"proven": "up", "replace_one": "up", "audited": "down"}
+
+    def cell(row: BoardRow, column: str) -> object:
+        value = getattr(row, column)
+        return epsilon_digits(value, bounds[column]) if column in bounds else value
+
+    return csv_text(CSV_COLUMNS, ([cell(row, column) for column in CSV_COLUMNS] for row in board.rows))

@@ -369,6 +369,8 @@ def impossible(
     Budget(eps, delta)
     if not 1 < accuracy <= 100:
         raise BenchError(f"--accuracy is in percent, above 1 and at most 100, not {accuracy:g}. Try 96.03.")
+    if classes > 10_000:
+        raise BenchError("--classes is at most 10,000 here: for more the bound would take minutes.")
     bound = probability_bound(eps, delta, accuracy / 100, [1 / max(classes, 1)] * classes)
     verdict = remark([bound.probability]) or "not ruled out"
     if json:

@@ -102,7 +102,7 @@ def report(
         [
             (
                 row.name,
-                f"{row.epsilon:.6f}" if row.epsilon == 0 or row.epsilon >= 0.001 else f"{row.epsilon:.6g}",
+                _epsilon(row.epsilon),
                 *("yes" if yes else "no" for yes in (row.sound, row.data_dependent, row.releasable)),
                 "" if row.order is None else f"{row.order:.6g}",
             )
@@ -114,6 +114,12 @@ def report(
     for row in rows:
         if row.note:
             echo(f"{row.name}: {row.note}")
+
+
+def _epsilon(epsilon: float) -> str:
+    if epsilon == 0:
+        return "0 (within delta)"
+    return f"{epsilon:.6f}" if epsilon >= 0.001 else f"{epsilon:.6g}"
 
 
 def report_events(

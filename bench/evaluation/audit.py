@@ -29,6 +29,7 @@ from bench.results.attack_record import AuditRecord, Channel, MechanismAudited
 from bench.results.audited import CHANNELS, bounded, corrected, many_bounded
 from bench.results.provenance import Clock
 from bench.results.record import Record
+from bench.results.text import epsilon_text
 from bench.storage.cache import Cache, digest_of
 from bench.training.context import Context
 
@@ -312,7 +313,8 @@ def _many_runs(
     cap = many_bounded("student", options.family.value, (0, counted, 0, counted), cell.delta, strict).cap
     if options.refute is not None and cap < options.refute:
         raise BenchError(
-            f"{options.runs} runs certify an epsilon of {cap:.2f} at most, not {options.refute:g}. More --runs."
+            f"{options.runs} runs certify an epsilon of {epsilon_text(cap)} at most, not {options.refute:g}. More "
+            "--runs."
         )
     shadow_runs = train_shadow_runs(cell, canaries, options.runs, material, context)
     scores = np.array([coin_scores(s, canaries, options.family, context.device)[0] for s in shadow_runs])

@@ -14,6 +14,7 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Adjacency, Claim, PrivacyUnit
 from bench.privacy import losses, pate
 from bench.privacy.conversions import (
+    MOST_COMPOSED,
     check_delta,
     classic_epsilon,
     exact_gaussian_epsilon,
@@ -140,11 +141,15 @@ def optimal(events: Sequence[Event], delta: float) -> Accounted | None:
         steps[step[0]] = steps.get(step[0], 0) + step[1]
     if len(steps) == 1:
         ((eps0, count),) = steps.items()
+        if count > MOST_COMPOSED:
+            return None
         return _independent("optimal-composition", optimal_composition(eps0, count, delta))
     if not _resolves(sum(steps.values()), delta):
         return None
     interval = losses.grid_interval(sum(losses.pure_spread(e, n) for e, n in steps.items()), min(steps))
     total = _composed([losses.pure_pld(e, n, interval) for e, n in steps.items()], sum(steps.values()))
+    if total is None:
+        return None
     return _independent("optimal-composition", total.epsilon(delta), note="of differing pure epsilons, rounded up")
 
 
@@ -153,11 +158,11 @@ def _resolves(composed: int, delta: float) -> bool:
     return delta >= LEAST_PLD_DELTA and delta > losses.rounding(composed)
 
 
-def _composed(distributions: Sequence[Any], composed: int) -> losses.Composed:
+def _composed(distributions: Sequence[Any | None], composed: int) -> losses.Composed | None:
     total = distributions[0]
     for one in distributions[1:]:
-        total = total.compose(one)
-    return losses.Composed(total, losses.rounding(composed))
+        total = None if total is None or one is None else total.compose(one)
+    return None if total is None else losses.Composed(total, losses.rounding(composed))
 
 
 def _rho(events: Sequence[Event]) -> float | None:
@@ -194,7 +199,8 @@ def exact_gaussian(events: Sequence[Event], delta: float) -> Accounted | None:
     mu = _mu(events)
     if mu is None:
         return None
-    return _independent("exact-gaussian", exact_gaussian_epsilon(mu, delta), note=f"mu {mu:.6f}")
+    note = f"mu {mu:.6f}" if mu >= 0.001 else f"mu {mu:.6g}"
+    return _independent("exact-gaussian", exact_gaussian_epsilon(mu, delta), note=note)
 
 
 def loss_distribution(events: Sequence[Event], coarseness: float = 1.0) -> losses.Composed | None:
@@ -217,7 +223,7 @@ def loss_distribution(events: Sequence[Event], coarseness: float = 1.0) -> losse
     parts = [event.pld(interval) for event in others]
     if mu is not None:
         parts.append(losses.gaussian_pld(mu, interval))
-    return None if any(part is None for part in parts) else _composed(parts, _losses(events))
+    return _composed(parts, _losses(events))
 
 
 def _losses(events: Sequence[Event]) -> int:

@@ -25,15 +25,23 @@ EVENTS: dict[str, type[Event]] = {}
 def positive(what: str, value: float) -> float:
     """Return `value` as a float; raise :class:`BenchError` unless it is a positive finite number."""
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not (number and math.isfinite(value) and value > 0):
+    if not (number and value > 0 and value < math.inf):
         raise BenchError(f"{what} must be a positive finite number, not {value!r}.")
+    if not 1e-30 <= value <= 1e30:  # Products of several, and of counts, are finite too.
+        raise BenchError(f"{what} must lie between 1e-30 and 1e30, not at {float(min(value, 10**300)):g}.")
     return float(value)
 
 
+MOST = 10**15
+"""No count is larger: floats hold all whole numbers up to it, and no run takes as long."""
+
+
 def whole(what: str, value: int, least: int = 1) -> None:
-    """Raise :class:`BenchError` unless `value` is a whole number of at least `least`."""
+    """Raise :class:`BenchError` unless `value` is a whole number of at least `least`, and at most :data:`MOST`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise BenchError(f"{what} must be a whole number of at least {least}, not {value!r}.")
+    if value > MOST:
+        raise BenchError(f"{what} must be at most 10^15, not a number of {len(str(value))} digits.")
 
 
 class Event(abc.ABC):

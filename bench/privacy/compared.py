@@ -134,7 +134,10 @@ class LaplaceVectors(Comparison):
                 one = from_laplace_mechanism(
                     1 / distance, value_discretization_interval=interval, pessimistic_estimate=False
                 )
-                found = found.compose(self_composed(one, int(count)))
+                several = self_composed(one, int(count))
+                if several is None:
+                    return None
+                found = found.compose(several)
         return found
 
     @property
@@ -198,7 +201,10 @@ class LabelRows(Comparison):
         lost = counts @ (mass * rest).sum(axis=1) - interval * math.sqrt(counts.sum() * -math.log(MISSED) / 2)
         found = optimistic_pld(np.zeros(1), np.asarray([max(lost, 0.0)]), interval)
         for log_masses, values, count in zip(self.first, losses, counts, strict=True):
-            found = found.compose(self_composed(optimistic_pld(log_masses, values, interval), int(count)))
+            several = self_composed(optimistic_pld(log_masses, values, interval), int(count))
+            if several is None:
+                return None
+            found = found.compose(several)
         return found
 
     @property

@@ -13,7 +13,7 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Adjacency, Claim
 from bench.privacy import claims, events
 from bench.privacy.accountants import Accounted, account, proven, replace_one
-from bench.privacy.base_event import EVENTS, Event, positive
+from bench.privacy.base_event import EVENTS, Event, positive, whole
 from bench.privacy.conversions import check_delta, check_epsilon
 from bench.privacy.pate import check_votes
 
@@ -92,7 +92,8 @@ def sampling_rate_of(rate: float | None, batch: float | None, records: int | Non
         return rate
     if rate is not None or batch is None or records is None:
         raise BenchError("give either the sampling rate, or both batch and records.")
-    if records < 1 or not 0 < batch <= records:
+    whole("the number of records", records)
+    if not 0 < batch <= records:
         raise BenchError(f"batch must lie between 0 and records, not {batch:g} of {records}.")
     return batch / records
 

@@ -97,7 +97,7 @@ class LNMax(Event):
             return 2 * self.queries * losses.laplace_rdp(self.gamma, orders)
         return 2 * self.queries * losses.discrete_laplace_rdp(self.gamma, self.secure_granularity, orders)
 
-    def pld(self, interval: float = losses.INTERVAL) -> Any:
+    def pld(self, interval: float = losses.INTERVAL) -> Any | None:
         """Return the PLD of every query's noisy histogram."""
         return losses.laplace_pld(self.gamma, 2 * self.queries, interval, self.secure_granularity)
 
@@ -281,7 +281,7 @@ class Laplace(Event):
             return self.count * losses.laplace_rdp(1 / self.noise_multiplier, orders)
         return self.count * losses.discrete_laplace_rdp(1 / self.noise_multiplier, self.grid_steps, orders)
 
-    def pld(self, interval: float = losses.INTERVAL) -> Any:
+    def pld(self, interval: float = losses.INTERVAL) -> Any | None:
         """Return the PLD of a one-dimensional release, the worst case for this L1 sensitivity."""
         return losses.laplace_pld(1 / self.noise_multiplier, self.count, interval, self.grid_steps)
 

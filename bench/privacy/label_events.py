@@ -48,7 +48,7 @@ class LabelResponse(Event):
         """Return the Renyi divergence between two labels."""
         return self.count * losses.randomized_response_rdp(self.epsilon, self.outcomes, orders)
 
-    def pld(self, interval: float = losses.INTERVAL) -> Any:
+    def pld(self, interval: float = losses.INTERVAL) -> Any | None:
         """Return the PLD between two labels."""
         return losses.randomized_response_pld(self.epsilon, self.outcomes, self.count, interval)
 

@@ -19,6 +19,10 @@ INTERVAL = 1e-4
 GRID_POINTS = 400_000
 """The approximate number of points above which a grid is made coarser."""
 
+LARGEST_GRID = 2**24
+"""The most points of a composed PLD: above, it would take gigabytes."""
+MOST_STEPS = 2**22
+"""The most steps of a grid of discrete noise in its sensitivity for which there is a PLD."""
 LONGEST_SUM = 600_000
 """The most points of a sum for a Renyi divergence."""
 ROUNDING = 1e-14
@@ -124,13 +128,15 @@ def randomized_response_rdp(epsilon: float, classes: int, orders: ArrayLike) -> 
     return np.minimum(np.logaddexp(0.0, log_excess) / (order - 1), np.minimum(epsilon, order * epsilon**2 / 2))
 
 
-def laplace_pld(epsilon: float, count: int, interval: float, granularity: int | None = None) -> Any:
-    """Return the PLD of `count` Laplace releases of scale sensitivity over `epsilon`.
+def laplace_pld(epsilon: float, count: int, interval: float, granularity: int | None = None) -> Any | None:
+    """Return the PLD of `count` Laplace releases of scale sensitivity over `epsilon`, None where it would be too large.
 
     With `granularity`, noise is discrete Laplace of parameter ``epsilon / granularity`` and sensitivity `granularity`.
     """
     from dp_accounting.pld import privacy_loss_distribution as distribution
 
+    if granularity is not None and granularity > MOST_STEPS:
+        return None
     if granularity is None:
         one = distribution.from_laplace_mechanism(1 / epsilon, value_discretization_interval=interval)
     else:
@@ -140,14 +146,21 @@ def laplace_pld(epsilon: float, count: int, interval: float, granularity: int | 
     return self_composed(one, count)
 
 
-def self_composed(one: Any, count: int) -> Any:
-    """Return the PLD of `count` losses with the law of `one`.
+def self_composed(one: Any, count: int) -> Any | None:
+    """Return the PLD of `count` losses with the law of `one`, None where it would be larger than :data:`LARGEST_GRID`.
 
     As dp-accounting's ``self_compose``, which raises the size of a sparse law to the power `count` first.
     """
+    from dp_accounting.pld.common import compute_self_convolve_bounds
+
     if count < 10:
         return one.self_compose(count)
     remove, add = one._pmf_remove.to_dense_pmf(), one._pmf_add.to_dense_pmf()
+    if count > 10**5:
+        for law in (remove, add):
+            low, high = compute_self_convolve_bounds(law._probs, count, 1e-15)
+            if high - low >= LARGEST_GRID:
+                return None
     return type(one)(remove, None if one._symmetric else add).self_compose(count)
 
 
@@ -234,8 +247,10 @@ def _log_sampled_ratio(x: Floats, mu: float, rate: float) -> Floats:
     return np.where(near, np.log1p(np.where(near, less, 0.0)), far)
 
 
-def finite_pld(log_masses: list[float], values: list[float], count: int, interval: float) -> Any:
+def finite_pld(log_masses: list[float], values: list[float], count: int, interval: float) -> Any | None:
     """Return the PLD of `count` runs with losses `values`, `log_masses` their log probabilities under one neighbour.
+
+    None where it would be too large.
 
     Chords of the curve of delta between grid points lie above it; rounding `values` up would add `interval` per run.
     """
@@ -252,13 +267,13 @@ def finite_pld(log_masses: list[float], values: list[float], count: int, interva
     return self_composed(distribution.PrivacyLossDistribution(one), count)
 
 
-def pure_pld(epsilon: float, count: int, interval: float) -> Any:
+def pure_pld(epsilon: float, count: int, interval: float) -> Any | None:
     """Return the PLD of any `count` mechanisms of pure `epsilon`: two losses, plus and minus it."""
     log_keep = -math.log1p(math.exp(-epsilon))
     return finite_pld([log_keep, log_keep - epsilon], [epsilon, -epsilon], count, interval)
 
 
-def randomized_response_pld(epsilon: float, classes: int, count: int, interval: float) -> Any:
+def randomized_response_pld(epsilon: float, classes: int, count: int, interval: float) -> Any | None:
     """Return the PLD of randomised response over `classes`, `count` times, between two labels."""
     log_total = float(np.logaddexp(epsilon, math.log(classes - 1)))
     masses, values = [epsilon - log_total, -log_total], [epsilon, -epsilon]

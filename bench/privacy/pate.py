@@ -137,6 +137,8 @@ def pure_moments_epsilon(
 def _moment(largest: int) -> int:
     if largest < 1:
         raise BenchError(f"the largest moment must be at least 1, not {largest}. The default is {LARGEST_MOMENT}.")
+    if largest > 10**6:
+        raise BenchError("the largest moment must be at most 1,000,000. The best moments are small.")
     return int(largest)
 
 

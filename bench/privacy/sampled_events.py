@@ -92,7 +92,7 @@ class SampledGaussianEvent(Event):
         replaced = self.adjacency is Adjacency.REPLACE
         return _run_rdp(self.relative_noise, self.sampling_rate, tuple(order.tolist()), replaced)
 
-    def pld(self, interval: float = losses.INTERVAL) -> Any:
+    def pld(self, interval: float = losses.INTERVAL) -> Any | None:
         """Return the PLD of all runs, in both orders of the neighbours."""
         mu = self.gaussian_mu()
         if mu is not None:

@@ -35,6 +35,8 @@ def check_law(mean: float, shape: float) -> None:
     """Raise :class:`BenchError` unless `mean` is finite and at least 1, and `shape` finite and at least 0."""
     if not (math.isfinite(mean) and mean >= 1):
         raise BenchError(f"the mean number of trials must be finite and at least 1, not {mean:g}. Try 10.")
+    if mean > 1e9:
+        raise BenchError(f"the mean number of trials must be at most 1e9, not {mean:g}. Try 10.")
     if not (math.isfinite(shape) and shape >= 0):
         raise BenchError(f"the shape of the law of trials must be finite and at least 0, not {shape:g}. Try 1.")
 

@@ -173,7 +173,7 @@ def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | No
     return Audited(
         epsilon=best.epsilon,
         confidence=confidence,
-        audit=f"{seen}; at most {best.cap:.2f} could be seen",
+        audit=f"{seen}; at most {epsilon_text(best.cap)} could be seen",
         inconclusive=blind,
         at_most=max(audit.at_most or 0.0 for audit in done),
     )

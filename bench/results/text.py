@@ -26,17 +26,27 @@ def epsilon_text(epsilon: float | None, toward: Toward = "nearest") -> str:
     """Return an epsilon with two decimals, or two digits in scientific notation below 0.01 and from 1e5.
 
     Round an upper bound `up` and a lower one `down`: the text, read back, is then never on the wrong side. Only zero
-    is ``0.00``.
+    is ``0.00``, and an upper bound of zero says that it is one: delta alone covers the whole loss.
     """
     if epsilon is None:
         return "–"
     if math.isinf(epsilon):
         return "∞"
+    if epsilon == 0 and toward == "up":
+        return "0 (within delta)"
     # The shortest decimal that reads back as this float: 0.29 is 0.29, where 0.29 * 100 is below 29.
     exact = Decimal(repr(float(epsilon)))
     plain = epsilon == 0 or 0.01 <= epsilon < 1e5
     rounded = exact.quantize(Decimal("0.01") if plain else Decimal(1).scaleb(exact.adjusted() - 1), _ROUNDING[toward])
     return f"{rounded:.2f}" if plain else f"{rounded:.1e}".replace("e+", "e")
+
+
+def epsilon_digits(epsilon: float | None, toward: Toward) -> str:
+    """Return an epsilon with six digits for a program, rounded as by :func:`epsilon_text`; blank for None."""
+    if epsilon is None or not math.isfinite(epsilon):
+        return csv_cell(epsilon)
+    exact = Decimal(repr(float(epsilon)))
+    return csv_cell(float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 5), _ROUNDING[toward])))
 
 
 def audited_text(audited: Audited | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +124,56 @@ def test_selected_queries(votes: Path, tmp_path: Path) -> None:
 def test_bad_options(command: list[object], said: str) -> None:
     with pytest.raises(BenchError, match=said):
         run(*command)
+
+
+HUGE = 10**400
+LIMITED = [
+    [*LNMAX, "--queries", HUGE],
+    [*LNMAX, "--queries", 10, "--largest-moment", 10**9],
+    ["gaussian", "--sigma", 1e-300],
+    ["gaussian", "--sigma", 1e200],
+    ["dp-sgd", "--sigma", 1, "--steps", 1, "--batch", 1, "--records", HUGE],
+    ["claimed", "trpate", "--gamma", 0.05, "--queries", HUGE],
+    ["claimed", "dpsd", "--beta", 1e-3, "--classes", HUGE, "--batch", 256, "--iterations", 200, "--sigma", 100],
+    ["proven", "dpsd", "--batch", 10**15, "--iterations", 10**15, "--sigma", 100],
+    ["randomized-response", "--epsilon", 1, "--classes", HUGE],
+    ["tuning", "--sigma", 4, "--trials-mean", 1e300],
+    ["impossible", "--eps", 1, "--accuracy", 90, "--classes", 10**9],
+    ["impossible", "--eps", 1, "--accuracy", 90, "--classes", HUGE],
+]
+
+
+@pytest.mark.parametrize("command", LIMITED, ids=lambda command: " ".join(map(str, command))[:60])
+def test_numbers_beyond_any_run_are_refused_in_one_line(command: list[object]) -> None:
+    with pytest.raises(BenchError, match=r"at most|between") as refused:
+        run(*command)
+    assert len(str(refused.value)) < 200
+
+
+ANSWERED: list[list[object]] = [
+    [*LNMAX, "--queries", 10**9],
+    [*LNMAX, "--queries", 10**15],
+    [*LNMAX, "--queries", 100, "--secure", 10**9],
+    ["lnmax", "--gamma", 1e-5, "--queries", 4 * 10**8],
+    ["laplace", "--noise-multiplier", 1000, "--count", 9 * 10**8],
+    ["laplace", "--noise-multiplier", 30_000, "--count", 9 * 10**11, "--delta", 0.5],
+    ["gaussian", "--sigma", 1e-30, "--count", 10**15],
+    ["dp-sgd", "--sigma", 1, "--steps", 9 * 10**8, "--sampling-rate", 1e-7],
+    ["randomized-response", "--epsilon", 0.001, "--classes", 10**15, "--count", 10**9],
+]
+
+
+@pytest.mark.parametrize("command", ANSWERED, ids=lambda command: " ".join(map(str, command)))
+def test_large_counts_are_answered_in_little_memory(command: list[object]) -> None:
+    """Traced: the largest arrays of NumPy are below half a gigabyte, where a count of 1e9 took 7.5 of them."""
+    tracemalloc.start()
+    try:
+        rows = json.loads(run(*command, "--json"))["accountants"]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**29
+    assert min(float(row["epsilon"]) for row in rows) >= 0
 
 
 def test_bad_files(votes: Path, tmp_path: Path) -> None:

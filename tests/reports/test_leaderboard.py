@@ -8,10 +8,12 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bench.core.types import Adjacency, Basis, PrivacyUnit, TargetAdjacency
 from bench.privacy.accountants import proven
-from bench.privacy.events import Gaussian
+from bench.privacy.events import Gaussian, RandomizedResponse
 from bench.results.frame import NUMBERS, results_frame
 from bench.results.record import Record
 from bench.results.text import epsilon_rows
@@ -139,7 +141,25 @@ def test_every_row_states_its_proven_epsilon_for_one_replaced_record() -> None:
     assert "(zero-out)" in page
     assert "zero-out" not in to_markdown(build_board([record()]))
     (row,) = csv.DictReader(io.StringIO(to_csv(build_board([add_remove()]))))
-    assert (float(row["proven"]), float(row["replace_one"])) == pytest.approx((sums.proven, sums.replace_one), rel=1e-4)
+    assert (float(row["proven"]), float(row["replace_one"])) == pytest.approx((sums.proven, sums.replace_one), rel=1e-5)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(0.3, 30.0))
+def test_the_csv_never_states_less_than_is_proven(noise: float) -> None:
+    board = build_board([add_remove(noise=noise)])
+    (row,) = csv.DictReader(io.StringIO(to_csv(board)))
+    assert float(row["proven"]) >= board.rows[0].proven
+    assert float(row["replace_one"]) >= board.rows[0].replace_one
+
+
+def test_an_epsilon_that_delta_covers_does_not_look_like_no_cost() -> None:
+    """Answers of a pure epsilon of 1e-9 are within delta 1e-5: the proven epsilon is 0, and says why."""
+    event = RandomizedResponse(1e-9, 10, unit=PrivacyUnit.RECORD)
+    figure = proven([event], 1e-5).epsilon
+    row = build_board([record(epsilon=1e-9, claimed=1e-9, proven=figure)]).rows[0]
+    assert (cells_of(row)["claimed"], cells_of(row)["proven"]) == ("1.0e-9", "0 (within delta)")
+    assert "| 0.00 |" not in to_markdown(build_board([record(epsilon=1e-9, claimed=1e-9, proven=figure)]))
 
 
 def test_a_record_states_both_figures() -> None:

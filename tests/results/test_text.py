@@ -9,9 +9,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bench.results.text import Toward, epsilon_text
+from bench.results.text import Toward, epsilon_digits, epsilon_text
 
 epsilons = st.floats(0, 1e300) | st.floats(0, 20) | st.integers(0, 10**7).map(lambda n: n / 100)
+
+
+def number(epsilon: float, toward: Toward) -> float:
+    """Return what a text says; an upper bound of zero has words behind it."""
+    return float(epsilon_text(epsilon, toward).removesuffix(" (within delta)"))
 
 
 @example(0.28999999999999998)
@@ -21,13 +26,13 @@ epsilons = st.floats(0, 1e300) | st.floats(0, 20) | st.integers(0, 10**7).map(la
 @example(5e-324)
 @given(epsilons)
 def test_an_upper_bound_is_never_read_below_itself_and_a_lower_one_never_above(epsilon: float) -> None:
-    assert float(epsilon_text(epsilon, "up")) >= epsilon
-    assert float(epsilon_text(epsilon, "down")) <= epsilon
+    assert number(epsilon, "up") >= epsilon
+    assert number(epsilon, "down") <= epsilon
 
 
 @given(epsilons)
 def test_text_is_close_and_zero_only_for_zero(epsilon: float) -> None:
-    near, up, down = (float(epsilon_text(epsilon, toward)) for toward in ("nearest", "up", "down"))
+    near, up, down = (number(epsilon, toward) for toward in ("nearest", "up", "down"))
     assert down <= near <= up
     assert up - down <= max(0.0100001 if 0.01 <= epsilon < 1e5 else 0, 0.1000001 * epsilon, 5e-324)
     assert (near == 0) == (epsilon == 0)
@@ -37,7 +42,15 @@ def test_text_is_close_and_zero_only_for_zero(epsilon: float) -> None:
 @given(st.lists(epsilons, min_size=2).map(sorted))
 def test_text_keeps_the_order(ascending: list[float]) -> None:
     for toward in ("nearest", "up", "down"):
-        assert all(float(epsilon_text(a, toward)) <= float(epsilon_text(b, toward)) for a, b in pairwise(ascending))
+        assert all(number(a, toward) <= number(b, toward) for a, b in pairwise(ascending))
+
+
+@given(epsilons)
+def test_digits_for_programs_are_on_the_safe_side_too(epsilon: float) -> None:
+    low, high = (float(epsilon_digits(epsilon, toward)) for toward in ("down", "up"))
+    assert low <= epsilon <= high
+    assert high - low <= max(1.0000001e-5 * epsilon, 5e-324)
+    assert (epsilon_digits(None, "up"), epsilon_digits(math.inf, "up")) == ("", "inf")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +75,7 @@ def test_bounds_are_rounded_to_their_safe_side(epsilon: float, up: str, down: st
         (None, "nearest", "–"),
         (math.inf, "up", "∞"),
         (0.0, "down", "0.00"),
-        (0.0, "up", "0.00"),
+        (0.0, "up", "0 (within delta)"),
         (1e-9, "nearest", "1.0e-9"),
         (1e-9, "down", "1.0e-9"),
         (0.00123, "up", "1.3e-3"),
