@@ -108,9 +108,9 @@ def test_a_table_in_three_formats(tmp_path: Path) -> None:
         "table-I.caption.md", "table-I.csv", "table-I.md", "table-I.tex",
     ]  # fmt: skip
     lines = (folder / "table-I.md").read_text().splitlines()
-    assert "| 85.00 ± 7.07 (2 seeds) [a] | 97.40 | ∞ [a] |" in lines[4]
+    assert "| 85.00 ± 7.07 (2 seeds) \\[a] | 97.40 | ∞ \\[a] |" in lines[4]
     assert lines[5] == "| other | not run | paper: unsound; code: not read | 3.5 |"
-    assert lines[6:] == ["", "[a] quick preset, 1 setting differs (queries)"]
+    assert lines[6:] == ["", "\\[a] quick preset, 1 setting differs (queries)"]
     assert "\\par\\footnotesize [a] quick preset, 1 setting differs (queries)" in (folder / "table-I.tex").read_text()
     table = list(csv.reader(io.StringIO((folder / "table-I.csv").read_text())))
     assert table[0] == ["name", "ours", "theirs", "ε"]
@@ -171,7 +171,7 @@ def test_a_caption_says_what_is_behind_a_table(tmp_path: Path) -> None:
         "We see.",
         "- row third: failed; not audited. Filled by `python -m bench run --methods dgd --datasets fmnist --eps 10 "
         "--seeds 0,1,2` and 1 more, below",
-        "here 85.00 ± 7.07 (2 seeds) [quick preset, 1 setting differs (queries)], printed 97.40 (-12.40)",
+        "here 85.00 ± 7.07 (2 seeds) \\[quick preset, 1 setting differs (queries)], printed 97.40 (-12.40)",
         "paper: unsound; code: not read. because \\| of",
         "| dgd | mnist | 10 (claimed) | 10.00 | ∞ | ∞ | does not hold | – | 85.00 (21.4–100.0) | 0, 1 | quick |",
         "2 of 5 numbers of ours are there.",
