@@ -93,6 +93,12 @@ def _log_excess(loss: float | Floats, order: float | Floats) -> Floats:
         return np.where(near, np.log(_curved(order * small) - order * _curved(small)), far)
 
 
+def _below_pure(divergence: Floats, epsilon: float, order: Floats) -> Floats:
+    """Return `divergence`, or what any mechanism of pure `epsilon` has at most, where that is less."""
+    found: Floats = np.minimum(divergence, np.minimum(epsilon, order * epsilon**2 / 2))
+    return found
+
+
 def laplace_rdp(epsilon: float, orders: ArrayLike) -> Floats:
     """Return the Renyi divergence of Laplace noise of scale sensitivity over `epsilon` (Mironov 2017, table II)."""
     order = _order(orders)
@@ -101,7 +107,7 @@ def laplace_rdp(epsilon: float, orders: ArrayLike) -> Floats:
     near = np.minimum(epsilon, 1 / order)  # Where it is epsilon, the moment is near 1.
     excess = (order * _curved((order - 1) * near) + (order - 1) * _curved(-order * near)) / (2 * order - 1)
     log_moment = np.where(near < epsilon, np.logaddexp(up, down), np.log1p(excess))
-    return np.minimum(log_moment / (order - 1), np.minimum(epsilon, order * epsilon**2 / 2))
+    return _below_pure(log_moment / (order - 1), epsilon, order)
 
 
 def discrete_laplace_rdp(epsilon: float, granularity: int, orders: ArrayLike) -> Floats:
@@ -117,7 +123,7 @@ def discrete_laplace_rdp(epsilon: float, granularity: int, orders: ArrayLike) ->
         terms.append(centre + math.log(-math.expm1(-step)) + series + (order - 1) * epsilon)
     # The logarithm of a sum near 1 has few digits: this is above its rounding error.
     log_moment = np.maximum(special.logsumexp(np.stack(terms), axis=0), 0.0) + 1e-13
-    return np.minimum(log_moment / (order - 1), np.minimum(epsilon, order * epsilon**2 / 2))
+    return _below_pure(log_moment / (order - 1), epsilon, order)
 
 
 def randomized_response_rdp(epsilon: float, classes: int, orders: ArrayLike) -> Floats:
@@ -125,7 +131,7 @@ def randomized_response_rdp(epsilon: float, classes: int, orders: ArrayLike) -> 
     order = _order(orders)
     log_total = np.logaddexp(epsilon, math.log(classes - 1))
     log_excess = np.logaddexp(_log_excess(epsilon, order), epsilon + _log_excess(-epsilon, order)) - log_total
-    return np.minimum(np.logaddexp(0.0, log_excess) / (order - 1), np.minimum(epsilon, order * epsilon**2 / 2))
+    return _below_pure(np.logaddexp(0.0, log_excess) / (order - 1), epsilon, order)
 
 
 def laplace_pld(epsilon: float, count: int, interval: float, granularity: int | None = None) -> Any | None:
