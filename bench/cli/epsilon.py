@@ -311,7 +311,8 @@ def top_k(
 
 @app.command("dp-sgd")
 def dp_sgd(
-    steps: shared.Steps,
+    steps: shared.Steps = None,
+    epochs: shared.Epochs = None,
     sampling_rate: shared.Rate = None,
     batch: shared.Batch = None,
     records: shared.Records = None,
@@ -331,24 +332,25 @@ def dp_sgd(
     from bench.core.types import Basis, Budget
     from bench.privacy.calibrate import smallest_noise
     from bench.privacy.conversions import check_delta
-    from bench.privacy.cost import sampling_rate_of
+    from bench.privacy.cost import sampling_rate_of, steps_of
     from bench.privacy.events import DPSGD
 
     check_delta(delta)
     rate = sampling_rate_of(sampling_rate, batch, records)
+    number = steps_of(steps, epochs, rate)
     if (sigma is None) == (target_epsilon is None):
         raise BenchError("give one of --sigma and --target-epsilon.")
     facts: dict[str, float] = {}
     if target_epsilon is not None:
 
         def make(noise: float) -> list[DPSGD]:
-            return [DPSGD(rate, noise, steps)]
+            return [DPSGD(rate, noise, number)]
 
         budget = Budget(target_epsilon, delta, Basis.PROVEN, adjacency)
         facts["sigma_by_rdp"] = smallest_noise(make, budget, sound="rdp")
         facts["sigma"] = sigma = smallest_noise(make, budget)
     assert sigma is not None
-    shared.report_events([DPSGD(rate, sigma, steps)], delta, json, (), facts)
+    shared.report_events([DPSGD(rate, sigma, number)], delta, json, (), facts)
 
 
 @app.command()

@@ -29,10 +29,11 @@ Votes = Annotated[
 ]
 First = Annotated[int | None, votes_option(help="Use only the first N rows of the votes.")]
 Indices = Annotated[Path | None, votes_option(help=".npy file with the rows of the votes to use.")]
-Steps = Annotated[int, typer.Option(help="Number of steps.")]
+Steps = Annotated[int | None, typer.Option(help="Number of steps.")]
+Epochs = Annotated[float | None, typer.Option(help="Instead of --steps: passes over the records, by the sampling.")]
 sampling = partial(typer.Option, rich_help_panel="Sampling")
 Rate = Annotated[float | None, sampling(help="Chance of each record to be in a batch.")]
-Batch = Annotated[float | None, sampling(help="Expected batch size, with --records.")]
+Batch = Annotated[float | None, sampling("--batch", "--batch-size", help="Expected batch size, with --records.")]
 Records = Annotated[int | None, sampling(help="Number of records, with --batch.")]
 
 
@@ -110,6 +111,8 @@ def report(
         ],
     )
     for name, value in known.items():
+        if name in ("replace_one", "epsilon_of_one_trial") and value == 0:
+            value = _epsilon(0.0)
         echo(f"{name}: {value:.10g}" if isinstance(value, float) else f"{name}: {value}")
     for row in rows:
         if row.note:

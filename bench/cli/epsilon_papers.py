@@ -192,7 +192,8 @@ def proven_dpsd_label(epsilon: Response, delta: shared.Delta = 1e-5, json: share
 @claimed.command("dp-sgd")
 def claimed_dp_sgd(
     sigma: Annotated[float, typer.Option("--sigma", "--noise-multiplier", help="Noise over the clipping norm.")],
-    steps: shared.Steps,
+    steps: shared.Steps = None,
+    epochs: shared.Epochs = None,
     sampling_rate: shared.Rate = None,
     batch: shared.Batch = None,
     records: shared.Records = None,
@@ -202,5 +203,5 @@ def claimed_dp_sgd(
     """DP-SGD: the moments accountant, as Abadi et al. use it, with the classic conversion."""
     from bench.privacy import cost
 
-    claim, events = cost.dp_sgd(sigma, steps, delta, sampling_rate, batch, records)
+    claim, events = cost.dp_sgd(sigma, delta, steps, epochs, sampling_rate, batch, records)
     shared.report_events(events, delta, json, [_row("dp-sgd", claim, sound=True)])

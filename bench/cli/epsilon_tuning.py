@@ -24,7 +24,8 @@ def tuning(
     ] = None,
     trials_mean: TrialsMean = 10.0,
     law: LawOption = Law.GEOMETRIC,
-    steps: shared.Steps = 1,
+    steps: shared.Steps = None,
+    epochs: shared.Epochs = None,
     sampling_rate: shared.Rate = None,
     batch: shared.Batch = None,
     records: shared.Records = None,
@@ -36,17 +37,18 @@ def tuning(
     from bench.privacy.accountants import proven
     from bench.privacy.calibrate import smallest_noise
     from bench.privacy.conversions import check_delta
-    from bench.privacy.cost import sampling_rate_of
+    from bench.privacy.cost import sampling_rate_of, steps_of
     from bench.privacy.events import DPSGD, Gaussian, RepeatAndSelect
 
     check_delta(delta)
     sampled = (sampling_rate, batch, records) != (None, None, None)
     rate = sampling_rate_of(sampling_rate, batch, records) if sampled else 1.0
+    number = 1 if (steps, epochs) == (None, None) else steps_of(steps, epochs, rate)
     if (sigma is None) == (target_epsilon is None):
         raise BenchError("give one of --sigma and --target-epsilon.")
 
     def trial(noise: float) -> Event:
-        return DPSGD(rate, noise, steps) if sampled else Gaussian(noise, steps)
+        return DPSGD(rate, noise, number) if sampled else Gaussian(noise, number)
 
     def make(noise: float) -> list[Event]:
         adjacency = Adjacency.ADD_REMOVE if sampled else Adjacency.REPLACE

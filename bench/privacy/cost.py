@@ -46,9 +46,10 @@ def epsilon(name: str, /, *, delta: float = 1e-5, **setting: Any) -> PrivacyCost
 
     Papers: ``pate`` (gamma, and queries or votes), ``pate-2018`` (votes, sigma2; with threshold and sigma1
     Confident-GNMax), ``trpate`` (gamma, queries), ``dgd`` (eps0, queries, eps1), ``dpsd`` (beta, classes, batch,
-    iterations, sigma), ``dpsd-label`` (epsilon) and ``dp-sgd`` (sigma, steps, and sampling_rate or batch and records).
-    `votes` is an array of counts (queries, classes). Mechanisms are those of a ledger, with their fields:
-    ``bench.epsilon("gaussian", noise_multiplier=4.0, count=100)``.
+    iterations, sigma), ``dpsd-label`` (epsilon) and ``dp-sgd`` (sigma, steps or epochs, and sampling_rate or batch and
+    records). `votes` is an array of counts (queries, classes). Mechanisms are those of a ledger, with their fields:
+    ``bench.epsilon("gaussian", noise_multiplier=4.0, count=100)``. The second names of the command's options hold too:
+    `sigma` is the noise multiplier of ``gaussian``, `batch_size` the batch of ``dp-sgd``.
 
     Raises :class:`BenchError` on an unknown name, a missing or unknown setting, or one out of range.
 
@@ -57,6 +58,7 @@ def epsilon(name: str, /, *, delta: float = 1e-5, **setting: Any) -> PrivacyCost
         >>> cost.claimed, cost.proven
     """
     check_delta(delta)
+    setting = _first_names(name, setting)
     if name in PAPERS:
         _check(name, PAPERS[name], {**setting, "delta": delta})
         claim, listed = PAPERS[name](**setting, delta=delta)
@@ -75,6 +77,16 @@ def epsilon(name: str, /, *, delta: float = 1e-5, **setting: Any) -> PrivacyCost
         claim=claim,
         accountants=tuple(account(listed, delta)),
     )
+
+
+def _first_names(name: str, setting: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for given, value in setting.items():
+        first = SECOND_NAMES.get(name, {}).get(given, given)
+        if first in found:
+            raise BenchError(f"{given} of {name} is given twice: {first} is another name of it.")
+        found[first] = value
+    return found
 
 
 def _check(name: str, make: Callable[..., Any], setting: Mapping[str, Any]) -> None:
@@ -96,6 +108,16 @@ def sampling_rate_of(rate: float | None, batch: float | None, records: int | Non
     if not 0 < batch <= records:
         raise BenchError(f"batch must lie between 0 and records, not {batch:g} of {records}.")
     return batch / records
+
+
+def steps_of(steps: int | None, epochs: float | None, rate: float) -> int:
+    """Return `steps`, or those of `epochs` at a sampling `rate`; raise BenchError unless exactly one is given."""
+    if (steps is None) == (epochs is None):
+        raise BenchError("DP-SGD also needs steps, or epochs (passes over the records): give one of them.")
+    if epochs is None:
+        assert steps is not None
+        return steps
+    return max(1, round(positive("the number of epochs", epochs) / rate))
 
 
 def _pate(gamma: float, delta: float, queries: int | None = None, votes: ArrayLike | None = None) -> Described:
@@ -140,11 +162,12 @@ def _dpsd_label(epsilon: float, delta: float) -> Described:
 
 
 def dp_sgd(
-    sigma: float, steps: int, delta: float, sampling_rate: float | None = None, batch: float | None = None,
-    records: int | None = None,
+    sigma: float, delta: float, steps: int | None = None, epochs: float | None = None,
+    sampling_rate: float | None = None, batch: float | None = None, records: int | None = None,
 ) -> Described:  # fmt: skip
     """Return the claim of DP-SGD by the moments accountant and its steps."""
     rate = sampling_rate_of(sampling_rate, batch, records)
+    steps = steps_of(steps, epochs, rate)
     return claims.dp_sgd(rate, sigma, steps, delta), [events.DPSGD(rate, sigma, steps)]
 
 
@@ -157,6 +180,13 @@ PAPERS: Mapping[str, Callable[..., Described]] = {
     "dpsd-label": _dpsd_label,
     "dp-sgd": dp_sgd,
 }
+SECOND_NAMES: Mapping[str, Mapping[str, str]] = {
+    "gaussian": {"sigma": "noise_multiplier"},
+    "sampled-gaussian": {"sigma": "noise_multiplier"},
+    "dp-sgd": {"noise_multiplier": "sigma", "batch_size": "batch"},
+    "pate-2018": {"sigma": "sigma2"},
+}
+"""Other names of settings, by paper or mechanism: those of the options of ``bench epsilon``."""
 MECHANISMS: Mapping[str, type[Event]] = {
     kind: event for kind, event in EVENTS.items() if kind not in PAPERS and kind != events.Bypass.kind
 }

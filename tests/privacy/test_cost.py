@@ -70,10 +70,34 @@ def test_adjacency_may_be_given_by_its_word() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "setting", "same"),
+    [
+        ("gaussian", {"sigma": 2.0}, {"noise_multiplier": 2.0}),
+        ("sampled-gaussian", {"sigma": 2.0, "sampling_rate": 0.1}, {"noise_multiplier": 2.0, "sampling_rate": 0.1}),
+        (
+            "dp-sgd",
+            {"noise_multiplier": 1.1, "batch_size": 250, "records": 10_000, "epochs": 10},
+            {"sigma": 1.1, "sampling_rate": 0.025, "steps": 400},
+        ),
+    ],
+)
+def test_second_names_and_epochs(name: str, setting: dict[str, Any], same: dict[str, Any]) -> None:
+    cost = bench.epsilon(name, **setting)
+    assert cost == bench.epsilon(name, **same)
+    options = [word for k, v in setting.items() for word in (f"--{k.replace('_', '-')}", v)]
+    assert printed(name, *options)["mechanism"] == cost.mechanism
+    if name == "dp-sgd":
+        assert printed("claimed", name, *options)["mechanism"] == cost.mechanism
+        assert cost.mechanism in printed("tuning", *options)["mechanism"]
+
+
+@pytest.mark.parametrize(
     ("name", "setting", "says"),
     [
         ("dp-sdg", {}, "Did you mean 'dp-sgd'?"),
-        ("dp-sgd", {"sigma": 1.0}, "also needs steps"),
+        ("dp-sgd", {"sigma": 1.0, "sampling_rate": 0.1}, "also needs steps, or epochs"),
+        ("dp-sgd", {"sigma": 1.0, "sampling_rate": 0.1, "steps": 1, "epochs": 1}, "give one of them"),
+        ("gaussian", {"sigma": 1.0, "noise_multiplier": 1.0}, "given twice"),
         ("dp-sgd", {"sigma": 1.0, "steps": 1}, "either the sampling rate, or both batch and records"),
         ("dp-sgd", {"sigma": 1.0, "steps": 1, "batch": 9, "records": 3}, "between 0 and records"),
         ("dp-sgd", {"sigma": 1.0, "step": 1}, "Did you mean 'steps'?"),
