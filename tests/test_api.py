@@ -129,11 +129,11 @@ def test_a_transcript_has_no_largest_bound(tmp_path: Path) -> None:
     assert frame["audit_power"].tolist() == [math.inf, math.inf, 0.0]
 
 
-def test_several_folders_are_one_frame_and_the_last_counts(tmp_path: Path) -> None:
+def test_several_folders_are_one_frame(tmp_path: Path) -> None:
     folder(tmp_path / "a", record(accuracy=0.5), record(seed=1))
-    folder(tmp_path / "b", record(accuracy=0.6))
+    folder(tmp_path / "b", record(accuracy=0.5), record(seed=2, accuracy=0.6))
     frame = bench.load_results([tmp_path / "a", str(tmp_path / "b")])
-    assert frame["accuracy"].tolist() == [60, 95]
+    assert frame["accuracy"].tolist() == [50, 95, 60]
     assert bench.load_results(str(tmp_path / "a"))["accuracy"].tolist() == [50, 95]
 
 

@@ -91,11 +91,12 @@ def test_every_committed_record_would_be_published_again() -> None:
 
 @pytest.mark.slow
 def test_every_committed_record_is_planned_again() -> None:
-    calibrations = Calibrations()
+    calibrations, problems = Calibrations(), {}
     for record in every_record():
         found = vet_record(record, calibrations, published=True)
-        assert found.problems == [], record.key
-        assert found.cell == record.cell or missing_plugin(record), record.key
+        if found.problems or not (found.cell == record.cell or missing_plugin(record)):
+            problems[record.key] = found.problems
+    assert problems == {}
 
 
 def test_the_plugins_of_committed_records_are_installed() -> None:
