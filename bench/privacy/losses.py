@@ -25,14 +25,14 @@ MOST_STEPS = 2**22
 """The most steps of a grid of discrete noise in its sensitivity for which there is a PLD."""
 LONGEST_SUM = 600_000
 """The most points of a sum for a Renyi divergence."""
-ROUNDING = 2e-15
+ROUNDING = 1e-15
 """A bound on the error that each composed loss adds to a delta: the power of a Fourier transform multiplies the error
 of the transform by the number of losses. The largest error seen is 2.5e-16 a loss, in many mechanisms."""
 
 
 def rounding(composed: int) -> float:
     """Return a bound on the error in a delta of the PLD of `composed` losses."""
-    return ROUNDING * max(composed, 500)
+    return ROUNDING * max(composed, 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def laplace_rdp(epsilon: float, orders: ArrayLike) -> Floats:
     order = _order(orders)
     up = np.log(order / (2 * order - 1)) + (order - 1) * epsilon
     down = np.log((order - 1) / (2 * order - 1)) - order * epsilon
-    near = np.minimum(epsilon, 1 / order)  # Where it is epsilon, the moment is near 1.
+    near = np.minimum(epsilon, 0.01 / order)  # Where it is epsilon, the moment is near 1.
     excess = (order * _curved((order - 1) * near) + (order - 1) * _curved(-order * near)) / (2 * order - 1)
     log_moment = np.where(near < epsilon, np.logaddexp(up, down), np.log1p(excess))
     return _below_pure(log_moment / (order - 1), epsilon, order)

@@ -214,8 +214,8 @@ def test_the_noise_of_dp_kernel_leaves_the_direction_of_its_gradient_exact() -> 
     for same in (of_black, of_white):
         assert all(abs(float(one @ same[0])) == pytest.approx(1, abs=1e-5) for one in same)
     assert all(abs(float(one @ other)) < 0.999 for one in of_black for other in of_white)
-    signs = {round(float(kernel_gradient(black, seed) @ of_black[0])) for seed in range(12)}
-    assert signs == {-1, 1}, "and it often points the wrong way"
+    signs = {round(float(kernel_gradient(black, seed) @ of_black[0])) for seed in range(60)}
+    assert signs == {-1, 1}, "and it sometimes points the wrong way"
 
 
 def test_the_covariance_of_dp_kernel_is_that_of_the_authors_code() -> None:
