@@ -27,7 +27,7 @@ LONGEST_SUM = 600_000
 """The most points of a sum for a Renyi divergence."""
 ROUNDING = 1e-15
 """A bound on the error that each composed loss adds to a delta: the power of a Fourier transform multiplies the error
-of the transform by the number of losses. The largest error seen is 2.5e-16 a loss, in many mechanisms."""
+of the transform by the number of losses. The largest error seen is 4e-16 a loss."""
 
 
 def rounding(composed: int) -> float:
@@ -47,7 +47,10 @@ class Composed:
     def epsilon(self, delta: float) -> float:
         """Return the epsilon at `delta`; infinite unless `delta` is above the rounding error."""
         left = delta - self.rounding
-        return float(self.distribution.get_epsilon_for_delta(left)) if left > 0 else math.inf
+        if left <= 0:
+            return math.inf
+        with np.errstate(over="ignore"):  # of a mass over one of nearly 0, which dp-accounting means to be large
+            return float(self.distribution.get_epsilon_for_delta(left))
 
     def deltas(self, epsilons: ArrayLike) -> Floats:
         """Return the delta at each of `epsilons`."""

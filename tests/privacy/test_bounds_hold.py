@@ -80,7 +80,7 @@ def test_replacing_one_costs_no_less_than_removing_it_nor_than_the_sum_shows(
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(rate=rates, noise=noises, count=counts, delta=deltas)
 def test_the_same_of_many_more(rate: float, noise: float, count: int, delta: float) -> None:
     check(rate, noise, count, delta)
