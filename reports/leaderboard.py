@@ -207,8 +207,6 @@ def unusable(record: Record) -> str:
     """Return why a record's numbers cannot be shown; empty if they can."""
     if record.utility is None or record.privacy is None:
         return f"it is done, and states no {'accuracy' if record.utility is None else 'epsilon'}"
-    if record.utility.test_records < 1:
-        return f"its accuracy is of {record.utility.test_records} test records"
     return ""
 
 

@@ -104,5 +104,5 @@ def test_a_closed_terminal_ends_a_run_in_words(tmp_path: Path) -> None:
         process.send_signal(signal.SIGHUP)
         rest = process.stderr.read()
     assert process.returncode == 128 + signal.SIGHUP
-    assert "stopped; 1 cells are left. Give the same command again to resume." in rest
+    assert "stopped; 1 cell is left. Give the same command again to resume." in rest
     assert os.listdir(tmp_path / "runs" / "claims") == []

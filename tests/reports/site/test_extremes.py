@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.results.record import Utility
 from helpers.records import record
 from helpers.site import dead_links
 from reports.leaderboard import Source
@@ -47,11 +46,3 @@ def test_figures_at_the_ends_of_their_range_have_pages(
     for accuracy in accuracies:
         assert f"| {100 * accuracy:.2f} (" in board
     assert "nan" not in (tmp_path / "mnist.svg").read_text()
-
-
-def test_an_accuracy_of_no_test_records_is_not_shown(tmp_path: Path) -> None:
-    untested = record(method="rr", utility=Utility(accuracy=0.5, test_records=0))
-    write_pages(tmp_path, Source([record(), untested]))
-    board = (tmp_path / "leaderboard.md").read_text()
-    assert f"`{untested.key}`: its accuracy is of 0 test records" in board
-    assert "| pate |" in board
