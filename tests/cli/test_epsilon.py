@@ -6,6 +6,7 @@ import json
 import pickle
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -158,8 +159,8 @@ def test_numbers_beyond_any_run_are_refused_in_one_line(command: list[object]) -
     assert len(str(refused.value)) < 200
 
 
-ANSWERED: list[list[object]] = [
-    [*LNMAX, "--queries", 10**9],
+ANSWERED: list[Any] = [
+    pytest.param([*LNMAX, "--queries", 10**9], marks=pytest.mark.slow),  # the largest PLD: seconds, and more if traced
     [*LNMAX, "--queries", 10**15],
     [*LNMAX, "--queries", 100, "--secure", 10**9],
     ["lnmax", "--gamma", 1e-5, "--queries", 4 * 10**8],

@@ -33,7 +33,9 @@ def test_a_closed_terminal_is_ignored_where_it_was_before() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_an_interrupt_that_a_plug_in_raises_is_its_error_and_ctrl_c_is_none() -> None:
+def test_an_interrupt_that_a_plug_in_raises_is_its_error_and_ctrl_c_is_none(request: pytest.FixtureRequest) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with pytest.raises(BenchError, match="mine raises KeyboardInterrupt"), no_interrupt("outer"), no_interrupt("mine"):
         raise KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt), no_interrupt("outer"), no_interrupt("mine"):
