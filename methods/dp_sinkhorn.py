@@ -84,6 +84,8 @@ class DPSinkhornConfig(GenerativeConfig):
         positive(self, "max_grad_norm", "noise_multiplier", "label_weight", "regularisation", "generator_lr")
         check_latent_size(self, "latent")
         decay(self, "generator_average")
+        if self.batch_size < 2:
+            raise BenchError("batch_size must be at least 2: the generator normalises over the images of a batch.")
         if not 0 < self.fresh <= 1:
             raise BenchError(f"fresh must lie in (0, 1], not {self.fresh}.")
 
@@ -163,7 +165,7 @@ class DPSinkhorn(Generative):
 
         facts, rows = private.facts, config.batch_size
         forger, shape = Forger(config, facts, context), (rows, *facts.shape)
-        again = max(2, int(config.fresh * rows))  # batch normalisation takes two images or more
+        again = max(2, int(config.fresh * rows))  # batch normalisation needs two
 
         def features(images: Tensor, labels: Tensor) -> Tensor:
             marks = config.label_weight * one_hot(labels, facts.classes)
