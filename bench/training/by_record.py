@@ -31,9 +31,9 @@ def in_equal_batches(function: Callable[[Tensor], Tensor], rows: Rows, size: int
     """Yield ``function(batch)`` (at most `size`, ...) for one batch of `rows` (n, ...) after the other.
 
     `function` maps each row by itself. It always sees `size` rows, the last batch filled up with zeros, and runs on one
-    thread of a CPU, so that kernels and the order of sums depend on `size` alone.
+    thread of a CPU, so that kernels and the order of sums depend on `size` alone. No rows are one batch of none.
     """
-    for first in range(0, len(rows), size):
+    for first in range(0, max(len(rows), 1), size):
         batch = rows[first : first + size]
         missing = size - len(batch)
         full = torch.cat([batch, batch.new_zeros(missing, *batch.shape[1:])]) if missing else batch
