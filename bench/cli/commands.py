@@ -86,8 +86,8 @@ class Command(TyperCommand):
         meant = ",".join(extra)
         for name, known in (("methods", _methods), ("datasets", _datasets)):
             if name in names and set(meant.split(",")) <= known():
-                return f"{' '.join(extra)} stands without an option. Did you mean --{name} {meant}?"
-        return f"{' '.join(extra)} stands without an option."
+                return f"{' '.join(extra)} is not expected here. Did you mean --{name} {meant}?"
+        return f"{' '.join(extra)} is not expected here."
 
 
 def _settings(kind: str) -> set[str]:

@@ -37,11 +37,12 @@ def read_yaml(path: Path) -> Value:
     except OSError as error:
         raise BenchError(f"{path} cannot be read: {error.strerror}.") from error
     except RecursionError as error:
-        raise BenchError(f"{path} is no YAML of this program: it is nested too deeply.") from error
-    # PyYAML's constructors raise what Python's do: for an impossible number or a tag that does not fit its text.
-    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        why = (str(error).splitlines() or ["a tag does not fit its value"])[0].rstrip(".")
-        raise BenchError(f"{path} is no YAML of this program: {why}.") from error
+        raise BenchError(f"{path} cannot be read as YAML: it is nested too deeply.") from error
+    except (yaml.YAMLError, ValueError) as error:
+        why = (str(error).splitlines() or ["it is damaged"])[0].rstrip(".")
+        raise BenchError(f"{path} cannot be read as YAML: {why}.") from error
+    except (TypeError, LookupError, AttributeError, ArithmeticError) as error:  # of PyYAML's constructors
+        raise BenchError(f"{path} cannot be read as YAML: a tag does not fit its value.") from error
     return found
 
 

@@ -116,9 +116,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Few:
-    """A set of `records` records, four or more than half of them copies of one, or its neighbour in one copy.
+    """A set of `records` private records, most of them copies of one, or the neighbour that differs in one copy.
 
-    The neighbour lacks the copy, or has another image and label in its place, as the adjacency says.
+    Up to four records all are copies, above that just over half. In the neighbour the copy is absent (add-remove) or
+    has another image and label (replace).
     """
 
     records: int
@@ -132,7 +133,7 @@ class Few:
         return generator.permutation(np.concatenate([np.repeat(drawn[:1], alike), drawn[1:]]))
 
     def changed(self, count: int, seed: int) -> int:
-        """Return the place of the copy that the neighbour lacks or changes."""
+        """Return the position of the copy that is absent or changed in the neighbour."""
         rows = self.rows(count, seed)
         return int(np.flatnonzero(rows == np.bincount(rows).argmax())[0])
 

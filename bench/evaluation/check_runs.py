@@ -173,7 +173,7 @@ def _run(
     material = trial.material()
     private = variant_of(material.private, which, method.unit, method.adjacency, trial.seed)
     absent = None
-    if which == Few(private.facts.private_records, neighbour=True) and lacks_one(method.unit, method.adjacency):
+    if isinstance(which, Few) and which.neighbour and lacks_one(method.unit, method.adjacency):
         absent = which.changed(len(material.private), trial.seed)
     public = material.public
     if which == "renamed":

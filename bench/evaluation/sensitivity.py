@@ -77,8 +77,8 @@ def violation(
 ) -> str:
     """Return a description of the first call whose values differ by more than its charge; empty if none does.
 
-    The two sets differ in `records` records, which may move a value by as many times its charge. Or the record
-    `absent` of the first is not in the second: then sums move by one charge, and nothing of another record moves.
+    The two sets differ in `records` records, which may move a value by as many times its charge. Or the second lacks
+    the record `absent` of the first: then sums move by at most one charge, and values of other records not at all.
     """
     if len(base) != len(other):
         return f"it called mechanisms {len(base)} times on a private set and {len(other)} times on a neighbour of it"
@@ -92,14 +92,13 @@ def violation(
         if absent is not None and first.norm in ("records", "labels"):
             if others := first.moved(second):
                 return (
-                    f"one absent record changes what call {number + 1} of {first.mechanism} takes of {others:.0f} "
-                    "others. Libraries round otherwise in batches of another size: take batches of one size "
-                    "(bench.interface.in_equal_batches)"
+                    f"the absence of one record changes what call {number + 1} of {first.mechanism} takes from "
+                    f"{others:.0f} others. Libraries round differently in batches of another size: use batches of one "
+                    "size (bench.interface.in_equal_batches)"
                 )
             continue
-        if absent is not None:  # one step, where a replaced record takes two
-            adjacency = Adjacency.REPLACE
-        times, moved = share(first, second, adjacency), first.moved(second)
+        # Removing a record is one step, replacing it is two under add-remove.
+        times, moved = share(first, second, Adjacency.REPLACE if absent is not None else adjacency), first.moved(second)
         if times > records * TOLERANCE:
             what = {
                 "votes": f"{moved:.0f} votes of one query",

@@ -1,8 +1,10 @@
-"""Products of matrices that depend on the shapes of their operands, as a library's do, but by more than a rounding.
+"""Makes visible that the results of library kernels depend on the shapes of their operands.
 
-Libraries take another kernel for a batch of another size, which rounds otherwise. That moves a decision about a record
-once in many thousand runs, too seldom for a test to see it. Under :class:`ShapedKernels` it moves nearly all of them,
-and none of a method whose shapes do not depend on how many private records there are.
+Libraries choose a kernel by the shape of a batch, and each kernel rounds differently. The last bits flip a decision
+about a record once in many thousand runs, too rarely for a test to notice. Under :class:`ShapedKernels` each entry of a
+product changes by up to a quarter, by a function of its value that differs from shape to shape: that flips nearly every
+such decision. A method whose shapes do not depend on the number of private records is not affected. NumPy's products
+are not covered.
 """
 
 from __future__ import annotations
@@ -16,21 +18,24 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 AMOUNT = 1 / 4
-"""The largest relative change of a product."""
+"""The largest relative change of an entry of a product."""
 PRODUCTS = frozenset(
     getattr(torch.ops.aten, name)
     for name in (
         "mm", "bmm", "mv", "dot", "addmm", "addmm_", "addmv", "addmv_", "addbmm", "baddbmm", "baddbmm_", "convolution",
+        "_euclidean_dist", "_scaled_dot_product_flash_attention_for_cpu", "mkldnn_rnn_layer",
     )
 )  # fmt: skip
+"""The operations that compute products; torch.cdist is the Euclidean one, unless it compares few rows pair by pair."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class ShapedKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, products in less than float64 are scaled by a factor that their operands' shapes determine.
+    """A mode that changes the entries of products as the shapes of their operands say.
 
-    In float64 roundings are too small to matter, or products exact (:func:`bench.training.by_record.nearest`).
+    Products in float64 stay: their rounding is too small to matter, or they are exact
+    (:func:`bench.training.by_record.nearest`).
     """
 
     def __init__(self) -> None:
@@ -42,13 +47,18 @@ class ShapedKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run `func`, and scale its result if it is a product."""
         found = func(*args, **(kwargs or {}))
-        if self._paused or func.overloadpacket not in PRODUCTS or found.dtype == torch.float64:
+        if self._paused or func.overloadpacket not in PRODUCTS:
             return found
-        shapes = [tuple(part.shape) for part in args if isinstance(part, torch.Tensor)]
-        return found.mul_(1 + AMOUNT * (zlib.crc32(repr(shapes).encode()) / 2**31 - 1))
+        product = found[0] if isinstance(found, tuple) else found
+        if product.dtype != torch.float64:
+            shapes = [tuple(part.shape) for part in args if isinstance(part, torch.Tensor)]
+            # A common factor would change no arg max: entries of different values get different factors.
+            waves = 50 + 100 * zlib.crc32(repr(shapes).encode()) / 2**32
+            product.mul_(1 + AMOUNT * torch.sin(waves * product.abs().add(1e-30).log()))
+        return found
 
     def around(self, mechanism: Callable[P, R]) -> Callable[P, R]:
-        """Return `mechanism` with plain products: what it computes is covered by its own sensitivity."""
+        """Return `mechanism` with products as they are: its sensitivity covers what it computes."""
 
         def call(*args: P.args, **options: P.kwargs) -> R:
             with self._pause():

@@ -39,6 +39,6 @@ def check_kept(
             continue
         target = f" (epsilon {budget.epsilon:g}, {budget.basis.value})" if method.private else ""
         raise BenchError(
-            f"--set {method.name}.{field}={asked} would not count: calibration makes it {final:.6g}{target}, whatever "
-            "is given. Leave it out: it follows from --eps and the data set."
+            f"--set {method.name}.{field}={asked} has no effect: calibration sets it to {final:.6g}{target}. Leave it "
+            "out; --eps and the data set determine it."
         )

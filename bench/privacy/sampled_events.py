@@ -119,9 +119,9 @@ class SampledGaussianEvent(Event):
 def _run_rdp(noise: float, rate: float, orders: tuple[float, ...], replaced: bool) -> Floats:
     """Return one run's Renyi divergence; read-only.
 
-    For add-remove neighbours it is dp-accounting's, with which published claims are made: up to a fifth above the exact
-    one at fractional orders, infinite where its series does not converge, near order 1, and rounded to 0 at tiny rates,
-    where the exact one stands in. For a replaced record it is the exact one, but never below that of a removed one.
+    For add-remove neighbours this is dp-accounting's value, on which published claims rest. It exceeds the exact one at
+    fractional orders and is infinite near order 1, where its series does not converge. At tiny rates it rounds below
+    the exact one, which then replaces it. For replace neighbours it is the exact one, at least that of add-remove.
     """
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
     from dp_accounting.rdp import RdpAccountant

@@ -119,8 +119,8 @@ class _Records:
 
 
 def _same(first: Floats, second: Floats) -> NDArray[np.bool_]:
-    # Batches of another size round otherwise.
-    return np.asarray(np.isclose(first, second, rtol=1e-5, atol=1e-8).all(axis=1))
+    """Return which rows are equal to the bit, as those of records that are in both inputs must be."""
+    return np.asarray(((first == second) | (np.isnan(first) & np.isnan(second))).all(axis=1))
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""Values of single records that are equal to the bit whatever other records stand beside them.
+"""Values of single records that do not change by a bit with the other records in the batch.
 
-A library picks its kernel by the shape of a batch, and each kernel rounds in its own way. Where a nearest candidate, an
-arg max, a threshold or an equality follows, one absent record could thereby move the answers of others, which is more
-than a mechanism is charged for.
+Libraries choose a kernel by the shape of a batch, and each kernel rounds differently. Where a nearest candidate, an
+arg max, a threshold or an equality follows, the absence of one record could then change the answers of others, by more
+than the mechanism is charged for.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def in_equal_batches(function: Callable[[Tensor], Tensor], rows: Rows, size: int
 
 
 def nearest(images: Tensor, points: Tensor, size: int = 1000) -> Tensor:
-    """Return for each of `images`, uint8 (n, d), the nearest of `points` (k, d) in [0, 1]: int64 (n,), k > 0.
+    """Return the index of the nearest of `points` (k, d), in [0, 1], for each of `images`, uint8 (n, d): int64 (n,).
 
-    Of equally near points the first one counts. Points are rounded to a grid of :data:`STEPS` per grey level, and
-    pixels are whole numbers, so that a product of matrices is exact in float64 for up to 2^21 pixels: neither the order
-    of additions nor another image changes it.
+    k is at least 1; of equally near points the first counts. Points are rounded to a grid of :data:`STEPS` per grey
+    level and pixels are whole numbers, so that their product is exact in float64 for up to 2^21 pixels: neither the
+    order of additions nor another image changes it.
     """
     grid = (points.double() * 255 * STEPS).round() / STEPS
     norms = grid.square().sum(1)  # rounded, but public and equal for all images

@@ -41,12 +41,12 @@ class Reason(StrEnum):
 
 
 MEANING = {
-    Reason.DATA: "the data set was never at hand here: its content has no pinned revision. With it, the command fills "
-    "the cell.",
-    Reason.RUN: "the data are there; the command fills the cell.",
+    Reason.DATA: "the data set was not available: the catalogue pins no revision of its content. With the data, the "
+    "command fills the cell.",
+    Reason.RUN: "the data set is available; the command fills the cell.",
     Reason.BUILT: "no command fills it.",
     Reason.FAILED: "the run failed.",
-    Reason.OTHER: "the run is there, and what the cell shows is not in its committed record or beside it.",
+    Reason.OTHER: "it was run, but what the cell shows is not kept with the committed record.",
 }
 
 

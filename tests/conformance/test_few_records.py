@@ -8,7 +8,7 @@ the sizes that a method refuses.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -64,15 +64,25 @@ def test_one_record_of_few_changes_nothing_of_the_others(name: str) -> None:
         print(f"{name} refuses {refused}")
 
 
-def float_votes(features: torch.Tensor, classes: torch.Tensor, private: PrivateData, device: Any) -> torch.Tensor:
-    votes = torch.zeros(len(features), dtype=torch.float64)
-    for label in range(private.facts.classes):
-        stand, voters = (classes == label).nonzero()[:, 0], (private.labels == label).nonzero()[:, 0]
-        own = features[stand]
-        images = as_float(private.images[voters]).flatten(1)
-        found = (own.square().sum(1) - 2 * images @ own.T).argmin(1)
-        votes[stand] += found.bincount(minlength=len(stand))
-    return votes
+Distances = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def by_product(images: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    return own.square().sum(1) - 2 * images @ own.T
+
+
+def voting_by(distances: Distances) -> Callable[..., torch.Tensor]:
+    """Return Sim-PE's votes with `distances`, (images, candidates), in float32."""
+
+    def votes_for(features: torch.Tensor, classes: torch.Tensor, private: PrivateData, device: Any) -> torch.Tensor:
+        votes = torch.zeros(len(features), dtype=torch.float64)
+        for label in range(private.facts.classes):
+            stand, voters = (classes == label).nonzero()[:, 0], (private.labels == label).nonzero()[:, 0]
+            found = distances(as_float(private.images[voters]).flatten(1), features[stand]).argmin(1)
+            votes[stand] += found.bincount(minlength=len(stand))
+        return votes
+
+    return votes_for
 
 
 def found_by_few(method: type[Method]) -> str:
@@ -84,9 +94,10 @@ def found_by_few(method: type[Method]) -> str:
     return ""
 
 
-def test_distances_in_float32_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Sim-PE had them: BLAS takes another kernel for fewer rows, and near-ties of other records flip."""
-    monkeypatch.setattr("methods.sim_pe.votes_for", float_votes)
+@pytest.mark.parametrize("distances", [by_product, torch.cdist], ids=["product", "cdist"])
+def test_distances_in_float32_are_found(distances: Distances, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is what Sim-PE had: BLAS takes another kernel for fewer rows, and near-ties of other records flip."""
+    monkeypatch.setattr("methods.sim_pe.votes_for", voting_by(distances))
     assert "which is charged for 1" in found_by_few(SimPE)
 
 
@@ -97,4 +108,4 @@ def test_features_in_batches_of_other_sizes_are_found(monkeypatch: pytest.Monkey
         return (function(batch) for batch in torch.split(rows, size))
 
     monkeypatch.setattr("bench.training.features.in_equal_batches", shorter)
-    assert "others. Libraries round otherwise" in found_by_few(KNNPATE)
+    assert "others. Libraries round differently" in found_by_few(KNNPATE)

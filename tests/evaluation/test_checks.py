@@ -111,6 +111,20 @@ def test_one_element_of_any_stride_has_the_digest_of_its_value() -> None:
     assert len(set(parts)) == 1
 
 
+def test_the_outcome_says_which_sets_of_few_records_were_tested() -> None:
+    class Picky(Honest):
+        name = "picky"
+
+        @classmethod
+        def calibrate(cls, config: Any, budget: Any, facts: Facts) -> Any:
+            if facts.private_records < 500:
+                raise BenchError("too few records")
+            return super().calibrate(config, budget, facts)
+
+    assert "it refuses sets of few records, so that these were not tested" in check_method(Picky, seconds=1e-3).reason
+    assert "nothing of the others changes where one of 51 records does" in check_method(Honest, seconds=1e-3).reason
+
+
 def test_more_neighbours_follow_as_long_as_they_take_the_seconds_given() -> None:
     trial = Trial(Honest, vars(Honest.Config()), CHECK_FACTS, 0)
     (first,) = session(trial, ["given"], None)
