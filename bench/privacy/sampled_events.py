@@ -135,9 +135,12 @@ def _run_rdp(noise: float, rate: float, orders: tuple[float, ...], replaced: boo
         accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)))
     finally:
         logger.setLevel(before)
-    exact = losses.sampled_gaussian_rdp(noise, rate, orders)
-    known = np.asarray(accountant.rdp, dtype=np.float64)
-    divergence: Floats = np.where(np.isfinite(exact) & (known < (1 - 1e-9) * exact), exact, known)
+    divergence: Floats = np.array(accountant.rdp, dtype=np.float64)
+    small = divergence < 1e-6  # where the rounding of a logarithm near 0 weighs
+    if small.any():
+        exact = losses.sampled_gaussian_rdp(noise, rate, np.asarray(orders)[small])
+        low = np.isfinite(exact) & (divergence[small] < (1 - 1e-9) * exact)
+        divergence[small] = np.where(low, exact, divergence[small])
     if replaced:
         finite = np.where(np.isfinite(divergence), divergence, 0.0)
         divergence = np.maximum(finite, losses.sampled_gaussian_rdp(noise, rate, orders, replaced=True))
