@@ -365,7 +365,7 @@ def test_a_tuned_cell_does_not_run_alone(tmp_path: Path) -> None:
         ({"scale": list(range(200)), "count": list(range(200))}, {}, "more than 10,000 candidates"),
         ({"rate": [1, 2]}, {}, "unknown option of noisy-sums 'rate'"),
         ({"scale": [1, 1.0]}, {}, "two candidates come to the same settings"),
-        ({"noise_multiplier": [1, 2]}, {}, "follows from --eps"),
+        ({"noise_multiplier": [1, 2]}, {}, "calibration sets it"),
         (SPACE, {"trials_mean": 0.9}, "at least 1, not 0.9"),
         (SPACE, {"trials_mean": math.inf}, "finite and at least 1"),
         (SPACE, {"score": "private"}, "reads private records"),

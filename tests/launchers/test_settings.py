@@ -105,7 +105,7 @@ def test_resources_of_one_method(tmp_path: Path) -> None:
         ('methods: {pate: {account: "a\\ntouch here"}}', ["account", "without line breaks"]),
         ('setup: ["a\\x1b"]', ["setup", "shell lines"]),
         ("- a", ["NAME: VALUE"]),
-        ("a: [", ["no YAML"]),
+        ("a: [", ["cannot be read as YAML"]),
         ("time: 2024-13-45", ["time", "2024-13-45"]),
     ],
 )
