@@ -309,13 +309,18 @@ def _usual(fields: Iterable[str], quick: Mapping[str, Setting]) -> dict[str, Che
     return {name: as_preset(name, **({"quick": quick[name]} if name in quick else {})) for name in fields}
 
 
-def _by_classes(name: str, few: Setting, many: Setting) -> Check:
+def _by_classes(name: str, few: Setting | None, many: Setting) -> Check:
     """Return a check that `name` is the quick preset's, which is `many` from 1,000 classes on."""
 
     def usual(record: Record) -> bool:
         return as_preset(name, quick=many if _CLASSES.get(record.dataset, 10) >= 1000 else few)(record)
 
     return usual
+
+
+def _clients(record: Record) -> bool:
+    """Return whether dp-fedavg's clients are the preset's: in quick, at most one for 50 of CIFAR10's records."""
+    return as_preset("clients", **({"quick": 800} if record.dataset == "cifar10" else {}))(record)
 
 
 def _all_classes(record: Record) -> bool:
@@ -329,12 +334,12 @@ PLAIN: Plain = {
     "dpsd": _usual((*_ABLATED, *_DATA_SENSITIVE), _QUICK),
     "dpsd-t": _usual((*_ABLATED, *_DATA_SENSITIVE), _QUICK),
     "fed-dpsd": _usual((*_ABLATED, *_DATA_SENSITIVE, "clients", "concentration"), {**_QUICK, "iterations": 200})
-    | {"beta": _by_classes("beta", 1e-4, 1e-6)},
+    | {"beta": _by_classes("beta", 1e-4, 1e-6), "amount": _by_classes("amount", None, 4096)},
     "dpsd-label": {**_usual((*_ABLATED, "outside"), _QUICK), "k": _all_classes},
     "dpsd-sound": _usual(("answer", "rounds", "random_share", "distillation", "k", "teacher", "student"), {}),
     "nonprivate": {"records": as_preset("records")},
     **{method: _usual(("clients", "concentration", "student"), {}) for _, method in FEDERATED},
-    "dp-fedavg": _usual(("clients", "concentration", "student"), {}),
+    "dp-fedavg": {**_usual(("concentration", "student"), {}), "clients": _clients},
 }
 
 _COLUMNS_2 = ("MedMNIST, ε 1", "MedMNIST, ε 10", "COVIDx, ε 1", "COVIDx, ε 10")

@@ -252,7 +252,7 @@ class Evidence:
         return sorted((a for a in mine if presets and a.preset == presets[0]), key=lambda a: a.key)
 
 
-def as_preset(name: str, **values: Setting) -> Check:
+def as_preset(name: str, **values: Setting | None) -> Check:
     """Return a check that setting `name` is its preset's: one of `values`, by preset, else the paper's."""
 
     def usual(record: Record) -> bool:
@@ -298,7 +298,7 @@ def _calibrated(record: Record, wanted: WantedCell, plain: Mapping[str, Usual | 
     return sum(u.held(name, record) is True for name, u in usual)
 
 
-def _same(one: object, other: Setting) -> bool:
+def _same(one: object, other: Setting | None) -> bool:
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if not isinstance(one, int | float):

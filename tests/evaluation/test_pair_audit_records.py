@@ -77,7 +77,12 @@ def test_the_record_says_what_was_audited_and_a_second_audit_trains_nothing(
         path.unlink()
     in_turn = Crew.each
     monkeypatch.setattr(Crew, "each", lambda self, calls, more: reversed([*in_turn(self, calls, more)]))
-    assert audit_student(done, options, run_dir, source, Progress(), workers=1).pairs == audit.pairs
+    third = audit_student(done, options, run_dir, source, Progress(), workers=1).pairs
+    assert [(one.instrument, one.pair, one.runs) for one in third] == [
+        (one.instrument, one.pair, one.runs) for one in audit.pairs
+    ]
+    # Fresh noise moves a bound that is not exact, in the third digit where the loss is in the millions.
+    assert third[1].epsilon == pytest.approx(transcript.epsilon, rel=1e-9 if transcript.exact else 0.1)
 
 
 def test_the_command_prints_a_table_and_ends_with_1_where_private_data_left_beside_the_ledger(
