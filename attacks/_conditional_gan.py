@@ -19,7 +19,7 @@ from attacks._inversion import identity_loss
 from bench.core.progress import Stage
 from bench.interface import as_float
 from bench.models.layers import Normalise
-from bench.training.checkpoint import Checkpoint, Loop, Part
+from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.divergence import check_finite
 from bench.training.gan import GanGenerator
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 from bench.core.progress import Stage
 from bench.core.seeds import seeded
 from bench.interface import as_float
-from bench.training.checkpoint import Checkpoint, Loop, Part
+from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.divergence import check_finite
 
 SHIFT = 50.0  # added to log confidences in the published code; values still below 0 become 0

@@ -19,7 +19,7 @@ from attacks._inversion import check_counts, images_digest
 from bench.core.seeds import Streams, seeded
 from bench.interface import BenchError, as_float
 from bench.models.layers import Normalise
-from bench.training.checkpoint import Checkpoint, Loop, Part
+from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.divergence import check_finite
 from bench.training.gan import GanGenerator
 

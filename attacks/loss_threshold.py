@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attacks._signals import log_probability
 from bench.interface import Access, MembershipAttack, Signals, register_attack
+from bench.interface.signals import log_probability
 
 if TYPE_CHECKING:
     import numpy as np

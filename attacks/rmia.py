@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from attacks._signals import counts, log_probability, need_references
 from bench.interface import Access, BenchError, MembershipAttack, Signals, register_attack, setting
+from bench.interface.signals import counts, log_probability, need_references
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -17,13 +17,13 @@ from bench.core.version import __version__
 
 if TYPE_CHECKING:
     from bench.api import load_results, run
-    from bench.privacy.cost import PrivacyCost, epsilon
+    from bench.privacy.accounting.cost import PrivacyCost, epsilon
 
 __all__ = ["BenchError", "PrivacyCost", "__version__", "epsilon", "load_results", "run"]
 
 _LAZY = {
-    "PrivacyCost": "bench.privacy.cost",
-    "epsilon": "bench.privacy.cost",
+    "PrivacyCost": "bench.privacy.accounting.cost",
+    "epsilon": "bench.privacy.accounting.cost",
     "load_results": "bench.api",
     "run": "bench.api",
 }

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from bench.core.types import AuditKind, PrivacyUnit
-from bench.privacy.utility_bound import remark
+from bench.privacy.auditing.utility_bound import remark
 from bench.results.attack_record import AuditRecord, MechanismVerdict, above
 from bench.results.audited import audited_of, counted, no_power
 from bench.results.record import Status
@@ -34,7 +34,7 @@ By name, as reports import no method.
 CHOSEN_ON_PRIVATE = {
     # Training records were held out: each method's presets, and for gs-wgan docs/reproduction.md.
     ("mnist", "quick"): {"dp-gan", "dp-sinkhorn", "gs-wgan", "psg"},
-    # The rate of DP-SGD and how it falls with the noise, which all that build on it share; methods/_scatter.py.
+    # The rate of DP-SGD and how it falls with the noise, which all that build on it share; methods/dpsgd/scatter.py.
     ("fmnist", "quick"): {
         "dp-sgd", "dpsur", "gep", "gm-dp", "rgp", "scatter-cnn", "scatter-linear", "spectral-dp", "topagg", "tsadp",
         "zcdp",

@@ -20,4 +20,4 @@ settings.load_profile("suite")
 @pytest.fixture
 def checkpoints_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save a checkpoint after each step, not every two minutes."""
-    monkeypatch.setattr("bench.training.checkpoint.SECONDS", 0.0)
+    monkeypatch.setattr("bench.storage.checkpoint.SECONDS", 0.0)

@@ -116,7 +116,7 @@ def audit(
     with starting(quiet=quiet or json_):
         from bench.cli.audit_jobs import check_time, launch_audits, options_of
         from bench.cli.audit_output import print_audits
-        from bench.evaluation.audit import AuditOptions, audit_key, audit_student
+        from bench.evaluation.audit.audit import AuditOptions, audit_key, audit_student
         from bench.launchers.settings import directives, read_cluster
         from bench.launchers.worker import ClaimProgress, claiming
         from bench.storage.locks import PATIENCE_SECONDS
@@ -333,8 +333,8 @@ def attack(
     from bench.core.config import check_overrides
 
     with starting(quiet=quiet or json_):
-        from bench.evaluation.attack import applies, attack_names, attack_student, planned_key
-        from bench.evaluation.workplace import AttackOptions, Workplace, configurable
+        from bench.evaluation.attack.attack import applies, attack_names, attack_student, planned_key
+        from bench.evaluation.attack.workplace import AttackOptions, Workplace, configurable
 
     names = attack_names(attacks)
     options = AttackOptions(preset, tuple(set_ or ()), seed, auxiliary, shadow_runs=shadow_runs)
@@ -364,7 +364,7 @@ def attack(
                 stage.advance()
 
     def end(students: list[Record]) -> None:
-        from bench.evaluation.inversion import compare
+        from bench.evaluation.attack.inversion import compare
 
         broken = {found.student for found in results if found.failure is not None}
         compare([record for record in students if record.key not in broken], names, places[0])

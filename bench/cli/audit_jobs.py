@@ -10,7 +10,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import open_progress
 
 if TYPE_CHECKING:
-    from bench.evaluation.audit import AuditOptions
+    from bench.evaluation.audit.audit import AuditOptions
     from bench.launchers.settings import Cluster
     from bench.results.run_dir import RunDir
 

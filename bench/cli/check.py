@@ -12,7 +12,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import echo, open_progress, print_json, print_table, starting
 
 if TYPE_CHECKING:
-    from bench.evaluation.noninterference import Check
+    from bench.evaluation.check.noninterference import Check
     from bench.interface.method import Method
 
 
@@ -40,7 +40,7 @@ def check(
             METHODS.get(name)
     with starting(quiet=quiet or json_):
         from bench.core.processes import available_cores
-        from bench.evaluation.noninterference import SECONDS, check_method
+        from bench.evaluation.check.noninterference import SECONDS, check_method
 
     chosen = [METHODS.get(name) for name in methods or METHODS.names()]
     check_overrides(chosen, set_ or ())

@@ -112,11 +112,11 @@ def fetch_each(
 @app.command()
 def verify(name: Name, quiet: Quiet = False) -> None:
     """Compare every byte of a stored data set with its manifest; damaged files are set aside."""
-    from bench.data.array_store import DamagedError, locked, set_aside, verify_store
     from bench.data.datasets import data_root, get_dataset
     from bench.data.file_list import place
     from bench.data.image_folder import PublicFolderLoader, parse
     from bench.data.image_map import verify_map
+    from bench.storage.array_store import DamagedError, locked, set_aside, verify_store
 
     spec, root = get_dataset(name), data_root()
     own = name.startswith("folder:")

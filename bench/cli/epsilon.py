@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bench.privacy.accountants import Accounted
-    from bench.privacy.events import ConfidentGNMax, Event, GNMax
+    from bench.privacy.accounting.accountants import Accounted
+    from bench.privacy.events.events import ConfidentGNMax, Event, GNMax
 
 app = typer.Typer(
     name="epsilon",
@@ -69,7 +69,7 @@ def _on_queries(
     delta: float,
 ) -> tuple[E, NDArray[np.float64] | None]:
     """Return the event that `make` gives for the number of queries, and their votes where there are some."""
-    from bench.privacy.conversions import check_delta
+    from bench.privacy.events.conversions import check_delta
 
     check_delta(delta)
     make(1)
@@ -83,7 +83,7 @@ def _on_queries(
         return make(len(counts)), counts
     if target is not None:
         from bench.core.types import Basis, Budget
-        from bench.privacy.calibrate import largest_count
+        from bench.privacy.accounting.calibrate import largest_count
 
         return make(largest_count(lambda number: [make(number)], Budget(target, delta, Basis.PROVEN))), None
     assert queries is not None
@@ -104,9 +104,9 @@ def lnmax(
     json: shared.Json = False,
 ) -> None:
     """Arg max of votes with Laplace noise (PATE 2017)."""
-    from bench.privacy.accountants import account, pate_moments
-    from bench.privacy.data_dependent import lnmax_rows
-    from bench.privacy.events import LNMax
+    from bench.privacy.accounting.accountants import account, pate_moments
+    from bench.privacy.accounting.data_dependent import lnmax_rows
+    from bench.privacy.events.events import LNMax
 
     event, counts = _on_queries(
         lambda n: LNMax(gamma, n, secure), queries, votes, first, indices, target_epsilon, delta
@@ -139,8 +139,8 @@ def gnmax(
     json: shared.Json = False,
 ) -> None:
     """Arg max of votes with Gaussian noise (PATE 2018)."""
-    from bench.privacy.data_dependent import gnmax_rows
-    from bench.privacy.events import GNMax
+    from bench.privacy.accounting.data_dependent import gnmax_rows
+    from bench.privacy.events.events import GNMax
 
     event, counts = _on_queries(lambda n: GNMax(sigma, n), queries, votes, first, indices, target_epsilon, delta)
     dependent = [] if counts is None else gnmax_rows(counts, sigma, delta)
@@ -171,9 +171,9 @@ def confident_gnmax(
     """GNMax on the queries on which enough teachers agree (PATE 2018)."""
     import numpy as np
 
-    from bench.privacy.data_dependent import confident_rows
-    from bench.privacy.events import ConfidentGNMax
-    from bench.privacy.pate import log_answered
+    from bench.privacy.accounting.data_dependent import confident_rows
+    from bench.privacy.accounting.pate import log_answered
+    from bench.privacy.events.events import ConfidentGNMax
 
     event, counts = _on_queries(
         lambda n: ConfidentGNMax(threshold, sigma1, sigma2, n, n), queries, votes, first, indices, None, delta
@@ -200,10 +200,10 @@ def _sanitised(
 ) -> list[Accounted]:
     import numpy as np
 
-    from bench.privacy.accountants import pate_2018
-    from bench.privacy.data_dependent import sanitised_rows
-    from bench.privacy.events import GNMax
-    from bench.privacy.smooth_sensitivity import sanitise
+    from bench.privacy.accounting.accountants import pate_2018
+    from bench.privacy.accounting.data_dependent import sanitised_rows
+    from bench.privacy.accounting.smooth_sensitivity import sanitise
+    from bench.privacy.events.events import GNMax
 
     if counts is None:
         raise BenchError("--sanitise releases a figure that depends on votes: give them with --votes.")
@@ -227,7 +227,7 @@ def laplace(
     json: shared.Json = False,
 ) -> None:
     """Laplace noise on values of bounded L1 sensitivity."""
-    from bench.privacy.events import Laplace
+    from bench.privacy.events.events import Laplace
 
     shared.report_events([Laplace(noise_multiplier, count)], delta, json)
 
@@ -242,7 +242,7 @@ def gaussian(
     json: shared.Json = False,
 ) -> None:
     """Gaussian noise on values of bounded L2 sensitivity."""
-    from bench.privacy.events import Gaussian
+    from bench.privacy.events.events import Gaussian
 
     shared.report_events([Gaussian(noise_multiplier, count)], delta, json)
 
@@ -256,7 +256,7 @@ def sampled_gnmax(
     json: shared.Json = False,
 ) -> None:
     """Arg max of the votes of the nearest sampled records, with Gaussian noise (Private-kNN)."""
-    from bench.privacy.events import SampledGNMax
+    from bench.privacy.events.events import SampledGNMax
 
     shared.report_events([SampledGNMax(sampling_rate, sigma, queries)], delta, json)
 
@@ -272,7 +272,7 @@ def sampled_gaussian(
     json: shared.Json = False,
 ) -> None:
     """Gaussian noise on sums over Poisson samples."""
-    from bench.privacy.events import SampledGaussian
+    from bench.privacy.events.events import SampledGaussian
 
     shared.report_events([SampledGaussian(sampling_rate, noise_multiplier, count)], delta, json)
 
@@ -286,7 +286,7 @@ def randomized_response(
     epsilon: Pure, classes: Classes, count: Answers = 1, delta: shared.Delta = 1e-5, json: shared.Json = False
 ) -> None:
     """Randomised response over all classes: hides a label."""
-    from bench.privacy.events import RandomizedResponse
+    from bench.privacy.events.events import RandomizedResponse
 
     event = RandomizedResponse(epsilon, classes, count)
     shared.report_events([event], delta, json, (), _probabilities("keep_probability", event.keep_probability, epsilon))
@@ -302,7 +302,7 @@ def top_k(
     json: shared.Json = False,
 ) -> None:
     """Randomised response over a set of k likely classes: hides a label."""
-    from bench.privacy.events import TopKRandomizedResponse
+    from bench.privacy.events.events import TopKRandomizedResponse
 
     event = TopKRandomizedResponse(epsilon, k, classes, count)
     facts = _probabilities("keep_probability_inside_the_set", event.keep_probability, epsilon)
@@ -330,10 +330,10 @@ def dp_sgd(
 ) -> None:
     """DP-SGD with Poisson sampling."""
     from bench.core.types import Basis, Budget
-    from bench.privacy.calibrate import smallest_noise
-    from bench.privacy.conversions import check_delta
-    from bench.privacy.cost import sampling_rate_of, steps_of
-    from bench.privacy.events import DPSGD
+    from bench.privacy.accounting.calibrate import smallest_noise
+    from bench.privacy.accounting.cost import sampling_rate_of, steps_of
+    from bench.privacy.events.conversions import check_delta
+    from bench.privacy.events.events import DPSGD
 
     check_delta(delta)
     rate = sampling_rate_of(sampling_rate, batch, records)
@@ -366,7 +366,7 @@ def impossible(
     from json import dumps
 
     from bench.core.types import Budget
-    from bench.privacy.utility_bound import honest_tries, odds, probability_bound, remark
+    from bench.privacy.auditing.utility_bound import honest_tries, odds, probability_bound, remark
 
     Budget(eps, delta)
     if not 1 < accuracy <= 100:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bench.privacy.accountants import Accounted
-    from bench.privacy.events import Event
+    from bench.privacy.accounting.accountants import Accounted
+    from bench.privacy.events.events import Event
 
 Delta = Annotated[float, typer.Option(help="The delta of (epsilon, delta), strictly between 0 and 1.")]
 Json = Annotated[bool, typer.Option("--json", help='Print one JSON object; an infinite epsilon is the string "inf".')]
@@ -58,7 +58,7 @@ def load_votes(path: Path, first: int | None, indices: Path | None) -> NDArray[n
     """Return votes ``(queries, classes)``: all, `first`, at `indices`; raise BenchError if invalid or out of range."""
     import numpy as np
 
-    from bench.privacy.pate import check_votes
+    from bench.privacy.accounting.pate import check_votes
 
     if first is not None and indices is not None:
         raise BenchError("--first and --indices both choose queries: give one of them.")
@@ -138,7 +138,7 @@ def report_events(
     For add-remove events the facts have the proven epsilon for replace neighbours too.
     """
     from bench.core.types import Adjacency
-    from bench.privacy.accountants import account, replace_one
+    from bench.privacy.accounting.accountants import account, replace_one
 
     known = dict(facts or {})
     if any(event.adjacency is Adjacency.ADD_REMOVE for event in events):

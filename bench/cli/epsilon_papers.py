@@ -13,7 +13,7 @@ from bench.core.errors import BenchError
 
 if TYPE_CHECKING:
     from bench.core.types import Claim
-    from bench.privacy.accountants import Accounted
+    from bench.privacy.accounting.accountants import Accounted
 
 claimed = typer.Typer(no_args_is_help=True, help="A paper's claim for its setting, and what holds beside it.")
 proven = typer.Typer(no_args_is_help=True, help="What is proven for a paper's method as it is described.")
@@ -30,7 +30,7 @@ Response = Annotated[float, typer.Option(help="Epsilon of randomised response.")
 
 
 def _row(paper: str, claim: Claim, sound: bool, data_dependent: bool = False) -> Accounted:
-    from bench.privacy.accountants import Accounted
+    from bench.privacy.accounting.accountants import Accounted
 
     note = "; ".join(filter(None, [claim.source, claim.note]))
     return Accounted(f"claimed-{paper}", claim.epsilon, sound, data_dependent, releasable=not data_dependent, note=note)
@@ -47,9 +47,9 @@ def claimed_pate(
     json: shared.Json = False,
 ) -> None:
     """PATE 2017: the figure on votes as printed, or the closed form without votes."""
-    from bench.privacy import claims
-    from bench.privacy.data_dependent import lnmax_rows
-    from bench.privacy.events import LNMax
+    from bench.privacy.accounting import claims
+    from bench.privacy.accounting.data_dependent import lnmax_rows
+    from bench.privacy.events.events import LNMax
 
     if votes is not None and queries is None:
         counts = shared.load_votes(votes, first, indices)
@@ -75,8 +75,8 @@ def claimed_pate_2018(
     json: shared.Json = False,
 ) -> None:
     """PATE 2018: GNMax, or Confident-GNMax with --threshold and --sigma1, on votes."""
-    from bench.privacy import claims
-    from bench.privacy.events import ConfidentGNMax, GNMax
+    from bench.privacy.accounting import claims
+    from bench.privacy.events.events import ConfidentGNMax, GNMax
 
     if (threshold is None) != (sigma1 is None):
         raise BenchError("Confident-GNMax takes both --threshold and --sigma1; GNMax takes neither.")
@@ -95,7 +95,7 @@ def claimed_trpate(
     gamma: shared.Gamma, queries: Queries, delta: shared.Delta = 1e-5, json: shared.Json = False
 ) -> None:
     """TrPATE: Theorem 1."""
-    from bench.privacy import cost
+    from bench.privacy.accounting import cost
 
     claim, events = cost.trpate(gamma, queries, delta)
     shared.report_events(events, delta, json, [_row("trpate", claim, sound=True)], paper="TrPATE")
@@ -104,7 +104,7 @@ def claimed_trpate(
 @proven.command("trpate")
 def proven_trpate(gamma: shared.Gamma, queries: Queries, delta: shared.Delta = 1e-5, json: shared.Json = False) -> None:
     """TrPATE: the cost of its label queries."""
-    from bench.privacy import cost
+    from bench.privacy.accounting import cost
 
     shared.report_events(cost.trpate(gamma, queries, delta)[1], delta, json, paper="TrPATE")
 
@@ -114,8 +114,8 @@ def claimed_dgd(
     eps0: Eps0, queries: Queries, eps1: Eps1 = 0.0, delta: shared.Delta = 1e-5, json: shared.Json = False
 ) -> None:
     """DGD: the closed form, and the cost of its label queries alone."""
-    from bench.privacy import cost
-    from bench.privacy.accountants import account
+    from bench.privacy.accounting import cost
+    from bench.privacy.accounting.accountants import account
 
     claim, (event, _) = cost.dgd(eps0, queries, delta, eps1)
     # The claim bounds the label queries loosely, but not the whole method.
@@ -128,7 +128,7 @@ def claimed_dgd(
 @proven.command("dgd")
 def proven_dgd(eps0: Eps0, queries: Queries, delta: shared.Delta = 1e-5, json: shared.Json = False) -> None:
     """DGD: infinite, as private data is used outside any mechanism; below it, the label queries alone."""
-    from bench.privacy import cost
+    from bench.privacy.accounting import cost
 
     shared.report_events(cost.dgd(eps0, queries, delta)[1], delta, json, paper="DGD")
 
@@ -144,7 +144,7 @@ def claimed_dpsd(
     json: shared.Json = False,
 ) -> None:
     """DPSD: Theorem 1, and the real cost of Eq. (3)."""
-    from bench.privacy import claims
+    from bench.privacy.accounting import claims
 
     claim = claims.dpsd(beta, classes, batch, iterations, sigma, delta)
     rows = [_row("dpsd", claim, sound=False), *claims.dpsd_proven(batch, iterations, sigma, delta)]
@@ -162,7 +162,7 @@ def proven_dpsd(
     json: shared.Json = False,
 ) -> None:
     """DPSD: the real cost of Eq. (3)."""
-    from bench.privacy import claims
+    from bench.privacy.accounting import claims
 
     rows = claims.dpsd_proven(batch, iterations, sigma, delta)
     event = claims.dpsd_events(batch, iterations, sigma)[0]
@@ -172,7 +172,7 @@ def proven_dpsd(
 @claimed.command("dpsd-label")
 def claimed_dpsd_label(epsilon: Response, delta: shared.Delta = 1e-5, json: shared.Json = False) -> None:
     """DPSD: Theorem 2, for labels."""
-    from bench.privacy import claims
+    from bench.privacy.accounting import claims
 
     shared.report([_row("dpsd-label", claims.dpsd_label(epsilon, delta), sound=False)], delta, json, "DPSD, labels")
 
@@ -180,10 +180,10 @@ def claimed_dpsd_label(epsilon: Response, delta: shared.Delta = 1e-5, json: shar
 @proven.command("dpsd-label")
 def proven_dpsd_label(epsilon: Response, delta: shared.Delta = 1e-5, json: shared.Json = False) -> None:
     """DPSD: infinite for Eq. (5) as printed."""
-    from bench.privacy.accountants import account
-    from bench.privacy.claims import DPSD_LABEL_GAP
-    from bench.privacy.conversions import check_epsilon
-    from bench.privacy.events import Bypass
+    from bench.privacy.accounting.accountants import account
+    from bench.privacy.accounting.claims import DPSD_LABEL_GAP
+    from bench.privacy.events.conversions import check_epsilon
+    from bench.privacy.events.events import Bypass
 
     check_epsilon(epsilon)
     shared.report(account([Bypass(DPSD_LABEL_GAP)], delta), delta, json, "DPSD, labels")
@@ -201,7 +201,7 @@ def claimed_dp_sgd(
     json: shared.Json = False,
 ) -> None:
     """DP-SGD: the moments accountant, as Abadi et al. use it, with the classic conversion."""
-    from bench.privacy import cost
+    from bench.privacy.accounting import cost
 
     claim, events = cost.dp_sgd(sigma, delta, steps, epochs, sampling_rate, batch, records)
     shared.report_events(events, delta, json, [_row("dp-sgd", claim, sound=True)])

@@ -12,7 +12,7 @@ from bench.core.errors import BenchError
 from bench.core.types import Law, TargetAdjacency
 
 if TYPE_CHECKING:
-    from bench.privacy.events import Event
+    from bench.privacy.events.events import Event
 
 
 def tuning(
@@ -34,11 +34,11 @@ def tuning(
 ) -> None:
     """The best of a secret random number of trials: Gaussian noise, or DP-SGD where a sampling rate is given."""
     from bench.core.types import Adjacency, Basis, Budget
-    from bench.privacy.accountants import proven
-    from bench.privacy.calibrate import smallest_noise
-    from bench.privacy.conversions import check_delta
-    from bench.privacy.cost import sampling_rate_of, steps_of
-    from bench.privacy.events import DPSGD, Gaussian, RepeatAndSelect
+    from bench.privacy.accounting.accountants import proven
+    from bench.privacy.accounting.calibrate import smallest_noise
+    from bench.privacy.accounting.cost import sampling_rate_of, steps_of
+    from bench.privacy.events.conversions import check_delta
+    from bench.privacy.events.events import DPSGD, Gaussian, RepeatAndSelect
 
     check_delta(delta)
     sampled = (sampling_rate, batch, records) != (None, None, None)

@@ -56,7 +56,7 @@ class Law(StrEnum):
 
     @property
     def shape(self) -> float:
-        """The shape of the truncated negative binomial; see :mod:`bench.privacy.tuning`."""
+        """The shape of the truncated negative binomial; see :mod:`bench.privacy.events.tuning`."""
         return 0.0 if self is Law.LOGARITHMIC else 1.0
 
 
@@ -90,7 +90,7 @@ class Access(StrEnum):
 
 
 class Family(StrEnum):
-    """A kind of canary; see :mod:`bench.evaluation.canaries`."""
+    """A kind of canary; see :mod:`bench.evaluation.audit.canaries`."""
 
     NATURAL = "natural"
     MISLABELLED = "mislabelled"

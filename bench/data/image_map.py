@@ -28,7 +28,9 @@ import numpy as np
 
 from bench.core.errors import BenchError
 from bench.core.processes import available_cores, end_with_parent, owner_only
-from bench.data.array_store import (
+from bench.data.image_files import FileRecords, ListedFile, check_listed, decode
+from bench.data.spec import ArrayRecords, Loaded, Progress, silent
+from bench.storage.array_store import (
     FORMAT,
     DamagedError,
     StorageError,
@@ -38,8 +40,6 @@ from bench.data.array_store import (
     read_store,
     storage_errors,
 )
-from bench.data.image_files import FileRecords, ListedFile, check_listed, decode
-from bench.data.spec import ArrayRecords, Loaded, Progress, silent
 
 if TYPE_CHECKING:
     import torch

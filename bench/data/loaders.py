@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import BenchError
-from bench.data.array_store import (
+from bench.data.decoders import Decode
+from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Records
+from bench.storage.array_store import (
     Blocks,
     DamagedError,
     StorageError,
@@ -20,9 +22,7 @@ from bench.data.array_store import (
     storage_errors,
     write_store,
 )
-from bench.data.decoders import Decode
-from bench.data.download import Route, RouteError
-from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Records
+from bench.storage.download import Route, RouteError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bench.data.array_store import Blocks
 from bench.data.index_hash import ranks
+from bench.storage.array_store import Blocks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

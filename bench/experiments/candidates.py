@@ -13,8 +13,8 @@ from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.plan import Cell, Dataset, expand
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
-from bench.privacy.accountants import Accounted, merged, proven, replace_one
-from bench.privacy.events import Event, Gaussian, RepeatAndSelect
+from bench.privacy.accounting.accountants import Accounted, merged, proven, replace_one
+from bench.privacy.events.events import Event, Gaussian, RepeatAndSelect
 
 CLOSE = 1e-3
 """A total may stay below its target by this share."""

@@ -15,7 +15,7 @@ from bench.core.errors import BenchError
 from bench.core.plain_files import read_plain
 from bench.core.seeds import new_salt, salted_digest
 from bench.interface.registry import METHODS
-from bench.privacy.noise import Noise, SecureNoise, salted_noise
+from bench.privacy.mechanisms.noise import Noise, SecureNoise, salted_noise
 from bench.results.record import SALT
 from bench.storage.files import write_atomic, writing
 from bench.storage.locks import holding

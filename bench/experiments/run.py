@@ -26,10 +26,10 @@ from bench.experiments.release import save_image_grid, save_released
 from bench.interface.method import check_costs, checked_claim
 from bench.interface.registry import METHODS
 from bench.metrics.intervals import accuracy_interval
-from bench.privacy.accountants import Accounted, account, merged, proven
-from bench.privacy.events import Event, RepeatAndSelect
-from bench.privacy.ledger import Ledger
-from bench.privacy.utility_bound import probability_bound
+from bench.privacy.accounting.accountants import Accounted, account, merged, proven
+from bench.privacy.auditing.utility_bound import probability_bound
+from bench.privacy.events.events import Event, RepeatAndSelect
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.results.provenance import Clock
 from bench.results.record import (
     COLLAPSED,

@@ -36,8 +36,8 @@ from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell
 from bench.experiments.run import run_cell
 from bench.interface.registry import METHODS
-from bench.privacy.events import RepeatAndSelect
-from bench.privacy.tuning import check_law, draw_trials
+from bench.privacy.events.events import RepeatAndSelect
+from bench.privacy.events.tuning import check_law, draw_trials
 from bench.results.record import Record, Status
 from bench.results.run_dir import RunDir
 from bench.storage.cache import digest_of

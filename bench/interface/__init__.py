@@ -33,41 +33,41 @@ from bench.interface.method import Method
 from bench.interface.registry import ATTACKS, METHODS, register_attack, register_method
 
 if TYPE_CHECKING:
+    from bench.core.transforms import as_float, shifted
     from bench.data.datasets import DATASETS
     from bench.data.splits import partition
     from bench.interface.target_model import Target
     from bench.models.build import features_and_logits
-    from bench.privacy.accountants import accountant, claim_by, proven
-    from bench.privacy.base_event import Event
-    from bench.privacy.calibrate import largest_count, smallest_noise
-    from bench.privacy.claims import pate_closed_form
-    from bench.privacy.events import ConfidentGNMax, Gaussian, GNMax, LNMax, SampledGaussian, SampledGNMax
-    from bench.privacy.ledger import Ledger
+    from bench.privacy.accounting.accountants import accountant, claim_by, proven
+    from bench.privacy.accounting.calibrate import largest_count, smallest_noise
+    from bench.privacy.accounting.claims import pate_closed_form
+    from bench.privacy.events.base_event import Event
+    from bench.privacy.events.events import ConfidentGNMax, Gaussian, GNMax, LNMax, SampledGaussian, SampledGNMax
+    from bench.privacy.mechanisms.ledger import Ledger
     from bench.training.by_record import in_equal_batches, nearest
     from bench.training.context import Context
     from bench.training.loop import FitSettings, fit, predict
     from bench.training.student import make_student
-    from bench.training.transforms import as_float, shifted
 
 _LAZY = {
     "DATASETS": "bench.data.datasets",
     "partition": "bench.data.splits",
     "Target": "bench.interface.target_model",
     "features_and_logits": "bench.models.build",
-    "accountant": "bench.privacy.accountants",
-    "claim_by": "bench.privacy.accountants",
-    "proven": "bench.privacy.accountants",
-    "Event": "bench.privacy.base_event",
-    "largest_count": "bench.privacy.calibrate",
-    "smallest_noise": "bench.privacy.calibrate",
-    "pate_closed_form": "bench.privacy.claims",
-    "ConfidentGNMax": "bench.privacy.events",
-    "Gaussian": "bench.privacy.events",
-    "GNMax": "bench.privacy.events",
-    "LNMax": "bench.privacy.events",
-    "SampledGNMax": "bench.privacy.events",
-    "SampledGaussian": "bench.privacy.events",
-    "Ledger": "bench.privacy.ledger",
+    "accountant": "bench.privacy.accounting.accountants",
+    "claim_by": "bench.privacy.accounting.accountants",
+    "proven": "bench.privacy.accounting.accountants",
+    "Event": "bench.privacy.events.base_event",
+    "largest_count": "bench.privacy.accounting.calibrate",
+    "smallest_noise": "bench.privacy.accounting.calibrate",
+    "pate_closed_form": "bench.privacy.accounting.claims",
+    "ConfidentGNMax": "bench.privacy.events.events",
+    "Gaussian": "bench.privacy.events.events",
+    "GNMax": "bench.privacy.events.events",
+    "LNMax": "bench.privacy.events.events",
+    "SampledGNMax": "bench.privacy.events.events",
+    "SampledGaussian": "bench.privacy.events.events",
+    "Ledger": "bench.privacy.mechanisms.ledger",
     "in_equal_batches": "bench.training.by_record",
     "nearest": "bench.training.by_record",
     "Context": "bench.training.context",
@@ -75,8 +75,8 @@ _LAZY = {
     "fit": "bench.training.loop",
     "predict": "bench.training.loop",
     "make_student": "bench.training.student",
-    "as_float": "bench.training.transforms",
-    "shifted": "bench.training.transforms",
+    "as_float": "bench.core.transforms",
+    "shifted": "bench.core.transforms",
 }
 
 __all__ = [

@@ -1,7 +1,8 @@
 """The core interface of methods: read this first.
 
 A :class:`Method` trains a :class:`Released` student on :class:`PrivateData` and :class:`PublicData`. Information about
-private records leaves only through its :class:`bench.privacy.ledger.Ledger`. Slow imports stay out, for ``--help``.
+private records leaves only through its :class:`bench.privacy.mechanisms.ledger.Ledger`. Slow imports stay out, for
+``--help``.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from bench.core.types import (
 from bench.training.context import Context
 
 if TYPE_CHECKING:
-    from bench.privacy.base_event import Event
-    from bench.privacy.ledger import Ledger
+    from bench.privacy.events.base_event import Event
+    from bench.privacy.mechanisms.ledger import Ledger
 
 
 class Method(abc.ABC):
@@ -60,7 +61,7 @@ class Method(abc.ABC):
     """True if its mechanisms have different noise by plan, of which its setting is one; others' ledgers must agree."""
     single_teacher: ClassVar[bool] = False
     """True if the proof only bounds each answer of one teacher, so that it holds between any two teachers, and only the
-    teacher states the class names. See :mod:`bench.privacy.utility_bound`."""
+    teacher states the class names. See :mod:`bench.privacy.auditing.utility_bound`."""
 
     @classmethod
     @abc.abstractmethod
@@ -177,7 +178,7 @@ def check_public(method: type[Method], config: Any, facts: Facts) -> None:
 @telling()
 def check_costs(method: type[Method], config: Any, facts: Facts, delta: float) -> None:
     """Raise :class:`BenchError` where what `method` says of its costs is no claim and no events."""
-    from bench.privacy.base_event import Event
+    from bench.privacy.events.base_event import Event
 
     checked_claim(method.claimed(config, facts, delta), f"{method.name}.claimed()")
     charges = method.charges(config, facts)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError
+from bench.core.transforms import as_float
 from bench.core.types import Access, Facts, Released
 from bench.training.loop import predict
-from bench.training.transforms import as_float
 
 _LEVEL = {Access.LABELS: 0, Access.CONFIDENCES: 1, Access.WEIGHTS: 2, Access.GENERATOR: 2, Access.SYNTHETIC: 2}
 

@@ -33,13 +33,13 @@ from bench.core.errors import BenchError
 from bench.core.plain_files import open_plain
 from bench.core.rows import Row, json_object, validated
 from bench.core.version import __version__
-from bench.data.array_store import data_root
 from bench.data.datasets import load
-from bench.data.download import file_digest
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.data_source import DataSource
 from bench.interface.registry import METHODS
 from bench.launchers.grid import plan_grid
+from bench.storage.array_store import data_root
+from bench.storage.download import file_digest
 from bench.storage.files import writing
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from bench.core.errors import BenchError
 from bench.core.plain_files import check_unshared, read_plain
 from bench.core.printable import counted
 from bench.core.progress import Progress
-from bench.data.array_store import user_cache
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.data_source import DataSource
 from bench.experiments.noise_salt import RANDOM, check_salt, sweep_salts
@@ -26,6 +25,7 @@ from bench.launchers.worker import Outcome
 from bench.results.attack_record import AuditRecord
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
+from bench.storage.array_store import user_cache
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ class Job:
     def __call__(self) -> str:
         """Run this job's unfinished units."""
         from bench.launchers.worker import run_units
-        from bench.training.checkpoint import saving_every
+        from bench.storage.checkpoint import saving_every
 
         try:
             # Slurm repeats SIGTERM; only the first may interrupt, or it would disturb the cleanup.

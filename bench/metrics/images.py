@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bench.core.errors import BenchError
-from bench.training.transforms import as_float
+from bench.core.transforms import as_float
 
 Measure = Literal["ssim", "psnr"]
 

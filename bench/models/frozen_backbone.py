@@ -197,7 +197,9 @@ def frozen_transfer(
 ) -> FrozenTransfer:  # fmt: skip
     """Build a head on a frozen backbone, by hash unless carried (TrPATE, section V.A); raise BenchError if missing."""
     if backbone is None:
-        raise BenchError("frozen_transfer needs the option backbone; a method makes it, see methods/_transfer.py.")
+        raise BenchError(
+            "frozen_transfer needs the option backbone; a method makes it, see methods/shared/transfer.py."
+        )
     spec = spec_from(backbone)
     if spec.carried:
         frozen = FrozenBackbone(spec, headless(spec.name, spec.in_chans, height_width(spec.size or img_size)))

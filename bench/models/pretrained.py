@@ -23,8 +23,6 @@ from torch import Tensor, nn
 
 from bench.core.errors import BenchError, UnknownNameError, telling
 from bench.core.plain_files import user_path
-from bench.data.array_store import locked
-from bench.data.download import RouteError
 from bench.data.spec import Progress, silent
 from bench.models import classifiers
 from bench.models.timm_hub import fetch_from_hub, trained_on
@@ -43,6 +41,8 @@ from bench.models.weight_store import (
     stored_path,
     write_manifest,
 )
+from bench.storage.array_store import locked
+from bench.storage.download import RouteError
 from bench.storage.files import write_atomic
 
 FORMS = "auto, package, hub or file:PATH"

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from bench.core.errors import BenchError
-from bench.data.archives import only
-from bench.data.download import ArchiveRoute, npm, wheel
 from bench.models.keras_resnet import MEAN, STD
 from bench.models.weight_store import State, read_checkpoint
+from bench.storage.archives import only
+from bench.storage.download import ArchiveRoute, npm, wheel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -20,7 +20,7 @@ from torch import Tensor
 from bench.core.errors import BenchError
 from bench.core.plain_files import read_plain
 from bench.core.rows import json_object
-from bench.data.array_store import data_root, storage_errors
+from bench.storage.array_store import data_root, storage_errors
 from bench.storage.files import write_atomic
 
 State = dict[str, Tensor]

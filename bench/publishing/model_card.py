@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.core.types import PrivacyUnit
-from bench.privacy.utility_bound import remark
+from bench.privacy.auditing.utility_bound import remark
 from bench.results.record import Privacy, Record
 from bench.results.text import epsilon_rows, epsilon_text, md
 

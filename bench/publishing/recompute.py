@@ -11,10 +11,10 @@ from bench.core.errors import BenchError
 from bench.experiments.candidates import candidates_of, tuned_claim, tuned_event
 from bench.experiments.plan import Cell
 from bench.interface.registry import METHODS
-from bench.privacy.accountants import Accounted, account, proven
-from bench.privacy.base_event import Event
-from bench.privacy.ledger import Ledger
-from bench.privacy.noise import ZeroNoise
+from bench.privacy.accounting.accountants import Accounted, account, proven
+from bench.privacy.events.base_event import Event
+from bench.privacy.mechanisms.ledger import Ledger
+from bench.privacy.mechanisms.noise import ZeroNoise
 from bench.results.record import Privacy, Record
 
 TOLERANCE = 1e-4  # relative; machines and package versions differ by less

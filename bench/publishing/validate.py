@@ -86,8 +86,8 @@ def vet_record(
 
 def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
     """Return the problems of a finished audit of the student of `record`."""
-    from bench.evaluation.audit import events_of
-    from bench.evaluation.canaries import canary_unit, speaks_of
+    from bench.evaluation.audit.audit import events_of
+    from bench.evaluation.audit.canaries import canary_unit, speaks_of
 
     problems = [*_look(audit), *_clean(audit.provenance)]
     if record.method not in METHODS:
@@ -142,7 +142,7 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
 
 def vet_attack(attack: AttackRecord, record: Record) -> list[str]:
     """Return the problems of a finished attack on the student of `record`."""
-    from bench.evaluation.workplace import ROBUSTNESS, configurable
+    from bench.evaluation.attack.workplace import ROBUSTNESS, configurable
 
     problems = [*_look(attack), *_clean(attack.provenance)]
     if attack.dataset != record.dataset:

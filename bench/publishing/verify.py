@@ -74,7 +74,7 @@ def verify(found: Publication, progress: Progress, *, rerun: Sequence[str] = (),
 
 
 def _check(found: Publication, records: Sequence[Record], progress: Progress) -> None:
-    from bench.evaluation.noninterference import SECONDS, SEEDS, check_method
+    from bench.evaluation.check.noninterference import SECONDS, SEEDS, check_method
     from bench.experiments.device import prepare_device
 
     names = sorted({record.method for record in records})

@@ -17,8 +17,8 @@ from bench.results.record import VISIBLE, Audited, Record, Status
 from bench.results.text import epsilon_text
 
 if TYPE_CHECKING:
-    from bench.privacy.base_event import Event
-    from bench.privacy.curve_bounds import CurveBound
+    from bench.privacy.auditing.curve_bounds import CurveBound
+    from bench.privacy.events.base_event import Event
 
 CHANNELS = 2
 """Channels per audit: the student and released images, both counted before it is known whether images exist."""
@@ -41,8 +41,8 @@ def bounded(
     events: Sequence[Event] = (),
 ) -> Channel:
     """Return the channel with its one-run bound for one record, and the bound by the curve of `events` if proven."""
-    from bench.privacy.curve_bounds import one_run_by_curve
-    from bench.privacy.one_run import one_run_cap, one_run_epsilon
+    from bench.privacy.auditing.curve_bounds import one_run_by_curve
+    from bench.privacy.auditing.one_run import one_run_cap, one_run_epsilon
 
     epsilon = one_run_epsilon(canaries, guesses, correct, delta, confidence, group)
     cap = one_run_cap(canaries, guesses, delta, confidence, group)
@@ -72,8 +72,8 @@ def many_bounded(
     events: Sequence[Event] = (),
 ) -> Channel:
     """Return the channel of one canary over many runs, with its bounds as :func:`bounded`."""
-    from bench.privacy.bounds import many_run_epsilon
-    from bench.privacy.curve_bounds import many_run_by_curve
+    from bench.privacy.auditing.bounds import many_run_epsilon
+    from bench.privacy.auditing.curve_bounds import many_run_by_curve
 
     found = many_run_epsilon(*errors, delta, confidence)
     by_curve = many_run_by_curve(events, *errors, delta, confidence)

@@ -92,7 +92,7 @@ class Plausibility(Row):
     """A bound on accuracy from the claimed epsilon, for claims that hold between any two teachers.
 
     The accuracy exceeds `threshold` (share of the test records) with at most this `probability`; see
-    :mod:`bench.privacy.utility_bound`.
+    :mod:`bench.privacy.auditing.utility_bound`.
     """
 
     probability: float

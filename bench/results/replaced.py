@@ -18,10 +18,10 @@ from bench import privacy as accounting
 from bench.core.errors import BenchError
 from bench.core.plain_files import read_plain
 from bench.core.types import Adjacency
-from bench.data.array_store import data_root
-from bench.privacy.accountants import replace_one
-from bench.privacy.base_event import Event
+from bench.privacy.accounting.accountants import replace_one
+from bench.privacy.events.base_event import Event
 from bench.results.record import Privacy
+from bench.storage.array_store import data_root
 from bench.storage.files import write_atomic
 
 

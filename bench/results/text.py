@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.privacy.utility_bound import odds, remark
+from bench.privacy.auditing.utility_bound import odds, remark
 from bench.results.record import VISIBLE, Audited, Plausibility, Privacy, Provenance, Record
 from bench.results.replaced import replaced_epsilon
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bench.core.progress import Progress
     from bench.core.seeds import Streams
     from bench.storage.cache import Cache
-    from bench.training.checkpoint import Checkpoint
+    from bench.storage.checkpoint import Checkpoint
     from bench.training.precision import Precision
 
 
@@ -37,7 +37,7 @@ class Context:
 
     def checkpoint(self, kind: str, depends: Mapping[str, Any]) -> Checkpoint:
         """Return the checkpoint of stage `kind`; `depends`, besides data set, seed, device, is as in `Cache.get`."""
-        from bench.training.checkpoint import Checkpoint
+        from bench.storage.checkpoint import Checkpoint
 
         return Checkpoint(
             self.cache,

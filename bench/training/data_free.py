@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench.core.transforms import shifted
 from bench.models.build import features_and_logits
-from bench.training.checkpoint import Checkpoint, Loop, Part
+from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.divergence import check_finite
-from bench.training.transforms import shifted
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage

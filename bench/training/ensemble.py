@@ -30,7 +30,7 @@ from bench.training.teacher import Arrays, Labels, Result, TeacherTask, rebuilt,
 if TYPE_CHECKING:
     from bench.core.progress import Stage
     from bench.core.seeds import Streams
-    from bench.training.checkpoint import Checkpoint
+    from bench.storage.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)

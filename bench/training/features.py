@@ -195,7 +195,7 @@ def _each(
 
 @torch.no_grad()
 def _features(fixed: FixedMap, images: Tensor, device: torch.device) -> Tensor:
-    from bench.training.transforms import as_float
+    from bench.core.transforms import as_float
 
     size = BATCH if device.type == "cpu" else 10 * BATCH
 

@@ -25,11 +25,11 @@ from torch.nn import functional
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.seeds import seeded
+from bench.core.transforms import as_float
 from bench.models.layers import Normalise
-from bench.training.checkpoint import Checkpoint, Loop, Part
+from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.divergence import check_finite
 from bench.training.loop import Batches
-from bench.training.transforms import as_float
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage

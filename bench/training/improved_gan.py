@@ -17,12 +17,12 @@ from torch.nn import functional
 
 from bench.core.errors import BenchError
 from bench.core.seeds import seeded
+from bench.core.transforms import as_float
 from bench.models.build import features_and_logits
 from bench.models.generators import ConvGenerator, DenseGenerator
 from bench.models.layers import data_dependent_start
-from bench.training.checkpoint import Checkpoint, Loop, Part
+from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.loop import Batches
-from bench.training.transforms import as_float
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage

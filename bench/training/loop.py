@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from bench.core.errors import BenchError
 from bench.core.seeds import seeded
-from bench.training.checkpoint import Checkpoint, Loop, Part
+from bench.core.transforms import as_float, mixed, shifted
+from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.early_stopping import Settle, holding, settling_for
-from bench.training.transforms import as_float, mixed, shifted
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage
@@ -33,7 +33,7 @@ class FitSettings:
     last batch being moved back to full size (the published PATE code). `weight_decay` applies to all parameters,
     `dense_decay`, half the squared L2 norm, to dense layers but the last. Training returns the weight average of decay
     `ema`, warmed up as in TensorFlow: min(ema, (1 + step) / (10 + step)). `shift` is the largest random translation in
-    pixels. `mixup` is the alpha of :func:`bench.training.transforms.mixed`, for soft labels; 0: none. `settle` stops
+    pixels. `mixup` is the alpha of :func:`bench.core.transforms.mixed`, for soft labels; 0: none. `settle` stops
     early by public images only.
     """
 

@@ -17,9 +17,9 @@ from torch.nn import functional
 
 from bench.core.errors import BenchError
 from bench.core.seeds import seeded
-from bench.training.checkpoint import Checkpoint
+from bench.core.transforms import as_float, shifted
+from bench.storage.checkpoint import Checkpoint
 from bench.training.loop import FitSettings, fit, predict
-from bench.training.transforms import as_float, shifted
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage

@@ -18,7 +18,7 @@ from bench.training.processes import one_thread
 
 if TYPE_CHECKING:
     from bench.core.seeds import Streams
-    from bench.training.checkpoint import Checkpoint
+    from bench.storage.checkpoint import Checkpoint
 
 
 Labels = NDArray[np.int64]

@@ -62,7 +62,7 @@ def _table_1(material: Material) -> Sequence[TableRow]:
 
 
 def _bypass(material: Material) -> Mapping[str, str]:
-    from bench.privacy.claims import DGD_BYPASS
+    from bench.privacy.accounting.claims import DGD_BYPASS
 
     return {"bypass": DGD_BYPASS}
 

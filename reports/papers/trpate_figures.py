@@ -26,7 +26,7 @@ SMALL_NETS: Settings = {"teachers": 200, "gamma": 0.05, "least_queries": 1, "cla
 
 def asked_for(gamma: float, queries: int) -> float:
     """Return the target epsilon that pays for `queries` by Theorem 1, rounded up to two decimals."""
-    from bench.privacy.claims import pate_closed_form
+    from bench.privacy.accounting.claims import pate_closed_form
 
     return math.ceil(100 * pate_closed_form(gamma, queries, DELTA).epsilon) / 100
 

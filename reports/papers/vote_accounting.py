@@ -15,14 +15,14 @@ def advanced(queries: int, scale: float) -> float:
 
     PATE's closed form, TrPATE's Theorem 1, and DGD's analysis without its VAE's share.
     """
-    from bench.privacy.claims import dgd
+    from bench.privacy.accounting.claims import dgd
 
     return dgd(2 / scale, queries, DELTA).epsilon
 
 
 def moments(queries: int, scale: float) -> float:
     """Return the same by PATE 2017's moments accountant in data-independent mode."""
-    from bench.privacy.pate import pure_moments_epsilon
+    from bench.privacy.accounting.pate import pure_moments_epsilon
 
     return pure_moments_epsilon(2 / scale, queries, DELTA)[0]
 
@@ -30,8 +30,8 @@ def moments(queries: int, scale: float) -> float:
 @functools.cache
 def exact(queries: int, scale: float) -> float:
     """Return the same by privacy loss distributions, the tightest of the sound accountants here."""
-    from bench.privacy.accountants import pld
-    from bench.privacy.events import LNMax
+    from bench.privacy.accounting.accountants import pld
+    from bench.privacy.events.events import LNMax
 
     found = pld([LNMax(1 / scale, queries)], DELTA)
     assert found is not None  # it applies to every noisy vote

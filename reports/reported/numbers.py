@@ -2,7 +2,7 @@
 
 In ``leaderboards/reported/``, written by hand, ``numbers.csv`` has one line per printed number and ``systems.yaml`` the
 facts about each system. "impossible as claimed" is computed for proofs that hold between any two teachers: see
-:mod:`bench.privacy.utility_bound`.
+:mod:`bench.privacy.auditing.utility_bound`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import PublicKind
-from bench.privacy.utility_bound import IMPLAUSIBLE, TRIES, honest_tries, odds, probability_bound
+from bench.privacy.auditing.utility_bound import IMPLAUSIBLE, TRIES, honest_tries, odds, probability_bound
 from reports.reported.systems import (
     FOLDER,
     NUMBERS,
@@ -257,7 +257,7 @@ def _judged(number: Number, system: System, test_classes: Mapping[str, Sequence[
             reason = f"Under a claim that holds between any two teachers {said}. {reason}"
             if honest_tries([probability]) > TRIES:
                 verdict = Verdict.IMPOSSIBLE
-        source = f"bench/privacy/utility_bound.py; {source}"
+        source = f"bench/privacy/auditing/utility_bound.py; {source}"
     return Reported(
         **number.model_dump(),
         method=override.method or system.method,

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from bench.privacy.utility_bound import TRIES
+from bench.privacy.auditing.utility_bound import TRIES
 from bench.results.text import markdown_list, markdown_table, md
 from reports.reported.contradictions import Conflict, DropError, conflicts, drop_errors
 from reports.reported.numbers import Reported, Verdict
@@ -35,7 +35,7 @@ the code unclear.
 - **unclear**: neither is shown by what is published, or two readings give different answers.
 - **impossible as claimed**: the claim holds between any two teachers or not at all, and under it the best of {tries}
   honest tries would reach such an accuracy with a probability below 5%; the reason prints the bound for one try and how
-  many tries would reach 5% ([how](../bench/privacy/utility_bound.py)).
+  many tries would reach 5% ([how](../bench/privacy/auditing/utility_bound.py)).
 - **no privacy**: there is no mechanism.
 - **none found**, **not read**: of code alone.
 

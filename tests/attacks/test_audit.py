@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from attacks.audit import check_power, many_run_errors, right_guesses
 from bench.core.errors import BenchError
-from bench.privacy.bounds import many_run_epsilon
-from bench.privacy.conversions import exact_gaussian_epsilon
-from bench.privacy.curve_bounds import many_run_by_curve
-from bench.privacy.events import Gaussian
-from bench.privacy.one_run import guesses_needed, one_run_epsilon
+from bench.evaluation.audit.guesses import check_power, many_run_errors, right_guesses
+from bench.privacy.auditing.bounds import many_run_epsilon
+from bench.privacy.auditing.curve_bounds import many_run_by_curve
+from bench.privacy.auditing.one_run import guesses_needed, one_run_epsilon
+from bench.privacy.events.conversions import exact_gaussian_epsilon
+from bench.privacy.events.events import Gaussian
 
 
 def fresh(seed: int = 0) -> np.random.Generator:

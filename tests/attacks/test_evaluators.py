@@ -11,9 +11,6 @@ import pytest
 import torch
 from PIL import Image
 
-from attacks._evaluator_nets import AUGMENTATIONS, Recipe, recipes
-from attacks.evaluators import Committee, _false_positives, check_disjoint, digests, gate, train_committee
-from attacks.inversion_scores import Labelled, Observed, expected_best, margin, score, summarise
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.rows import Estimated
@@ -21,6 +18,16 @@ from bench.core.seeds import Streams
 from bench.core.types import Facts, Reconstructions
 from bench.data.datasets import load
 from bench.data.splits import materialise, split
+from bench.evaluation.attack.evaluator_nets import AUGMENTATIONS, Recipe, recipes
+from bench.evaluation.attack.evaluators import (
+    Committee,
+    _false_positives,
+    check_disjoint,
+    digests,
+    gate,
+    train_committee,
+)
+from bench.evaluation.attack.inversion_scores import Labelled, Observed, expected_best, margin, score, summarise
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import FitSettings

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attacks._signals import log_odds
 from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
 from bench.core.rows import Estimated
 from bench.core.types import Access, Facts, Signals
 from bench.interface.attack import MembershipAttack
 from bench.interface.registry import ATTACKS
+from bench.interface.signals import log_odds
 from bench.metrics.roc import membership_metrics
 
 NAMES = ["lira", "rmia", "loss", "label-gap"]

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from attacks._nearest import nearest
-from attacks.evaluators import digests
 from attacks.nearest_record import NearestRecord, NearestRecordConfig
 from attacks.reconstruction_membership import ReconstructionConfig, ReconstructionMembership, inverted
 from bench.core.config import Grid, Preset
@@ -20,9 +19,10 @@ from bench.core.progress import Progress
 from bench.core.rows import Estimated
 from bench.core.seeds import Streams
 from bench.core.types import Released
-from bench.evaluation.attack import applies, attack_student
-from bench.evaluation.release_attack import copy_metrics, draw, no_power, others, releases_of
-from bench.evaluation.workplace import AttackOptions, Workplace
+from bench.evaluation.attack.attack import applies, attack_student
+from bench.evaluation.attack.evaluators import digests
+from bench.evaluation.attack.release_attack import copy_metrics, draw, no_power, others, releases_of
+from bench.evaluation.attack.workplace import AttackOptions, Workplace
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import expand
 from bench.experiments.release import load_student, save_released

@@ -11,8 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks._linf import Logits, RobustnessConfig, perturbed
-from attacks.robustness import (
+from bench.core.config import Preset, build_config
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import seeded
+from bench.core.types import Facts
+from bench.evaluation.attack.figures import robustness_figure
+from bench.evaluation.attack.linf import Logits, RobustnessConfig, perturbed
+from bench.evaluation.attack.robustness_sweep import (
     Robustness,
     RobustnessRow,
     attacks_run,
@@ -22,12 +28,6 @@ from attacks.robustness import (
     remarks,
     sweep,
 )
-from bench.core.config import Preset, build_config
-from bench.core.errors import BenchError
-from bench.core.progress import Progress
-from bench.core.seeds import seeded
-from bench.core.types import Facts
-from bench.evaluation.figures import robustness_figure
 from bench.models.build import build
 from bench.training.loop import FitSettings, accuracy, fit
 

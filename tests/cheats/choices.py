@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from bench.interface import Context, Ledger, PrivateData, PublicData, Released
 from cheats.honest import Given, Honest, Student
-from methods.dp_sgd import DPSGD
-from methods.gep import GEP
+from methods.dpsgd.dp_sgd import DPSGD
+from methods.dpsgd.gep import GEP
 
 
 class LearningRate(Honest):

@@ -11,8 +11,8 @@ from bench.core.config import Grid
 from bench.core.progress import Progress
 from bench.core.types import AuditKind, PublicKind
 from bench.data.datasets import DATASETS
-from bench.evaluation.audit import AuditOptions, audit_student
-from bench.evaluation.noninterference import SEEDS, CheckVerdict, check_method
+from bench.evaluation.audit.audit import AuditOptions, audit_student
+from bench.evaluation.check.noninterference import SEEDS, CheckVerdict, check_method
 from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
 from bench.experiments.plan import expand

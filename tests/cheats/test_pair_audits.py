@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from bench.core.progress import Progress
-from bench.evaluation import pair_audit
-from bench.evaluation.check_data import CHECK_FACTS
-from bench.evaluation.pair_audit import PairPlan, audit_pairs
+from bench.evaluation.audit import pair_audit
+from bench.evaluation.audit.pair_audit import PairPlan, audit_pairs
+from bench.evaluation.check.check_data import CHECK_FACTS
 from bench.interface.method import Method
-from bench.privacy.base_event import Event
-from bench.privacy.bounds import many_run_epsilon
-from bench.privacy.conversions import exact_gaussian_epsilon
-from bench.privacy.curve_bounds import many_run_by_curve
-from bench.privacy.events import Gaussian
+from bench.privacy.auditing.bounds import many_run_epsilon
+from bench.privacy.auditing.curve_bounds import many_run_by_curve
+from bench.privacy.events.base_event import Event
+from bench.privacy.events.conversions import exact_gaussian_epsilon
+from bench.privacy.events.events import Gaussian
 from bench.results.audited import corrected
 from bench.storage.cache import Cache
 from cheats import channels, figures

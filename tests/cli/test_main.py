@@ -78,9 +78,9 @@ def test_planning_imports_no_torch() -> None:
     ("words", "slow"),
     [
         ("run -m pate,dp-sgd -e 1,10", "bench.experiments.plan"),
-        ("attack", "bench.evaluation.attack"),
-        ("audit", "bench.evaluation.audit"),
-        ("check pate", "bench.evaluation.noninterference"),
+        ("attack", "bench.evaluation.attack.attack"),
+        ("audit", "bench.evaluation.audit.audit"),
+        ("check pate", "bench.evaluation.check.noninterference"),
     ],
 )
 def test_something_is_shown_before_anything_is_imported_for_it(words: str, slow: str) -> None:

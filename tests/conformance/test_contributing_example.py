@@ -10,10 +10,10 @@ import pytest
 
 from bench.core.config import Preset
 from bench.core.types import Basis, Budget, Facts
-from bench.evaluation.noninterference import CheckVerdict, check_method
+from bench.evaluation.check.noninterference import CheckVerdict, check_method
 from bench.interface.registry import METHODS
-from bench.privacy.accountants import proven
-from bench.privacy.ledger import seeded_ledger
+from bench.privacy.accounting.accountants import proven
+from bench.privacy.mechanisms.ledger import seeded_ledger
 from helpers.paths import ROOT
 
 

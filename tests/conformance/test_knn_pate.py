@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from bench.core.types import Adjacency, Basis, Budget, Facts
-from bench.evaluation.noninterference import CheckVerdict, check_method
+from bench.evaluation.check.noninterference import CheckVerdict, check_method
 from bench.interface.registry import METHODS
-from bench.privacy.accountants import proven, replace_one
-from bench.privacy.events import GNMax
+from bench.privacy.accounting.accountants import proven, replace_one
+from bench.privacy.events.events import GNMax
 from helpers.paths import ROOT
 from helpers.records import record
 from reports.leaderboard import build_board
@@ -96,7 +96,7 @@ def test_it_learns(method: Any) -> None:
     """Its labels, with the noise of epsilon 5 on a set that neighbours solve."""
     import torch
 
-    from bench.privacy.ledger import seeded_ledger
+    from bench.privacy.mechanisms.ledger import seeded_ledger
 
     generator = np.random.default_rng(0)
     centres = generator.uniform(0, 10, (10, 8))

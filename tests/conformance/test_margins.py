@@ -11,14 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.privacy import mechanisms
-from bench.privacy.example_gradients import Outer, weighted_sum
-from methods._annotation import bounded
-from methods._class_sums import clipped_rows
-from methods._linear import clipped_sum
-from methods._mean_embedding import embedded
-from methods._pca_vae import clipped
-from methods.pate_ridge import normalised
+from bench.privacy.dpsgd.example_gradients import Outer, weighted_sum
+from bench.privacy.mechanisms import mechanisms
+from methods.distillation.annotation import bounded
+from methods.generative.mean_embedding import embedded
+from methods.generative.pca_vae import clipped
+from methods.linear.class_sums import clipped_rows
+from methods.linear.family import clipped_sum
+from methods.pate.pate_ridge import normalised
 
 
 def exact_norms(rows: Any) -> np.ndarray:
@@ -55,7 +55,7 @@ def test_rows_that_are_clipped_or_normalised_stay_within_the_norm(seed: int, siz
 @given(seed=SEEDS, size=SIZES, layers=st.booleans())
 def test_clipped_gradients_of_examples_stay_within_the_norm(seed: int, size: float, layers: bool) -> None:
     """Gradients of thousands of norms: 1e-6 added to a norm is no margin for them."""
-    from bench.privacy.dp_sgd import LedgerOptimizer
+    from bench.privacy.dpsgd.dp_sgd import LedgerOptimizer
 
     parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in (300, 7, 2000)]
     samples = [rows_of(seed + i, size, torch.float32, len(one)) for i, one in enumerate(parameters)]

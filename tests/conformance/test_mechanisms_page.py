@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.privacy import accountants, events
-from bench.privacy.accountants import account
-from bench.privacy.base_event import EVENTS
-from bench.privacy.ledger import Ledger, seeded_ledger
+from bench.privacy.accounting import accountants
+from bench.privacy.accounting.accountants import account
+from bench.privacy.events import events
+from bench.privacy.events.base_event import EVENTS
+from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from helpers.paths import ROOT
 
 PAGE = (ROOT / "docs" / "mechanisms.md").read_text()

@@ -16,12 +16,12 @@ from bench.core.config import Preset, as_dict, build_config, source_of
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, PublicKind
-from bench.evaluation.noninterference import CheckVerdict, check_method
+from bench.evaluation.check.noninterference import CheckVerdict, check_method
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
-from bench.privacy.accountants import proven
-from bench.privacy.ledger import Ledger
-from bench.privacy.noise import SeededNoise
+from bench.privacy.accounting.accountants import proven
+from bench.privacy.mechanisms.ledger import Ledger
+from bench.privacy.mechanisms.noise import SeededNoise
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import FitSettings
@@ -73,7 +73,7 @@ def test_every_path_through_pate_does_not_interfere(path: tuple[str, ...], monke
     """The tiny preset takes one of them only; the family shares this code."""
     few = FitSettings(steps=3, batch_size=8, shift=1)
     short = SelfTrainingSettings(labelled=few, pool=few, committee=2)
-    monkeypatch.setattr("methods._pate.self_training", lambda facts: short)
+    monkeypatch.setattr("methods.pate.family.self_training", lambda facts: short)
 
     class Short(METHODS.get(path[0])):  # type: ignore[misc]  # local, so that the check runs here, with short students
         pass

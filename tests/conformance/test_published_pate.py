@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from bench.privacy import claims, conversions, pate
-from bench.privacy import smooth_sensitivity as pate_smooth
-from bench.privacy.events import GNMax, LNMax
+from bench.privacy.accounting import claims, pate
+from bench.privacy.accounting import smooth_sensitivity as pate_smooth
+from bench.privacy.events import conversions
+from bench.privacy.events.events import GNMax, LNMax
 from helpers.epsilons import INDICES, MNIST, SVHN, VOTES, answer, digits, epsilons, needs_votes, only, votes_of
 
 # ------------------------------------------------------------------------------------------------------------ PATE 2017

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from bench.core.errors import BenchError, UnknownNameError
-from bench.data import array_store as store
 from bench.data import datasets
-from bench.data.array_store import Blocks, DamagedError, StorageError
 from bench.data.spec import ArrayRecords
+from bench.storage import array_store as store
+from bench.storage.array_store import Blocks, DamagedError, StorageError
 from helpers.data import noise, quiet, tiny
 from helpers.paths import ROOT
 

@@ -16,10 +16,10 @@ from PIL import Image
 from bench.core.errors import BenchError
 from bench.data import celeba, datasets, splits
 from bench.data import decoders as formats
-from bench.data.download import JointRoute
 from bench.data.image_files import decode
 from bench.data.image_folder import SALT
 from bench.data.loaders import StoredLoader
+from bench.storage.download import JointRoute
 from helpers.data import by_hand, idx_bytes, noise, put_image, request, whole
 
 # --- formats ----------------------------------------------------------------------------------------------------------

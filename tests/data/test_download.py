@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 from bench.core.errors import BenchError
-from bench.data import archives as unpack
-from bench.data import array_store as store
 from bench.data import datasets
 from bench.data import decoders as formats
-from bench.data import download as sources
-from bench.data.array_store import StorageError
-from bench.data.download import ArchiveRoute, HandRoute, HttpFile, HttpRoute, RouteError
 from bench.data.loaders import StoredLoader, Way
+from bench.storage import archives as unpack
+from bench.storage import array_store as store
+from bench.storage import download as sources
+from bench.storage.array_store import StorageError
+from bench.storage.download import ArchiveRoute, HandRoute, HttpFile, HttpRoute, RouteError
 from helpers.data import by_hand, noise, quiet, request, tiny, write_idx
 
 # --- HTTP -------------------------------------------------------------------------------------------------------------

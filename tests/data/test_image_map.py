@@ -20,7 +20,6 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Basis, Budget
 from bench.data import file_list, image_map
-from bench.data.array_store import DamagedError
 from bench.data.datasets import load
 from bench.data.file_list import ChangedError, place
 from bench.data.image_map import mapping_of, verify_map
@@ -28,7 +27,8 @@ from bench.data.spec import Loaded, silent
 from bench.data.splits import Materialised, map_images, materialise, split
 from bench.interface.registry import METHODS
 from bench.models.frozen_backbone import random_backbone
-from bench.privacy.ledger import seeded_ledger
+from bench.privacy.mechanisms.ledger import seeded_ledger
+from bench.storage.array_store import DamagedError
 from bench.storage.cache import Cache
 from bench.training import features
 from bench.training.context import Context

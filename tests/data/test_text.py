@@ -15,7 +15,7 @@ from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.data import datasets, text
 from bench.data.splits import facts, materialise, split
-from bench.evaluation.canaries import CanaryPlan, draw_canaries, place
+from bench.evaluation.audit.canaries import CanaryPlan, draw_canaries, place
 from bench.experiments.release import save_image_grid
 from helpers.data import quiet, request
 
@@ -245,7 +245,7 @@ def test_canaries_and_image_grids_take_sentences(loaded: Any, tmp_path: Path) ->
 
 
 def test_inversion_attacks_refuse_sentences(loaded: Any) -> None:
-    from bench.evaluation.inversion import check_images
+    from bench.evaluation.attack.inversion import check_images
 
     known = facts(loaded, split(loaded, rule="hash"))
     with pytest.raises(BenchError, match=r"mi-face reconstructs images, and movie-review holds sentences"):

@@ -13,9 +13,9 @@ from bench.core.config import Preset
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import Released
-from bench.evaluation.attack import attack_key, attack_student, planned_key
-from bench.evaluation.data_roles import attack_data, fewer
-from bench.evaluation.workplace import AttackOptions, Workplace
+from bench.evaluation.attack.attack import attack_key, attack_student, planned_key
+from bench.evaluation.attack.data_roles import attack_data, fewer
+from bench.evaluation.attack.workplace import AttackOptions, Workplace
 from bench.experiments.data_source import DataSource
 from bench.experiments.release import load_student, save_released
 from bench.models.build import build

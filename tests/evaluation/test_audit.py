@@ -19,13 +19,20 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, AuditKind, Facts, Family, PrivacyUnit, PrivateData, PublicData, Released
-from bench.evaluation.audit import AuditOptions, audit_key, audit_student, check_accuracy, count_guesses, events_of
-from bench.evaluation.canaries import CanaryPlan, draw_canaries
-from bench.evaluation.canary_runs import ShadowRun
+from bench.evaluation.audit.audit import (
+    AuditOptions,
+    audit_key,
+    audit_student,
+    check_accuracy,
+    count_guesses,
+    events_of,
+)
+from bench.evaluation.audit.canaries import CanaryPlan, draw_canaries
+from bench.evaluation.audit.canary_runs import ShadowRun
 from bench.experiments.run import run_cell
 from bench.models.build import build
-from bench.privacy.events import Bypass, Event, GNMax, LNMax, RandomizedResponse
-from bench.privacy.ledger import Ledger
+from bench.privacy.events.events import Bypass, Event, GNMax, LNMax, RandomizedResponse
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.results.attack_record import AuditRecord, Channel, MechanismAudited, parse_row
 from bench.results.audited import audited_of, with_audits
 from bench.results.record import Record, Status, parse_record
@@ -280,7 +287,7 @@ def counted(correct: int, student: str = "a", options: str = "audit-1", **change
 
 
 def test_the_audits_of_several_seeds_are_one_audit_of_all_their_runs() -> None:
-    from bench.privacy.one_run import one_run_epsilon
+    from bench.privacy.auditing.one_run import one_run_epsilon
 
     pooled = audited_of([counted(80, "a"), counted(84, "b")], PrivacyUnit.RECORD)
     assert pooled is not None
@@ -288,7 +295,7 @@ def test_the_audits_of_several_seeds_are_one_audit_of_all_their_runs() -> None:
 
 
 def test_several_audits_of_one_student_pay_for_their_number() -> None:
-    from bench.privacy.one_run import one_run_epsilon
+    from bench.privacy.auditing.one_run import one_run_epsilon
 
     best = audited_of([counted(84), counted(50, options="audit-2")], PrivacyUnit.RECORD)
     assert best is not None
@@ -297,7 +304,7 @@ def test_several_audits_of_one_student_pay_for_their_number() -> None:
 
 
 def test_each_audit_of_many_runs_pays_for_itself() -> None:
-    from bench.privacy.bounds import many_run_epsilon
+    from bench.privacy.auditing.bounds import many_run_epsilon
 
     def many(student: str) -> AuditRecord:
         channel = counted(98).channels[0].model_copy(update={"canaries": 1, "errors": (1, 50, 1, 50)})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, Facts, Family, PrivacyUnit, PrivateData
-from bench.evaluation.canaries import CanaryPlan, draw_canaries, place
+from bench.evaluation.audit.canaries import CanaryPlan, draw_canaries, place
 
 SHAPE = (1, 12, 12)
 

@@ -14,10 +14,10 @@ import torch
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, Facts, PrivacyUnit
-from bench.evaluation.check_data import CHECK_FACTS, generated, neighbour, renamed, renamed_source, unrelated
-from bench.evaluation.check_runs import MethodPlace, Outcome, Processes, Trial, session
-from bench.evaluation.noninterference import DRAWS, CheckVerdict, check_method, recorded
-from bench.evaluation.sensitivity import Given, violation, walk
+from bench.evaluation.check.check_data import CHECK_FACTS, generated, neighbour, renamed, renamed_source, unrelated
+from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, Trial, session
+from bench.evaluation.check.noninterference import DRAWS, CheckVerdict, check_method, recorded
+from bench.evaluation.check.sensitivity import Given, violation, walk
 from cheats.figures import ClassCounts
 from cheats.honest import Honest
 from helpers.small_sets import private_pair
@@ -100,7 +100,7 @@ def test_neighbours_differ_in_one_record_and_keep_every_class(number: int, unit:
 
 def test_one_element_of_any_stride_has_the_digest_of_its_value() -> None:
     from bench.core.types import Released
-    from bench.evaluation.check_runs import released_parts
+    from bench.evaluation.check.check_runs import released_parts
 
     one, same = torch.tensor([3]).expand(1), torch.tensor([3, 4])[::2]
     strided = torch.tensor(3).expand(1)
@@ -129,7 +129,7 @@ def test_more_neighbours_follow_as_long_as_they_take_the_seconds_given() -> None
     trial = Trial(Honest, vars(Honest.Config()), CHECK_FACTS, 0)
     (first,) = session(trial, ["given"], None)
     assert len(session(trial, ["renamed", 0], first.calls, 0.0)) == 2
-    with mock.patch("bench.evaluation.check_runs.NEIGHBOURS", 4):
+    with mock.patch("bench.evaluation.check.check_runs.NEIGHBOURS", 4):
         assert len(session(trial, ["renamed", 0], first.calls, 1e9)) == 5
 
 

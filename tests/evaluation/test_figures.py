@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from bench.core.errors import BenchError
-from bench.evaluation.figures import Column, comparison_grid, roc_figure
+from bench.evaluation.attack.figures import Column, comparison_grid, roc_figure
 
 
 def column(title: str, rows: int = 3, value: float = 0.5, channels: int = 1, **more: object) -> Column:
@@ -110,6 +110,8 @@ def test_what_is_no_curve_is_refused(tmp_path: Path) -> None:
 
 
 def test_importing_draws_on_nothing_slow() -> None:
-    code = "import sys, bench.evaluation.figures; print([m for m in ('matplotlib', 'torch') if m in sys.modules])"
+    code = (
+        "import sys, bench.evaluation.attack.figures; print([m for m in ('matplotlib', 'torch') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

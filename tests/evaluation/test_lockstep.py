@@ -16,13 +16,13 @@ import torch
 
 from bench.core.types import Adjacency, Facts, PrivacyUnit, PrivateData, PublicData, Released
 from bench.data.splits import Materialised
-from bench.evaluation.lockstep import Transcript, _Stopped, in_lockstep
-from bench.evaluation.pair_runs import Runs, transcript
-from bench.evaluation.pairs import WorstPair
-from bench.evaluation.tapped_dp_sgd import TappedTraining
-from bench.privacy.conversions import exact_gaussian_epsilon
-from bench.privacy.ledger import Ledger, seeded_ledger
-from bench.privacy.transcript_loss import exact_epsilon
+from bench.evaluation.audit.lockstep import Transcript, _Stopped, in_lockstep
+from bench.evaluation.audit.pair_runs import Runs, transcript
+from bench.evaluation.audit.pairs import WorstPair
+from bench.evaluation.audit.tapped_dp_sgd import TappedTraining
+from bench.privacy.auditing.transcript_loss import exact_epsilon
+from bench.privacy.events.conversions import exact_gaussian_epsilon
+from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from bench.training.divergence import CollapsedError
 from helpers.lockstep import Work, lockstep, silent
 

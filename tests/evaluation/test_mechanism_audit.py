@@ -9,11 +9,10 @@ import pytest
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.evaluation.mechanism_audit import audit_events, audit_mechanism, audit_parts
-from bench.evaluation.worst_case_pairs import once
-from bench.privacy import mechanisms
-from bench.privacy.base_event import Event
-from bench.privacy.events import (
+from bench.evaluation.audit.mechanism_audit import audit_events, audit_mechanism, audit_parts
+from bench.evaluation.audit.worst_case_pairs import once
+from bench.privacy.events.base_event import Event
+from bench.privacy.events.events import (
     DPSGD,
     Bypass,
     ConfidentGNMax,
@@ -26,8 +25,9 @@ from bench.privacy.events import (
     SampledGNMax,
     TopKRandomizedResponse,
 )
-from bench.privacy.ledger import seeded_ledger
-from bench.privacy.noise import SecureNoise, SeededNoise
+from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms.ledger import seeded_ledger
+from bench.privacy.mechanisms.noise import SecureNoise, SeededNoise
 from bench.results.attack_record import MechanismVerdict
 from helpers.audits import half_noise
 

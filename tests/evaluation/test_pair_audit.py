@@ -15,14 +15,14 @@ from bench.core.progress import Progress
 from bench.core.rows import Change
 from bench.core.types import Facts, Instrument, PrivateData, PublicData
 from bench.data.splits import Materialised
-from bench.evaluation import pair_audit
-from bench.evaluation.lockstep import Transcript
-from bench.evaluation.pair_audit import PairPlan, _Bench, _by_release, _by_transcript, audit_pairs
-from bench.evaluation.pairs import WorstPair
-from bench.evaluation.release_score import Channels
+from bench.evaluation.audit import pair_audit
+from bench.evaluation.audit.lockstep import Transcript
+from bench.evaluation.audit.pair_audit import PairPlan, _Bench, _by_release, _by_transcript, audit_pairs
+from bench.evaluation.audit.pairs import WorstPair
+from bench.evaluation.audit.release_score import Channels
 from bench.interface.method import Method
-from bench.privacy.bounds import many_run_epsilon
-from bench.privacy.conversions import exact_gaussian_epsilon
+from bench.privacy.auditing.bounds import many_run_epsilon
+from bench.privacy.events.conversions import exact_gaussian_epsilon
 from bench.results.attack_record import PairBound
 from bench.results.audited import corrected
 from bench.storage.cache import Cache

@@ -14,10 +14,10 @@ import pytest
 from bench.core.config import Grid, Preset
 from bench.core.progress import Progress
 from bench.core.types import AuditKind, Instrument, PrivacyUnit
-from bench.evaluation import pair_audit
-from bench.evaluation.audit import AuditOptions, audit_student
-from bench.evaluation.check_runs import MethodPlace
-from bench.evaluation.pair_runs import Crew
+from bench.evaluation.audit import pair_audit
+from bench.evaluation.audit.audit import AuditOptions, audit_student
+from bench.evaluation.audit.pair_runs import Crew
+from bench.evaluation.check.check_runs import MethodPlace
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import expand
 from bench.experiments.run import run_cell

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from bench.core.config import Preset, build_config
 from bench.core.types import Basis, Budget, Facts, PrivateData, Released
-from bench.evaluation.pair_runs import Crew, Runs, release, transcript
-from bench.evaluation.pairs import worst_pairs
-from bench.evaluation.release_score import best_score
+from bench.evaluation.audit.pair_runs import Crew, Runs, release, transcript
+from bench.evaluation.audit.pairs import worst_pairs
+from bench.evaluation.audit.release_score import best_score
 from bench.interface.registry import METHODS
 from bench.training.divergence import CollapsedError
 from helpers.paths import ROOT
@@ -47,7 +47,7 @@ def test_processes_start_where_the_folder_of_temporary_files_has_a_long_name(tmp
     code = """
 from multiprocessing.connection import Listener
 from tempfile import gettempdir
-from bench.evaluation.check_runs import fresh_processes
+from bench.evaluation.check.check_runs import fresh_processes
 fresh_processes()
 Listener(family="AF_UNIX").close()
 print(gettempdir())

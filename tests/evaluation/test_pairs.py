@@ -13,11 +13,11 @@ import torch
 from bench.core.config import Preset, as_dict, build_config
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, Basis, Budget, Claim, Facts, PrivacyUnit, PrivateData, Released
-from bench.evaluation.pairs import WorstPair, worst_pairs
+from bench.evaluation.audit.pairs import WorstPair, worst_pairs
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
-from bench.privacy.base_event import Event
-from bench.privacy.events import GNMax
+from bench.privacy.events.base_event import Event
+from bench.privacy.events.events import GNMax
 
 DELTA = 1e-5
 FACTS = {

@@ -15,9 +15,9 @@ from bench.core.config import Preset
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import AuditKind
-from bench.evaluation.attack import attack_student
-from bench.evaluation.audit import AuditOptions, audit_student
-from bench.evaluation.workplace import AttackOptions, Workplace
+from bench.evaluation.attack.attack import attack_student
+from bench.evaluation.attack.workplace import AttackOptions, Workplace
+from bench.evaluation.audit.audit import AuditOptions, audit_student
 from bench.experiments.noise_salt import salt_of
 from bench.experiments.run import record_failure, run_cell
 from bench.results.provenance import Clock

@@ -14,12 +14,12 @@ from bench.core.progress import Progress, Stage
 from bench.core.seeds import Streams
 from bench.core.types import Facts, PrivateData, PublicData, Released
 from bench.data.splits import Materialised
-from bench.evaluation import reference_models as controls
-from bench.evaluation.reference_models import make_control, recipe
+from bench.evaluation.attack import reference_models as controls
+from bench.evaluation.attack.reference_models import make_control, recipe
 from bench.models.build import build
 from bench.results.attack_record import Role
+from bench.storage import checkpoint
 from bench.storage.cache import Cache
-from bench.training import checkpoint
 from bench.training.context import Context
 from bench.training.loop import accuracy, fit
 

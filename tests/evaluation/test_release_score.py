@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bench.core.types import Released
-from bench.evaluation.release_score import WIDTH, Channels, best_score, channels_of
+from bench.evaluation.audit.release_score import WIDTH, Channels, best_score, channels_of
 
 Draw = Callable[[np.random.Generator, int], Any]
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.evaluation.tape import HELPERS, TapeDifference, Taping, record, replay
-from bench.privacy.dp_sgd import DPSGDRun
-from bench.privacy.ledger import Ledger, seeded_ledger
+from bench.evaluation.check.tape import HELPERS, TapeDifference, Taping, record, replay
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 
 VOTES = np.array([[5, 3, 2], [1, 8, 1], [4, 4, 2]])
 OTHER = np.array([[0, 3, 7], [9, 0, 1], [2, 2, 6]])

@@ -11,10 +11,10 @@ import torch
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency
-from bench.evaluation.lockstep import Transcript
-from bench.privacy.dp_sgd import DPSGDRun
-from bench.privacy.ledger import Ledger
-from bench.privacy.losses import sampled_gaussian_pld
+from bench.evaluation.audit.lockstep import Transcript
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+from bench.privacy.events.losses import sampled_gaussian_pld
+from bench.privacy.mechanisms.ledger import Ledger
 from helpers.lockstep import Work, lockstep, silent
 
 RECORDS = 40

@@ -14,11 +14,11 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import AuditKind, PrivateData, PublicData, Released
-from bench.evaluation.audit import AuditOptions, audit_student
+from bench.evaluation.audit.audit import AuditOptions, audit_student
 from bench.experiments.noise_salt import check_salt, salt_of, sweep_salts
 from bench.experiments.run import record_failure, run_cell
 from bench.interface.registry import METHODS
-from bench.privacy.ledger import Ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.publishing.reproduce import command_of
 from bench.results.record import Record, Status
 from bench.results.run_dir import RunDir
@@ -119,7 +119,7 @@ def test_a_method_cannot_draw_the_noise_of_its_ledger(tmp_path: Path) -> None:
 
 def test_a_vote_cannot_be_changed_after_its_answer() -> None:
     from bench.core.types import Adjacency, PrivacyUnit
-    from bench.privacy.ledger import seeded_ledger
+    from bench.privacy.mechanisms.ledger import seeded_ledger
 
     ledger = seeded_ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, np.random.default_rng(0))
     votes = np.array([[3.0, 1.0], [2.0, 2.0]])

@@ -15,7 +15,7 @@ from bench.core.rows import Change
 from bench.core.types import Basis, Budget, Facts, TargetAdjacency
 from bench.experiments.plan import Cell, Dataset, Refusal, State, expand, keyed, states, to_run
 from bench.interface.registry import METHODS
-from bench.privacy.accountants import proven, replace_one
+from bench.privacy.accounting.accountants import proven, replace_one
 from bench.results.run_dir import RunDir
 from cheats.honest import Honest
 from helpers.records import failed, record

@@ -15,12 +15,12 @@ import torch
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, PrivacyUnit, PrivateData, PublicData, PublicKind, Released
-from bench.evaluation.canaries import CanaryPlan, draw_canaries
-from bench.evaluation.canary_runs import train_shadow_run
-from bench.evaluation.noninterference import check_method
+from bench.evaluation.audit.canaries import CanaryPlan, draw_canaries
+from bench.evaluation.audit.canary_runs import train_shadow_run
+from bench.evaluation.check.noninterference import check_method
 from bench.experiments.release import load_released
 from bench.experiments.run import make_shard, run_cell
-from bench.privacy.ledger import Ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import predict

@@ -41,8 +41,8 @@ from bench.interface import (
     setting,
     smallest_noise,
 )
-from bench.privacy.accountants import proven
-from bench.privacy.events import Event, Gaussian
+from bench.privacy.accounting.accountants import proven
+from bench.privacy.events.events import Event, Gaussian
 from bench.publishing.publish import Publication
 from bench.publishing.reproduce import command_of
 from bench.publishing.validate import vet_record

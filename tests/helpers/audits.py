@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from bench.evaluation.mechanism_audit import HalfNoise
-from bench.privacy.bounds import refuted_epsilon
-from bench.privacy.noise import SeededNoise
+from bench.evaluation.audit.mechanism_audit import HalfNoise
+from bench.privacy.auditing.bounds import refuted_epsilon
+from bench.privacy.mechanisms.noise import SeededNoise
 
 CONFIDENCE = 0.999
 

@@ -13,8 +13,8 @@ from PIL import Image
 
 from bench.data import datasets
 from bench.data import decoders as formats
-from bench.data.array_store import Blocks
 from bench.data.spec import DatasetSpec, LoadRequest
+from bench.storage.array_store import Blocks
 
 
 def quiet(what: str, done: int, total: int | None) -> None:

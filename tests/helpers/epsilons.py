@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cli.epsilon import app
-from bench.privacy import pate
-from bench.privacy.accountants import account
-from bench.privacy.events import Event
+from bench.privacy.accounting import pate
+from bench.privacy.accounting.accountants import account
+from bench.privacy.events.events import Event
 from helpers.paths import SHARED
 
 VOTES = SHARED / "votes"

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from bench.models.frozen_backbone import DenseHead
-from methods._common import HeadSettings
+from methods.shared.settings_checks import HeadSettings
 
 
 def by_autograd(

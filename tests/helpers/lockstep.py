@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.evaluation.lockstep import Transcript, in_lockstep
-from bench.privacy.ledger import Ledger
-from bench.privacy.noise import ZeroNoise
+from bench.evaluation.audit.lockstep import Transcript, in_lockstep
+from bench.privacy.mechanisms.ledger import Ledger
+from bench.privacy.mechanisms.noise import ZeroNoise
 
 Work = Callable[[Ledger], Any]
 

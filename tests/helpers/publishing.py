@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from bench.cli.main import app
 from bench.core.errors import BenchError
-from bench.evaluation.noninterference import Check, CheckVerdict
+from bench.evaluation.check.noninterference import Check, CheckVerdict
 from bench.publishing.publish import examine, write
 from helpers.paths import BOARD
 
@@ -50,7 +50,7 @@ def all_of(folder: Path) -> dict[str, bytes]:
 def publish(*words: str | Path) -> Result:
     """Publish by the command, without its slow parts: no cell runs again, and every method passes the check."""
     passed = mock.patch(
-        "bench.evaluation.noninterference.check_method",
+        "bench.evaluation.check.noninterference.check_method",
         lambda kind, **options: Check(kind.name, CheckVerdict.PASSED, "not run"),
     )
     with passed:

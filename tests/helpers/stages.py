@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bench.core.seeds import seeded
 from bench.models.build import build
 from bench.storage.cache import Cache
-from bench.training.checkpoint import Checkpoint
+from bench.storage.checkpoint import Checkpoint
 from bench.training.loop import FitSettings
 
 CLASSES = 3

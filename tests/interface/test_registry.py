@@ -41,7 +41,7 @@ def test_method_from_a_file(tmp_path: Path) -> None:
 
 
 def test_file_of_this_project_and_file_given_twice(tmp_path: Path) -> None:
-    import methods.pate as module
+    import methods.pate.pate as module
 
     assert METHODS.get(str(module.__file__)) is METHODS.get("pate")
     path = str(write(tmp_path / "again.py", "again"))

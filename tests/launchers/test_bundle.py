@@ -20,9 +20,9 @@ import pytest
 from bench.core.config import Grid, Preset
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
-from bench.data.array_store import data_root
 from bench.launchers.bundle import Bundle, pack, unpack
 from bench.results.run_dir import RunDir
+from bench.storage.array_store import data_root
 from helpers.commands import bench
 from helpers.launches import METHOD
 from helpers.paths import ROOT

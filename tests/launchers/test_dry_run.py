@@ -9,7 +9,6 @@ from typing import NoReturn
 import pytest
 
 from bench.core.config import Reuse
-from bench.data.array_store import data_root
 from bench.experiments import calibration_cache
 from bench.interface.registry import METHODS
 from bench.launchers import dry_run
@@ -18,6 +17,7 @@ from bench.launchers.runtime_estimate import RunningTime
 from bench.launchers.schedule import Unit, units_of
 from bench.launchers.settings import Cluster
 from bench.results.run_dir import RunDir
+from bench.storage.array_store import data_root
 from helpers.cells import cells
 from helpers.commands import bench
 

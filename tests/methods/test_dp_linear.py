@@ -20,18 +20,18 @@ from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, TargetAdjacency
 from bench.experiments.plan import Dataset, expand
 from bench.interface.registry import METHODS
-from bench.privacy.accountants import proven, replace_one
-from bench.privacy.dp_sgd import DPSGDRun, train
-from bench.privacy.events import DPSGD, Gaussian
-from bench.privacy.ledger import Ledger, seeded_ledger
-from bench.privacy.noise import SeededNoise
+from bench.privacy.accounting.accountants import proven, replace_one
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
+from bench.privacy.events.events import DPSGD, Gaussian
+from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.noise import SeededNoise
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods import _linear
-from methods._linear import clipped_sum
-from methods.dp_linear import DPLinear
-from methods.dp_linear_gd import DPLinearGD
+from methods.linear import family as _linear
+from methods.linear.dp_linear import DPLinear
+from methods.linear.dp_linear_gd import DPLinearGD
+from methods.linear.family import clipped_sum
 
 FMNIST = Facts("fmnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
 PRIVATE = ("dp-linear", "dp-linear-gd")

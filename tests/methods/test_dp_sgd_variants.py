@@ -16,11 +16,11 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, TargetAdjacency
 from bench.interface.registry import METHODS
-from bench.privacy import accountants, claims
-from bench.privacy.accountants import proven
-from bench.privacy.base_event import Event
-from bench.privacy.events import DPSGD, Gaussian, SampledGaussian
-from bench.privacy.ledger import Ledger, seeded_ledger
+from bench.privacy.accounting import accountants, claims
+from bench.privacy.accounting.accountants import proven
+from bench.privacy.events.base_event import Event
+from bench.privacy.events.events import DPSGD, Gaussian, SampledGaussian
+from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set

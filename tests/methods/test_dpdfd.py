@@ -15,15 +15,15 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
-from bench.evaluation.noninterference import check_method
-from bench.privacy.accountants import proven
-from bench.privacy.bounds import many_run_epsilon
-from bench.privacy.claims import dpsd
-from bench.privacy.ledger import Ledger, seeded_ledger
+from bench.evaluation.check.noninterference import check_method
+from bench.privacy.accounting.accountants import proven
+from bench.privacy.accounting.claims import dpsd
+from bench.privacy.auditing.bounds import many_run_epsilon
+from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods.dpdfd import DPDFD, DPDFDConfig, answered, bounded
+from methods.distillation.dpdfd import DPDFD, DPDFDConfig, answered, bounded
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
 
@@ -110,7 +110,7 @@ def test_claims_are_those_of_both_readings_and_the_proof_is_of_neither() -> None
 
 
 def test_generator_learns_from_the_student_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from methods import _alternation
+    from methods.distillation import alternation as _alternation
 
     seen: list[list[str]] = []
     check = _alternation.check_finite

@@ -16,22 +16,28 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
-from bench.evaluation.noninterference import check_method
+from bench.evaluation.check.noninterference import check_method
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
-from bench.privacy.accountants import proven
-from bench.privacy.ledger import Ledger, seeded_ledger
+from bench.privacy.accounting.accountants import proven
+from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.divergence import NotFiniteError
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods._annotation import bounded, distillation_gradient, distillation_loss, keep_top, released_gradients
-from methods._dpsd import train_teacher
-from methods._random_images import random_images
-from methods.dpsd import DPSD, DPSDConfig
-from methods.dpsd_label import DPSDLabel, DPSDLabelConfig
-from methods.dpsd_sound import DPSDSound, DPSDSoundConfig, ask
-from methods.fed_dpsd import FedDPSD, FedDPSDConfig
+from methods.distillation.annotation import (
+    bounded,
+    distillation_gradient,
+    distillation_loss,
+    keep_top,
+    released_gradients,
+)
+from methods.distillation.dpsd import DPSD, DPSDConfig
+from methods.distillation.dpsd_family import train_teacher
+from methods.distillation.dpsd_label import DPSDLabel, DPSDLabelConfig
+from methods.distillation.dpsd_sound import DPSDSound, DPSDSoundConfig, ask
+from methods.federated.fed_dpsd import FedDPSD, FedDPSDConfig
+from methods.shared.random_images import random_images
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
 FAMILY = ["dpsd", "dpsd-label", "dpsd-t", "fed-dpsd"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from methods._federated import deal
+from methods.federated.family import deal
 
 
 def dealt(labels: np.ndarray, clients: int, concentration: float, seed: int) -> list[np.ndarray]:

@@ -17,15 +17,15 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Budget, Facts, GivenTeacher, PrivacyUnit, PrivateData, PublicData, Released
 from bench.data.splits import Materialised
-from bench.evaluation.audit import refuse_given
-from bench.evaluation.noninterference import check_method
+from bench.evaluation.audit.audit import refuse_given
+from bench.evaluation.check.noninterference import check_method
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell, Dataset, cell_of, expand
 from bench.experiments.run import _agreement, run_cell
 from bench.interface.registry import METHODS
 from bench.launchers.bundle import _data_files
 from bench.models.given_teacher import GivenNet, _ready, load_given
-from bench.privacy.ledger import seeded_ledger
+from bench.privacy.mechanisms.ledger import seeded_ledger
 from bench.publishing.reproduce import public_dataset
 from bench.publishing.validate import vet_record
 from bench.results.run_dir import RunDir
@@ -33,8 +33,8 @@ from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.student import make_student
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods._dpsd import train_teacher
-from methods._teachers import train_ensemble
+from methods.distillation.dpsd_family import train_teacher
+from methods.shared.teachers import train_ensemble
 
 DIGITS = Facts("digits", 1_000, 400, 397, 10, (1, 8, 8), public_benchmark=True)
 

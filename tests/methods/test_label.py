@@ -15,18 +15,18 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Budget, Facts, PrivacyUnit, PrivateData, PublicKind, Released
-from bench.evaluation.pair_runs import Runs, transcript
-from bench.evaluation.pairs import worst_pairs
+from bench.evaluation.audit.pair_runs import Runs, transcript
+from bench.evaluation.audit.pairs import worst_pairs
 from bench.interface.registry import METHODS, method_groups
-from bench.privacy.accountants import proven
-from bench.privacy.ledger import Ledger, seeded_ledger
-from bench.privacy.mechanisms import keep_probability
+from bench.privacy.accounting.accountants import proven
+from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.mechanisms import keep_probability
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods._label import negative_log_likelihood, response_law
-from methods.alibi import laplace_law
-from methods.cluster_rr import drawn
+from methods.label.alibi import laplace_law
+from methods.label.cluster_rr import drawn
+from methods.label.family import negative_log_likelihood, response_law
 
 NAMES = sorted(name for name in METHODS.names() if METHODS.get(name).unit is PrivacyUnit.LABEL)
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)

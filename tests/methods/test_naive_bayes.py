@@ -22,7 +22,7 @@ from bench.models.text_nets import set_words
 from bench.training.loop import FitSettings, accuracy, fit, predict
 from bench.training.student import make_student
 from helpers.sentences import WORDS, counted, sentences
-from methods import _naive_bayes as nb
+from methods.pate import naive_bayes as nb
 
 numbers = hnp.arrays(np.uint8, st.tuples(st.integers(0, 6), st.just(2), st.just(1), st.integers(1, 5)),
                      elements=st.integers(0, 9))  # fmt: skip

@@ -17,15 +17,17 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Basis, Budget, Facts, PrivateData
-from bench.evaluation.pairs import worst_pairs
-from bench.privacy.accountants import proven
-from bench.privacy.ledger import Ledger
-from bench.privacy.noise import SeededNoise
+from bench.evaluation.audit.pairs import worst_pairs
+from bench.privacy.accounting.accountants import proven
+from bench.privacy.mechanisms.ledger import Ledger
+from bench.privacy.mechanisms.noise import SeededNoise
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers import outside_accountant
 from helpers.small_sets import SMALL, private_pair
-from methods._pca_vae import (
+from methods.generative.p3gm import P3GM, P3GMConfig
+from methods.generative.p3gm_sound import P3GMSound, P3GMSoundConfig
+from methods.generative.pca_vae import (
     EM_SENSITIVITY,
     Codes,
     Mixture,
@@ -39,8 +41,6 @@ from methods._pca_vae import (
     start_mixture,
     statistics,
 )
-from methods.p3gm import P3GM, P3GMConfig
-from methods.p3gm_sound import P3GMSound, P3GMSoundConfig
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 FEW = Facts("few", 21, 0, 0, 4, (1, 4, 4))

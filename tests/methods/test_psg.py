@@ -14,17 +14,17 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Facts
-from bench.evaluation.pair_runs import Runs, transcript
-from bench.evaluation.pairs import worst_pairs
+from bench.evaluation.audit.pair_runs import Runs, transcript
+from bench.evaluation.audit.pairs import worst_pairs
 from bench.models.build import build
-from bench.privacy.accountants import accountant, proven
-from bench.privacy.dp_sgd import DPSGDRun
-from bench.privacy.ledger import seeded_ledger
+from bench.privacy.accounting.accountants import accountant, proven
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+from bench.privacy.mechanisms.ledger import seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods._distilled import LearnedImages, Standstill, distance
-from methods.psg import PSG, PSGConfig
+from methods.generative.distilled import LearnedImages, Standstill, distance
+from methods.generative.psg import PSG, PSGConfig
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 

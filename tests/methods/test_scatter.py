@@ -22,13 +22,14 @@ from bench.interface.registry import METHODS
 from bench.models import scattering
 from bench.models.rebuild import rebuild
 from bench.models.scattering import ChannelNorm
-from bench.privacy.ledger import Ledger
-from bench.privacy.noise import SeededNoise
+from bench.privacy.mechanisms.ledger import Ledger
+from bench.privacy.mechanisms.noise import SeededNoise
 from bench.storage.cache import Cache
 from bench.training import features
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods import _scatter, dp_sgd
+from methods.dpsgd import dp_sgd
+from methods.dpsgd import scatter as _scatter
 
 OWN = TargetAdjacency.OWN
 NAMES = ("scatter-linear", "scatter-cnn")

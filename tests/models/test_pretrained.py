@@ -15,12 +15,12 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from bench.core.errors import BenchError, UnknownNameError
-from bench.data.archives import only
-from bench.data.download import ArchiveRoute
 from bench.models import timm_hub as hub
 from bench.models.pretrained import find_weights, image_size_problem, load_backbone, verify_weights, weights_by_digest
 from bench.models.timm_hub import trained_on
 from bench.models.weight_packages import PACKAGES, WeightPackage, by_order
+from bench.storage.archives import only
+from bench.storage.download import ArchiveRoute
 
 timm = hub.timm  # not imported before bench, which lets a CPU torch live with torchvision
 TINY = "test_resnet"

@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load_file
 
 from bench.core.errors import BenchError
-from bench.data.download import sdist, wheel
 from bench.data.spec import silent
 from bench.models import timm_hub as hub
 from bench.models.build import build
 from bench.models.pretrained import find_weights, load_backbone
 from bench.models.weight_packages import PACKAGES, by_order, keras_resnet, read_tfjs
+from bench.storage.download import sdist, wheel
 
 timm = hub.timm  # not imported before bench, which lets a CPU torch live with torchvision
 

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.core.seeds import Streams, seeded
+from bench.core.transforms import shifted
 from bench.core.types import Facts
 from bench.data.datasets import load
 from bench.data.splits import materialise, split
@@ -40,10 +41,9 @@ from bench.training.heap import tune_malloc
 from bench.training.loop import Batches, predict
 from bench.training.precision import arithmetic
 from bench.training.teacher import Arrays, Labels, TeacherTask, train_teacher
-from bench.training.transforms import shifted
 from bench.training.vectorised import train_together
-from methods._teachers import augmented_settings
-from methods.pate import PATEConfig
+from methods.pate.pate import PATEConfig
+from methods.shared.teachers import augmented_settings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -85,10 +85,10 @@ def step(teachers: int, pixels: int, known: bool) -> dict[str, float]:
 
     if known:
         known_pixels((3, pixels, pixels))
-    from bench.data.array_store import data_root
     from bench.data.datasets import DATASETS
     from bench.data.spec import LoadRequest, silent
     from bench.data.splits import map_images, materialise, partition, split
+    from bench.storage.array_store import data_root
     from bench.training.loop import Batches
     from bench.training.mapped_rows import rows_of
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from bench.models.classifiers import tanh_cnn_mnist
-from bench.privacy.dp_sgd import DPSGDRun, LedgerOptimizer, _step
-from bench.privacy.example_gradients import ExampleGradients
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun, LedgerOptimizer, _step
+from bench.privacy.dpsgd.example_gradients import ExampleGradients
 from bench.training.heap import tune_malloc
 
 pytestmark = pytest.mark.performance

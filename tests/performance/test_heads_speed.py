@@ -14,8 +14,8 @@ from bench.models.frozen_backbone import DenseHead
 from bench.training.loop import FitSettings, fit
 from bench.training.processes import available_cores
 from helpers.heads import by_autograd
-from methods._common import HeadSettings
-from methods._head_training import train_heads
+from methods.pate.head_training import train_heads
+from methods.shared.settings_checks import HeadSettings
 
 pytestmark = pytest.mark.performance
 

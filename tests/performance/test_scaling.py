@@ -76,7 +76,7 @@ def test_divergences_of_ten_times_the_votes() -> None:
     """The teachers agree on most votes, as they do on the published ones."""
     import numpy as np
 
-    from bench.privacy import pate
+    from bench.privacy.accounting import pate
 
     generator = np.random.default_rng(0)
     votes = generator.multinomial(250, [0.91] + [0.01] * 9, 8_500).astype(float)

@@ -14,11 +14,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from bench.core.errors import BenchError
-from bench.privacy import events
-from bench.privacy.accountants import proven
-from bench.privacy.anchor_subspace import AnchorSubspace, Parts
-from bench.privacy.dp_sgd import DPSGDRun, LedgerOptimizer, train
-from bench.privacy.example_gradients import ExampleGradients
+from bench.privacy.accounting.accountants import proven
+from bench.privacy.dpsgd.anchor_subspace import AnchorSubspace, Parts
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun, LedgerOptimizer, train
+from bench.privacy.dpsgd.example_gradients import ExampleGradients
+from bench.privacy.events import events
 from helpers.draws import DELTA, best
 
 RATE, MULTIPLIER, AT_ONCE = 0.5, 0.8, 100

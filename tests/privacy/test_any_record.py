@@ -16,10 +16,10 @@ from torch.nn.functional import cross_entropy
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.privacy import mechanisms
-from bench.privacy.dp_sgd import DPSGDRun
-from bench.privacy.ledger import Ledger, seeded_ledger
-from bench.privacy.noise import ZeroNoise
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.noise import ZeroNoise
 
 RECORDS, CLASSES = 6, 3
 SAMPLED = {"max_norm": 1.0, "sampling_rate": 0.5, "noise_multiplier": 1.0}

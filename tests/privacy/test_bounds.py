@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bench.core.errors import BenchError
-from bench.privacy import bounds, one_run
+from bench.privacy.auditing import bounds, one_run
 
 MANY_RUNS = [
     (100, 0, 0, 0.03622, 0.03622, 3.28),

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scipy import fft, special
 
 from bench.core.types import Adjacency
-from bench.privacy import losses
-from bench.privacy.accountants import account, loss_distribution, proven, rdp, replace_one
-from bench.privacy.conversions import exact_gaussian_epsilon
-from bench.privacy.events import DPSGD, Event, Laplace, LNMax, RandomizedResponse, SampledGNMax
+from bench.privacy.accounting.accountants import account, loss_distribution, proven, rdp, replace_one
+from bench.privacy.events import losses
+from bench.privacy.events.conversions import exact_gaussian_epsilon
+from bench.privacy.events.events import DPSGD, Event, Laplace, LNMax, RandomizedResponse, SampledGNMax
 
 
 def powers(low: float, high: float) -> st.SearchStrategy[float]:

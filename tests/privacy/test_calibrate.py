@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, Basis, Budget, TargetAdjacency
-from bench.privacy import accountants, claims
-from bench.privacy.accountants import proven, replace_one
-from bench.privacy.calibrate import largest_count, smallest_noise
-from bench.privacy.events import DPSGD, Gaussian, GNMax, Laplace, LNMax
+from bench.privacy.accounting import accountants, claims
+from bench.privacy.accounting.accountants import proven, replace_one
+from bench.privacy.accounting.calibrate import largest_count, smallest_noise
+from bench.privacy.events.events import DPSGD, Gaussian, GNMax, Laplace, LNMax
 
 deltas = st.floats(1e-9, 1e-2)
 

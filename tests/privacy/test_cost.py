@@ -14,7 +14,7 @@ import bench
 from bench.cli.epsilon import app
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency
-from bench.privacy.cost import MECHANISMS, PAPERS
+from bench.privacy.accounting.cost import MECHANISMS, PAPERS
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "pate": {"gamma": 0.05, "queries": 100},

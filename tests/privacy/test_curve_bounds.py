@@ -15,10 +15,10 @@ from scipy import special, stats
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency
-from bench.privacy import bounds, curve_bounds, one_run
-from bench.privacy.accountants import exact_gaussian_epsilon
-from bench.privacy.curve_bounds import CurveBound, curve_family, many_run_by_curve, one_run_by_curve
-from bench.privacy.events import (
+from bench.privacy.accounting.accountants import exact_gaussian_epsilon
+from bench.privacy.auditing import bounds, curve_bounds, one_run
+from bench.privacy.auditing.curve_bounds import CurveBound, curve_family, many_run_by_curve, one_run_by_curve
+from bench.privacy.events.events import (
     DPSGD,
     EVENTS,
     Bypass,
@@ -35,7 +35,7 @@ from bench.privacy.events import (
     SampledGNMax,
     TopKRandomizedResponse,
 )
-from bench.privacy.label_events import PriorRandomizedResponse
+from bench.privacy.events.label_events import PriorRandomizedResponse
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

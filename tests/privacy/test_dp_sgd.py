@@ -9,9 +9,9 @@ import pytest
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.privacy import events
-from bench.privacy.accountants import proven
-from bench.privacy.ledger import Ledger, seeded_ledger
+from bench.privacy.accounting.accountants import proven
+from bench.privacy.events import events
+from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from helpers.draws import DELTA, DRAWS, best
 
 AT_ONCE = 200
@@ -25,7 +25,7 @@ def dp_sgd_steps(with_record: bool, draws: int, multiplier: float, seed: int) ->
     import torch
     from opacus import GradSampleModule
 
-    from bench.privacy.dp_sgd import LedgerOptimizer
+    from bench.privacy.dpsgd.dp_sgd import LedgerOptimizer
 
     model = GradSampleModule(torch.nn.Linear(AT_ONCE, 1, bias=False), loss_reduction="sum")
     (weight,) = model.parameters()
@@ -78,7 +78,7 @@ def dp_sgd_run(steps: int, records: int, batch: int, images: object = None, **ch
     import torch
     from torch.nn.functional import cross_entropy
 
-    from bench.privacy.dp_sgd import DPSGDRun
+    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
     given = torch.rand(records, 1, 2, 2, generator=torch.Generator().manual_seed(0)) if images is None else images
@@ -95,7 +95,7 @@ def dp_sgd_run(steps: int, records: int, batch: int, images: object = None, **ch
 
 
 def test_dp_sgd_samples_each_record_at_the_rate_that_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bench.privacy import dp_sgd
+    from bench.privacy.dpsgd import dp_sgd
 
     seen = np.zeros(50)
     step = dp_sgd._step
@@ -140,7 +140,7 @@ def test_dp_sgd_is_charged_even_where_it_breaks_off() -> None:
     book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
     import torch
 
-    from bench.privacy.dp_sgd import DPSGDRun
+    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
     run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.1), breaks, 1.0, 1.0, 20, 5, 20)
@@ -162,7 +162,7 @@ def test_a_batch_norm_student_is_refused_by_dp_sgd() -> None:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from bench.privacy.dp_sgd import DPSGDRun
+    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
     run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.1), cross_entropy, 1.0, 1.0, 5, 2, 20)
@@ -176,7 +176,7 @@ def trained(model=None, loss=None, optimizer=None, steps: int = 6, records: int 
     import torch
     from torch.nn.functional import cross_entropy
 
-    from bench.privacy.dp_sgd import DPSGDRun
+    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 
     torch.manual_seed(0)
     model = model or torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
@@ -204,7 +204,7 @@ def test_neither_the_methods_optimiser_nor_its_loss_sees_a_sum_without_noise(
     import torch
     from torch.nn.functional import cross_entropy
 
-    from bench.privacy import dp_sgd
+    from bench.privacy.dpsgd import dp_sgd
 
     monkeypatch.setattr(dp_sgd, "MAX_PHYSICAL_BATCH", physical)
     seen: list[object] = []
@@ -278,7 +278,7 @@ def test_a_net_that_couples_the_examples_of_a_batch_is_refused() -> None:
 def test_a_loss_that_couples_later_is_found_at_a_step_that_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.nn.functional import cross_entropy
 
-    from bench.privacy import dp_sgd
+    from bench.privacy.dpsgd import dp_sgd
 
     monkeypatch.setattr(dp_sgd.secrets, "randbelow", lambda count: count - 2)
     batches = []
@@ -295,7 +295,7 @@ def test_a_loss_that_couples_later_is_found_at_a_step_that_it_does_not_know(monk
 def test_the_comparison_of_gradients_changes_nothing(dropout: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from bench.privacy import dp_sgd
+    from bench.privacy.dpsgd import dp_sgd
 
     def net():
         torch.manual_seed(1)
@@ -345,7 +345,7 @@ def test_an_optimiser_that_leaves_out_trained_weights_is_refused() -> None:
 def test_the_noise_that_is_charged_is_the_noise_that_is_added() -> None:
     import torch
 
-    from bench.privacy.dp_sgd import DPSGDRun
+    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 
     class Fickle:
         """Says one noise multiplier where it is charged, and another where it is used."""
@@ -372,7 +372,7 @@ def test_the_noise_that_is_charged_is_the_noise_that_is_added() -> None:
 
 
 def test_a_checkpoint_does_not_hold_the_state_of_the_noise() -> None:
-    from bench.training.checkpoint import Checkpoint
+    from bench.storage.checkpoint import Checkpoint
 
     class Reading(Checkpoint):
         """A method may give a checkpoint of its own."""

@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.privacy import dp_sgd
-from bench.privacy.dp_sgd import DPSGDRun, train
-from bench.privacy.ledger import seeded_ledger
+from bench.privacy.dpsgd import dp_sgd
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
+from bench.privacy.mechanisms.ledger import seeded_ledger
 
 RECORDS, STEPS, BATCH, NOISE, CLIP = 40, 4, 12, 0.7, 0.3
 

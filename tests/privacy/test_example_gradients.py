@@ -18,7 +18,7 @@ from bench.core.errors import BenchError
 from bench.data.text import PADDING
 from bench.models.classifiers import small_cnn, tanh_cnn_mnist
 from bench.models.text_nets import text_cnn
-from bench.privacy.example_gradients import ExampleGradients, Outer, norms, picked, weighted_sum, without
+from bench.privacy.dpsgd.example_gradients import ExampleGradients, Outer, norms, picked, weighted_sum, without
 
 N = 5
 

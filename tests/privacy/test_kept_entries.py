@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from bench.privacy.dp_sgd import FILLED, PROBED, DPSGDRun, LedgerOptimizer, train
-from bench.privacy.example_gradients import Outer, keep_largest, picked, weighted_sum
+from bench.privacy.dpsgd.dp_sgd import FILLED, PROBED, DPSGDRun, LedgerOptimizer, train
+from bench.privacy.dpsgd.example_gradients import Outer, keep_largest, picked, weighted_sum
 
 CLIP = 0.5
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from bench.privacy.dp_sgd import DPSGDRun, train
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
 
 CLIP = 0.1
 

@@ -11,11 +11,12 @@ from torch import nn
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.evaluation.tapped_dp_sgd import tapped_loss_change
-from bench.privacy import accountants, loss_change
-from bench.privacy.events import SampledGaussian
-from bench.privacy.ledger import Ledger, seeded_ledger
-from bench.privacy.noise import SeededNoise, ZeroNoise
+from bench.evaluation.audit.tapped_dp_sgd import tapped_loss_change
+from bench.privacy.accounting import accountants
+from bench.privacy.events.events import SampledGaussian
+from bench.privacy.mechanisms import loss_change
+from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.noise import SeededNoise, ZeroNoise
 from helpers.draws import DELTA, best
 
 BOUND = 0.001

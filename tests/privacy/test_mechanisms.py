@@ -10,10 +10,11 @@ import pytest
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.privacy import events, mechanisms
-from bench.privacy.accountants import exact_gaussian_epsilon, proven
-from bench.privacy.ledger import Ledger, seeded_ledger
-from bench.privacy.noise import Noise, SecureNoise, SeededNoise
+from bench.privacy.accounting.accountants import exact_gaussian_epsilon, proven
+from bench.privacy.events import events
+from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.noise import Noise, SecureNoise, SeededNoise
 from helpers.audits import half_noise, lower_bound
 from helpers.draws import DELTA, DRAWS, best
 
@@ -291,7 +292,7 @@ def test_confident_aggregator_stops_at_its_cap_and_is_charged_for_it() -> None:
 
 def test_secure_noise_is_exact_on_its_grid_and_dearer_for_vectors() -> None:
     pytest.importorskip("opendp")
-    from bench.privacy.noise import GRANULARITY
+    from bench.privacy.mechanisms.noise import GRANULARITY
 
     noise = SecureNoise()
     drawn = noise.gaussian((200,), 3.0) * GRANULARITY

@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import integrate, optimize, stats
 
-from bench.privacy import losses
-from bench.privacy.accountants import pld
-from bench.privacy.conversions import gaussian_delta
-from bench.privacy.events import LNMax
+from bench.privacy.accounting.accountants import pld
+from bench.privacy.events import losses
+from bench.privacy.events.conversions import gaussian_delta
+from bench.privacy.events.events import LNMax
 
 GAMMA, DELTA = 0.05, 1e-5
 NOWHERE = -60.0

@@ -18,9 +18,9 @@ from scipy import integrate
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.privacy import losses, mechanisms
-from bench.privacy.accountants import account, proven, replace_one
-from bench.privacy.events import (
+from bench.privacy.accounting.accountants import account, proven, replace_one
+from bench.privacy.events import losses
+from bench.privacy.events.events import (
     DPSGD,
     Bypass,
     ConfidentGNMax,
@@ -32,8 +32,9 @@ from bench.privacy.events import (
     SampledGaussian,
     SampledGNMax,
 )
-from bench.privacy.ledger import Ledger, seeded_ledger
-from bench.privacy.noise import SeededNoise, ZeroNoise
+from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.noise import SeededNoise, ZeroNoise
 from helpers.draws import DELTA, best
 from helpers.paths import ROOT
 

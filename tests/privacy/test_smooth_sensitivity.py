@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from scipy import special
 
 from bench.core.errors import BenchError
-from bench.privacy import pate
-from bench.privacy import smooth_sensitivity as pate_smooth
-from bench.privacy.data_dependent import release_rows
-from bench.privacy.events import ConfidentGNMax, Gaussian, GNMax, LNMax
-from bench.privacy.pate import check_votes
+from bench.privacy.accounting import pate
+from bench.privacy.accounting import smooth_sensitivity as pate_smooth
+from bench.privacy.accounting.data_dependent import release_rows
+from bench.privacy.accounting.pate import check_votes
+from bench.privacy.events.events import ConfidentGNMax, Gaussian, GNMax, LNMax
 
 Floats = NDArray[np.float64]
 MANY = settings(max_examples=100, deadline=None)

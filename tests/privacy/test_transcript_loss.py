@@ -15,15 +15,15 @@ from scipy import special, stats
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.privacy.accountants import proven
-from bench.privacy.compared import Drawn, GaussianVectors
-from bench.privacy.conversions import exact_gaussian_epsilon, gaussian_delta
-from bench.privacy.events import LNMax
-from bench.privacy.ledger import Ledger, seeded_ledger
-from bench.privacy.loss_bound import best_tilt, refuted_by_losses
-from bench.privacy.losses import randomized_response_pld
-from bench.privacy.transcript_loss import compare, exact_epsilon
-from bench.privacy.vote_laws import log_winners
+from bench.privacy.accounting.accountants import proven
+from bench.privacy.auditing.compared import Drawn, GaussianVectors
+from bench.privacy.auditing.loss_bound import best_tilt, refuted_by_losses
+from bench.privacy.auditing.transcript_loss import compare, exact_epsilon
+from bench.privacy.auditing.vote_laws import log_winners
+from bench.privacy.events.conversions import exact_gaussian_epsilon, gaussian_delta
+from bench.privacy.events.events import LNMax
+from bench.privacy.events.losses import randomized_response_pld
+from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 
 LEVEL = 1e-6
 SIGMAS = 5.0

@@ -15,10 +15,10 @@ from scipy import stats
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.privacy.accountants import ORDERS, account, proven, replace_one
-from bench.privacy.conversions import exact_gaussian_epsilon
-from bench.privacy.events import DPSGD, Event, Gaussian, Laplace, RandomizedResponse, RepeatAndSelect
-from bench.privacy.tuning import draw_trials, gamma_of
+from bench.privacy.accounting.accountants import ORDERS, account, proven, replace_one
+from bench.privacy.events.conversions import exact_gaussian_epsilon
+from bench.privacy.events.events import DPSGD, Event, Gaussian, Laplace, RandomizedResponse, RepeatAndSelect
+from bench.privacy.events.tuning import draw_trials, gamma_of
 from helpers import outside_accountant
 
 Floats = NDArray[np.float64]

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from bench.cli.epsilon import app
 from bench.cli.listing import record_page
 from bench.core.errors import BenchError
-from bench.privacy.utility_bound import (
+from bench.privacy.auditing.utility_bound import (
     IMPLAUSIBLE,
     TRIES,
     bounds,

@@ -23,7 +23,7 @@ from bench.core.types import Released
 from bench.experiments.release import load_released, save_released
 from bench.models.build import build
 from bench.models.registration import model_options
-from bench.privacy.utility_bound import remark
+from bench.privacy.auditing.utility_bound import remark
 from bench.publishing.export import export_student
 from bench.publishing.model_card import CardFacts, card, plain
 from bench.results.record import Plausibility, Record, Student

@@ -16,7 +16,7 @@ import pytest
 import bench.publishing.publish
 import bench.results.record
 from bench.core.errors import BenchError
-from bench.privacy.bounds import many_run_epsilon
+from bench.privacy.auditing.bounds import many_run_epsilon
 from bench.publishing.publish import Fate, examine, opened, rebuild, write
 from bench.publishing.reproduce import command_of
 from bench.results.record import parse_record

@@ -19,7 +19,7 @@ import pytest
 
 from bench.core.errors import UnknownNameError
 from bench.core.progress import Progress
-from bench.evaluation.noninterference import Check, CheckVerdict
+from bench.evaluation.check.noninterference import Check, CheckVerdict
 from bench.interface.registry import METHODS
 from bench.publishing.publish import Fate, examine
 from bench.publishing.verify import _chosen, _seconds, compared, demand_audits, verify
@@ -69,7 +69,7 @@ def honest_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def honest(honest_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     use(tmp_path / "installed", source(), monkeypatch)
-    monkeypatch.setattr("bench.evaluation.noninterference.SECONDS", 0.2)
+    monkeypatch.setattr("bench.evaluation.check.noninterference.SECONDS", 0.2)
     return shutil.copytree(honest_run, tmp_path / "runs")
 
 
@@ -132,7 +132,7 @@ def test_a_plugin_that_leaks_is_refused_before_anything_runs_again(
 
 def test_a_plugin_that_fails_in_the_check_is_refused(honest: Path, into: Path) -> None:
     found = examine([honest], into)
-    with mock.patch("bench.evaluation.noninterference.check_method", side_effect=ZeroDivisionError("by nothing")):
+    with mock.patch("bench.evaluation.check.noninterference.check_method", side_effect=ZeroDivisionError("by nothing")):
         verify(found, Progress(), skip_rerun=True)
     assert [item.why for item in found.refused] == ["it cannot be checked: ZeroDivisionError: by nothing"]
 
@@ -141,7 +141,7 @@ def test_settings_that_the_check_does_not_have_are_said(into: Path, run: Path) -
     put(run, values_of("cifar10-pate-eps5.8-quick-s1-6ac8dfbd8d47"))
     found = examine([run], into)
     passed = Check("pate", CheckVerdict.PASSED, "equal releases")
-    with mock.patch("bench.evaluation.noninterference.check_method", return_value=passed):
+    with mock.patch("bench.evaluation.check.noninterference.check_method", return_value=passed):
         verify(found, Progress(), skip_rerun=True)
     (check,) = [item for item in found.items if item.kind == "check"]
     assert check.fate is Fate.PASSED

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.core.types import Adjacency, Basis, PrivacyUnit, TargetAdjacency
-from bench.privacy.accountants import proven
-from bench.privacy.events import Gaussian, RandomizedResponse
+from bench.privacy.accounting.accountants import proven
+from bench.privacy.events.events import Gaussian, RandomizedResponse
 from bench.results.frame import NUMBERS, results_frame
 from bench.results.record import Record
 from bench.results.text import epsilon_rows

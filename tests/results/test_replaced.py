@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.privacy.accountants import replace_one
-from bench.privacy.events import DPSGD
+from bench.privacy.accounting.accountants import replace_one
+from bench.privacy.events.events import DPSGD
 from bench.results import replaced
 
 EVENT = DPSGD(0.01, 1.1, 20)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
-from bench.evaluation.shaped_kernels import ShapedKernels
+from bench.evaluation.check.shaped_kernels import ShapedKernels
 from bench.models.frozen_backbone import random_backbone
 from bench.storage.cache import Cache
 from bench.training.by_record import STEPS, in_equal_batches, nearest

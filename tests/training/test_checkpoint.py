@@ -31,10 +31,10 @@ from bench.interface.registry import METHODS
 from bench.models.autoencoders import VAE
 from bench.models.build import build
 from bench.models.generators import DataFreeGenerator, DenseGenerator
-from bench.privacy.ledger import Ledger, seeded_ledger
-from bench.privacy.noise import Noise, SeededNoise
+from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.noise import Noise, SeededNoise
 from bench.storage.cache import Cache
-from bench.training.checkpoint import Checkpoint
+from bench.storage.checkpoint import Checkpoint
 from bench.training.context import Context
 from bench.training.data_free import GeneratorSettings, train_generator
 from bench.training.gan import GanGenerator, GanSettings, train_gan
@@ -44,7 +44,7 @@ from bench.training.pretraining import LazyImages
 from bench.training.self_training import SelfTrainingSettings, train_self_trained
 from helpers.small_sets import SMALL, private_pair, public_set
 from helpers.stages import CLASSES, FITS, Stage, Stopped, blobs, check_resumes, dropout_net, everything, net, seed
-from methods._tangent_normal import StudentSettings, Triples, train_tangent_normal, train_vae
+from methods.distillation.tangent_normal import StudentSettings, Triples, train_tangent_normal, train_vae
 
 pytestmark = pytest.mark.usefixtures("checkpoints_at_every_step")
 
@@ -344,7 +344,7 @@ def test_votes_cannot_be_charged_again() -> None:
 
 @pytest.mark.slow
 def test_run_that_is_killed_in_its_stages_ends_as_one_that_was_not(tmp_path: Path) -> None:
-    program = "import bench.training.checkpoint as c; c.SECONDS = 0.0; from bench.cli.main import main; main()"
+    program = "import bench.storage.checkpoint as c; c.SECONDS = 0.0; from bench.cli.main import main; main()"
     grid = ["--datasets", "digits", "--eps", "10", "--preset", "tiny"]
     changes = {"dp-sgd": ["--set", "epochs=3"], "dpsd": ["--set", "iterations=20"]}
     both = ["--methods", "dp-sgd,dpsd", *changes["dp-sgd"], *changes["dpsd"]]

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bench.core.errors import BenchError
+from bench.storage import checkpoint as module
 from bench.storage.cache import Cache
-from bench.training import checkpoint as module
-from bench.training.checkpoint import Checkpoint, Loop, state_of
+from bench.storage.checkpoint import Checkpoint, Loop, state_of
 from bench.training.loop import fit
 from helpers.stages import FITS, Stage, Stopped, blobs, everything, net, seed
 
@@ -95,7 +95,7 @@ def test_full_disk_is_said_once_and_stops_nothing(tmp_path: Path, monkeypatch: p
 def test_saved_every_so_often_and_never_for_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(module, "SECONDS", 120.0)
-    monkeypatch.setattr("bench.training.checkpoint.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("bench.storage.checkpoint.time.monotonic", lambda: now[0])
     cache = Cache(None, {})
     saved = Checkpoint(cache, "stage", {})
     keep = cache.keep

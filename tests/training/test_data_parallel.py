@@ -29,8 +29,8 @@ from bench.training.ensemble import train_teachers
 from bench.training.loop import FitSettings, fit
 from bench.training.teacher import TeacherTask
 from helpers.paths import ROOT
-from methods import _dpsd
-from methods.dpsd import DPSDConfig
+from methods.distillation import dpsd_family as _dpsd
+from methods.distillation.dpsd import DPSDConfig
 
 TWO = ("cpu", "cpu")
 LINUX = Path("/proc/self/task").exists()

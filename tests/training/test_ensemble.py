@@ -171,8 +171,9 @@ def test_votes_are_counted() -> None:
 def test_a_chunk_goes_on_where_it_was_killed(
     data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
 ) -> None:
+    from bench.storage import checkpoint
     from bench.storage.cache import Cache
-    from bench.training import checkpoint, teacher
+    from bench.training import teacher
 
     images, labels, _, task, parts = data
     whole = train_teachers(task, images, labels, parts, Streams(3))

@@ -29,7 +29,7 @@ from bench.models.frozen_backbone import (
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.features import CHUNK, features_of, image_digests, student_logits, trained_part
-from methods._transfer import transfer_options
+from methods.shared.transfer import transfer_options
 
 SHAPE = (1, 8, 8)
 
@@ -212,7 +212,7 @@ def test_identity_holds_what_features_depend_on() -> None:
 def test_controls_of_a_student_stand_on_its_backbone(backbone: FrozenBackbone) -> None:
     """An untrained or non-private control differs from the student in its head; the public backbone is the same."""
     from bench.core.types import Facts
-    from bench.evaluation.reference_models import fresh
+    from bench.evaluation.attack.reference_models import fresh
     from bench.training.loop import FitSettings, fit
 
     facts = Facts("digits", 60, 10, 10, 3, SHAPE)

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from bench.core.errors import BenchError
 from bench.core.seeds import seeded
+from bench.core.transforms import as_float, shifted
 from bench.models.build import build
 from bench.models.generators import DenseGenerator
 from bench.training.improved_gan import ImprovedGANSettings, train_improved_gan, unlabelled_loss
 from bench.training.loop import FitSettings, accuracy, classification_loss, fit, predict
 from bench.training.self_training import SelfTrainingSettings, poisson_labels, sharpened, train_self_trained
-from bench.training.transforms import as_float, shifted
 
 
 def seed(number: int) -> torch.Generator:

@@ -24,8 +24,8 @@ from bench.training.loop import FitSettings, fit
 from bench.training.precision import Precision, arithmetic, check_precision
 from bench.training.teacher import Arrays, Labels, TeacherTask
 from bench.training.vectorised import evenly, fitting, train_together, why_not
-from methods._teachers import ensemble_depends, train_ensemble
-from methods.pate import PATEConfig
+from methods.pate.pate import PATEConfig
+from methods.shared.teachers import ensemble_depends, train_ensemble
 
 TEACHERS = 5
 SETTINGS = {

@@ -9,7 +9,7 @@ import pytest
 
 from bench.core.errors import BenchError
 from bench.data.datasets import load
-from bench.privacy import pate
+from bench.privacy.accounting import pate
 from helpers.epsilons import MNIST, SVHN, needs_votes, votes_of
 from helpers.records import record
 from helpers.report_commands import material_of, record_of

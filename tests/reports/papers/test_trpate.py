@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.core.rows import Change
-from bench.privacy.claims import advanced_largest_count
+from bench.privacy.accounting.claims import advanced_largest_count
 from bench.results.record import Queries, Record
 from helpers.records import asked, record
 from helpers.report_commands import check_records, check_settings, material_of, planned, record_of

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.core.types import Basis
-from bench.privacy.claims import pate_closed_form
+from bench.privacy.accounting.claims import pate_closed_form
 from bench.results.record import Queries, Record
 from helpers.records import failed, record
 from reports.papers.trpate_page import TABLES, trpate_page

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from bench.cli.main import app
 from bench.core.types import PrivacyUnit
 from bench.interface.registry import METHODS
-from bench.privacy import claims
+from bench.privacy.accounting import claims
 from helpers.paths import ROOT
 from helpers.reported import ROWS, one
 from reports.reported.contradictions import conflicts, drop_errors, drop_parts

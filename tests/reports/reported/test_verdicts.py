@@ -10,19 +10,19 @@ import pytest
 from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from scipy import optimize
 
-from bench.privacy import accountants, claims
-from bench.privacy.accountants import account
-from bench.privacy.conversions import classic_epsilon, exact_gaussian_epsilon
-from bench.privacy.events import DPSGD, LNMax
-from bench.privacy.pate import pure_moments_epsilon
-from bench.privacy.utility_bound import IMPLAUSIBLE, TRIES, honest_tries, probability_bound, rounded_up
+from bench.privacy.accounting import accountants, claims
+from bench.privacy.accounting.accountants import account
+from bench.privacy.accounting.pate import pure_moments_epsilon
+from bench.privacy.auditing.utility_bound import IMPLAUSIBLE, TRIES, honest_tries, probability_bound, rounded_up
+from bench.privacy.events.conversions import classic_epsilon, exact_gaussian_epsilon
+from bench.privacy.events.events import DPSGD, LNMax
 from helpers.reported import ROWS, one
 from reports.reported.numbers import Reported, Verdict
 
 
 def test_what_no_epsilon_allows_is_computed() -> None:
     uniform = [0.1] * 10
-    bounded = [r for r in ROWS if r.source.startswith("bench/privacy/utility_bound.py")]
+    bounded = [r for r in ROWS if r.source.startswith("bench/privacy/auditing/utility_bound.py")]
     assert {r.system for r in bounded} == {"DPSD", "DPSD-T", "DPDFD"}
     assert {r.unit for r in bounded} == {"record"}
     for row in bounded:

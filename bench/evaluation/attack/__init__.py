@@ -1,0 +1,1 @@
+"""Attacks on released students and releases, and their figures."""

@@ -1,0 +1,155 @@
+"""One attack on one student with its controls: run, scored, drawn and written as a record.
+
+Attacks compute no statistics: :mod:`bench.evaluation.attack.evaluators` and :mod:`bench.metrics.roc` score student and
+controls alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from bench.core.config import Preset, as_dict
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.seeds import Streams
+from bench.evaluation.attack.data_roles import TINY_RECORDS
+from bench.evaluation.attack.workplace import ROBUSTNESS, AttackOptions, Workplace, attempted, configurable, configured
+from bench.evaluation.audit.audit import refuse_given
+from bench.experiments.plan import Cell
+from bench.experiments.run import cache_base
+from bench.interface.attack import InversionAttack, MembershipAttack, ReleaseAttack
+from bench.interface.registry import ATTACKS
+from bench.results.attack_record import AttackRecord
+from bench.results.provenance import Clock
+from bench.results.record import Record
+from bench.storage.cache import Cache, digest_of
+from bench.training.context import Context
+
+JUDGED = {"inversion": 3, "membership": 2, "release": 2, "robustness": 1}
+"""Version of the scoring by goal, part of every key. Records of inversion 2 and release 1 (without KID) are valid."""
+QUICK_SUITE = ("mi-face", "inversion-network", "gmi", "brep-mi", "data-free", "loss", "label-gap", "rmia")
+"""The default of `bench attack`: minutes for one student on two cores."""
+
+
+def attack_names(asked: str) -> list[str]:
+    """Return the attacks in `asked`: comma-separated, ``quick`` or ``all``; raise :class:`UnknownNameError`."""
+    if asked == "quick":
+        return list(QUICK_SUITE)
+    if asked == "all":
+        return [*ATTACKS.names(), ROBUSTNESS]
+    names = [part.strip() for part in asked.split(",") if part.strip()]
+    for name in names:
+        if name != ROBUSTNESS and name not in ATTACKS:
+            raise UnknownNameError("attack", name, [*ATTACKS.names(), ROBUSTNESS, "quick", "all"])
+    if not names:
+        raise BenchError("no attack given. Try --attacks mi-face, or quick, or all.")
+    return names
+
+
+def attack_key(record: Record, name: str, config: Any, options: AttackOptions) -> str:
+    """Return the key of an attack on a student, with a hash of all that affects its results; `config` None: invalid."""
+    depends = [
+        JUDGED[_goal(name)], name, configurable(name).version, None if config is None else as_dict(config),
+        options.seed, options.auxiliary_revision or None, options.preset.value,
+        options.shadow_run_count() if name in ATTACKS and issubclass(ATTACKS.get(name), MembershipAttack) else 0,
+        *_tiny(name, options),
+    ]  # fmt: skip
+    return f"{record.key}--{name}-{digest_of(depends)[:12]}"
+
+
+def _tiny(name: str, options: AttackOptions) -> tuple[str, ...]:
+    """Return what the tiny preset changes around an inversion attack."""
+    if options.preset is not Preset.TINY or _goal(name) != "inversion":
+        return ()
+    return (
+        f"records of a class in each role: all -> {TINY_RECORDS}",
+        "training steps of the evaluators: all -> a tenth",
+    )
+
+
+def planned_key(record: Record, name: str, place: Workplace) -> str:
+    """Return the key of the record that :func:`attack_student` would write."""
+    config = None
+    with contextlib.suppress(Exception):  # attack_student raises it again, and records it
+        config = configured(record, name, place)[1]
+    return attack_key(record, name, config, place.options)
+
+
+def attack_student(record: Record, name: str, place: Workplace) -> AttackRecord:
+    """Run the attack `name` on the student of `record`; write and return its record, also for a failure.
+
+    Raises :class:`BenchError` only if the record cannot be written.
+    """
+    import torch
+
+    clock = Clock(device=place.device, threads=torch.get_num_threads())
+    kind, options, key = configurable(name), place.options, planned_key(record, name, place)
+    about: dict[str, Any] = {"config": {}}
+    notes: list[str] = []
+    caches: list[Cache] = []
+
+    def attack() -> dict[str, Any]:
+        cell, config, reduced = configured(record, name, place)
+        about.update(config=as_dict(config), reduced=[*map(str, reduced), *_tiny(name, options)])
+        caches.append(Cache(place.run_dir.cache_path, cache_base(cell), place.progress.say))
+        context = Context(
+            torch.device(place.device), Streams(options.seed, f"attack/{name}/"), caches[0], place.progress,
+            place.workers, notes.append,
+        )  # fmt: skip
+        return _run(record, cell, name, config, key, place, context)
+
+    result = AttackRecord.model_validate(
+        {
+            **attempted(attack, record, key, place.run_dir, place.progress, clock, caches, notes),
+            **about,
+            "key": key,
+            "student": record.key,
+            "attack": name,
+            "attack_version": kind.version,
+            "goal": _goal(name),
+            "access": getattr(kind, "access", ""),
+            "knowledge": getattr(kind, "knowledge", ""),
+            "citation": kind.citation,
+            "dataset": record.dataset,
+            "preset": options.preset.value,
+            "seed": options.seed,
+        }
+    )
+    with place.run_dir.guarded(not record.public_benchmark):
+        place.run_dir.write_attack(result)
+    return result
+
+
+def _goal(name: str) -> str:
+    if name == ROBUSTNESS:
+        return "robustness"
+    return ATTACKS.get(name).goal
+
+
+def applies(record: Record, name: str) -> bool:
+    """Return whether the attack `name` can run on the student of `record`: some need released images."""
+    return record.image_grid is not None or name == ROBUSTNESS or _goal(name) != "release"
+
+
+def _run(
+    record: Record, cell: Cell, name: str, config: Any, key: str, place: Workplace, context: Context
+) -> dict[str, Any]:
+    if name == ROBUSTNESS:
+        from bench.evaluation.attack.robustness import robustness
+
+        return robustness(record, cell, config, key, place, context)
+    refuse_given(cell)
+    attack = ATTACKS.get(name)()
+    if isinstance(attack, InversionAttack):
+        from bench.evaluation.attack.inversion import inversion
+
+        return inversion(record, cell, attack, config, key, place, context)
+    if isinstance(attack, MembershipAttack):
+        from bench.evaluation.attack.membership import membership
+
+        return membership(record, cell, attack, config, key, place, context)
+    if isinstance(attack, ReleaseAttack):
+        from bench.evaluation.attack.release_attack import attack_release
+
+        return attack_release(record, cell, attack, config, key, place, context)
+    raise BenchError(f"{name} is no inversion, membership or release attack: derive it from one of these.")

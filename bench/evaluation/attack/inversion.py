@@ -1,0 +1,321 @@
+"""An inversion attack on a student and its controls, scored by the evaluators and drawn beside the nearest records."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import TYPE_CHECKING, Any
+
+from bench.core.config import as_dict
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions, Released
+from bench.data.index_hash import ranks
+from bench.evaluation.attack.reference_models import make_control, weights_digest
+from bench.evaluation.audit.audit import PRIVATE_FIGURES
+from bench.experiments.release import load_student
+from bench.interface.attack import InversionAttack
+from bench.interface.registry import ATTACKS
+from bench.results.attack_record import Role, Scores
+
+if TYPE_CHECKING:
+    import torch
+
+    from bench.evaluation.attack.data_roles import AttackData
+    from bench.evaluation.attack.evaluators import Committee
+    from bench.evaluation.attack.inversion_scores import Observed, Scored
+    from bench.evaluation.attack.workplace import Workplace
+    from bench.experiments.plan import Cell
+    from bench.results.record import Record
+    from bench.storage.cache import Arrays
+    from bench.training.context import Context
+
+MOST = 8  # Largest number of students on an image grid.
+OBSERVED = 100  # Largest number of members, and of non-members, with observed answers.
+
+
+def check_images(attack: str, facts: Facts) -> None:
+    """Raise :class:`BenchError` for sentences: these attacks follow gradients to pixels."""
+    from bench.data.text import is_text
+
+    if is_text(facts.shape):
+        raise BenchError(
+            f"{attack} reconstructs images, and {facts.dataset} holds sentences, which no gradient reaches. Take a "
+            "membership attack."
+        )
+
+
+def inversion(
+    record: Record, cell: Cell, attack: InversionAttack, config: Any, key: str, place: Workplace, context: Context
+) -> dict[str, Any]:
+    """Return the parts of the record of `attack` on the student of `record`."""
+    from bench.data.datasets import get_dataset
+    from bench.evaluation.attack.evaluators import gate
+    from bench.evaluation.attack.inversion_figure import draw
+    from bench.evaluation.attack.inversion_scores import margin, score, summarise
+    from bench.training.features import trained_part
+    from bench.training.loop import accuracy
+
+    data = place.data_of(cell.dataset)
+    facts = data.material.private.facts
+    check_images(attack.name, facts)
+    committee = committee_of(data, context)
+    student = load_student(record, facts, place.run_dir)
+    if attack.access in (Access.GENERATOR, Access.SYNTHETIC) and "synthetic_images" not in student.extras:
+        raise BenchError(f"{attack.name} needs released images or a generator, and {record.method} released none.")
+    observed = observed_of(data, place.options.seed) if attack.knowledge is Knowledge.AUXILIARY else None
+    targets_of = {Role.STUDENT: student}
+    for role in list(Role)[1:]:
+        control = make_control(
+            role, student, record.utility.accuracy if record.utility else 0.0, data.material, data.disjoint,
+            place.options.preset.value, place.options.seed, context,
+        )  # fmt: skip
+        if control is not None:
+            targets_of[role] = control
+    made = _reconstruct_all(attack, config, targets_of, data, observed, facts, context, place.pool())
+    scored: dict[Role, Scored] = {}
+    targets: dict[str, Scores] = {}
+    with context.progress.stage(f"{attack.name}: scores", len(made)) as stage:
+        for role, (found, queries) in made.items():
+            scored[role] = score(found, committee, data.members, data.nonmembers, observed)
+            net = targets_of[role].student
+            trained, tested = trained_part(net, data.material.test_images, context, "test")
+            good = accuracy(trained, tested, data.material.test_labels, device=context.device)
+            metrics = summarise(scored[role], committee)
+            targets[role.value] = Scores(metrics=metrics, accuracy=round(good, 6), queries=queries)
+            stage.advance()
+    for against in (Role.COUNTERFACTUAL, Role.PRIOR, Role.NON_PRIVATE, Role.MATCHED):
+        if against in scored:
+            metrics = targets[Role.STUDENT.value].metrics
+            metrics[f"committee top-1 above {against}"] = margin(scored[Role.STUDENT], scored[against])
+            # Members and test records differ by chance: only the gap beyond another target's counts.
+            beyond = margin(scored[Role.STUDENT], scored[against], "ssim gap")
+            metrics[f"ssim member gap above {against}"] = beyond
+    picture = f"attacks/{key}.png"
+    names, shown = get_dataset(cell.dataset).class_names, list(made)
+    if not facts.public_benchmark:
+        # Figures get shared, and reconstructions from nets without privacy are as sensitive as the records.
+        names, shown = tuple(f"class {i}" for i in range(facts.classes)), [Role.STUDENT, Role.PRIOR]
+        context.note(PRIVATE_FIGURES)
+    draw(
+        place.run_dir.path / picture,
+        {role: made[role][0] for role in shown},
+        scored,
+        (data.members, data.nonmembers) if facts.public_benchmark else None,
+        names,
+        title=f"{attack.name} on {record.key}",
+    )
+    nonprivate, prior = (targets[role].metrics["committee top-1"] for role in (Role.NON_PRIVATE, Role.PRIOR))
+    return {
+        "targets": targets,
+        "no_power": gate(nonprivate, prior, facts.classes, committee.false_positives),
+        "auxiliary": data.auxiliary.source if data.auxiliary and attack.knowledge is Knowledge.AUXILIARY else "none",
+        "evaluators": {kind: round(a, 4) for kind, a in zip(committee.kinds, committee.accuracies, strict=True)},
+        "pictures": [picture],
+        "details": {
+            "images_per_class": len(made[Role.STUDENT][0].labels) // facts.classes,
+            "committee": str(committee),
+            "judged_on": scored[Role.STUDENT].judged_on,
+        },
+    }
+
+
+def committee_of(data: AttackData, context: Context) -> Committee:
+    """Return the evaluators of a data set; they saw no private and no auxiliary image."""
+    from bench.evaluation.attack.evaluator_nets import recipes
+    from bench.evaluation.attack.evaluators import digests, train_committee
+
+    forbidden = {"the private records": digests(data.members[0])}
+    if data.auxiliary is not None:
+        forbidden["the auxiliary data"] = digests(data.auxiliary.images)
+    facts = data.material.private.facts
+    chosen = [recipe.shorter() if data.tiny else recipe for recipe in recipes(facts, len(data.evaluators[0]))]
+    return train_committee(*data.evaluators, facts, context, forbidden, held_out=data.held_out, chosen=chosen)
+
+
+def _reconstruct_all(
+    attack: InversionAttack,
+    config: Any,
+    targets: Mapping[Role, Released],
+    data: AttackData,
+    observed: Observed | None,
+    facts: Facts,
+    context: Context,
+    pool: ProcessPoolExecutor | None,
+) -> dict[Role, tuple[Reconstructions, int]]:
+    # The first target runs here: it may train what all share (a generator). The others run in `pool`.
+    auxiliary = data.auxiliary if attack.knowledge is Knowledge.AUXILIARY else None
+    made: dict[Role, tuple[Reconstructions, int]] = {}
+    with context.progress.stage(f"{attack.name}: targets", len(targets)) as stage:
+        for place, (role, released) in enumerate(targets.items()):
+            if place == 1 and pool is not None:
+                apart = dataclasses.replace(context, progress=Progress(), note=_silent, cache=context.cache.silent())
+                rest = {
+                    pool.submit(reconstruct, attack, config, other, auxiliary, observed, facts, apart): name
+                    for name, other in list(targets.items())[1:]
+                }
+                for done in as_completed(rest):
+                    made[rest[done]] = done.result()
+                    stage.advance()
+                break
+            with context.progress.stage(role.value, 1):
+                made[role] = reconstruct(attack, config, released, auxiliary, observed, facts, context)
+            stage.advance()
+    return {role: made[role] for role in targets}
+
+
+def _silent(text: str) -> None:
+    """Say nothing."""
+
+
+def reconstruct(
+    attack: InversionAttack,
+    config: Any,
+    released: Released,
+    known: PublicData | None,
+    observed: Observed | None,
+    facts: Facts,
+    context: Context,
+) -> tuple[Reconstructions, int]:
+    """Return the reconstructions from `released` and the number of images queried, from the cache if present."""
+    import numpy as np
+    import torch
+
+    from bench.evaluation.attack.reference_models import content_digest
+    from bench.interface.target_model import Target
+
+    depends = {
+        "attack": [attack.name, attack.version], "config": as_dict(config), "seed": context.streams.seed,
+        "target": weights_digest(released), "device": context.device.type,
+        "auxiliary": None if known is None else content_digest(known.images),
+        "observed": None if observed is None else content_digest(observed.images),
+    }  # fmt: skip
+
+    def make() -> Arrays:
+        target = Target(released, facts, attack.access, context.device)
+        answers = None
+        if observed is not None and attack.access is Access.CONFIDENCES:
+            answers = target.confidences(observed.images, getattr(config, "rounding", 0.0))
+            target.queries = 0  # the victims' queries, not the attacker's
+        # Every target gets the same draws, so differences are the targets'.
+        inner = dataclasses.replace(context, streams=Streams(context.streams.seed, f"attack/{attack.name}/"))
+        found = attack.run(config, target, known, answers, inner)
+        arrays: Arrays = {
+            "images": found.images.cpu().float().numpy(), "labels": found.labels.cpu().numpy(),
+            "queries": np.array([target.queries]),
+        }  # fmt: skip
+        if found.reached is not None:
+            arrays["reached"] = found.reached.cpu().numpy()
+        if found.observed is not None:
+            arrays["observed"] = found.observed.cpu().float().numpy()
+        return arrays
+
+    arrays = context.cache.get("reconstructions", depends, make)
+
+    def tensor(name: str) -> torch.Tensor | None:
+        return torch.from_numpy(arrays[name].copy()) if name in arrays else None
+
+    images, labels = tensor("images"), tensor("labels")
+    assert images is not None
+    assert labels is not None
+    return Reconstructions(images, labels, tensor("reached"), tensor("observed")), int(arrays["queries"][0])
+
+
+def observed_of(data: AttackData, seed: int) -> Observed:
+    """Return images with observed answers: as many members as non-members, chosen by index."""
+    import torch
+
+    from bench.evaluation.attack.inversion_scores import Observed
+
+    parts = []
+    for number, (images, labels) in enumerate((data.members, data.nonmembers)):
+        count = min(OBSERVED, len(data.members[0]), len(data.nonmembers[0]))
+        chosen = torch.from_numpy(ranks(f"observed {seed} {number}", len(images), "observed")[:count].copy())
+        parts.append((images[chosen], labels[chosen], torch.full((count,), number == 0)))
+    return Observed(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+
+
+def compare(records: Sequence[Record], names: Sequence[str], place: Workplace) -> list[str]:
+    """Write an image grid per inversion attack and data set (public only: a grid shows records); return the files."""
+    files = []
+    by_dataset: dict[str, list[Record]] = {}
+    for record in records:
+        if record.public_benchmark:
+            by_dataset.setdefault(record.dataset, []).append(record)
+    for name in names:
+        if name not in ATTACKS or not issubclass(ATTACKS.get(name), InversionAttack):
+            continue
+        for dataset, students in by_dataset.items():
+            if len(students) > 1:
+                files.append(_image_grid(dataset, name, sorted(students, key=_rank)[:MOST], place))
+    return [file for file in files if file]
+
+
+def _rank(record: Record) -> tuple[float, str, int]:
+    # Without privacy first, then by falling epsilon.
+    return (-math.inf if record.epsilon is None else -record.epsilon, record.method, record.seed)
+
+
+def _image_grid(dataset: str, name: str, students: Sequence[Record], place: Workplace) -> str:
+    import torch
+
+    from bench.data.datasets import get_dataset
+    from bench.evaluation.attack.figures import Column, comparison_grid
+    from bench.evaluation.attack.inversion_figure import ROWS, column_of
+    from bench.evaluation.attack.workplace import configured
+    from bench.experiments.run import cache_base
+    from bench.storage.cache import Cache
+    from bench.training.context import Context
+
+    attack = ATTACKS.get(name)()
+    assert isinstance(attack, InversionAttack)
+    data = place.data_of(dataset)
+    facts = data.material.private.facts
+    options = place.options
+    observed = observed_of(data, options.seed) if attack.knowledge is Knowledge.AUXILIARY else None
+    auxiliary = data.auxiliary if attack.knowledge is Knowledge.AUXILIARY else None
+    shown: list[tuple[str, Reconstructions, list[bool]]] = []
+    controls: list[tuple[str, Reconstructions, list[bool]]] = []
+    for record in students:
+        cell, config, _ = configured(record, name, place)
+        cache = Cache(place.run_dir.cache_path, cache_base(cell), place.progress.say)
+        context = Context(torch.device(place.device), Streams(options.seed, f"attack/{name}/"), cache, place.progress)
+        committee = committee_of(data, context)
+        student = load_student(record, facts, place.run_dir)
+        targets = [(_title(record), student, shown)]
+        if not controls:
+            for role in (Role.COUNTERFACTUAL, Role.PRIOR):
+                net = make_control(
+                    role, student, 0.0, data.material, data.disjoint, options.preset.value, options.seed, context
+                )
+                if net is not None:
+                    targets.append((role.value, net, controls))
+        for title, released, into in targets:
+            made, _ = reconstruct(attack, config, released, auxiliary, observed, facts, context)
+            good = committee.predict(made.images.clamp(0, 1)).hits(made.labels)
+            if made.reached is not None:
+                good &= made.reached
+            into.append((title, made, good.tolist()))
+    file = f"attacks/compare-{dataset}-{name}.png"
+    classes = list(dict.fromkeys(shown[0][1].labels.tolist()))[:ROWS]
+    columns = [
+        column_of(title, made, good, classes, 0, apart=number == len(shown))
+        for number, (title, made, good) in enumerate([*shown, *controls])
+    ]
+    images, labels = data.members
+    members = torch.stack([images[labels == label][0].float() / 255 for label in classes])
+    comparison_grid(
+        place.run_dir.path / file, [get_dataset(dataset).class_names[label] for label in classes], columns,
+        [Column("a member", members)], title=f"{name} on students of {dataset}",
+        note="the first try on each student; yes: all three evaluators name it",
+    )  # fmt: skip
+    return file
+
+
+def _title(record: Record) -> str:
+    if record.epsilon is None:
+        return f"{record.method}, s{record.seed}"
+    return f"{record.method} {record.epsilon:g}, s{record.seed}"

@@ -1,0 +1,89 @@
+"""The image grid of an inversion attack: reconstructions of each target beside the nearest real images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.results.attack_record import Role
+
+if TYPE_CHECKING:
+    import torch
+
+    from bench.core.types import Reconstructions
+    from bench.evaluation.attack.figures import Column
+    from bench.evaluation.attack.inversion_scores import Labelled, Scored
+
+ROWS = 10  # Largest number of classes on a grid.
+TRIES = 3  # Tries shown of the student; each control shows one.
+SEARCHED = 500  # Images searched per class for the nearest one, equally many members and non-members.
+
+
+def draw(
+    path: Path,
+    made: Mapping[Role, Reconstructions],
+    scored: Mapping[Role, Scored],
+    records: tuple[Labelled, Labelled] | None,
+    class_names: tuple[str, ...],
+    *,
+    title: str,
+) -> None:
+    """Write the grid of first tries of the first classes, with the nearest of `records` (members, non-members)."""
+    from bench.evaluation.attack.figures import comparison_grid
+
+    classes = list(dict.fromkeys(made[Role.STUDENT].labels.tolist()))[:ROWS]
+    columns: list[Column] = []
+    for role in made:
+        for place in range(TRIES if role is Role.STUDENT else 1):
+            name = role.value if role is not Role.STUDENT else f"student, try {place + 1}"
+            good = (scored[role].values["top1"] > 0).tolist()
+            columns.append(column_of(name, made[role], good, classes, place, apart=role is Role.NON_PRIVATE))
+    references: list[Column] = []
+    note = "yes: all three evaluators name it"
+    if records is not None:
+        references = [
+            _nearest("nearest member", made[Role.STUDENT], *records, classes),
+            _nearest("nearest other", made[Role.STUDENT], records[1], records[0], classes),
+        ]
+        note += "; nearest: to the student's first try by SSIM, of equally large pools"
+    names = [class_names[label] for label in classes]
+    comparison_grid(path, names, columns, references, title=title, note=note)
+
+
+def column_of(
+    name: str, made: Reconstructions, good: Sequence[bool], classes: list[int], place: int, *, apart: bool
+) -> Column:
+    """Return the column of try `place` at each of `classes`; `good` are the evaluators' verdicts on all images."""
+    import torch
+
+    from bench.evaluation.attack.figures import Column
+
+    rows = [int((made.labels == label).nonzero().flatten()[place % int((made.labels == label).sum())])
+            for label in classes]  # fmt: skip
+    verdicts = [bool(good[row]) for row in rows]
+    absent = [] if made.reached is None else [not bool(made.reached[row]) for row in rows]
+    captions = ["yes" if verdict else "no" for verdict in verdicts]
+    return Column(name, made.images[torch.tensor(rows)], captions, verdicts, apart, absent)
+
+
+def _nearest(name: str, made: Reconstructions, pool: Labelled, other: Labelled, classes: list[int]) -> Column:
+    import torch
+
+    from bench.evaluation.attack.figures import Column
+    from bench.metrics.images import pairwise
+
+    images: list[torch.Tensor] = []
+    captions: list[str] = []
+    for label in classes:
+        first = made.images[(made.labels == label).nonzero().flatten()[:1]]
+        where, others = (pool[1] == label).nonzero().flatten(), int((other[1] == label).sum())
+        if not len(where):
+            images.append(torch.zeros_like(first[0]))
+            captions.append("none")
+            continue
+        mine = pool[0][where[: max(1, min(SEARCHED, others or SEARCHED))]]
+        scores = pairwise(first, mine, "ssim")[0]
+        images.append(mine[int(scores.argmax())].float() / 255)
+        captions.append(f"{float(scores.max()):.2f}")
+    return Column(name, torch.stack(images), captions)

@@ -1,0 +1,232 @@
+"""A membership attack on a pipeline: shadow runs as targets and references, canaries as candidates, ROC by family.
+
+Every shadow run is the target once, with the others as references. Intervals are over canaries and do not cover other
+trainings. The baseline is the same attack on a pipeline without privacy, with equal canaries and coins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.core.config import as_dict, build_config
+from bench.core.types import Adjacency, Basis, Family, Signals
+from bench.evaluation.audit.audit import PRIVATE_FIGURES
+from bench.evaluation.audit.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries
+from bench.evaluation.audit.canary_runs import ShadowRun, logits_of, queries_of, train_shadow_runs
+from bench.experiments.plan import Cell, Refusal, keyed
+from bench.experiments.run import cache_base
+from bench.interface.registry import METHODS
+from bench.results.attack_record import Role, Scores
+from bench.storage.cache import Cache
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.data.splits import Materialised
+    from bench.evaluation.attack.workplace import Workplace
+    from bench.interface.attack import MembershipAttack
+    from bench.results.record import Record
+    from bench.training.context import Context
+
+POPULATION = 1_000  # Largest number of test records that an attack may compare with.
+RATES = (0.001, 0.01)  # False-positive rates of the stated true-positive rates.
+
+Scored = dict[str, tuple["NDArray[np.float64]", "NDArray[np.bool_]", "NDArray[np.int64]"]]
+"""Family to scores, truth and canary number, over all targets."""
+
+
+def membership(
+    record: Record, cell: Cell, attack: MembershipAttack, config: Any, key: str, place: Workplace, context: Context
+) -> dict[str, Any]:
+    """Return the parts of the record of `attack` on the pipeline of `record`: metrics, power and figure."""
+    from bench.evaluation.attack.figures import roc_figure
+    from bench.metrics.roc import membership_metrics, roc
+
+    material = place.source.material(cell.dataset)
+    canaries, candidates = draw_membership(cell, material, place.options.seed)
+    count = max(place.options.shadow_run_count(), 2)
+    shift = 1 if min(cell.facts.shape[1:]) >= 16 else 0
+    scored: dict[Role, Scored] = {}
+    targets: dict[str, Scores] = {}
+    assert record.student is not None
+    base = baseline_cell(cell, record.student.name)
+    for role, which in ((Role.STUDENT, cell), (Role.NON_PRIVATE, base)):
+        inner = context
+        if which is not cell:
+            cache = Cache(context.cache.root, cache_base(which), context.progress.say)
+            inner = dataclasses.replace(context, cache=cache)
+        shadow_runs = train_shadow_runs(which, canaries, count, material, inner)
+        with context.progress.stage(f"{attack.name} on {role}", len(shadow_runs)) as stage:
+            signals = signals_of(shadow_runs, candidates, material, shift, context.device)
+            scored[role] = _score(attack, config, signals, shadow_runs, candidates, stage.advance)
+        accuracy = float(np.mean([s.accuracy for s in shadow_runs]))
+        # Intervals over canaries: targets share them, and one of two alternatives is in.
+        metrics = {
+            f"{family} {name}": value
+            for family, rows in scored[role].items()
+            for name, value in membership_metrics(*rows, RATES, seed=place.options.seed).items()
+        }
+        targets[role.value] = Scores(metrics=metrics, accuracy=accuracy)
+    headline = _headline(targets[Role.NON_PRIVATE.value])
+    picture = f"attacks/{key}.png"
+    proven = record.privacy.proven.epsilon if record.privacy else math.inf
+    curves = {}
+    for role, families in scored.items():
+        for family, (scores, truth, _) in families.items():
+            if role is Role.STUDENT or family == headline:
+                curves[f"{role}, {family}"] = roc(scores, truth)
+    title = f"{attack.name} on {record.key}"
+    roc_figure(place.run_dir.path / picture, curves, proven, cell.delta, title=title)
+    auc = targets[Role.NON_PRIVATE.value].metrics[f"{headline} auc"]
+    powerless = auc.low is None or auc.low <= 0.5
+    if not cell.facts.public_benchmark:
+        context.note(PRIVATE_FIGURES)
+    context.note(
+        f"{count} shadow runs, each the target once with the others as references; headline family: {headline}, the "
+        "one with the largest AUC on the pipeline without privacy"
+    )
+    return {
+        "targets": targets,
+        "no_power": f"on the pipeline without privacy the AUC may be {auc.low:.3f}" if powerless else "",
+        "pictures": [picture],
+        "details": {"headline": headline, "siblings": count, "canaries": dict(canaries.plan.counts())},
+    }
+
+
+def _score(
+    attack: MembershipAttack,
+    config: Any,
+    signals: Sequence[Signals],
+    shadow_runs: Sequence[ShadowRun],
+    candidates: Candidates,
+    advance: Callable[[], None],
+) -> Scored:
+    every: list[NDArray[np.float64]] = []
+    for seen in signals:
+        every.append(np.asarray(attack.score(config, seen), dtype=np.float64))
+        advance()
+    truth = [candidates.inside(shadow_run) for shadow_run in shadow_runs]
+    found: Scored = {}
+    for family in Family:
+        mine = candidates.family == family.value
+        if mine.any():
+            found[family.value] = (
+                np.concatenate([scores[mine] for scores in every]),
+                np.concatenate([inside[mine] for inside in truth]),
+                np.tile(candidates.canary[mine], len(shadow_runs)),
+            )
+    return found
+
+
+def _headline(baseline: Scores) -> str:
+    """Return the family with the largest AUC on the non-private baseline: a choice independent of the student."""
+    areas = {name.removesuffix(" auc"): e.value for name, e in baseline.metrics.items() if name.endswith(" auc")}
+    areas.pop(Family.DUPLICATED.value, None)  # epsilon allows more for a group than for a record
+    return max(areas, key=lambda family: areas[family])
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """One or both alternatives of every canary: images uint8 (n, channels, height, width), the rest (n,)."""
+
+    images: torch.Tensor
+    labels: NDArray[np.int64]
+    canary: NDArray[np.int64]
+    side: NDArray[np.bool_]
+    family: NDArray[np.str_]
+
+    def inside(self, shadow_run: ShadowRun) -> NDArray[np.bool_]:
+        """Return (n,) whether each candidate is in the training set of `shadow_run`."""
+        inside: NDArray[np.bool_] = shadow_run.coins[self.canary] == self.side
+        return inside
+
+
+def candidates_of(canaries: Canaries) -> Candidates:
+    """Return the candidates: both alternatives under replace adjacency, the second under add-remove."""
+    import torch
+
+    sides = (0, 1) if canaries.adjacency is Adjacency.REPLACE else (1,)
+    count = len(canaries)
+    return Candidates(
+        images=torch.cat([canaries.images[:, side] for side in sides]),
+        labels=np.concatenate([canaries.labels[:, side].numpy() for side in sides]),
+        canary=np.tile(np.arange(count), len(sides)),
+        side=np.repeat(np.array([bool(side) for side in sides]), count),
+        family=np.tile(canaries.family, len(sides)),
+    )
+
+
+def membership_plan(private_records: int, seed: int) -> CanaryPlan:
+    """Return the canaries of membership attacks: a quarter of small private sets, less of others."""
+    unit = max(1, min(200, private_records // 60))
+    return CanaryPlan(
+        outlier=unit,
+        natural=min(5 * unit, max(1, private_records // 12)),
+        mislabelled=unit,
+        duplicated=max(1, unit // 8) if private_records >= 100 else 0,
+        seed=seed,
+    )
+
+
+def baseline_cell(cell: Cell, student: str) -> Cell:
+    """Return the cell of the non-private baseline for this net, data and seed, with the same frozen backbone if any."""
+    name, overrides = "nonprivate", [f"nonprivate.student={student}"]
+    if student == "frozen_transfer":
+        from methods.shared.transfer import TransferConfig
+
+        name, fields = "nonprivate-transfer", {field.name for field in dataclasses.fields(TransferConfig)}
+        shared = {key: value for key, value in as_dict(cell.config).items() if key in fields}
+        overrides = [f"{name}.{key}={value}" for key, value in shared.items()]
+    method = METHODS.get(name)
+    config, reduced = build_config(method, cell.preset, cell.facts, overrides)
+    asked = {
+        "method": name, "method_version": method.version, "method_file": "", "epsilon": None, "basis": Basis.CLAIMED,
+        "overrides": dict(text.removeprefix(f"{name}.").split("=", 1) for text in overrides),
+    }  # fmt: skip
+    return keyed(
+        dataclasses.replace(
+            cell, spec=cell.spec.model_copy(update=asked), config=config, reduced=tuple(reduced), refusal=Refusal.NONE,
+            refused="", key="",
+        )
+    )  # fmt: skip
+
+
+def signals_of(
+    shadow_runs: Sequence[ShadowRun], candidates: Candidates, material: Materialised, shift: int, device: torch.device
+) -> list[Signals]:
+    """Return an attack's view of each of `shadow_runs` as the target, with the others as references."""
+    queries = queries_of(candidates.images, shift)
+    logits = np.stack([logits_of(s.released, queries, device) for s in shadow_runs])
+    inside = np.stack([candidates.inside(s) for s in shadow_runs])
+    images, labels = material.test_images[:POPULATION], material.test_labels[:POPULATION].numpy()
+    population = np.stack([logits_of(s.released, images[None], device)[0] for s in shadow_runs])
+    others = [
+        np.array([k for k in range(len(shadow_runs)) if k != target], dtype=int) for target in range(len(shadow_runs))
+    ]
+    return [
+        Signals(
+            labels=candidates.labels,
+            target=logits[target],
+            references=logits[rest],
+            inside=inside[rest],
+            population_labels=labels,
+            population_target=population[target],
+            population_references=population[rest],
+        )
+        for target, rest in enumerate(others)
+    ]
+
+
+def draw_membership(cell: Cell, material: Materialised, seed: int) -> tuple[Canaries, Candidates]:
+    """Return the canaries and candidates of membership attacks on `cell`."""
+    method = METHODS.get(cell.method)
+    plan = membership_plan(cell.facts.private_records, seed)
+    canaries = draw_canaries(material.private, plan, canary_unit(method.unit), method.adjacency)
+    return canaries, candidates_of(canaries)

@@ -1,0 +1,244 @@
+"""An attack on a release's images and generator: records that it was trained on against others of the same set.
+
+Members are private records; the others are test records and, where the method takes no public data, public ones, none
+equal to a private record. A quarter of these stands in for the release (*counterfactual*), a quarter is the attacker's,
+half are the non-members. Controls show as many images as the release:
+
+- non-private: private records themselves, a release that copies. An attack that misses it is inconclusive.
+- counterfactual: other records, a release without any private one: the difference of the splits by itself.
+- prior: the same generator with random weights, where the release holds a known generator.
+
+Intervals are over records, or over images as if they were independent, and cover no other training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.core.errors import BenchError
+from bench.core.rows import Estimated
+from bench.core.types import PublicKind
+from bench.data.index_hash import ranks
+from bench.evaluation.attack.membership import RATES
+from bench.evaluation.audit.audit import PRIVATE_FIGURES
+from bench.experiments.release import load_student
+from bench.interface.attack import ReleasedImages
+from bench.interface.registry import METHODS
+from bench.results.attack_record import Role, Scores
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.core.types import Released
+    from bench.data.splits import Materialised
+    from bench.evaluation.attack.evaluators import Committee
+    from bench.evaluation.attack.workplace import Workplace
+    from bench.experiments.plan import Cell
+    from bench.interface.attack import ReleaseAttack
+    from bench.models.generators import ConditionalGenerator, DataFreeGenerator
+    from bench.results.record import Record
+    from bench.training.context import Context
+
+FAMILY = "records"
+COPIED, NEAREST = "copies", "nearest is private"
+LEAST = 100
+"""Images of a KID: of 10 records of MNIST it is off by a third of what useless images have."""
+
+
+def attack_release(
+    record: Record, cell: Cell, attack: ReleaseAttack, config: Any, key: str, place: Workplace, context: Context
+) -> dict[str, Any]:
+    """Return the parts of the record of `attack` on the release of `record`."""
+    import torch
+
+    from bench.core.transforms import as_float
+
+    material = place.source.material(cell.dataset)
+    releases = releases_of(load_student(record, cell.facts, place.run_dir), record.method, config, material, context)
+    other = others(cell, material)
+    quarter = len(other) // 4
+    if quarter < 1:
+        raise BenchError(f"{cell.dataset} has {len(other)} images that no student saw; {attack.name} needs 4 or more.")
+    shown, known, fresh = other[:quarter], other[quarter : 2 * quarter], other[2 * quarter :]
+    members = material.private.images[_order(cell, len(material.private), "release-members")]
+    count = len(releases[Role.STUDENT].images)
+    copied = torch.randperm(len(members), generator=context.streams.torch("copies"))[:count]
+    releases[Role.NON_PRIVATE] = ReleasedImages(as_float(members[copied]))
+    releases[Role.COUNTERFACTUAL] = ReleasedImages(as_float(shown[:count]))
+    quality = Quality.of(members, cell, place, context) if attack.of_images else None
+    targets: dict[str, Scores] = {}
+    with context.progress.stage(attack.name, len(releases)) as stage:
+        for role, release in sorted(releases.items(), key=lambda item: [*Role].index(item[0])):
+            if attack.of_images:
+                near = [attack.score(config, release, part, known, context) for part in (members, fresh)]
+                metrics = copy_metrics(-near[0], -near[1], len(members), len(fresh), config.ratio)
+                if quality is not None and len(release.images) >= LEAST:
+                    metrics["kid"] = quality.kid(release.images)
+            else:
+                size = min(config.records, len(members), len(fresh))
+                scores = attack.score(config, release, torch.cat([members[:size], fresh[:size]]), known, context)
+                metrics = _membership(scores, size, place.options.seed)
+            targets[role.value] = Scores(metrics=metrics, queries=len(release.images))
+            stage.advance()
+    figure = COPIED if attack.of_images else f"{FAMILY} auc"
+    headline, chance = (targets[role.value].metrics[figure] for role in (Role.NON_PRIVATE, Role.COUNTERFACTUAL))
+    if not cell.facts.public_benchmark:
+        context.note(PRIVATE_FIGURES)
+    context.note(f"{count:,} images of the release; {len(members):,} private records and {len(fresh):,} others")
+    return {
+        "targets": targets,
+        "auxiliary": f"{quarter:,} other images of {cell.dataset}, without labels",
+        "no_power": no_power(headline, chance),
+        "details": {"headline": "" if attack.of_images else FAMILY, "images": count},
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """What images are compared by: the first evaluator's `features` (n, d) of private records."""
+
+    committee: Committee
+    features: torch.Tensor
+
+    @classmethod
+    def of(cls, members: torch.Tensor, cell: Cell, place: Workplace, context: Context) -> Quality | None:
+        """Return it for the private `members` (n, ...) of `cell`; None, with a note, if evaluators have no records."""
+        from bench.evaluation.attack.inversion import committee_of
+        from bench.evaluation.attack.inversion_scores import KID_IMAGES
+
+        try:
+            committee = committee_of(place.data_of(cell.dataset), context)
+        except BenchError as error:
+            context.note(f"no KID: {error}")
+            return None
+        return cls(committee, committee.predict(members[:KID_IMAGES]).features)
+
+    def kid(self, images: torch.Tensor) -> Estimated:
+        """Return the KID of `images` (n, ...) to the private records, of the first images of each."""
+        from bench.evaluation.attack.inversion_scores import KID_IMAGES
+        from bench.metrics.images import scaled_kid
+
+        found = self.committee.predict(images[:KID_IMAGES].clamp(0, 1)).features
+        return Estimated(value=scaled_kid(found, self.features), n=len(found))
+
+
+def no_power(private: Estimated, other: Estimated) -> str:
+    """Return why the figure of so many `private` records shows nothing, empty where it is above that of `other` ones.
+
+    Not above one half: private and other records may differ without any student.
+    """
+    if private.low is not None and private.low > (other.high or 0.0):
+        return ""
+    return (
+        f"a release of so many private records gives {private.value:.3f}, one of other records {other.value:.3f}: "
+        "their intervals overlap"
+    )
+
+
+def others(cell: Cell, material: Materialised) -> torch.Tensor:
+    """Return images that no student of `cell` saw, uint8, in a fixed order, none equal to a private one."""
+    import torch
+
+    from bench.evaluation.attack.evaluators import digest_each, digests
+
+    found = material.test_images
+    if METHODS.get(cell.method).public_kinds(cell.config, cell.facts) == (PublicKind.NONE,):
+        found = torch.cat([found, material.public.images])
+    private = digests(material.private.images)
+    new = torch.tensor([digest not in private for digest in digest_each(found)], dtype=torch.bool)
+    return found[new][_order(cell, int(new.sum()), "release-others")]
+
+
+def releases_of(
+    released: Released, method: str, config: Any, material: Materialised, context: Context
+) -> dict[Role, ReleasedImages]:
+    """Return what the release shows, with images drawn from its generator, and what that generator shows untrained."""
+    import torch
+
+    from bench.core.seeds import seeded
+    from bench.core.transforms import as_float
+    from bench.models.generators import generator_of
+
+    facts, name = material.private.facts, "synthetic_images"
+    images = released.extras.get(name)
+    if images is None or images.ndim != 4 or tuple(images.shape[1:]) != facts.shape or not len(images):
+        raise BenchError(
+            f"this attack needs released images, and {method} released none of the data's shape. Take a student of a "
+            "generative method (`bench ls methods`), or an attack on the student itself."
+        )
+    images = as_float(images)
+    weights = {
+        key[len("generator/") :]: value for key, value in released.extras.items() if key.startswith("generator/")
+    }
+    net = generator_of(weights, facts.shape, facts.classes) if weights else None
+    if net is None:
+        if weights:
+            context.note("the released generator is of a net not known here: attacked by the released images alone")
+        return {Role.STUDENT: ReleasedImages(images)}
+    found = {Role.STUDENT: draw(net, images, config.draws, context)}
+    untrained = generator_of(weights, facts.shape, facts.classes)
+    assert untrained is not None
+    with seeded(context.streams.torch("untrained")):
+        for layer in untrained.modules():
+            if isinstance(layer, torch.nn.Linear | torch.nn.Conv2d | torch.nn.modules.batchnorm._BatchNorm):
+                layer.reset_parameters()
+    blank = draw(untrained, images[:0], len(found[Role.STUDENT].images), context)
+    return {**found, Role.PRIOR: blank}
+
+
+def draw(
+    net: DataFreeGenerator | ConditionalGenerator, released: torch.Tensor, count: int, context: Context
+) -> ReleasedImages:
+    """Return the `released` images and `count` that `net` draws, by all classes alike where it takes one."""
+    import torch
+
+    from bench.models.generators import ConditionalGenerator
+
+    draws, net = context.streams.torch("draws"), net.to(context.device)
+    if isinstance(net, ConditionalGenerator):
+        inputs = net.codes(torch.arange(count) % net.classes, draws, context.device)
+    else:
+        inputs = net.noise(count, draws, context.device)
+    with torch.no_grad():
+        made = torch.cat([released, *(net(part).cpu() for part in torch.split(inputs, 500) if len(part))])
+    return ReleasedImages(made, net, inputs, net.noise_size)
+
+
+def copy_metrics(
+    private: NDArray[np.float64], other: NDArray[np.float64], members: int, others: int, ratio: float
+) -> dict[str, Estimated]:
+    """Return how often images lie near private records, from distances (k,) to the nearest of each kind.
+
+    `copies`: the nearest private record is nearer than `ratio` times the nearest other one. Were records exchangeable,
+    a private one would be the nearest of all with the probability `by chance`, the share of private records.
+    """
+    from bench.privacy.auditing.bounds import clopper_pearson
+
+    def share(hits: NDArray[np.bool_]) -> Estimated:
+        low, high = clopper_pearson(int(hits.sum()), len(hits))
+        return Estimated(value=float(hits.mean()), low=low, high=high, n=len(hits))
+
+    return {
+        COPIED: share(private < ratio * other),
+        NEAREST: share(private < other),
+        "by chance": Estimated(value=members / (members + others), n=members + others),
+        "distance to private": Estimated(value=float(private.mean()), n=len(private)),
+        "distance to others": Estimated(value=float(other.mean()), n=len(other)),
+    }
+
+
+def _membership(scores: NDArray[np.float64], size: int, seed: int) -> dict[str, Estimated]:
+    from bench.metrics.roc import membership_metrics
+
+    found = membership_metrics(scores, np.arange(len(scores)) < size, fprs=RATES, seed=seed)
+    return {f"{FAMILY} {name}": value for name, value in found.items()}
+
+
+def _order(cell: Cell, count: int, purpose: str) -> torch.Tensor:
+    import torch
+
+    return torch.from_numpy(ranks(cell.dataset, count, purpose).copy())

@@ -1,0 +1,122 @@
+"""Options and shared state of one command's attacks; failure records of attacks and audits."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.core.config import Preset, build_config
+from bench.core.errors import no_exit
+from bench.core.rows import Change
+from bench.experiments.data_source import DataSource
+from bench.experiments.plan import Cell, cell_of
+from bench.experiments.run import failure_of
+from bench.interface.registry import ATTACKS
+from bench.results.record import Record, Status
+
+if TYPE_CHECKING:
+    from bench.core.progress import Progress
+    from bench.evaluation.attack.data_roles import AttackData
+    from bench.results.provenance import Clock
+    from bench.results.run_dir import RunDir
+    from bench.storage.cache import Cache
+
+
+ROBUSTNESS = "robustness"
+
+
+@dataclass(frozen=True, slots=True)
+class AttackOptions:
+    """Options of `bench attack`. `shadow_runs` 0: the preset's number."""
+
+    preset: Preset = Preset.QUICK
+    overrides: tuple[str, ...] = ()
+    seed: int = 0
+    auxiliary: str | None = None
+    auxiliary_revision: str = ""  # Revision of the data set `auxiliary`, whose content may change under the same name.
+    shadow_runs: int = 0
+
+    def shadow_run_count(self) -> int:
+        """Return the number of shadow runs for membership attacks."""
+        return self.shadow_runs or {Preset.PAPER: 64, Preset.QUICK: 2, Preset.TINY: 2}[self.preset]
+
+
+@dataclass(slots=True)
+class Workplace:
+    """State shared by the attacks of one command; `stack` closes at its end."""
+
+    run_dir: RunDir
+    source: DataSource
+    progress: Progress
+    options: AttackOptions
+    device: str = "cpu"
+    workers: int = 1
+    folder: str | None = None  # Name of a user's folder in `source`: a record does not hold the path.
+    data: dict[str, AttackData] = dataclasses.field(default_factory=dict)
+    stack: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
+    _pool: list[ProcessPoolExecutor | None] = dataclasses.field(default_factory=list)
+
+    def pool(self) -> ProcessPoolExecutor | None:
+        """Return the worker pool, started on first use; None for a single worker, and where work takes no longer."""
+        from bench.training.processes import worker_pool
+
+        if self.options.preset is Preset.TINY:
+            return None
+        if not self._pool:
+            kind = "cpu" if self.device == "cpu" else "cuda"
+            self._pool.append(self.stack.enter_context(worker_pool(self.workers, kind)))
+        return self._pool[0]
+
+    def data_of(self, name: str) -> AttackData:
+        """Return the evaluation's records of the data set `name`, checked once."""
+        from bench.evaluation.attack.data_roles import attack_data, fewer
+
+        if name not in self.data:
+            data = attack_data(name, self.source, self.options.auxiliary)
+            self.data[name] = fewer(data) if self.options.preset is Preset.TINY else data
+        return self.data[name]
+
+
+def attempted(
+    work: Callable[[], dict[str, Any]],
+    record: Record,
+    key: str,
+    run_dir: RunDir,
+    progress: Progress,
+    clock: Clock,
+    caches: Sequence[Cache],
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """Return the parts of a record from `work`, with status, notes and provenance; an exception gives a failure."""
+    private = not record.public_benchmark
+    try:
+        with no_exit(f"what {key} runs"), run_dir.guarded(private):
+            parts = {**work(), "status": Status.DONE}
+    except Exception as error:  # noqa: BLE001 (it becomes a record)
+        parts = {"status": Status.FAILED, "failure": failure_of(error, record.public_benchmark, run_dir, key)}
+        if private:
+            progress.say(f"{type(error).__name__}: {error}")
+    made, found = (sum(len(getattr(cache, side)) for cache in caches) for side in ("made", "found"))
+    provenance = clock.stop(made=made, found=found, private=private)
+    return {**parts, "notes": list(dict.fromkeys(notes)), "provenance": provenance}
+
+
+def configurable(name: str) -> Any:
+    """Return the attack `name`, or the robustness sweep."""
+    if name == ROBUSTNESS:
+        from bench.evaluation.attack.robustness_sweep import Robustness
+
+        return Robustness
+    return ATTACKS.get(name)
+
+
+def configured(record: Record, name: str, place: Workplace) -> tuple[Cell, Any, list[Change]]:
+    """Return the cell of `record`, the config of the attack `name`, and its differences from the paper's."""
+    folder = place.folder if record.cell.own_folder else None
+    cell = cell_of(record, place.source.describe(folder or record.dataset))
+    config, reduced = build_config(configurable(name), place.options.preset, cell.facts, place.options.overrides)
+    return cell, config, reduced

@@ -1,0 +1,1 @@
+"""Audits: lower bounds on epsilon by experiment."""

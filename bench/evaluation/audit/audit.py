@@ -1,0 +1,387 @@
+"""Audit of one student's pipeline: shadow runs with canaries, guesses of their coins, a lower bound on epsilon.
+
+:mod:`bench.evaluation.audit.canary_runs` gives the scores, :mod:`bench.evaluation.audit.guesses` the statistics. The
+options fix what is guessed before any shadow run. Independent runs are one audit of their composition, so their counts
+add up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.core.errors import BenchError
+from bench.core.seeds import Streams
+from bench.core.types import AuditKind, Family, PrivacyUnit
+from bench.evaluation.attack.workplace import attempted
+from bench.evaluation.audit.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries, speaks_of
+from bench.evaluation.audit.canary_runs import ShadowRun, coin_scores, image_scores, train_shadow_run
+from bench.experiments.data_source import DataSource
+from bench.experiments.plan import Cell, cell_of
+from bench.experiments.run import cache_base
+from bench.interface.registry import METHODS
+from bench.privacy.events.base_event import Event
+from bench.privacy.mechanisms.noise import SeededNoise
+from bench.results.attack_record import AuditRecord, Channel, MechanismAudited
+from bench.results.audited import CHANNELS, bounded, corrected, many_bounded
+from bench.results.provenance import Clock
+from bench.results.record import Record
+from bench.results.text import epsilon_text
+from bench.storage.cache import Cache, digest_of
+from bench.training.context import Context
+
+if TYPE_CHECKING:
+    from bench.core.progress import Progress
+    from bench.data.splits import Materialised
+    from bench.results.run_dir import RunDir
+
+LEAST_SHARE = 0.5
+"""The share of the record's accuracy above chance that shadow runs must reach; no two seeds on the board differ so."""
+PRIVATE_FIGURES = "measured on private records: keep these figures private, or account for them"
+AUDIT_VERSION = 2  # Part of every key: raise it when the same options give another bound.
+
+
+@dataclass(frozen=True, slots=True)
+class AuditOptions:
+    """Options of an audit, fixed before any shadow run; 0 canaries or guesses: a default by the data set's size.
+
+    `canaries` and `guesses` are per family and run; half of the guesses are True, half False. The audit must be able to
+    refute the epsilon `refute`; None: any.
+    """
+
+    canaries: int = 0
+    guesses: int = 0
+    runs: int = 1
+    family: Family = Family.OUTLIER
+    copies: int = 4
+    confidence: float = 0.95
+    seed: int = 0
+    power: bool = True
+    draws: int = 1_000_000  # Per input and mechanism of the ledger; 0 skips the mechanisms.
+    refute: float | None = None
+    kind: AuditKind = AuditKind.PAIR
+    minutes: float = 10.0  # of an audit by pairs
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.confidence < 1:
+            raise BenchError(f"--confidence must lie in [0.5, 1), not {self.confidence}. 0.95 is usual.")
+        if self.runs < 1 or self.canaries < 0 or self.guesses < 0 or self.draws < 0 or not self.minutes > 0:
+            raise BenchError(
+                "--runs must be 1 or more, --minutes positive, and canaries, guesses and draws not negative."
+            )
+        if self.kind is AuditKind.MANY_RUN and (self.runs < 8 or self.family is Family.DUPLICATED or self.canaries > 1):
+            raise BenchError(
+                "an audit of many runs asks about one canary, of a single record, in 8 runs or more: try "
+                "--kind many-run --runs 100, without --canaries and with another family than duplicated."
+            )
+
+    def fitted(self, private_records: int) -> AuditOptions:
+        """Return the options with numbers for `private_records`. Raise :class:`BenchError` for invalid guesses."""
+        if self.kind is AuditKind.PAIR:
+            return self
+        if self.kind is AuditKind.MANY_RUN:
+            return dataclasses.replace(self, canaries=1, guesses=1)
+        canaries = self.canaries or max(2, min(1000, private_records // 10))
+        guesses = self.guesses or max(2, min(100, canaries // 2) // 2 * 2)
+        if guesses % 2 or guesses > canaries:
+            raise BenchError(
+                f"--guesses must be even and at most the number of canaries ({canaries}), not {guesses}: half of them "
+                "go to each side."
+            )
+        return dataclasses.replace(self, canaries=canaries, guesses=guesses)
+
+    def plan(self, *, images: bool) -> CanaryPlan:
+        """Return the canaries: the family's and, with `images`, natural ones for released images."""
+        counts: dict[str, int] = {self.family.value: self.canaries}
+        if images and self.family is not Family.NATURAL and self.kind is AuditKind.ONE_RUN:
+            counts[Family.NATURAL.value] = max(2, self.canaries // 4)
+        return CanaryPlan(**counts, copies=self.copies, seed=self.seed)
+
+
+def audit_student(
+    record: Record,
+    options: AuditOptions,
+    run_dir: RunDir,
+    source: DataSource,
+    progress: Progress,
+    *,
+    dataset: str | None = None,
+    device: str = "cpu",
+    workers: int = 1,
+) -> AuditRecord:
+    """Audit the pipeline of `record`; write and return the audit's record, also for a failure.
+
+    `dataset` is the name in `source` of a user's folder. Raises :class:`BenchError` only if the record is not writable.
+    """
+    import torch
+
+    clock = Clock(device=device, threads=torch.get_num_threads())
+    notes: list[str] = []
+    caches: list[Cache] = []
+    with contextlib.suppress(BenchError):  # raised again below; a failure's record needs a key too
+        options = options.fitted(record.private_records)
+
+    def audit() -> dict[str, Any]:
+        if record.cell.tuning is not None:
+            raise BenchError(
+                "an audit repeats one training, and this student is the best of a random number of them. Audit the "
+                "same method with fixed settings."
+            )
+        cell = cell_of(record, source.describe(dataset or record.dataset))
+        refuse_given(cell)
+        fitted = options.fitted(cell.facts.private_records)
+        caches.append(Cache(run_dir.cache_path, cache_base(cell), progress.say))
+        context = Context(torch.device(device), Streams(cell.seed), caches[0], progress, workers, notes.append)
+        return _audit(record, cell, fitted, source, context)
+
+    key = _key(record, options)
+    parts = attempted(audit, record, key, run_dir, progress, clock, caches, notes)
+    protects = record.privacy or METHODS.get(record.method)  # an unknown method is a failure too
+    by_pairs = options.kind is AuditKind.PAIR
+    speaks = by_pairs or speaks_of(protects.unit)
+    planned = {} if by_pairs else {"canaries": options.canaries, "guesses": options.guesses, "seed": options.seed}
+    result = AuditRecord.model_validate(
+        {
+            "key": key,
+            "student": record.key,
+            "method": record.method,
+            "dataset": record.dataset,
+            "unit": _unit(protects.unit, options.kind),
+            "adjacency": protects.adjacency,
+            "delta": record.delta,
+            "claimed": record.privacy.claimed.epsilon if record.privacy and speaks else None,
+            "confidence": options.confidence,
+            "kind": options.kind,
+            "plan": planned,
+            "runs": 0 if by_pairs else options.runs,
+            **parts,
+        }
+    )
+    with run_dir.guarded(not record.public_benchmark):
+        run_dir.write_audit(result)
+    return result
+
+
+def refuse_given(cell: Cell) -> None:
+    """Raise :class:`BenchError` where the teacher was given: nobody here can train it with and without a record."""
+    if METHODS.get(cell.method).given_teacher(cell.config) is not None:
+        raise BenchError(
+            f"{cell.key} learnt from a given teacher, whose training records are not here: it cannot be trained again "
+            "with and without one of them. Audit or attack a student of the same method whose teacher is trained here."
+        )
+
+
+def _unit(unit: PrivacyUnit, kind: AuditKind) -> PrivacyUnit:
+    """Return the unit in which audited sets differ: a client only where an auditor chooses its records."""
+    return unit if kind is AuditKind.PAIR and unit is PrivacyUnit.CLIENT else canary_unit(unit)
+
+
+def audit_key(record: Record, options: AuditOptions) -> str:
+    """Return the key of a record's audit with these options. Raise :class:`BenchError` if they do not fit it."""
+    return _key(record, options.fitted(record.private_records))
+
+
+def _key(record: Record, options: AuditOptions) -> str:
+    values = dataclasses.asdict(options)
+    minutes = values.pop("minutes")
+    if options.kind is AuditKind.PAIR:
+        names = ("kind", "confidence", "draws", "refute", "power")
+        values = {name: values[name] for name in names} | {"minutes": minutes}
+    return f"{record.key}--audit-{digest_of([AUDIT_VERSION, values])[:12]}"
+
+
+def _audit(record: Record, cell: Cell, options: AuditOptions, source: DataSource, context: Context) -> dict[str, Any]:
+    from bench.evaluation.audit.guesses import check_power
+
+    method = METHODS.get(cell.method)
+    if options.kind is AuditKind.PAIR:
+        return _pairs(record, cell, options, context)
+    material = source.material(cell.dataset)
+    canaries = draw_canaries(material.private, options.plan(images=True), canary_unit(method.unit), method.adjacency)
+    if options.kind is AuditKind.MANY_RUN:
+        return _many_runs(record, cell, canaries, options, material, context)
+    if options.refute is not None:
+        total, strict = options.runs * options.guesses, corrected(options.confidence, CHANNELS)
+        group = canaries.group(options.family)
+        check_power(options.runs * options.canaries, total, options.refute, cell.delta, strict, group)
+    mechanisms = mechanisms_of(record, options, context)
+    shadow_runs: dict[bool, list[ShadowRun]] = {False: [], True: []}
+    passes = [False, True] if options.power and method.private else [False]
+    with context.progress.stage("shadow runs", len(passes) * options.runs) as stage:
+        for index in range(options.runs):
+            for noiseless in passes:
+                name = f"shadow run {index}" + (", without noise" if noiseless else "")
+                with context.progress.stage(name, 1):
+                    shadow_run = train_shadow_run(cell, canaries, index, material, context, noiseless=noiseless)
+                shadow_runs[noiseless].append(shadow_run)
+                stage.advance()
+    channels = count_guesses(
+        shadow_runs[False], canaries, options, cell.delta, context, events_of(record, canaries.unit)
+    )
+    power = count_guesses(shadow_runs[True], canaries, options, cell.delta, context) if shadow_runs[True] else []
+    if not cell.facts.public_benchmark:
+        context.note(PRIVATE_FIGURES)
+    if not method.private:
+        context.note("there is no noise to leave out: the audit is its own power run")
+    found = {**_result(method.unit, channels, shadow_runs[False]), "power": power, "mechanisms": mechanisms}
+    return _like_the_record(found, record, cell)
+
+
+def _pairs(record: Record, cell: Cell, options: AuditOptions, context: Context) -> dict[str, Any]:
+    """Audit the method of `record`, with its privacy settings, on worst-case pairs instead of the record's data."""
+    from bench.evaluation.audit.pair_audit import PairPlan, audit_pairs
+
+    method, privacy = METHODS.get(cell.method), record.privacy
+    if privacy is None or not method.private:
+        context.note("no epsilon is claimed or proven: there is nothing to refute")
+        return {}
+    # Of a query's label an audit tries records, of a record's label that label.
+    level = privacy.record_level if privacy.unit is PrivacyUnit.QUERY_LABEL else None
+    allowed = level or privacy.proven
+    limits = [limit for limit in (privacy.claimed.epsilon, allowed.epsilon) if math.isfinite(limit)]
+    target = options.refute if options.refute is not None else min(limits, default=math.inf)
+    events = events_of(record, _unit(method.unit, AuditKind.PAIR))
+    plan = PairPlan(
+        options.minutes, target, cell.delta, options.confidence, context.workers, events, power=options.power
+    )
+    found = audit_pairs(method, cell.config, cell.facts, plan, context.cache, context.progress)
+    return {
+        "pairs": found.bounds,
+        "epsilon": max((bound.epsilon for bound in found.bounds), default=None),
+        "allowed": allowed.epsilon,
+        "reduced": found.reduced,
+        "bypassed": found.bypassed,
+        "record_level": level is not None,
+        "mechanisms": mechanisms_of(record, options, context),
+    }
+
+
+def _like_the_record(found: dict[str, Any], record: Record, cell: Cell) -> dict[str, Any]:
+    """Return what was `found`; raise :class:`BenchError` if weak shadow runs are why nothing was refuted."""
+    limits = [found["allowed"], record.privacy.claimed.epsilon if record.privacy else None]
+    refuted = any(limit is not None and found["epsilon"] > limit for limit in limits)
+    if record.utility is not None and not refuted:
+        check_accuracy(record.utility.accuracy, found["accuracy"], cell.facts.classes, record.utility.test_records)
+    return found
+
+
+def check_accuracy(record: float, shadow: float, classes: int, tests: int) -> None:
+    """Raise :class:`BenchError` if shadow runs are far less accurate than the record, both on `tests` records.
+
+    Far less: below chance plus :data:`LEAST_SHARE` of what the record has above it, by over three standard errors of
+    the difference. Canaries and other seeds cost less; a method that behaves otherwise when audited may cost more.
+    Below chance is no less than chance: students that learn nothing have 5% as easily as 10%.
+    """
+    error = math.sqrt((record * (1 - record) + shadow * (1 - shadow)) / tests)
+    least = 1 / classes + LEAST_SHARE * (record - 1 / classes) - 3 * error
+    if max(shadow, 1 / classes) < least:
+        raise BenchError(
+            f"the shadow runs have accuracy {shadow:.3f}, and the record has {record:.3f}: at least {least:.3f} is "
+            "needed, or the bound tells nothing about the record. Does the method behave otherwise in an audit, or "
+            "vary so much? See with other --seed, or more --runs."
+        )
+
+
+def _result(unit: PrivacyUnit, channels: list[Channel], shadow_runs: Sequence[ShadowRun]) -> dict[str, Any]:
+    return {
+        "channels": channels,
+        "epsilon": max(channel.epsilon for channel in channels),
+        "allowed": None if unit is PrivacyUnit.CLIENT else max(shadow_run.proven for shadow_run in shadow_runs),
+        "accuracy": sum(shadow_run.accuracy for shadow_run in shadow_runs) / len(shadow_runs),
+    }
+
+
+def _many_runs(
+    record: Record,
+    cell: Cell,
+    canaries: Canaries,
+    options: AuditOptions,
+    material: Materialised,
+    context: Context,
+) -> dict[str, Any]:
+    """Audit one canary over many runs: the first half of each arm sets the threshold, the second is counted."""
+    import numpy as np
+
+    from bench.evaluation.audit.canary_runs import train_shadow_runs
+    from bench.evaluation.audit.guesses import many_run_errors
+
+    method, strict = METHODS.get(cell.method), corrected(options.confidence, CHANNELS)
+    counted = options.runs // 2 - max(1, round(0.5 * (options.runs // 2)))  # of each arm, past the threshold's half
+    cap = many_bounded("student", options.family.value, (0, counted, 0, counted), cell.delta, strict).cap
+    if options.refute is not None and cap < options.refute:
+        raise BenchError(
+            f"{options.runs} runs certify an epsilon of {epsilon_text(cap)} at most, not {options.refute:g}. More "
+            "--runs."
+        )
+    shadow_runs = train_shadow_runs(cell, canaries, options.runs, material, context)
+    scores = np.array([coin_scores(s, canaries, options.family, context.device)[0] for s in shadow_runs])
+    coins = np.array([bool(s.coins[0]) for s in shadow_runs])
+    errors = many_run_errors(scores[coins], scores[~coins], 0.5, cell.delta, options.confidence)
+    channel = many_bounded(
+        "student", options.family.value, errors, cell.delta, strict, events_of(record, canaries.unit)
+    )
+    found = {**_result(method.unit, [channel], shadow_runs), "mechanisms": mechanisms_of(record, options, context)}
+    return _like_the_record(found, record, cell)
+
+
+def count_guesses(
+    shadow_runs: Sequence[ShadowRun],
+    canaries: Canaries,
+    options: AuditOptions,
+    delta: float,
+    context: Context,
+    events: Sequence[Event] = (),
+) -> list[Channel]:
+    """Return the right guesses of each channel and their bounds, corrected for the number of channels.
+
+    Channels: the student's confidences on the family's canaries and, if every shadow run released images, their
+    distance to natural canaries. Where a curve is proven for `events`, each has the bound by that curve too.
+    """
+    from bench.evaluation.audit.guesses import right_guesses
+
+    counted: list[tuple[str, Family, int, int]] = []
+    scored = [(s, coin_scores(s, canaries, options.family, context.device)) for s in shadow_runs]
+    seen = [(s, image_scores(s, canaries, Family.NATURAL)) for s in shadow_runs]
+    tables = [("student", options.family, scored)]
+    known = [(s, scores) for s, scores in seen if scores is not None]
+    if canaries.unit is PrivacyUnit.LABEL:
+        known = []  # both alternatives are one image
+    if len(known) == len(shadow_runs) and canaries.of(Family.NATURAL).size:
+        tables.append(("released images", Family.NATURAL, known))
+    for name, family, rows in tables:
+        numbers = canaries.of(family)
+        guesses = min(options.guesses, len(numbers) // 2 * 2)
+        correct = 0
+        for shadow_run, scores in rows:
+            ties = Streams(options.seed, "audit/").numpy(f"ties/{name}/{shadow_run.index}")
+            correct += right_guesses(scores, shadow_run.coins[numbers], guesses // 2, guesses // 2, ties)
+        counted.append((name, family, guesses * len(rows), correct))
+    confidence = corrected(options.confidence, CHANNELS)
+    return [
+        bounded(name, family.value, len(canaries.of(family)) * len(shadow_runs), guesses, correct,
+                canaries.group(family), delta, confidence, events)
+        for name, family, guesses, correct in counted
+    ]  # fmt: skip
+
+
+def events_of(record: Record, unit: PrivacyUnit) -> list[Event]:
+    """Return the events of the record's ledger if they protect `unit`, else none: no other curve can be tested."""
+    if record.privacy is None or record.privacy.unit is not unit:
+        return []
+    return [Event.from_dict(event) for event in record.privacy.events]
+
+
+def mechanisms_of(record: Record, options: AuditOptions, context: Context) -> list[MechanismAudited]:
+    """Return audits of every distinct mechanism of the record's ledger on the worst known adjacent inputs."""
+    from bench.evaluation.audit.mechanism_audit import audit_events
+
+    if not options.draws or record.privacy is None:
+        return []
+    events = [Event.from_dict(event) for event in record.privacy.events]
+    noise = SeededNoise(Streams(options.seed, "audit/").numpy(f"mechanisms/{record.key}"))
+    with context.progress.stage("mechanisms", 1):
+        return audit_events(events, noise, options.draws, record.delta, options.confidence)

@@ -1,0 +1,283 @@
+"""Shadow runs: the pipeline of a cell trained again on its private set with canaries.
+
+The released student has no canaries, which would lower its accuracy. A shadow run differs from it in the canaries and
+in every random draw. It is a private artefact: attacks and audits of a cell share it; other epsilons share its
+ensembles. The salt of its noise stays in memory: a shadow run that is killed starts again, and none is repeated to the
+byte. A *noiseless* shadow run measures power: an audit that finds nothing there is inconclusive.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+from collections.abc import Callable
+from concurrent.futures import as_completed
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.core.config import NoiseKind, PrecisionKind, Preset, as_dict
+from bench.core.progress import Progress
+from bench.core.seeds import Streams, new_salt
+from bench.core.types import Adjacency, Family, PrivacyUnit, Released
+from bench.evaluation.audit.canaries import Canaries, place
+from bench.experiments.noise_salt import cell_token, noise_of
+from bench.interface.registry import METHODS, plugin_file
+from bench.privacy.accounting.accountants import proven
+from bench.privacy.mechanisms.ledger import Ledger
+from bench.privacy.mechanisms.noise import Noise, Silence
+from bench.storage.cache import Arrays, Cache
+from bench.training.context import Context
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.data.splits import Materialised
+    from bench.experiments.plan import Cell
+    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowRun:
+    """One shadow run: its release, the coins (m,) of its canaries, the proven epsilon and the test accuracy."""
+
+    index: int
+    coins: NDArray[np.bool_]
+    released: Released
+    proven: float  # For one unit of the method; under the unit query label, for one training record.
+    accuracy: float
+
+
+class NoiselessLedger(Ledger):
+    """A ledger for power runs: it charges for the configured mechanisms and runs them without noise."""
+
+    def dp_sgd(self, model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun) -> None:
+        """Train `model` as DP-SGD does, with clipping and batches, without noise."""
+        super().dp_sgd(model, images, labels, dataclasses.replace(run, noise_multiplier=1e-9))
+
+
+SHADOW_RUN_VERSION = 2  # Part of keys: raise it when the same plan gives other canaries, coins or shadow runs.
+
+
+def find_shadow_run(cell: Cell, canaries: Canaries, index: int, context: Context) -> ShadowRun | None:
+    """Return the shadow run number `index` of `cell` from the cache, None on a cache miss."""
+    _, depends = _depends(cell, canaries, index, context, noiseless=False)
+    found = context.cache.find("sibling", depends)
+    return None if found is None else _unpack(index, canaries.coins(cell.seed, index), found)
+
+
+def _depends(
+    cell: Cell, canaries: Canaries, index: int, context: Context, *, noiseless: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the dependencies of a shadow run's private set, and those of the shadow run."""
+    method = METHODS.get(cell.method)
+    plan = {**dataclasses.asdict(canaries.plan), "version": SHADOW_RUN_VERSION}
+    which = {
+        "plan": plan, "adjacency": canaries.adjacency.value, "index": index,
+        "seed": cell.seed, "label": canaries.unit is PrivacyUnit.LABEL,
+    }  # fmt: skip
+    depends = {
+        **which,
+        "method": [cell.method, method.version],
+        "config": as_dict(cell.config),
+        "delta": cell.delta,
+        "noiseless": noiseless,
+        "device": context.device.type,
+    }
+    if cell.noise is NoiseKind.SECURE:
+        depends["noise"] = cell.noise.value
+    if cell.precision is not PrecisionKind.FLOAT32:
+        depends["precision"] = cell.precision.value
+    return which, depends
+
+
+def train_shadow_run(
+    cell: Cell,
+    canaries: Canaries,
+    index: int,
+    material: Materialised,
+    context: Context,
+    *,
+    noise: Callable[[Cell, str], Noise] = noise_of,
+    noiseless: bool = False,
+) -> ShadowRun:
+    """Return shadow run `index` of `cell`, from the cache (with the cell's base) if present; `noise` takes a salt."""
+    coins = canaries.coins(cell.seed, index)
+    which, depends = _depends(cell, canaries, index, context, noiseless=noiseless)
+
+    def make() -> Arrays:
+        # Its ensembles do not depend on the cell.
+        cache = context.cache.child(sibling=which)  # the artefact name in older run directories
+        salt = new_salt()
+        inner = dataclasses.replace(
+            context, streams=Streams(cell.seed, f"sibling-{canaries.plan.seed}-{index}/"), cache=cache,
+            cell=cell_token(cell, salt), precision=cell.precision.value,
+        )  # fmt: skip
+        source = Silence(np.random.default_rng()) if noiseless else noise(cell, salt)
+        return _pack(*_train(cell, canaries, coins, material, inner, source, noiseless))
+
+    arrays = context.cache.get("sibling", depends, make)
+    return _unpack(index, coins, arrays)
+
+
+def _train(
+    cell: Cell,
+    canaries: Canaries,
+    coins: NDArray[np.bool_],
+    material: Materialised,
+    context: Context,
+    noise: Noise,
+    noiseless: bool,
+) -> tuple[Released, float, float]:
+    from bench.training.features import student_logits
+
+    method = METHODS.get(cell.method)
+    private = place(material.private, canaries, coins)
+    ledger = (NoiselessLedger if noiseless else Ledger)(method.unit, method.adjacency, noise)
+    context.streams.seed_globals()
+    released = method().train_student(cell.config, private, material.public, ledger, context)
+    released.student.eval()
+    if noiseless:
+        cost = math.inf
+    else:
+        level = ledger.record_level(cell.delta) if method.unit is PrivacyUnit.QUERY_LABEL else None
+        cost = (level or proven(ledger.events, cell.delta)).epsilon
+    logits = student_logits(released.student, material.test_images, context, "test")
+    return released, cost, float((logits.argmax(1) == material.test_labels).double().mean())
+
+
+def _pack(released: Released, cost: float, good: float) -> Arrays:
+    """Return a release as arrays: all that an attacker has, except a generator's weights."""
+    about = json.dumps(
+        {"student": released.student_name, "options": released.student_options, "proven": cost, "accuracy": good}
+    )
+    arrays: Arrays = {"about": np.frombuffer(about.encode(), dtype=np.uint8)}
+    arrays |= {f"student/{k}": v.detach().cpu().numpy() for k, v in released.student.state_dict().items()}
+    arrays |= {f"extra/{k}": v.detach().cpu().numpy() for k, v in released.extras.items()}
+    return arrays
+
+
+def _unpack(index: int, coins: NDArray[np.bool_], arrays: Arrays) -> ShadowRun:
+    import torch
+
+    from bench.models.build import build
+
+    about: dict[str, Any] = json.loads(arrays["about"].tobytes())
+
+    def below(prefix: str) -> dict[str, torch.Tensor]:
+        return {k.removeprefix(prefix): torch.from_numpy(v.copy()) for k, v in arrays.items() if k.startswith(prefix)}
+
+    student = build(about["student"], **about["options"])
+    student.load_state_dict(below("student/"))
+    released = Released(student.eval(), about["student"], about["options"], extras=below("extra/"))
+    return ShadowRun(index, coins, released, float(about["proven"]), float(about["accuracy"]))
+
+
+def queries_of(images: torch.Tensor, shift: int) -> torch.Tensor:
+    """Return the images and, for a `shift` > 0 of pixels, four moved copies of them: (queries, n, c, h, w)."""
+    import torch
+
+    moves = [(0, 0)] + ([(-shift, 0), (shift, 0), (0, -shift), (0, shift)] if shift else [])
+    return torch.stack([images.roll(move, dims=(-2, -1)) for move in moves])
+
+
+def logits_of(released: Released, queries: torch.Tensor, device: torch.device) -> NDArray[np.float64]:
+    """Return the student's logits (queries, n, classes), float64, on images (queries, n, c, h, w)."""
+    from bench.training.loop import predict
+
+    flat = predict(released.student, queries.flatten(0, 1), device=device)
+    shaped: NDArray[np.float64] = flat.view(*queries.shape[:2], -1).double().numpy()
+    return shaped
+
+
+def coin_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family, device: torch.device) -> NDArray[np.float64]:
+    """Return a score (m,) for each canary of `family` from the student alone, larger where its coin is likelier True.
+
+    Replace: log odds of the second alternative minus those of the first. Add-remove: log odds of the record minus the
+    mean over the other canaries of its label, which cancels the student's bias for such images.
+    """
+    from bench.interface.signals import log_odds
+
+    numbers = canaries.of(family)
+    odds = []
+    for side in (0, 1):
+        images, labels = canaries.images[numbers, side], canaries.labels[numbers, side].numpy()
+        odds.append(log_odds(logits_of(shadow_run.released, images[None], device)[0], labels))
+    if canaries.adjacency is Adjacency.REPLACE:
+        return odds[1] - odds[0]
+    labels = canaries.labels[numbers, 1].numpy()
+    score = odds[1].copy()
+    for label in np.unique(labels):
+        alike = labels == label
+        total, count = odds[1][alike].sum(), int(alike.sum())
+        if count > 1:
+            score[alike] -= (total - odds[1][alike]) / (count - 1)
+    return score
+
+
+def image_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family) -> NDArray[np.float64] | None:
+    """Return scores (m,) like :func:`coin_scores`, from distances to the nearest released image; None without any."""
+    import torch
+
+    from bench.core.transforms import as_float
+
+    shape = canaries.images.shape[2:]
+    found = [t for t in shadow_run.released.extras.values() if t.ndim == 4 and t.shape[1:] == shape and len(t)]
+    if not found:
+        return None
+    released = torch.cat([as_float(t) for t in found]).flatten(1)
+    numbers = torch.from_numpy(canaries.of(family))
+    distance = [
+        torch.cdist(as_float(canaries.images[numbers, side]).flatten(1), released).amin(1).double().numpy()
+        for side in (0, 1)
+    ]
+    result: NDArray[np.float64] = distance[0] - distance[1] if canaries.adjacency is Adjacency.REPLACE else -distance[1]
+    return result
+
+
+def train_shadow_runs(
+    cell: Cell, canaries: Canaries, count: int, material: Materialised, context: Context
+) -> list[ShadowRun]:
+    """Return `count` shadow runs of `cell`, in parallel with workers; an interrupted call resumes from the cache."""
+    from bench.training.processes import worker_pool
+
+    found = {index: find_shadow_run(cell, canaries, index, context) for index in range(count)}
+    missing = [index for index, shadow_run in found.items() if shadow_run is None]
+    job = functools.partial(_train_one, cell, canaries, context.cache.root, context.cache.base, material)
+    importable = not plugin_file(METHODS.get(cell.method))
+    quick = cell.preset is Preset.TINY and len(missing) <= 4  # processes would start for longer than they work
+    workers = min(context.workers, len(missing)) if importable and not quick else 1
+    if missing:
+        with (
+            context.progress.stage(f"shadow runs of {cell.method}", len(missing)) as stage,
+            worker_pool(workers, context.device.type) as pool,
+        ):
+            if pool is None:
+                for index in missing:
+                    found[index] = job(context.device, context.progress, context.workers, index)
+                    stage.advance()
+            else:
+                futures = {pool.submit(job, context.device, Progress(), 1, index): index for index in missing}
+                for future in as_completed(futures):
+                    found[futures[future]] = future.result()
+                    stage.advance()
+    return [shadow_run for shadow_run in found.values() if shadow_run is not None]
+
+
+def _train_one(
+    cell: Cell,
+    canaries: Canaries,
+    root: Any,
+    base: dict[str, Any],
+    material: Materialised,
+    device: torch.device,
+    progress: Progress,
+    workers: int,
+    index: int,
+) -> ShadowRun:
+    context = Context(device, Streams(cell.seed), Cache(root, base, progress.say), progress, workers)
+    return train_shadow_run(cell, canaries, index, material, context)

@@ -1,0 +1,257 @@
+"""Two runs of a method on adjacent private sets, in lockstep: one answer for both at every call of the ledger.
+
+At each call the auditor sees what the mechanism was given on both sets, draws the answer, gives it to both runs, and
+adds up the exact privacy loss ``ln P(answers) / P'(answers)``. Both runs have equal public randomness, so a release
+that differs afterwards used private data outside the ledger.
+
+Answers may be drawn from a law tilted towards large losses, with a known weight: losses that one run in a hundred
+thousand shows are then seen in every other run. The loss assumes noise of the stated law, which
+:mod:`bench.evaluation.audit.mechanism_audit` tests.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from bench.core.errors import BenchError
+from bench.evaluation.audit.tapped_dp_sgd import TappedTraining, tapped_dp_sgd, tapped_loss_change
+from bench.evaluation.check.tape import charged_for, hook
+from bench.privacy.auditing.compared import Comparison
+from bench.privacy.auditing.transcript_loss import PublicDifference, compare
+from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms.ledger import Ledger
+from bench.training.divergence import CollapsedError
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Transcript:
+    """What one pair of runs showed: the `loss` of all answers under the first set's law, and ln of its weight."""
+
+    loss: float = 0.0
+    log_weight: float = 0.0
+    calls: int = 0
+    difference: str = ""
+    """How the runs differ in spite of equal answers, empty if they do not."""
+    comparisons: tuple[Comparison, Comparison] | None = None
+    """Of the only call so far, in both directions; None where calls may depend on answers."""
+    exact: tuple[float, float] | None = None  # epsilon of both
+    training: TappedTraining | None = None  # the last one by DP-SGD, with the distances of all
+
+    @property
+    def size(self) -> float:
+        """``ln E[exp(loss)]`` of the path taken with tilt 1: mu^2 for Gaussian noise."""
+        return self.log_weight + self.loss
+
+    def as_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what can be kept on disk."""
+        exact = [math.nan, math.nan] if self.exact is None else list(self.exact)
+        text = np.frombuffer(self.difference.encode(), dtype=np.uint8).copy()
+        training = self.training
+        steps = [] if training is None else [training.rate, float(training.present), *training.distances]
+        return {
+            "numbers": np.array([self.loss, self.log_weight, self.calls, *exact]),
+            "difference": text,
+            "training": np.array(steps),
+        }
+
+    @classmethod
+    def from_arrays(cls, kept: dict[str, NDArray[Any]]) -> Transcript:
+        """Invert :meth:`as_arrays`."""
+        loss, log_weight, calls, first, second = kept["numbers"].tolist()
+        exact = None if math.isnan(first) else (first, second)
+        training = None
+        if kept["training"].size:
+            rate, present, *distances = kept["training"].tolist()
+            training = TappedTraining(loss, log_weight, rate, distances, bool(present))
+        text = kept["difference"].tobytes().decode()
+        return cls(loss, log_weight, int(calls), text, exact=exact, training=training)
+
+
+class Parted(BenchError):
+    """With equal answers, the runs call the ledger in different ways."""
+
+
+class _Stopped(BaseException):
+    """Ends a run that waits for an answer; no `except Exception` of a method catches it."""
+
+
+class _Side:
+    """One run, in a thread that works only between two calls of the ledger."""
+
+    def __init__(self, work: Callable[[Ledger], Any], ledger: Ledger) -> None:
+        self.asked: tuple[str, dict[str, Any], str] | None = None  # mechanism, arguments, charge
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._answer: NDArray[Any] | None = None
+        self._stop = False
+        self._go, self._waits = threading.Semaphore(0), threading.Semaphore(0)
+        self._states = _global_states()
+        self._thread = threading.Thread(target=self._run, args=(work, ledger), daemon=True)
+        _hook(ledger, self._ask)
+
+    def _run(self, work: Callable[[Ledger], Any], ledger: Ledger) -> None:
+        import torch
+
+        torch.set_num_threads(1)  # of this thread
+        self._go.acquire()
+        try:
+            if not self._stop:
+                self.result = work(ledger)
+        except BaseException as error:  # noqa: BLE001 (raised again by the auditor)
+            self.error = error
+        self.asked = None
+        self._waits.release()
+
+    def _ask(self, name: str, arguments: dict[str, Any], charged: str) -> Any:
+        self.asked = name, arguments, charged
+        self._waits.release()
+        self._go.acquire()
+        if self._stop:
+            raise _Stopped
+        return self._answer
+
+    def go(self, answer: Any = None) -> None:
+        """Work until the next call of the ledger or the end, with this run's own state of global random numbers."""
+        if not self._thread.is_alive():
+            self._thread.start()
+        outside = _global_states()
+        _set_global_states(self._states)
+        self._answer = answer
+        self._go.release()
+        self._waits.acquire()
+        self._states = _global_states()
+        _set_global_states(outside)
+
+    def stop(self) -> None:
+        """End the run where it waits."""
+        self._stop = True
+        self._go.release()
+        if self._thread.is_alive():
+            self._thread.join()
+
+
+def in_lockstep(
+    works: tuple[Callable[[Ledger], T], Callable[[Ledger], T]],
+    ledgers: tuple[Ledger, Ledger],
+    generator: np.random.Generator,
+    tilt: float,
+) -> tuple[Transcript, T | None, T | None]:
+    """Return the transcript of two runs and what they returned, None where they parted.
+
+    `works` train on the first and the second set with the ledger they are given; `ledgers` charge for both. The answers
+    come from the law on the first set, tilted by `tilt`. Errors of a run propagate, unless the other run goes on: then
+    the transcript says that they differ; or unless both refuse the same answers.
+    """
+    found, sides = Transcript(), tuple(_Side(*pair) for pair in zip(works, ledgers, strict=True))
+    try:
+        for side in sides:
+            side.go()
+        while sides[0].asked is not None and sides[1].asked is not None:
+            (name, first, charged), (other, second, also) = sides[0].asked, sides[1].asked
+            found.calls += 1
+            if name != other or charged != also:
+                raise Parted(f"call {found.calls} is {name} ({charged}) in one run and {other} ({also}) in the other")
+            answer: Any
+            if name == "dp_sgd":
+                training = tapped_dp_sgd(first, second, generator, tilt)
+                answer, loss, log_weight = None, training.loss, training.log_weight
+                earlier = [] if found.training is None else found.training.distances
+                found.training = replace(training, distances=[*earlier, *training.distances])
+                found.comparisons = None
+            elif name == "sampled_loss_change":
+                one = tapped_loss_change(first, second, generator, tilt)
+                answer, loss, log_weight = one.answer, one.loss, one.log_weight
+                found.comparisons = None
+            else:
+                comparison = compare(name, first, second)
+                one = comparison.draw(generator, tilt)
+                answer, loss, log_weight = one.answer, one.loss, one.log_weight
+                found.comparisons = (comparison, compare(name, second, first)) if found.calls == 1 else None
+            found.loss, found.log_weight = found.loss + loss, found.log_weight + log_weight
+            for side in sides:
+                side.go(None if answer is None else np.array(answer))
+        if sides[0].asked is not None or sides[1].asked is not None:
+            raise Parted(f"one run ends after {found.calls} calls of the ledger, the other goes on")
+    except (Parted, PublicDifference) as parted:
+        found.difference = str(parted)
+    finally:
+        for side in sides:
+            side.stop()
+    errors = [side.error for side in sides if side.error is not None]
+    if not found.difference and errors:  # those of parted runs come from stopping them
+        collapsed = [error for error in errors if isinstance(error, CollapsedError)]
+        alike = len(collapsed) == 2 or (str(errors[0]) == str(errors[-1]) and isinstance(errors[0], BenchError))
+        if len(collapsed) == 2 and not _equal(*(error.images for error in collapsed)):  # a failed row shows them
+            found.difference = "generated images differ though every answer of the ledger is the same"
+        if len(errors) == 2 and alike and (found.calls or collapsed):  # no student can be made of the answers, in both
+            return found, None, None
+        if len(errors) == 2:
+            raise errors[0]
+        found.difference = f"one run fails, the other does not: {errors[0]}"
+    if found.difference:
+        return found, None, None
+    return found, sides[0].result, sides[1].result
+
+
+def _hook(ledger: Ledger, ask: Callable[[str, dict[str, Any], str], Any]) -> None:
+    """Let every mechanism of `ledger` charge as it does, and answer what `ask` returns."""
+    depth = 0
+
+    def hooked(name: str, mechanism: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            nonlocal depth
+            if depth:  # a mechanism that uses another is one call
+                return mechanism(*args, **options)
+            bound = inspect.signature(mechanism).bind(*args, **options)
+            bound.apply_defaults()
+            before, held, depth = len(ledger.events), len(ledger._votes), 1
+            try:
+                if name == "dp_sgd":
+                    ledger._charge_steps(bound.arguments["run"])
+                else:
+                    mechanism(*bound.args, **bound.kwargs)
+            finally:
+                depth = 0
+            charged = charged_for(ledger, before, bound.arguments)
+            answer = ask(name, dict(bound.arguments), charged)
+            if len(ledger._votes) > held:  # its count of answers must be that of the answer given
+                ledger._votes[-1] = replace(ledger._votes[-1], answered=answer != mechanisms.UNANSWERED)
+            return answer
+
+        return call
+
+    hook(ledger, hooked)
+
+
+def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
+    import torch
+
+    return torch.equal(first.nan_to_num(), second.nan_to_num())
+
+
+def _global_states() -> tuple[Any, Any, Any]:
+    import torch
+
+    return torch.get_rng_state(), np.random.get_state(), random.getstate()
+
+
+def _set_global_states(states: tuple[Any, Any, Any]) -> None:
+    import torch
+
+    torch.set_rng_state(states[0])
+    np.random.set_state(states[1])
+    random.setstate(states[2])

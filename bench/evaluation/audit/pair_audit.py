@@ -1,0 +1,303 @@
+"""Audit by worst-case pairs: a lower bound on epsilon from many runs of the method on two tiny adjacent sets.
+
+Privacy must hold for every pair, so the auditor chooses it. *Release*: black box; runs with fresh seeds and real noise,
+told apart by one score of what they release, its direction and threshold fixed on runs that are not counted. What it
+refutes does not hold for what is published. *Transcript*: pairs of runs in lockstep
+(:mod:`bench.evaluation.audit.lockstep`) give exact privacy losses of the ledger's answers, hence a bound close to what
+the accountant proves, if that is tight.
+
+The instruments share the error probability; the pair, the score and the tilt are chosen on runs that are not counted.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from bench.core.types import Instrument
+from bench.evaluation.audit.guesses import best_threshold
+from bench.evaluation.audit.lockstep import Transcript
+from bench.evaluation.audit.pair_runs import Crew, Runs, release, transcript
+from bench.evaluation.audit.pairs import WorstPair, worst_pairs
+from bench.evaluation.audit.release_score import Channels, Score, best_score
+from bench.evaluation.check.check_runs import MethodPlace
+from bench.privacy.auditing.bounds import ManyRunBound, many_run_epsilon
+from bench.privacy.auditing.curve_bounds import many_run_by_curve
+from bench.privacy.auditing.loss_bound import best_tilt, refuted_by_losses
+from bench.privacy.auditing.sampled_loss import shift_log_moment
+from bench.results.attack_record import PairBound
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bench.core.progress import Progress
+    from bench.core.rows import Change
+    from bench.interface.method import Method
+    from bench.privacy.events.base_event import Event
+    from bench.storage.cache import Arrays, Cache
+
+R = TypeVar("R")
+
+VERSION = 2  # Raise it when the same options run otherwise.
+INSTRUMENTS, LOOKS = 2, 2
+TRIED, PILOT, CUT = 4, 20, 16  # runs per set: to choose a pair, to fit the score, to choose the threshold
+FEW = 16  # records of a pair whose releases are compared, where there is one
+SILENT = (12, 24)  # runs per set without noise: to fit a score, to count
+FIRST_COUNTED = 1_000  # seed of the first counted run
+TILTED = 4  # pairs of runs in each direction that choose the tilt
+SURE = 1_000.0  # ln E[exp(loss)] far above any epsilon of use: a few untilted runs show it
+RELEASES, TRANSCRIPTS = 2_000, 1_000  # most counted runs per set, and pairs of runs
+ALIKE = 0.95  # of the largest mean loss: as good a pair
+MARGIN = 0.3  # of epsilon: an early look that one or two errors do not spoil
+POWER_SHARE = 0.15  # of the minutes
+
+
+@dataclass(frozen=True, slots=True)
+class PairPlan:
+    """Options of an audit by pairs: `minutes` for both instruments; a release stops once `target` is refuted."""
+
+    minutes: float
+    target: float
+    delta: float
+    confidence: float
+    workers: int
+    events: Sequence[Event] = ()  # of the row; they tell which trade-off curve is proven
+    power: bool = True  # whether an instrument that refutes nothing runs without noise too
+
+
+@dataclass(slots=True)
+class _Bench:
+    plan: PairPlan
+    crew: Crew
+    cache: Cache
+    progress: Progress
+    place: MethodPlace | type[Method]
+    name: str
+    until: float = math.inf
+
+    def more(self) -> bool:
+        return time.monotonic() < self.until
+
+    def depends(self, pair: WorstPair) -> list[Any]:
+        # Runs resume a stopped command only: another one would look at them again, and count no test for it.
+        plan = [self.plan.minutes, str(self.plan.target)]  # infinite where nothing finite is claimed
+        return [VERSION, self.name, *plan, pair.name, pair.config, str(pair.facts)]
+
+    def each(
+        self, kind: str, what: str, jobs: Sequence[tuple[dict[str, Any], Callable[[], R]]],
+        arrays: Callable[[R], Arrays],
+    ) -> Iterator[tuple[int, R | Arrays]]:  # fmt: skip
+        """Yield the position of each job and its result, as arrays where an earlier command kept it, in any order."""
+        missing = []
+        with self.progress.stage(what, len(jobs)) as stage:
+            for position, (depends, _) in enumerate(jobs):
+                kept = self.cache.find(f"pair-{kind}", depends) if self.more() else None
+                if kept is None:
+                    missing.append(position)
+                    continue
+                stage.advance()
+                yield position, kept
+            for number, result in self.crew.each([jobs[position][1] for position in missing], self.more):
+                self.cache.put(f"pair-{kind}", jobs[missing[number]][0], arrays(result))
+                stage.advance()
+                yield missing[number], result
+
+
+@dataclass(frozen=True, slots=True)
+class PairsFound:
+    """What the instruments found; `bypassed` says where a release differs in spite of equal answers."""
+
+    bounds: list[PairBound]
+    bypassed: str
+    reduced: tuple[Change, ...]
+
+
+def audit_pairs(
+    method: type[Method], config: Any, facts: Any, plan: PairPlan, cache: Cache, progress: Progress
+) -> PairsFound:
+    """Return the bounds of both instruments for a method, its `config` calibrated for a row with these `facts`."""
+    # Those that take least time first, so that a short audit tries most of them.
+    pairs = sorted(worst_pairs(method, config, facts, plan.delta), key=lambda pair: len(pair.first))
+    place = MethodPlace.of(method)
+    crew = Crew(plan.workers, apart=place is not None)
+    bench = _Bench(plan, crew, cache, progress, place or method, f"{method.name} {method.version}")
+    begin = time.monotonic()
+    try:
+        bench.until = begin + 60 * plan.minutes * 0.4
+        with progress.stage("transcripts", 1):
+            by_transcript, order, bypassed = _by_transcript(bench, pairs)
+        bench.until = begin + 60 * plan.minutes
+        with progress.stage("releases", 1):
+            by_release = _by_release(bench, order)
+    finally:
+        crew.close()
+    bounds = [bound for bound in (by_release, by_transcript) if bound is not None]
+    audited = [pair for pair in order if pair.name in {bound.pair for bound in bounds}] or order[:1]
+    reduced = dict.fromkeys(change for pair in audited for change in pair.reduced)
+    return PairsFound(bounds, bypassed, tuple(reduced))
+
+
+def _by_transcript(bench: _Bench, pairs: Sequence[WorstPair]) -> tuple[PairBound | None, list[WorstPair], str]:
+    """Return the bound, the pairs from the one that shows most to the one that shows least, and any bypass."""
+    delta = bench.plan.delta
+    found = dict(_transcripts(bench, [(pair, False, 0, 1.0) for pair in pairs]))
+    bypassed = next((run.difference for run in found.values() if run.difference), "")
+    shown = {number: run.size if run.exact is None else max(run.exact) for number, run in found.items()}
+    exact = any(run.exact for run in found.values())
+    enough = max(shown.values(), default=0.0) * (1.0 if exact else ALIKE)
+    # Of pairs that show as much, the one with fewer records gives more runs in the same time.
+    order = sorted(shown, key=lambda number: (shown[number] < enough, len(pairs[number].first), -shown[number]))
+    order += [number for number in range(len(pairs)) if number not in shown]
+    ranked = [pairs[number] for number in order]
+    if not shown or not found[order[0]].calls:
+        return None, ranked, bypassed
+    bound = partial(
+        PairBound, instrument=Instrument.TRANSCRIPT, pair=ranked[0].name, seen="answers of the ledger", cap=math.inf
+    )
+    if (epsilons := found[order[0]].exact) is not None:
+        return bound(runs=(1, 1), epsilon=max(epsilons), exact=True), ranked, bypassed
+    sure = found[order[0]].size > SURE
+    swapped, tilt = (False, 0.0) if sure else _tilt(bench, ranked[0])
+    numbers = range(FIRST_COUNTED, FIRST_COUNTED + (TILTED if sure else TRANSCRIPTS))
+    counted = [one for _, one in _transcripts(bench, [(ranked[0], swapped, number, tilt) for number in numbers])]
+    if not counted:
+        return None, ranked, bypassed
+    losses, weights = (np.array([getattr(one, name) for one in counted]) for name in ("loss", "log_weight"))
+    epsilon = refuted_by_losses(losses, weights, delta, 1 - (1 - bench.plan.confidence) / INSTRUMENTS)
+    runs = (0, len(counted)) if swapped else (len(counted), 0)
+    return bound(runs=runs, epsilon=epsilon), ranked, bypassed
+
+
+def _tilt(bench: _Bench, pair: WorstPair) -> tuple[bool, float]:
+    """Return the direction with the larger losses, and a tilt that makes those near the bound common."""
+    calls = [(pair, swapped, turn, 1.0) for swapped in (False, True) for turn in range(1, 1 + TILTED)]
+    found: dict[bool, list[Transcript]] = {False: [], True: []}
+    for position, one in _transcripts(bench, calls):
+        found[calls[position][1]].append(one)
+    if not all(found.values()):
+        return False, 0.0
+    size = {swapped: float(np.mean([run.size for run in runs])) for swapped, runs in found.items()}
+    swapped = size[True] > size[False]
+    training = found[swapped][0].training
+    if training is None:
+        # As of Gaussian noise, whose size at other tilts is tilt (1 + tilt) / 2 times as much.
+        return swapped, best_tilt(lambda tilt: tilt * (1 + tilt) / 2 * size[swapped], bench.plan.delta)
+    moment = partial(shift_log_moment, training.rate, training.distances, present=training.present)
+    return swapped, best_tilt(moment, bench.plan.delta)
+
+
+def _transcripts(bench: _Bench, calls: Sequence[tuple[WorstPair, bool, int, float]]) -> list[tuple[int, Transcript]]:
+    """Return the position in `calls` (pair, swapped, number, tilt) and the transcript of each run there is time for.
+
+    By position: which pair is taken of equal ones must not depend on which run ends first, or was kept.
+    """
+    delta = bench.plan.delta
+    jobs = [
+        (
+            {"pair": bench.depends(pair), "delta": delta, "swapped": swapped, "number": number, "tilt": tilt},
+            partial(transcript, Runs(bench.place, pair), swapped, tilt, delta),
+        )
+        for pair, swapped, number, tilt in calls
+    ]
+    ran = []
+    for position, found in bench.each("transcript", "pairs of runs", jobs, Transcript.as_arrays):
+        ran.append((position, found if isinstance(found, Transcript) else Transcript.from_arrays(found)))
+    return sorted(ran, key=lambda one: one[0])
+
+
+def _by_release(bench: _Bench, pairs: Sequence[WorstPair]) -> PairBound | None:
+    plan = bench.plan
+    confidence = 1 - (1 - plan.confidence) / (INSTRUMENTS * LOOKS)
+    first_look = next((n for n in range(8, RELEASES) if _cap(n, plan.delta, confidence) > plan.target + MARGIN), None)
+    small = [pair for pair in pairs if pair.facts.private_records <= FEW] or pairs[:1]  # others cost too much a run
+    tried = {pair.name: _releases(bench, pair, range(TRIED)) for pair in small}
+    whole = [pair for pair in small if min(map(len, tried[pair.name])) >= 4]
+    if not whole:
+        return None
+    pair = max(whole, key=lambda pair: _rank(best_score(*tried[pair.name])))
+    later = _releases(bench, pair, range(TRIED, PILOT))
+    pilot = [[*tried[pair.name][side], *later[side]] for side in (0, 1)]
+    score = best_score(*pilot)
+    cut = [score(runs) for runs in _releases(bench, pair, range(PILOT, PILOT + CUT))]
+    if not all(map(len, cut)):
+        return None
+    threshold = best_threshold(cut[1], cut[0], plan.delta, confidence)
+    counts = np.zeros((2, 2), dtype=np.int64)  # by set: runs above the threshold, all runs
+    for side, values in _counted(bench, pair, score):
+        counts[side] += int(values >= threshold), 1
+        looks = counts[:, 1].min() == counts[side, 1] == first_look
+        if looks and _bound(counts, plan.delta, confidence).epsilon > plan.target:
+            break
+    if not counts[:, 1].all():
+        return None
+    last = _bound(counts, plan.delta, confidence)
+    (above, firsts), (hits, seconds) = counts.tolist()
+    errors = (above, firsts, seconds - hits, seconds)
+    by_curve = many_run_by_curve(plan.events, *errors, plan.delta, confidence)
+    return PairBound(
+        instrument=Instrument.RELEASE, pair=pair.name, seen=score.channel, tests=INSTRUMENTS * LOOKS,
+        runs=(firsts, seconds), epsilon=last.epsilon,
+        cap=last.cap, curve=None if by_curve is None else by_curve.epsilon,
+        curve_of="" if by_curve is None else by_curve.family, errors=errors,
+        power=_power(bench, pair) if plan.power and last.epsilon <= plan.target else None,
+    )  # fmt: skip
+
+
+def _rank(score: Score) -> tuple[float, float]:
+    return score.quality, score.distance
+
+
+def _cap(runs: int, delta: float, confidence: float) -> float:
+    return many_run_epsilon(0, runs, 0, runs, delta, confidence).cap
+
+
+def _bound(counts: NDArray[np.int64], delta: float, confidence: float) -> ManyRunBound:
+    (above, firsts), (hits, seconds) = counts.tolist()
+    return many_run_epsilon(above, firsts, seconds - hits, seconds, delta, confidence)
+
+
+def _power(bench: _Bench, pair: WorstPair) -> float | None:
+    """Return the bound that runs without noise give, by a score of their own; None where the time is up."""
+    bench.until = max(bench.until, time.monotonic() + 60 * bench.plan.minutes * POWER_SHARE)
+    learn, count = SILENT
+    runs = _releases(bench, pair, range(learn + count), silent=True)
+    if min(map(len, runs)) < learn + 2:
+        return None
+    score = best_score(*(side[:learn] for side in runs))
+    values = [score(side[learn:]) for side in runs]
+    counts = np.array([[int((side >= 0).sum()), len(side)] for side in values])
+    return _bound(counts, bench.plan.delta, 1 - (1 - bench.plan.confidence) / (INSTRUMENTS * LOOKS)).epsilon
+
+
+def _releases(
+    bench: _Bench, pair: WorstPair, seeds: range, *, silent: bool = False
+) -> tuple[list[Channels], list[Channels]]:
+    """Return what runs on the first and on the second set release, those of `seeds` that there is time for."""
+    calls = [(seed, side) for seed in seeds for side in (0, 1)]
+    found = {calls[position]: channels for position, channels in _run(bench, pair, calls, silent=silent)}
+    return tuple([found[seed, side] for seed in seeds if (seed, side) in found] for side in (0, 1))  # type: ignore[return-value]
+
+
+def _counted(bench: _Bench, pair: WorstPair, score: Score) -> Iterator[tuple[int, float]]:
+    """Yield the set and the score of each counted run, alternating, until the time is up."""
+    calls = [(FIRST_COUNTED + number, side) for number in range(RELEASES) for side in (0, 1)]
+    for position, channels in _run(bench, pair, calls):
+        yield calls[position][1], float(score([channels])[0])
+
+
+def _run(
+    bench: _Bench, pair: WorstPair, calls: Sequence[tuple[int, int]], *, silent: bool = False
+) -> Iterator[tuple[int, Channels]]:
+    """Yield the position in `calls` (seed, side) and the release of each run there is time for."""
+    runs, depends = Runs(bench.place, pair), {"pair": bench.depends(pair), "silent": silent}
+    jobs = [
+        ({**depends, "seed": seed, "side": side}, partial(release, runs, side, seed, silent=silent))
+        for seed, side in calls
+    ]
+    return bench.each("release", "runs" + " without noise" * silent, jobs, lambda channels: channels)

@@ -1,0 +1,195 @@
+"""Runs of a method on a worst-case pair, many in processes: releases with the mechanisms' noise, and transcripts."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from bench.core.errors import BenchError, no_exit
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Released
+from bench.evaluation.audit.lockstep import Transcript, in_lockstep
+from bench.evaluation.audit.pairs import WorstPair
+from bench.evaluation.audit.release_score import Channels, as_channels, channels_of, of_parts
+from bench.evaluation.check.check_runs import MethodPlace, fresh_processes
+from bench.interface.method import Method
+from bench.privacy.auditing.transcript_loss import exact_epsilon
+from bench.privacy.mechanisms.ledger import Ledger
+from bench.privacy.mechanisms.noise import Noise, SeededNoise, Silence, ZeroNoise
+from bench.storage.cache import Cache, digest_of
+from bench.training.context import Context
+from bench.training.divergence import CollapsedError
+
+if TYPE_CHECKING:
+    import torch
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """What the runs on one pair have in common."""
+
+    method: MethodPlace | type[Method]
+    pair: WorstPair
+
+    def loaded(self) -> tuple[type[Method], WorstPair]:
+        """Return the class, imported in this process, and the pair."""
+        return self.method.load() if isinstance(self.method, MethodPlace) else self.method, self.pair
+
+
+def release(runs: Runs, side: int, seed: int, *, silent: bool = False) -> Channels:
+    """Return what a run on the first (0) or second (1) set releases, with public randomness of `seed` and fresh noise.
+
+    `silent` runs have no noise.
+    """
+    method, pair = runs.loaded()
+    noise = (Silence if silent else SeededNoise)(np.random.default_rng(secrets.randbits(256)))
+    try:
+        released = _trained(method, pair, side, seed, {}, _ledger(method, noise))
+    except CollapsedError as error:  # a failed row shows its images
+        shown = {"synthetic_images": error.images.detach().cpu(), "synthetic_labels": error.labels.detach().cpu()}
+        return {**as_channels(of_parts(shown, pair.facts.classes)), "failure": np.ones(1, np.float32)}
+    except BenchError:  # some answers are none that a student learns from: an attacker sees that too
+        return {"failure": np.ones(1, np.float32)}
+    return {**channels_of(released, _probes(pair)), "failure": np.zeros(1, np.float32)}
+
+
+def transcript(runs: Runs, swapped: bool, tilt: float, delta: float) -> Transcript:
+    """Return the transcript of runs on both sets in lockstep; with `swapped` the losses are those of the second set.
+
+    All have the same public randomness, and share what they cache in this process, such as teachers.
+    """
+    method, pair = runs.loaded()
+    sides = (1, 0) if swapped else (0, 1)
+    ledgers = tuple(_ledger(method, ZeroNoise(exact=False)) for _ in sides)
+    generator = np.random.default_rng(secrets.randbits(256))
+    works = tuple(partial(_trained, method, pair, side, 0, _CACHES) for side in sides)
+    found, first, second = in_lockstep((works[0], works[1]), (ledgers[0], ledgers[1]), generator, tilt)
+    if first is not None and second is not None:
+        found.difference = _first_difference(first, second, _probes(pair))
+    if found.comparisons is not None:  # they stay in this process
+        epsilons = [exact_epsilon([comparison], delta) for comparison in found.comparisons]
+        found.exact = None if None in epsilons else (epsilons[0], epsilons[1])  # type: ignore[assignment]
+        found.comparisons = None
+    return found
+
+
+def _ledger(method: type[Method], noise: Noise) -> Ledger:
+    return Ledger(method.unit, method.adjacency, noise)
+
+
+_CACHES: dict[str, Cache] = {}
+"""Caches in this process's memory, by pair, set and seed; only the last pair's are kept."""
+
+
+def _cache(caches: dict[str, Cache], pair: WorstPair, side: int, seed: int) -> Cache:
+    name = f"{pair.name}, {digest_of(pair.config)}, {seed}"
+    for other in [other for other in caches if not other.startswith(name)]:
+        del caches[other]
+    return caches.setdefault(f"{name}, {side}", Cache(None, {"dataset": pair.facts.dataset, "split": str(pair.facts)}))
+
+
+def _trained(
+    method: type[Method], pair: WorstPair, side: int, seed: int, caches: dict[str, Cache], ledger: Ledger
+) -> Released:
+    import torch
+
+    given = (pair.first, pair.second)[side]
+    private = dataclasses.replace(given, images=given.images.clone(), labels=given.labels.clone())
+    streams = Streams(seed)
+    streams.seed_globals()
+    context = Context(torch.device("cpu"), streams, _cache(caches, pair, side, seed), Progress())
+    with no_exit(method.name):
+        return method().train_student(method.Config(**pair.config), private, pair.material.public, ledger, context)
+
+
+def _probes(pair: WorstPair) -> torch.Tensor:
+    """Return the images on which students are compared: the unit's own, black, white, public and test images."""
+    import torch
+
+    from bench.core.transforms import as_float
+
+    own = [(pair.first if len(pair.first) >= len(pair.second) else pair.second).images[:1], pair.second.images[:1]]
+    black = torch.zeros_like(own[0])
+    images = torch.cat([*own, black, black + 255, pair.material.public.images[:4], pair.material.test_images[:4]])
+    return as_float(images)
+
+
+def _first_difference(first: Released, second: Released, probes: torch.Tensor) -> str:
+    """Return the first part of two releases that is not equal to the byte, empty where all are."""
+    import torch
+
+    from bench.evaluation.check.check_runs import released_parts
+
+    for (name, value), (other, other_value) in zip(released_parts(first), released_parts(second), strict=False):
+        if name != other or value != other_value:
+            return f"{name} differs though every answer of the ledger is the same"
+    with torch.no_grad():  # a student in memory may hold more than its weights
+        if not torch.equal(*(one.student.eval()(probes).nan_to_num() for one in (first, second))):
+            return "what the student answers differs though its weights and every answer of the ledger are the same"
+    return ""
+
+
+class Crew:
+    """Processes that train; in this process where another cannot import the method."""
+
+    def __init__(self, workers: int, *, apart: bool) -> None:
+        self.workers = workers
+        self._pool: ProcessPoolExecutor | None = None
+        if apart:
+            self._pool = ProcessPoolExecutor(workers, fresh_processes(), initializer=_start)
+
+    def each(self, calls: Sequence[Callable[[], R]], more: Callable[[], bool]) -> Iterator[tuple[int, R]]:
+        """Yield (position, result) of `calls` as they end; no new one starts once ``more()`` is False."""
+        if self._pool is None:
+            for position, call in enumerate(calls):
+                if not more():
+                    return
+                yield position, call()
+            return
+        waiting = list(enumerate(calls))[::-1]
+        running: dict[Future[R], int] = {}
+        while waiting or running:
+            while waiting and len(running) < 2 * self.workers and more():
+                position, call = waiting.pop()
+                running[self._pool.submit(call)] = position
+            if not running:
+                return
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                try:
+                    yield running.pop(done), done.result()
+                except BrokenProcessPool as error:
+                    raise BenchError("a process that trains died: it ran out of memory or was killed.") from error
+
+    def close(self) -> None:
+        """End the processes without waiting for work in progress."""
+        if self._pool is None:
+            return
+        processes = list((self._pool._processes or {}).values())
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
+        # A process that died in the middle of a result, or of a call, leaves a thread of this one waiting at the other
+        # end of the pipe, for as long as somebody holds the end of the dead.
+        for end in (self._pool._result_queue._writer, self._pool._call_queue._reader):  # type: ignore[attr-defined]
+            end.close()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start() -> None:
+    from bench.experiments.device import prepare_device
+    from bench.training.processes import start_worker
+
+    prepare_device("cpu", 1)
+    start_worker()

@@ -1,0 +1,215 @@
+"""Worst-case pairs: tiny adjacent private sets on which one unit decides as much as it can, and settings for them.
+
+Everything that a row's cost depends on stays as in the row: the mechanisms' noise, their numbers of queries, steps and
+records in a batch. Nets, images and trainings are smaller; records of an audit name these differences.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bench.core.errors import BenchError
+from bench.core.rows import Change
+from bench.core.types import Adjacency, Facts, PrivacyUnit, PrivateData
+from bench.data.splits import Materialised
+from bench.data.text import is_text
+from bench.evaluation.check.check_data import generated
+from bench.interface.method import Method
+
+SIDE = 8  # pixels of the images
+PUBLIC = 64  # least number of public images
+HANDFUL = 4  # records beside an absent one
+NET = "softmax_regression"
+KEPT = ("teachers", "clients", "k", "random_share", "teacher_lr", "student_lr")
+"""Settings that decide how much one record moves, though no cost depends on them."""
+ENOUGH = {
+    "teacher_epochs": 60.0, "student_steps": 60, "student_epochs": 4, "generator_steps": 200,
+    "baseline_steps": 60,
+}  # fmt: skip
+"""Steps, and passes over a handful of records, after which small nets follow them."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorstPair:
+    """Two adjacent private sets, and the settings with which a method is trained on both.
+
+    `facts` and the public data are the same for both. They differ in the first record; it is absent from `second` where
+    the adjacency is add-remove.
+    """
+
+    name: str
+    config: dict[str, Any]
+    facts: Facts
+    first: PrivateData
+    second: PrivateData
+    material: Materialised
+    reduced: tuple[Change, ...]
+
+
+def worst_pairs(method: type[Method], config: Any, facts: Facts, delta: float) -> list[WorstPair]:
+    """Return the pairs to try for a method, `config` calibrated for a row with these `facts`.
+
+    Raises :class:`BenchError` where no smaller setting costs the same.
+    """
+    found = [_built(method, config, facts, delta, layout) for layout in _layouts(method, config, facts)]
+    return [*found, *_own(method, config, facts, delta)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The sets of a pair: `records` of them, the unit's image and label on each side, or None where it is absent."""
+
+    name: str
+    records: int
+    labels: tuple[int, int | None]
+    saturated: tuple[bool, bool] = (False, False)
+    lead: int | None = None
+    """The votes between the first two classes, one record each; None: all other records are of the first class."""
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def _layouts(method: type[Method], config: Any, facts: Facts) -> Iterator[_Layout]:
+    fields = {field.name for field in dataclasses.fields(config)}
+    if method.adjacency is Adjacency.ADD_REMOVE:
+        # The public number of records stays: all but a few are absent.
+        yield _Layout("a mislabelled bright record present or absent", HANDFUL, (1, None), (True, True))
+        return
+    ensemble = "teachers" in fields
+    alone = {"teachers": 1} if ensemble else {}
+    records = getattr(config, "clients", 1)
+    whose = "one client's record" if records > 1 else "a single record"
+    yield _Layout(f"{whose}, its label flips", records, (0, 1), settings=alone)
+    if method.unit is not PrivacyUnit.LABEL:
+        yield _Layout(f"{whose}, blank or saturated", records, (0, 0), (False, True), settings=alone)
+        yield _Layout(f"{whose}, another image and label", records, (0, 1), (False, True), settings=alone)
+    if ensemble:
+        # Where noise on two counts is wide, a clear winner may tell more of a vote than a tie does.
+        noise = next((getattr(config, name) for name in ("sigma2", "sigma", "noise_scale") if name in fields), 0.0)
+        if "gamma" in fields:
+            noise = 1 / config.gamma
+        for lead in sorted({min(config.teachers, round(times * noise)) // 2 * 2 for times in (0.0, 0.5, 1.0)}):
+            votes = f"a lead of {lead} votes" if lead else "the vote tied"
+            yield _Layout(f"one record per teacher, {votes}, one label flips", config.teachers, (0, 1), lead=lead)
+
+
+def _built(method: type[Method], config: Any, facts: Facts, delta: float, layout: _Layout) -> WorstPair:
+    import torch
+
+    channels = facts.shape[0]
+    shape = facts.shape if is_text(facts.shape) else (channels, SIDE, SIDE)
+    queries = max([PUBLIC, *(getattr(config, name, 0) for name in ("queries", "synthetic_queries"))])
+    small = dataclasses.replace(
+        facts, private_records=layout.records, public_records=min(facts.public_records, queries), test_records=20,
+        shape=shape, public_benchmark=True,
+    )  # fmt: skip
+    material = generated(small, labelled=True)
+    if method.adjacency is Adjacency.ADD_REMOVE:
+        small = dataclasses.replace(small, private_records=facts.private_records)
+    smaller = _smaller(method, dataclasses.replace(config, **layout.settings), small, delta)
+    _same_cost(method, (config, facts), (smaller, small), delta)
+    dark = torch.zeros(small.shape, dtype=torch.uint8)
+
+    def records(side: int) -> PrivateData:
+        count = layout.records
+        images = dark.repeat(count, *[1] * len(shape))
+        labels = torch.zeros(count, dtype=torch.int64)
+        if layout.lead is not None:
+            labels[(count + layout.lead) // 2 :] = 1
+        label = layout.labels[side]
+        if label is None:
+            return PrivateData(images[1:], labels[1:], small)
+        labels[0] = label
+        if layout.saturated[side]:
+            images[0] = 255
+        return PrivateData(images, labels, small)
+
+    changes = (*_changes(config, smaller), *_data_changes(facts, small, layout.records))
+    return WorstPair(layout.name, _values(smaller), small, records(0), records(1), _blank(material), changes)
+
+
+def _blank(material: Materialised) -> Materialised:
+    """Return `material` with public images near the dark private ones, so that all teachers agree about them."""
+    public = dataclasses.replace(material.public, images=material.public.images // 8)
+    return dataclasses.replace(material, public=public)
+
+
+def _own(method: type[Method], config: Any, facts: Facts, delta: float) -> Iterator[WorstPair]:
+    for name, first, second in method.worst_pairs(config, facts):
+        small = first.facts
+        few = {"teachers": len(first)} if getattr(config, "teachers", 0) > len(first) else {}  # each needs a record
+        smaller = _smaller(method, dataclasses.replace(config, **few), small, delta)
+        _same_cost(method, (config, facts), (smaller, small), delta)
+        changes = (*_changes(config, smaller), *_data_changes(facts, small, len(first)))
+        yield WorstPair(name, _values(smaller), small, first, second, generated(small, labelled=True), changes)
+
+
+def _smaller(method: type[Method], config: Any, facts: Facts, delta: float) -> Any:
+    """Return `config` with every setting of ``tiny`` that changes no cost."""
+    changes = {
+        name: ENOUGH.get(name, value)
+        for name, value in method.presets(facts).get("tiny", {}).items()
+        if name not in KEPT
+    }
+    fields = {field.name for field in dataclasses.fields(config)}
+    nets = [name for name in ("teacher", "student") if name in fields and not is_text(facts.shape)]
+    changes |= {name: NET for name in nets if not _on_fixed_map(getattr(config, name), facts)}
+    if "synthetic" in changes:
+        changes["synthetic"] = max(changes["synthetic"], getattr(config, "queries", 0))
+    made = config
+    for name, value in changes.items():
+        tried = dataclasses.replace(made, **{name: value})
+        if value != getattr(made, name) and _cost(method, tried, facts, delta) == _cost(method, made, facts, delta):
+            made = tried
+    return made
+
+
+def _on_fixed_map(net: str, facts: Facts) -> bool:
+    """Return whether `net` is a small head on features that its method computes itself."""
+    import torch
+
+    from bench.models.build import build
+    from bench.models.feature_net import OnFixedMap
+
+    with torch.random.fork_rng([]):
+        return isinstance(build(net, facts.classes, facts.shape[0], facts.shape[1:]), OnFixedMap)
+
+
+def _cost(method: type[Method], config: Any, facts: Facts, delta: float) -> tuple[float, str]:
+    events = [event.as_dict() for event in method.charges(config, facts) or ()]
+    for event in events:
+        if event["unit"] == PrivacyUnit.LABEL.value:
+            event.pop("answers", None)  # labels of other records
+    return method.claimed(config, facts, delta).epsilon, str(events)
+
+
+def _same_cost(method: type[Method], row: tuple[Any, Facts], pair: tuple[Any, Facts], delta: float) -> None:
+    before, after = _cost(method, *row, delta), _cost(method, *pair, delta)
+    if not math.isclose(before[0], after[0], rel_tol=1e-9) or before[1] != after[1]:
+        raise BenchError(
+            f"{method.name} on {pair[1].private_records} records does not cost what the row costs: claimed "
+            f"{after[0]:.6g} against {before[0]:.6g}; {after[1]} against {before[1]}. Offer a pair by worst_pairs."
+        )
+
+
+def _values(config: Any) -> dict[str, Any]:
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+
+
+def _changes(before: Any, after: Any) -> list[Change]:
+    return [
+        Change.of(field.name, getattr(before, field.name), getattr(after, field.name))
+        for field in dataclasses.fields(before)
+        if getattr(before, field.name) != getattr(after, field.name)
+    ]
+
+
+def _data_changes(before: Facts, after: Facts, records: int) -> list[Change]:
+    changes = [
+        ("records", before.private_records, records), ("public_records", before.public_records, after.public_records),
+        ("shape", before.shape, after.shape),
+    ]  # fmt: skip
+    return [Change.of(name, old, new) for name, old, new in changes if old != new]

@@ -1,0 +1,153 @@
+"""DP-SGD with one record's part in the open: the privacy loss of each step, given how all others are sampled."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench.core.errors import BenchError
+from bench.privacy.auditing.compared import Drawn
+from bench.privacy.auditing.sampled_loss import sampled_shift
+from bench.privacy.auditing.transcript_loss import PublicDifference
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun, LedgerOptimizer, train
+from bench.privacy.dpsgd.example_gradients import picked, weighted_sum, without
+from bench.privacy.mechanisms.loss_change import loss_change
+from bench.privacy.mechanisms.mechanisms import poisson_sample
+from bench.privacy.mechanisms.noise import SeededNoise
+
+
+class _Tapped(LedgerOptimizer):
+    """Keeps the record's clipped gradient out of the batch's sum, and draws what the sum shows of it.
+
+    The record is the first of every batch's first pass. Along its gradient the noise is replaced by `shift`'s draw.
+    """
+
+    shift: Callable[[float], tuple[float, float, float]]
+    loss = log_weight = 0.0
+    _gradient: torch.Tensor
+
+    def __init__(self, *parts: Any, **options: Any) -> None:
+        super().__init__(*parts, **options)
+        self.distances: list[float] = []
+
+    def clip_and_accumulate(self) -> None:
+        if not self._sums:
+            # As all are clipped; without the record's part the sum is that of the others.
+            samples, factors = self.clipping([picked(sample, [0]) for sample in self.grad_samples])
+            self._gradient = torch.cat(
+                [weighted_sum(sample, factor).reshape(-1) for sample, factor in zip(samples, factors, strict=True)]
+            )
+            for parameter in self.params:
+                parameter.grad_sample = without(parameter.grad_sample, torch.tensor([0], device=self._gradient.device))
+        super().clip_and_accumulate()
+
+    def draw(self) -> Any:
+        noise = torch.cat([torch.from_numpy(drawn).reshape(-1) for drawn in super().draw()]).double()
+        gradient = self._gradient.double()
+        norm = float(gradient.norm())
+        self.distances.append(norm / (self.noise_multiplier * self.max_grad_norm))
+        seen, loss, log_weight = self.shift(self.distances[-1])
+        self.loss, self.log_weight = self.loss + loss, self.log_weight + log_weight
+        if norm > 0:
+            along = gradient / norm
+            noise += (seen - noise @ along) * along
+        pieces = torch.split(noise, [parameter.numel() for parameter in self.params])
+        return (piece.view_as(parameter).float().numpy() for piece, parameter in zip(pieces, self.params, strict=True))
+
+
+class _AlwaysFirst(np.random.Generator):
+    """Samples the first record into every batch; all other draws are those of a plain generator."""
+
+    def random(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
+        drawn = super().random(size)
+        drawn[0] = 0.0
+        return drawn
+
+
+@dataclass(frozen=True, slots=True)
+class TappedTraining:
+    """The loss of all noisy sums of a training, ln of their weight, and what the loss depends on.
+
+    `distances` are the norms of the record's clipped gradients in deviations of the noise, one a step; `present` says
+    whether the loss is that of the set with the record.
+    """
+
+    loss: float
+    log_weight: float
+    rate: float
+    distances: list[float]
+    present: bool
+
+
+def _changed(fewer: Mapping[str, Any], more: Mapping[str, Any]) -> bool:
+    """Return whether an image of `fewer` is not among those of `more`."""
+    one, other = (given["images"].flatten(1).float() for given in (fewer, more))
+    return any(bool((torch.cdist(rows, other).amin(1) > 1e-3).any()) for rows in torch.split(one, 1000))
+
+
+def _more_and_fewer(
+    first: Mapping[str, Any], second: Mapping[str, Any]
+) -> tuple[bool, Mapping[str, Any], Mapping[str, Any]]:
+    """Return whether `first` has a record more, the arguments with it and those without; it is their first."""
+    present = len(first["images"]) > len(second["images"])
+    more, fewer = (first, second) if present else (second, first)
+    # Features of the same image differ by rounding between batches.
+    if len(more["images"]) != len(fewer["images"]) + 1 or not all(
+        torch.allclose(more[name][1:], fewer[name], rtol=1e-5, atol=1e-5) for name in ("images", "labels")
+    ):
+        if len(more["images"]) > len(fewer["images"]) and _changed(fewer, more):
+            raise PublicDifference("DP-SGD trains on records that change where another record is present or absent")
+        raise BenchError("DP-SGD is audited on sets that differ in a first record, present or absent.")
+    return present, more, fewer
+
+
+def tapped_loss_change(
+    first: Mapping[str, Any], second: Mapping[str, Any], generator: np.random.Generator, tilt: float
+) -> Drawn:
+    """Draw the answer of the ledger's ``sampled_loss_change`` on two sets, as :func:`tapped_dp_sgd` does its own."""
+    present, more, _ = _more_and_fewer(first, second)
+    bound, rate = more["bound"], more["sampling_rate"]
+    sampled = poisson_sample((len(more["labels"]),), rate, SeededNoise(generator))
+
+    def change(included: bool) -> float:
+        sampled[0] = included
+        rows = torch.from_numpy(np.flatnonzero(sampled))
+        return loss_change(more["before"], more["after"], more["images"][rows], more["labels"][rows], bound)
+
+    without, deviation = change(False), 2 * bound * more["noise_multiplier"]
+    moved = (change(True) - without) / deviation
+    seen, loss, log_weight = sampled_shift(rate, abs(moved), generator, tilt, present)
+    return Drawn(np.array([without + math.copysign(deviation, moved) * seen]), loss, log_weight)
+
+
+def tapped_dp_sgd(
+    first: Mapping[str, Any], second: Mapping[str, Any], generator: np.random.Generator, tilt: float
+) -> TappedTraining:
+    """Train both models by one DP-SGD whose answers come from the law on the first set, tilted by `tilt`.
+
+    `first` and `second` are the arguments of the ledger's ``dp_sgd`` on two sets, of which one has a first record more.
+    Raises :class:`BenchError` on other sets.
+    """
+    present, more, fewer = _more_and_fewer(first, second)
+    run: DPSGDRun = dataclasses.replace(more["run"], checkpoint=None, stage=None)
+    rate = run.expected_batch_size / run.records
+    made: list[_Tapped] = []
+
+    def make_optimizer(*parts: Any, **options: Any) -> _Tapped:
+        made.append(_Tapped(*parts, **options))
+        made[0].shift = lambda distance: sampled_shift(rate, distance, generator, tilt, present)
+        return made[0]
+
+    randomness = _AlwaysFirst(np.random.PCG64(generator.integers(2**63)))
+    train(more["model"], more["images"], more["labels"], run, randomness=randomness, make_optimizer=make_optimizer)
+    fewer["model"].load_state_dict(more["model"].state_dict())
+    # What follows noisy gradients beside the model, such as a generator, is in the optimiser's state.
+    other = fewer["run"].optimizer(fewer["model"].parameters())
+    other.load_state_dict(made[0].original_optimizer.state_dict())
+    return TappedTraining(made[0].loss, made[0].log_weight, rate, made[0].distances, present)

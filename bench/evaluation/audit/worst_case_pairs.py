@@ -1,0 +1,264 @@
+"""Worst adjacent inputs of each mechanism, and draws of the real mechanism on both; see `mechanism_audit`.
+
+Each draw is one number: a label, or an attacker's statistic of a vector. An event with several runs is audited as one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.core.types import Adjacency
+from bench.privacy.events.base_event import Event
+from bench.privacy.events.conversions import exact_gaussian_epsilon, gaussian_delta
+from bench.privacy.events.events import (
+    ConfidentGNMax,
+    Gaussian,
+    GNMax,
+    Laplace,
+    LNMax,
+    PriorRandomizedResponse,
+    RandomizedResponse,
+    SampledGaussian,
+    SampledGNMax,
+    TopKRandomizedResponse,
+)
+from bench.privacy.mechanisms import mechanisms
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bench.privacy.mechanisms.noise import Noise
+
+Draw = Callable[[int, bool, "Noise"], "NDArray[Any]"]
+_ONE_ENTRY = "the difference of two entries, one of 0 or of the sensitivity"
+"""The difference reveals noise that entries share."""
+GAUSSIAN_DELTA = 0.01  # Largest delta of an audit of Gaussian noise: smaller ones need more draws.
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two adjacent inputs: ``draw(draws, second, noise)`` returns the outputs (draws,) on the first or the second."""
+
+    inputs: str
+    draw: Draw
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A separately audited part of a mechanism: its input pairs, the event of one run, and the default `delta`."""
+
+    name: str
+    event: Event
+    pairs: tuple[Pair, ...]
+    delta: float
+
+
+def once(event: Event) -> Event:
+    """Return `event` for a single run on a single query or label."""
+    fields = {"queries": 1, "count": 1, "answers": 1, "steps": 1}
+    changes = {name: value for name, value in fields.items() if hasattr(event, name)}
+    if isinstance(event, ConfidentGNMax):
+        changes["max_answers"] = min(event.max_answers, 1)
+    return replace(event, **changes) if changes else event  # type: ignore[type-var]
+
+
+def parts_of(event: Event) -> tuple[Part, ...]:
+    """Return the parts of one run of `event`; empty for an event without a function here."""
+    single = once(event)
+    builder = _BUILDERS.get(type(single))
+    return () if builder is None else builder(single)
+
+
+def _lnmax(event: LNMax) -> tuple[Part, ...]:
+    # One moved vote changes the loser's probability by up to e^(2 gamma), most at large gaps, where it is rare.
+    gaps = sorted({round(scale / event.gamma) for scale in (0, 0.5, 1, 2, 3, 4)})
+    draw = partial(_votes, lambda votes, noise: mechanisms.lnmax(votes, event.gamma, noise))
+    return (Part("votes", event, _vote_pairs(gaps, draw), 0.0),)
+
+
+def _gnmax(event: GNMax) -> tuple[Part, ...]:
+    draw = partial(_votes, lambda votes, noise: mechanisms.gnmax(votes, event.sigma, noise))
+    mu = math.sqrt(2) / event.sigma
+    return (Part("votes", event, _vote_pairs(_gaps(mu, event.sigma), draw), gaussian_audit_delta(mu)),)
+
+
+def _confident(event: ConfidentGNMax) -> tuple[Part, ...]:
+    mu = 1 / event.sigma1
+    # Far enough above the threshold for every query to be answered.
+    high = math.ceil(max(event.threshold, 0.0) + 40 * event.sigma1)
+
+    def answers(votes: NDArray[np.float64], noise: Noise) -> NDArray[np.int64]:
+        # Each row is a run of its own: no row uses up another's answer.
+        return mechanisms.confident_gnmax(votes, event.threshold, event.sigma1, event.sigma2, len(votes), noise)
+
+    def asked(top: float, draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
+        return np.where(answers(_first_entry(draws, top - second), noise) == mechanisms.UNANSWERED, 0, 1)
+
+    # Counts are at least 0: a threshold below 0 leaks what it leaks at 1 vote.
+    near = {round(event.threshold + sign * cut * event.sigma1) for cut in _cuts(mu) for sign in (-1, 1)}
+    tops = sorted({max(top, 1) for top in near})
+    pairs = [Pair(f"a top count of {t} or {t - 1}", partial(asked, float(t))) for t in tops]
+    found = [Part("threshold", replace(event, max_answers=0), tuple(pairs), gaussian_audit_delta(mu))]
+    if event.max_answers:
+        mu = math.sqrt(2) / event.sigma2
+        draw = partial(_votes, lambda votes, noise: answers(votes + high, noise))
+        pairs_of_votes = _vote_pairs(_gaps(mu, event.sigma2), draw)
+        answer = GNMax(event.sigma2, 1, event.exact, unit=event.unit, adjacency=event.adjacency)
+        found.append(Part("answer", answer, pairs_of_votes, gaussian_audit_delta(mu)))
+    return tuple(found)
+
+
+def _vector(event: Gaussian) -> tuple[Part, ...]:
+    # Four entries of 1/2 have L2 norm 1 and fit the secure grid; the shift moves only their sum over 2.
+    def release(draws: int, second: bool, noise: Noise) -> NDArray[np.float64]:
+        values = np.full((draws, 4), 0.5 * second)
+        released = mechanisms.gaussian(values, 1.0, event.noise_multiplier, noise)
+        return np.asarray(released.sum(axis=1) / 2)
+
+    mu = 1 / event.noise_multiplier
+    difference = partial(_difference, mechanisms.gaussian, event.noise_multiplier)
+    pairs = Pair("four entries of 0 or of half the sensitivity", release), Pair(_ONE_ENTRY, difference)
+    return (Part("vector", event, pairs, gaussian_audit_delta(mu)),)
+
+
+def _first_entry(draws: int, value: float) -> NDArray[np.float64]:
+    return np.tile([value, 0.0], (draws, 1))
+
+
+def _difference(
+    mechanism: Callable[..., NDArray[np.float64]], multiplier: float, draws: int, second: bool, noise: Noise
+) -> NDArray[np.float64]:
+    released = mechanism(_first_entry(draws, second), 1.0, multiplier, noise)
+    return released[:, 0] - released[:, 1]
+
+
+def _laplace(event: Laplace) -> tuple[Part, ...]:
+    def one_entry(draws: int, second: bool, noise: Noise) -> NDArray[np.float64]:
+        return mechanisms.laplace(_first_entry(draws, second), 1.0, event.noise_multiplier, noise)[:, 0]
+
+    difference = partial(_difference, mechanisms.laplace, event.noise_multiplier)
+    pairs = Pair("one entry of 0 or of the sensitivity", one_entry), Pair(_ONE_ENTRY, difference)
+    return (Part("vector", event, pairs, 0.0),)
+
+
+def _sampled_votes(event: SampledGNMax) -> tuple[Part, ...]:
+    # At rate 1 the gap that tells most about a sampled vote; fewer samples hold the vote, so larger gaps tell more.
+    mu = math.sqrt(2) / event.sigma
+    gaps = sorted({max(1, round(cut * math.sqrt(2) * event.sigma)) for cut in (*_cuts(mu), 1.5 * mu, 2 * mu)})
+
+    def draw(gap: int, draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
+        # Enough near records of class 0 for a sample to hold `gap` of them; nearer still, on one side, one of class 1.
+        crowd = math.ceil((gap + 4 * math.sqrt(gap) + 6) / event.sampling_rate) if event.sampling_rate < 1 else gap
+        labels = np.append(np.zeros(crowd, dtype=np.int64), 1)
+        distances = np.append(np.ones(crowd), 0.0)
+        shown = crowd + 1 if second else crowd
+        one = np.broadcast_to(distances[:shown], (draws, shown))
+        rate, sigma = event.sampling_rate, event.sigma
+        return mechanisms.sampled_gnmax(one, labels[:shown], 2, gap, rate, sigma, noise)
+
+    pairs = tuple(
+        Pair(f"{gap} neighbours of one class, one displaced by another class", partial(draw, gap)) for gap in gaps
+    )
+    return (Part("votes", event, pairs, sampled_audit_delta(event)),)
+
+
+def _sampled_sum(event: SampledGaussian) -> tuple[Part, ...]:
+    # Four entries of 1/2 have L2 norm 1.
+    other = -0.5 if event.adjacency is Adjacency.REPLACE else 0.0
+
+    def draw(draws: int, second: bool, noise: Noise) -> NDArray[np.float64]:
+        values = np.full((draws, 1, 4), 0.5 if second else other)
+        rate, multiplier = event.sampling_rate, event.noise_multiplier
+        return np.asarray(mechanisms.sampled_gaussian(values, 1.0, rate, multiplier, noise).sum(axis=1) / 2)
+
+    return (
+        Part(
+            "sum",
+            event,
+            (Pair("no record or the opposite one, and one of the largest norm", draw),),
+            sampled_audit_delta(event),
+        ),
+    )
+
+
+def _response(event: RandomizedResponse) -> tuple[Part, ...]:
+    def answer(draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
+        labels = np.full(draws, event.classes - 1 if second else 0, dtype=np.int64)
+        return mechanisms.randomized_response(labels, event.epsilon, event.classes, noise)
+
+    return (Part("label", event, (Pair("two labels", answer),), 0.0),)
+
+
+def _top_k(event: TopKRandomizedResponse) -> tuple[Part, ...]:
+    def answer(first: int, other: int, draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
+        labels = np.full(draws, other if second else first, dtype=np.int64)
+        candidates = np.broadcast_to(np.arange(event.k), (draws, event.k))
+        return mechanisms.top_k_randomized_response(labels, candidates, event.epsilon, event.classes, noise)
+
+    pairs = [Pair("two labels of the set", partial(answer, 0, event.k - 1))]
+    if event.classes > event.k:
+        pairs.append(Pair("a label of the set and one outside", partial(answer, 0, event.classes - 1)))
+    return (Part("label", event, tuple(pairs), 0.0),)
+
+
+def _likely(event: PriorRandomizedResponse) -> tuple[Part, ...]:
+    def answer(other: int, draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
+        labels = np.full(draws, other if second else 0, dtype=np.int64)
+        prior = np.broadcast_to(np.append([0.5, 0.5], np.zeros(event.classes - 2)), (draws, event.classes))
+        return mechanisms.prior_randomized_response(labels, prior, event.epsilon, noise)
+
+    pairs = [Pair("two likely labels", partial(answer, 1))]
+    if event.classes > 2:
+        pairs.append(Pair("a likely label and another", partial(answer, event.classes - 1)))
+    return (Part("label", event, tuple(pairs), 0.0),)
+
+
+_BUILDERS: dict[type[Event], Callable[[Any], tuple[Part, ...]]] = {
+    LNMax: _lnmax,
+    GNMax: _gnmax,
+    ConfidentGNMax: _confident,
+    Gaussian: _vector,
+    Laplace: _laplace,
+    SampledGNMax: _sampled_votes,
+    SampledGaussian: _sampled_sum,
+    RandomizedResponse: _response,
+    TopKRandomizedResponse: _top_k,
+    PriorRandomizedResponse: _likely,
+}
+
+
+def gaussian_audit_delta(mu: float) -> float:
+    """Return the audit's delta for noise that amounts to `mu`: small, with epsilon above 0."""
+    return min(GAUSSIAN_DELTA, gaussian_delta(mu, 0.0) / 2)
+
+
+def sampled_audit_delta(event: SampledGNMax | SampledGaussian) -> float:
+    """Return :func:`gaussian_audit_delta` of the noise on a sampled record, in the proportion of the samples."""
+    return event.sampling_rate * gaussian_audit_delta(1 / event.relative_noise)
+
+
+def _cuts(mu: float) -> tuple[float, ...]:
+    """Return thresholds on N(0, 1) against N(mu, 1): best for the right noise, for too little noise, and 0."""
+    return (exact_gaussian_epsilon(mu, gaussian_audit_delta(mu)) / mu + mu / 2, mu, 0.0)
+
+
+def _gaps(mu: float, sigma: float) -> list[int]:
+    # The gap of two noisy counts is normal with deviation sqrt(2) sigma.
+    return sorted({round(cut * math.sqrt(2) * sigma) for cut in _cuts(mu)})
+
+
+def _votes(mechanism: Callable[..., NDArray[np.int64]], gap: int, draws: int, second: bool, noise: Noise) -> Any:
+    """Return the winners of two classes whose counts are `gap` apart; the second input moves one vote to the loser."""
+    votes = np.empty((draws, 2))
+    votes[:, 0], votes[:, 1] = gap + 1 - second, 1 + second
+    return mechanism(votes, noise)
+
+
+def _vote_pairs(gaps: list[int], draw: Callable[..., Any]) -> tuple[Pair, ...]:
+    return tuple(Pair(f"a lead of {gap} votes or of {gap - 2}", partial(draw, gap)) for gap in gaps)

@@ -1,0 +1,1 @@
+"""`bench check`: nothing private leaves outside the ledger, and each stated sensitivity holds."""

@@ -1,0 +1,285 @@
+"""Runs of a method for the checks: recorded or replayed, in processes of their own, on sets made from the same data."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import importlib
+import json
+import multiprocessing
+import multiprocessing.util
+import secrets
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from bench.core.errors import BenchError, no_exit
+from bench.core.progress import Progress
+from bench.core.seeds import Streams, new_salt
+from bench.core.types import Facts, Released
+from bench.data.splits import Materialised
+from bench.evaluation.check.check_data import Few, Step, Variant, generated, lacks_one, renamed_source, variant_of
+from bench.evaluation.check.sensitivity import Given, violation, walk
+from bench.evaluation.check.shaped_kernels import ShapedKernels
+from bench.evaluation.check.tape import Call, Taping, hook, record, replay
+from bench.interface.method import Method
+from bench.interface.registry import import_file
+from bench.privacy.mechanisms.ledger import Ledger
+from bench.privacy.mechanisms.noise import SeededNoise, Silence
+from bench.storage.cache import Cache
+from bench.training.context import Context
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+
+NEIGHBOURS = 24
+LONGEST_FOLDER = 70  # characters of TMPDIR that leave room for a socket's name: its path has at most 104
+_choosing = threading.Lock()
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What the runs of one check have in common; `dataset` is a registered name, empty for a generated set."""
+
+    method: MethodPlace | type[Method]
+    config: dict[str, Any]
+    facts: Facts
+    seed: int
+    dataset: str = ""
+    labelled: bool = False
+    noisy: bool = False  # whether the mechanisms' noise is on
+    noise: int = field(default_factory=lambda: secrets.randbits(256))
+    """Seed of noise and samples, the same in all runs; nothing that a method is given leads to it."""
+    cell: str = field(default_factory=new_salt)  # the runs' token, which looks like that of any run
+
+    def material(self) -> Materialised:
+        """Return the data, read or generated anew: a method's writes must not reach the next run."""
+        if not self.dataset:
+            return generated(self.facts, self.seed, labelled=self.labelled)
+        from bench.experiments.data_source import DataSource
+
+        return DataSource(Progress()).material(self.dataset)
+
+
+@dataclass(frozen=True, slots=True)
+class MethodPlace:
+    """Where another process finds a method's class."""
+
+    module: str
+    file: str
+    name: str
+
+    @classmethod
+    def of(cls, method: type[Method]) -> MethodPlace | None:
+        """Return the place of `method`, None for a class made inside a function."""
+        file = getattr(sys.modules.get(method.__module__), "__file__", None)
+        if file is None or "<locals>" in method.__qualname__:
+            return None
+        return cls(method.__module__, str(Path(file).resolve()), method.__qualname__)
+
+    def load(self) -> type[Method]:
+        """Return the class, imported by its module's name or from its file."""
+        if self.module not in sys.modules:
+            try:
+                importlib.import_module(self.module)
+            except ImportError:
+                import_file(self.module, Path(self.file))
+        found: type[Method] = functools.reduce(getattr, self.name.split("."), sys.modules[self.module])  # type: ignore[assignment]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Everything that one run gave away, and what the checks measured of it."""
+
+    released: list[tuple[str, str]] = field(default_factory=list)
+    """Names and digests, in order: parts of the release, the student's outputs, the ledger's events, the notes."""
+    bypasses: list[str] = field(default_factory=list)
+    events: int = 0
+    watched: bool = False  # whether inputs of mechanisms were compared
+    calls: list[Call] = field(default_factory=list)
+    difference: str = ""  # where a replayed run left the tape, or why it failed
+    moved: str = ""  # the input that one record moved by more than its charge
+    predicted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    accuracy: float = 0.0
+
+
+def session(trial: Trial, variants: Sequence[Variant], tape: list[Call] | None, seconds: float = 0.0) -> list[Outcome]:
+    """Return the outcomes of runs on `variants`, one after the other in this process.
+
+    Without a tape the first run is recorded and its tape answers the others, which share its cache. With a tape as many
+    of up to :data:`NEIGHBOURS` neighbours follow as take `seconds`.
+    """
+    from bench.experiments.device import prepare_device
+
+    prepare_device("cpu", 1)
+    method = trial.method.load() if isinstance(trial.method, MethodPlace) else trial.method
+    outcomes: list[Outcome] = []
+    first = sum(isinstance(which, int) for which in variants)
+    more = range(first, NEIGHBOURS) if tape is not None else range(0)
+    with contextlib.ExitStack() as stack:
+        shared = None if tape is not None else stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
+        for number, which in enumerate([*variants, *more]):
+            folder = shared or stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
+            begin = time.monotonic()
+            outcomes.append(_run(trial, method, which, tape, Path(folder)))
+            took = time.monotonic() - begin
+            tape = outcomes[0].calls if tape is None else tape
+            if number + 1 >= len(variants):
+                seconds -= took if number >= len(variants) else 0.0
+                if seconds < took:
+                    break
+    return outcomes
+
+
+def walked(trial: Trial, tape: list[Call], patience: float) -> str:
+    """Return what a walk to the unrelated set finds wrong with the stated sensitivities, empty if nothing."""
+    from bench.experiments.device import prepare_device
+
+    prepare_device("cpu", 1)
+    method = trial.method.load() if isinstance(trial.method, MethodPlace) else trial.method
+
+    def given_at(changed: int) -> list[Given] | str:
+        with tempfile.TemporaryDirectory(prefix="runs-") as folder:
+            run = _run(trial, method, Step(changed), tape, Path(folder), keep=True)
+        return run.difference or [call.given for call in run.calls if call.given is not None]
+
+    return walk(given_at, trial.facts.private_records, method.adjacency, patience)
+
+
+def _run(
+    trial: Trial, method: type[Method], which: Variant, tape: list[Call] | None, folder: Path, *, keep: bool = False
+) -> Outcome:
+    """Return the outcome of one run; its calls are in it without a `tape`, or to `keep` them."""
+    import torch
+
+    from bench.training.features import student_logits
+
+    material = trial.material()
+    private = variant_of(material.private, which, method.unit, method.adjacency, trial.seed)
+    absent = None
+    if isinstance(which, Few) and which.neighbour and lacks_one(method.unit, method.adjacency):
+        absent = which.changed(len(material.private), trial.seed)
+    public = material.public
+    if which == "renamed":
+        public = renamed_source(public, trial.facts.classes, trial.seed) if tape is None else public
+    streams, notes = Streams(trial.seed), []  # type: ignore[var-annotated]
+    cache = Cache(folder / "cache", {"dataset": trial.facts.dataset, "split": str(trial.facts)})
+    context = Context(torch.device("cpu"), streams, cache, Progress(), note=notes.append, cell=trial.cell)
+    noise = SeededNoise if trial.noisy else Silence
+    ledger = Ledger(method.unit, method.adjacency, noise(np.random.default_rng(trial.noise)))
+    taping = record(ledger) if tape is None else replay(ledger, tape)
+    streams.seed_globals()
+    config = method.Config(**trial.config)
+    try:
+        with no_exit(method.name), contextlib.ExitStack() as stack:
+            if isinstance(which, Few):
+                kernels = stack.enter_context(ShapedKernels())
+                hook(ledger, lambda _, mechanism: kernels.around(mechanism))
+            released = method().train_student(config, private, public, ledger, context)
+    except Exception as error:
+        if tape is None:
+            raise
+        said = taping.difference or f"it fails on other private data with the same answers: {_line(error)}"
+        return Outcome(difference=said, moved=_moved(taping, tape, method, absent))
+    taping.finish()
+    logits = student_logits(released.student.eval(), material.test_images, context, "test")
+    # The record's accuracy is that of the student in memory, which may hold more than its weights.
+    seen = [*released_parts(released), ("the student's outputs on test images", _digest(logits))]
+    seen += [(f"event {number}", json.dumps(event.as_dict())) for number, event in enumerate(ledger.events, 1)]
+    seen += [(f"note {number}", note) for number, note in enumerate(notes, 1)]
+    outcome = Outcome(seen, ledger.bypasses, len(ledger.events), bool(taping.given), difference=taping.difference)
+    if tape is not None:
+        calls = taping.calls if keep else []
+        return dataclasses.replace(outcome, moved=_moved(taping, tape, method, absent), calls=calls)
+    predicted = logits.argmax(1).cpu()
+    accuracy = float((predicted == material.test_labels).double().mean())
+    return dataclasses.replace(outcome, calls=taping.calls, predicted=predicted.numpy(), accuracy=accuracy)
+
+
+def _moved(taping: Taping, tape: list[Call], method: type[Method], absent: int | None) -> str:
+    recorded = [call.given for call in tape if call.given is not None]
+    return violation(recorded, taping.given, method.adjacency, absent=absent)
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def released_parts(released: Released) -> list[tuple[str, str]]:
+    """Return names and digests of all parts of a release, in the order in which the method gave them."""
+    parts = [("student_name", released.student_name), ("student_options", json.dumps(released.student_options))]
+    parts += [(f"the student's {name}", _digest(tensor)) for name, tensor in released.student.state_dict().items()]
+    if released.generator is not None:
+        states = released.generator.state_dict()
+        parts += [(f"the generator's {name}", _digest(tensor)) for name, tensor in states.items()]
+    return parts + [(f"the released {name}", _digest(tensor)) for name, tensor in released.extras.items()]
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    import torch
+
+    # Of bytes, so that NaN equals itself; copied, as one element alone counts as contiguous with any stride.
+    data = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
+    raw = data.reshape(-1).view(torch.uint8).numpy().tobytes()
+    return f"{data.dtype} {tuple(data.shape)} {hashlib.sha256(raw).hexdigest()}"
+
+
+def fresh_processes() -> Any:
+    """Return the context whose processes hold nothing of this one."""
+    methods = multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    with _choosing:
+        before = tempfile.gettempdir()
+        if len(before) > LONGEST_FOLDER:  # no socket could lie below; Python 3.14 takes /tmp by itself
+            try:
+                tempfile.tempdir = "/tmp"
+                multiprocessing.util.get_temp_dir()  # chosen once in a process
+            finally:
+                tempfile.tempdir = before
+    if "forkserver" in methods:  # imported once, so that a process starts in a fraction of a second
+        ours = ("experiments.device", "models.build", "training.features", "training.loop", "training.student")
+        others = ["opacus", "timm", "sklearn", "scipy.stats"]
+        context.set_forkserver_preload([__name__, *(f"bench.{name}" for name in ours), *others])
+    return context
+
+
+class Processes:
+    """Runs sessions, each in a new process; those of classes that no other process can import run in this one."""
+
+    def __init__(self) -> None:
+        self._context = fresh_processes()
+
+    def run(
+        self, trial: Trial, variants: Sequence[Variant], tape: list[Call] | None = None, seconds: float = 0.0
+    ) -> list[Outcome]:
+        """Return the outcomes of :func:`session`; errors of the method propagate."""
+        return self._apart(trial, session, variants, tape, seconds)
+
+    def walk(self, trial: Trial, tape: list[Call], patience: float) -> str:
+        """Return the finding of :func:`walked`."""
+        return self._apart(trial, walked, tape, patience)
+
+    def _apart(self, trial: Trial, work: Callable[..., T], *parts: Any) -> T:
+        if not isinstance(trial.method, MethodPlace):
+            return work(trial, *parts)
+        with ProcessPoolExecutor(1, self._context) as pool:
+            try:
+                return pool.submit(work, trial, *parts).result()
+            except BrokenProcessPool as error:
+                raise BenchError("the process of a checked run died: it ran out of memory or was killed.") from error

@@ -1,0 +1,317 @@
+"""The checks of a method: everything released depends on private data through the ledger only.
+
+*Replay*. Run A trains on a private set on which methods learn, without noise but DP-SGD's, and the ledger's answers are
+taped. Other runs of equal config, seeds, context and public data get A's answers whatever they ask, and must release
+A's bytes: on unrelated data; on A's data with renamed classes, where whatever is best in A is worst; on neighbours of
+A, where :mod:`bench.evaluation.check.sensitivity` compares what the mechanisms were given; and on A's own data again in
+A's process and with A's cache, where state that outlives a run would show.
+
+*Few records*. One copy is removed from, or changed in, sets of 2 to 201 records, most of them copies of one record.
+Kernels then depend visibly on the shapes of their operands (:mod:`bench.evaluation.check.shaped_kernels`). What the
+mechanisms are given of every other record must stay equal to the bit.
+
+*Renamed classes*. Trained on renamed labels, a student knows the true ones no better than chance, unless the method
+reads labels from elsewhere than its arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bench.core.config import Preset, build_config
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.types import Budget, Facts, PrivacyUnit, PublicKind
+from bench.evaluation.check.check_data import CHECK_FACTS, Few, Variant
+from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, Trial
+from bench.evaluation.check.embedded import embedded_data
+from bench.experiments.overrides import check_kept
+from bench.interface.method import Method, check_costs, check_public
+
+SEEDS = (0, 1)
+"""Seeds of a full check."""
+DRAWS = 5
+"""Draws of noise for a method that fails without."""
+EPSILONS = (10.0, 1.0)  # targets of even and odd seeds
+SECONDS = 5.0
+"""Time of a full check for neighbours beyond two of each seed."""
+FAR: list[Variant] = ["unrelated", "renamed"]
+NEAR: list[Variant] = [0, 1]
+WALKED = (PrivacyUnit.RECORD, PrivacyUnit.LABEL)  # of other units a record's change may be that of two
+WALK = 4  # times the seconds for neighbours
+FEW = (51, 4, 33, 9, 2, 17, 5, 3, 8, 7, 201)
+"""Sizes of the sets of few records, in the order in which they find most; the last is for methods that refuse the
+others. Some lie just above a multiple of a batch size."""
+LEVEL = 1e-6  # of the binomial test of renamed classes
+AWAKE = 0.5  # accuracy below which branches of a method may not have been taken
+
+
+class CheckVerdict(StrEnum):
+    """Outcome of a check."""
+
+    PASSED = "passed"
+    BYPASS = "declared bypass"
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Outcome of a check and its reason: the first difference, or the declared bypass."""
+
+    method: str
+    verdict: CheckVerdict
+    reason: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the method may be registered."""
+        return self.verdict is not CheckVerdict.REJECTED
+
+
+class Rejected(Exception):
+    """A check found private data outside the mechanisms; the message says where."""
+
+
+def check_method(
+    method: type[Method],
+    *,
+    overrides: Sequence[str] = (),
+    facts: Facts | None = None,
+    labelled: bool = False,
+    dataset: str = "",
+    labels_of: Sequence[str] = (),
+    preset: Preset = Preset.TINY,
+    awake: Preset | None = None,
+    seeds: Sequence[int] = SEEDS[:1],
+    seconds: float = 0.0,
+) -> Check:
+    """Return the outcome of replay, sensitivity and renamed classes for `method` with a preset.
+
+    `overrides` (``FIELD=VALUE``) reach other paths. Run A is on generated data of `facts` (default: those of digits),
+    with a labelled source if `labelled`, or on the data set `dataset`. Renamed classes are also those of the data sets
+    `labels_of`. With the preset `awake`, whose students are good enough for branches that bad ones do not take, one
+    seed is replayed on unrelated and renamed data. Neighbours beyond two for each seed are added as long as they take
+    `seconds`, then a walk to the unrelated set of four times as long. Exceptions of the method in run A propagate:
+    failing to run is no leak.
+    """
+    from bench.experiments.data_source import DataSource
+
+    source = DataSource(Progress())
+    if dataset:
+        facts = source.describe(dataset).facts
+    processes, accuracies, declared, watched = Processes(), [], "", False
+    sizes: set[int] = set()
+
+    def trial_of(preset: Preset, seed: int, dataset: str = dataset, known: Facts = facts or CHECK_FACTS) -> Trial:
+        return trial_for(method, preset, seed, known, overrides=overrides, dataset=dataset, labelled=labelled)
+
+    def few(seed: int) -> None:
+        begin = time.monotonic()
+        for records in FEW:
+            if time.monotonic() - begin > WALK * seconds:
+                return
+            with contextlib.suppress(BenchError):  # too few to train on
+                known = dataclasses.replace(facts or CHECK_FACTS, private_records=records)
+                check_few(trial_of(preset, seed, "", known), processes)
+                sizes.add(records)
+
+    def walk_to_unrelated(trial: Trial, first: Outcome) -> None:
+        if first.watched and seconds and method.unit in WALKED:
+            _bounded(processes.walk(trial, first.calls, WALK * seconds))
+
+    try:
+        for seed in seeds:
+            trial, (first, again) = recorded(trial_of(preset, seed), ["given", "given"], processes)
+            accuracies.append(first.accuracy)
+            watched = watched or first.watched
+            declared = _declared(method, first)
+            if not declared:
+                _same_again(first, again)
+                _replayed(first, processes.run(trial, FAR + NEAR, first.calls, seconds))
+                walk_to_unrelated(trial, first)
+                few(seed)
+            # Digits are at hand everywhere: a method that reads them from a disk is found by them.
+            _renamed(trial if facts else dataclasses.replace(trial, dataset=CHECK_FACTS.dataset), processes)
+        for name in labels_of:
+            _renamed(trial_of(preset, seeds[0], name, source.describe(name).facts), processes)
+        if awake and awake.value in method.presets(facts or CHECK_FACTS) and not declared:
+            trial, (first,) = recorded(trial_of(awake, seeds[0]), ["given"], processes)
+            accuracies.append(first.accuracy)
+            _replayed(first, processes.run(trial, FAR, first.calls, seconds))
+            walk_to_unrelated(trial, first)
+    except Rejected as rejection:
+        return Check(method.name, CheckVerdict.REJECTED, str(rejection))
+    if declared:
+        return Check(method.name, CheckVerdict.BYPASS, declared)
+    reason = (
+        "equal releases, to the byte, on unrelated, renamed and neighbouring private sets with the same answers, in "
+        f"which the student reached {', '.join(f'{accuracy:.0%}' for accuracy in accuracies)}"
+    )
+    if watched:
+        reason += "; no neighbour moves the inputs of its mechanisms by more than they are charged for"
+    if sizes:
+        reason += f"; nothing of the others changes where one of {', '.join(map(str, sorted(sizes)))} records does"
+    elif seconds:
+        reason += "; it refuses sets of few records, so that these were not tested"
+    if max(accuracies) < AWAKE:
+        reason += "; branches that only a good student takes may not have run: try --preset quick"
+    return Check(method.name, CheckVerdict.PASSED, reason)
+
+
+def trial_for(
+    method: type[Method], preset: Preset, seed: int, facts: Facts, *, overrides: Sequence[str] = (), dataset: str = "",
+    labelled: bool = False,
+) -> Trial:  # fmt: skip
+    """Return the trial of `method` with the settings of a preset for `facts`, calibrated to a budget of the seed's."""
+    built, _ = build_config(method, preset, facts, overrides)
+    if method.given_teacher(built) is not None:
+        raise BenchError(
+            "a given teacher is all that is private, and there is no other to replay with: check the method with "
+            "the teacher that it trains, without teacher_weights. What follows the teacher is the same code."
+        )
+    budgets = [Budget(epsilon, 1e-5) for epsilon in EPSILONS]
+    budget = budgets[seed % len(budgets)]
+    try:  # another budget for each seed: a few answers take other branches than many
+        config = method.calibrate(built, budget, facts)
+    except BenchError:
+        budget = budgets[0]
+        config = method.calibrate(built, budget, facts)
+
+    def calibrate(start: object) -> object:
+        return method.calibrate(start, budget, facts)
+
+    check_kept(method, built, config, overrides, calibrate, preset, facts, budget)
+    check_public(method, config, facts)
+    check_costs(method, config, facts, budget.delta)
+    values = {entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}
+    return Trial(MethodPlace.of(method) or method, values, facts, seed, dataset, labelled)
+
+
+def _declared(method: type[Method], first: Outcome) -> str:
+    """Return the declared bypasses, empty without; reject a method that declares them in one place only."""
+    declared = "; ".join(dict.fromkeys(first.bypasses))
+    if declared and not method.bypass:
+        raise Rejected(f"it calls ledger.bypass ({declared}) but its class attribute bypass is empty")
+    if method.bypass and not declared:
+        raise Rejected(
+            f"its class attribute bypass says {method.bypass!r}, but it never calls ledger.bypass, so its proven "
+            "epsilon would come out finite"
+        )
+    if method.private and not first.events:
+        raise Rejected("it took nothing through the ledger, so its privacy is unknown")
+    held = embedded_data(method) if PublicKind.NONE in method.public_data_kinds else ""
+    if held:
+        raise Rejected(
+            f"{held}, and it declares no public data. Say where they come from in public_data and "
+            "public_data_kinds, or compute them"
+        )
+    return declared
+
+
+def recorded(
+    trial: Trial, variants: Sequence[Variant], processes: Processes, draws: int = DRAWS
+) -> tuple[Trial, list[Outcome]]:
+    """Return outcomes without noise, or with one of `draws` of it where the method fails without, and their trial."""
+    try:
+        return trial, processes.run(trial, variants)
+    except BenchError:
+        failure = None
+        for _ in range(draws):  # teachers that seldom agree, say, answer nothing, and with some noise neither
+            trial = dataclasses.replace(trial, noisy=True, noise=secrets.randbits(256))
+            try:
+                return trial, processes.run(trial, variants)
+            except BenchError as error:
+                failure = error
+        assert failure is not None
+        raise failure from None
+
+
+def _same_again(first: Outcome, again: Outcome) -> None:
+    found = _difference(first, again)
+    if found:
+        raise Rejected(
+            f"{found}, though the second had the data, the cache and the process of the first. What one run leaves "
+            "behind, in a module, a class or the cache, must not change the next"
+        )
+
+
+def _replayed(first: Outcome, runs: Sequence[Outcome]) -> None:
+    for run in runs[: len(FAR)]:
+        found = _difference(first, run)
+        if found:
+            raise Rejected(
+                f"{found}. It uses private data outside any mechanism. Usual leaks: normalisation statistics, class "
+                "counts, batch-norm statistics, early stopping, or choices of settings, restarts or queries by private "
+                "data. Route it through the ledger, or declare it with ledger.bypass"
+            )
+    for run in runs[len(FAR) :]:
+        _near(first, run)
+
+
+def _near(first: Outcome, run: Outcome) -> None:
+    """Reject a method by a `run` on a set that differs in one record from that of the `first`."""
+    _bounded(run.moved)
+    found = _difference(first, run)
+    if found:
+        raise Rejected(f"{found}, which differ in one record. It uses that record outside any mechanism")
+
+
+def check_few(trial: Trial, processes: Processes) -> None:
+    """Raise :class:`Rejected` if the absence or change of one of few records changes what is computed of the others.
+
+    `trial` is on generated data of few private records. Raises :class:`BenchError` where they are too few to train on.
+    """
+    records = trial.facts.private_records
+    trial, (first,) = recorded(trial, [Few(records)], processes, draws=1)
+    (run,) = processes.run(trial, [Few(records, neighbour=True)], first.calls)
+    if not first.bypasses:
+        _near(first, run)
+
+
+def _bounded(moved: str) -> None:
+    if moved:
+        raise Rejected(
+            f"{moved}. The noise is sized for less than the effect of one record. State the sensitivity that holds for "
+            "all data, clip, or give each record to one teacher only"
+        )
+
+
+def _difference(first: Outcome, other: Outcome) -> str:
+    """Return the first difference between two outcomes, empty if they are equal."""
+    if other.difference:
+        return other.difference
+    for (name, value), (other_name, other_value) in zip(first.released, other.released, strict=False):
+        if name != other_name:
+            return f"one run released {name} where the other released {other_name}: what is released differs"
+        if value != other_value:
+            return f"{name} differs between the two runs"
+    if len(first.released) != len(other.released):
+        longer = max(first.released, other.released, key=len)
+        name = longer[min(len(first.released), len(other.released))][0]
+        return f"only one of the two runs gave {name}: what is released differs"
+    return ""
+
+
+def _renamed(trial: Trial, processes: Processes) -> None:
+    """Reject a method whose student knows the true names of classes that its private labels do not have."""
+    from scipy.stats import binomtest
+
+    for seed in (trial.seed, trial.seed + 1_000):  # two renamings: similar classes may meet by chance in one
+        trial = dataclasses.replace(trial, seed=seed)
+        truth = trial.material().test_labels
+        chance = float(truth.bincount().max() / len(truth))
+        _, (run,) = recorded(trial, ["renamed"], processes)
+        right = int((run.predicted == truth.numpy()).sum())
+        if binomtest(right, len(truth), chance, alternative="greater").pvalue > LEVEL:
+            return
+    raise Rejected(
+        f"trained on labels under other names, its student still gives {right / len(truth):.0%} of the true ones, and "
+        f"chance is {chance:.0%}: it reads labelled records elsewhere, for instance the public copy of the data set on "
+        "disk. Use private, public and the ledger only"
+    )

@@ -1,0 +1,1 @@
+"""Accountants over events, calibration, and the formulas that papers claim."""

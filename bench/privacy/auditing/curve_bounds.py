@@ -1,0 +1,199 @@
+"""Lower bounds on epsilon that assume the shape of a mechanism's trade-off curve, for audits.
+
+The curves of a ledger form a family of one parameter: those of Gaussian noise, or those of the ledger's events with all
+noise divided by one number. The bound is the epsilon of the least private member that the guesses refute. It is a lower
+bound on the mechanism's epsilon only if the mechanism's curve is one of the family; on correct randomised response the
+Gaussian one exceeds epsilon. So it stands beside an audited epsilon, never in its place. For a mechanism that is at
+least as private as a member, the bound is above that member's epsilon no more often than the confidence allows.
+
+One run: Mahloujifar, Melis and Chaudhuri 2025 (arXiv:2410.22235). Many runs: Nasr et al. 2023 (arXiv:2302.07956) for
+Gaussian noise, here for any curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from scipy import special
+
+from bench.privacy.accounting.accountants import common_unit, loss_distribution, merged, proven
+from bench.privacy.auditing.bounds import many_run_epsilon
+from bench.privacy.auditing.one_run import check_confidence, check_one_run
+from bench.privacy.events.conversions import check_delta, exact_gaussian_epsilon
+from bench.privacy.events.events import (
+    DPSGD,
+    ConfidentGNMax,
+    Event,
+    Gaussian,
+    GaussianEvent,
+    GNMax,
+    Laplace,
+    LNMax,
+    SampledGaussian,
+    SampledGNMax,
+)
+
+Curve = Callable[[float], float]
+"""The least probability that a neighbour gives to a set of outputs, from the set's probability: ``f(1 - x)`` for a
+symmetric trade-off curve f."""
+CurveFamily = Literal["gaussian", "pld"]
+
+NOISE: Mapping[type[Event], Mapping[str, int]] = {
+    GNMax: {"sigma": 1},
+    ConfidentGNMax: {"sigma1": 1, "sigma2": 1},
+    Gaussian: {"noise_multiplier": 1},
+    DPSGD: {"noise_multiplier": 1},
+    SampledGaussian: {"noise_multiplier": 1},
+    SampledGNMax: {"sigma": 1},
+    Laplace: {"noise_multiplier": 1},
+    LNMax: {"gamma": -1},
+}
+"""For each event of additive noise, the fields of the noise's size and the power of the size that they state."""
+COARSENESS = 10.0
+SMALLEST = 1e-3
+"""No smaller mu, or multiple of a ledger's inverse noise, is told from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurveBound:
+    """A lower bound within a family of trade-off curves."""
+
+    family: CurveFamily
+    scale: float
+    """Of the refuted member: mu of Gaussian noise; else the ledger's noise over the member's. 0 if none is refuted."""
+    epsilon: float
+    """The member's, at the delta asked for."""
+
+
+def curve_family(events: Sequence[Event]) -> CurveFamily | None:
+    """Return which family of curves is proven to hold the curve of a ledger, None if none is.
+
+    ``"gaussian"``: all events together cost exactly one release with Gaussian noise. ``"pld"``: other noise, added to
+    the answers, with a privacy loss distribution. None: no event at all, a bypass, randomised response, discrete
+    Gaussian noise, or an unknown event. Raises :class:`BenchError` on events whose units do not compose.
+    """
+    if not events or any(type(event) not in NOISE or _discrete_gaussian(event) for event in events):
+        return None
+    common_unit(events)
+    return "pld" if any(event.gaussian_mu() is None for event in events) else "gaussian"
+
+
+def _discrete_gaussian(event: Event) -> bool:
+    return isinstance(event, GaussianEvent) and event.exact
+
+
+def one_run_by_curve(
+    events: Sequence[Event],
+    canaries: int,
+    guesses: int,
+    correct: int,
+    delta: float,
+    confidence: float = 0.95,
+    group: int = 1,
+) -> CurveBound | None:
+    """Return the bound of an audit of one run within the family of `events`, None where no curve is proven.
+
+    The counts are those of :func:`bench.privacy.auditing.one_run.one_run_epsilon`; canaries that occur `group` times
+    are tested by the curve of group privacy. Raises :class:`BenchError` on impossible counts, a `delta` or `confidence`
+    outside (0, 1), or events whose units do not compose.
+    """
+    check_one_run(canaries, guesses, correct, group)
+    error = 1 - check_confidence(confidence)
+
+    def refuted(curve: Curve) -> bool:
+        right, wrong = error * correct / canaries, error * (guesses - correct) / canaries
+        for fewer in range(correct - 1, -1, -1):
+            least = right
+            for _ in range(group):
+                least = curve(least)
+            if least <= wrong:
+                break
+            right = min(right + fewer / (guesses - fewer) * (least - wrong), 1.0)
+            wrong = least
+        return right + wrong > guesses / canaries
+
+    return _largest_member(events, delta, refuted)
+
+
+def many_run_by_curve(
+    events: Sequence[Event],
+    false_positives: int,
+    negatives: int,
+    false_negatives: int,
+    positives: int,
+    delta: float,
+    confidence: float = 0.95,
+) -> CurveBound | None:
+    """Return the bound of a fixed test over independent runs within the family of `events`, None without a curve.
+
+    The counts are those of :func:`bench.privacy.auditing.bounds.many_run_epsilon`; a member is refuted if it does not
+    allow the upper confidence bounds on both rates. Raises :class:`BenchError` as :func:`one_run_by_curve`.
+    """
+    found = many_run_epsilon(false_positives, negatives, false_negatives, positives, delta, confidence)
+    return _largest_member(events, delta, lambda curve: curve(1 - found.fpr_upper) > found.fnr_upper)
+
+
+def _largest_member(events: Sequence[Event], delta: float, refuted: Callable[[Curve], bool]) -> CurveBound | None:
+    family = curve_family(events)
+    if family is None:
+        return None
+    check_delta(delta)
+    if not refuted(lambda probability: probability):  # Perfect privacy, the limit of both families.
+        return CurveBound(family, 0.0, 0.0)
+    if family == "gaussian":
+        mu = _largest(lambda mu: refuted(_gaussian(mu)), 1e-7)
+        return CurveBound(family, mu, exact_gaussian_epsilon(mu, delta))
+    ledger = tuple(merged(events))
+    scale = _largest(lambda scale: refuted(_by_losses(ledger, scale)), 1e-3)
+    return CurveBound(family, scale, proven(_with_noise(ledger, scale), delta).epsilon if scale else 0.0)
+
+
+def _largest(refuted: Callable[[float], bool], tolerance: float) -> float:
+    """Return the largest refuted scale to a relative `tolerance`, from below; 0 if it is below :data:`SMALLEST`."""
+    high = 1.0
+    while refuted(high):
+        high *= 2
+    low = high / 2
+    while not refuted(low):
+        low, high = low / 2, low
+        if low < SMALLEST:
+            return 0.0
+    while high - low > tolerance * low:
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
+
+
+def _gaussian(mu: float) -> Curve:
+    return lambda probability: float(special.ndtr(special.ndtri(probability) - mu))
+
+
+def _with_noise(events: Sequence[Event], scale: float) -> list[Event]:
+    """Return `events` with all noise divided by `scale`."""
+    return [
+        replace(event, **{name: getattr(event, name) * scale**-power for name, power in NOISE[type(event)].items()})  # type: ignore[type-var]
+        for event in events
+    ]
+
+
+@lru_cache(maxsize=256)
+def _by_losses(events: tuple[Event, ...], scale: float) -> Curve:
+    """Return the curve of `events` with all noise divided by `scale`, rounded to the less private side."""
+    distribution = loss_distribution(_with_noise(events, scale), COARSENESS)
+    if distribution is None:
+        return lambda probability: 0.0
+    top = min(distribution.epsilon(1e-8), 500.0)
+    epsilons = np.linspace(0.0, top, 500)
+    # Tangents of the curve: fewer would lie below it too.
+    deltas = distribution.deltas(epsilons)
+    ratios = np.exp(epsilons)
+
+    def least(probability: float) -> float:
+        low, high = (probability - deltas) / ratios, 1 - deltas - ratios * (1 - probability)
+        return max(float(low.max()), float(high.max()), 0.0)
+
+    return least

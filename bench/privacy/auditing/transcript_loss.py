@@ -1,0 +1,241 @@
+"""Exact privacy losses of the ledger's calls between two adjacent inputs.
+
+An auditor runs a method on two adjacent private sets in lockstep, gives both runs one answer to each call, and adds up
+the losses: those of the transcript. The noise is that of :class:`bench.privacy.mechanisms.noise.SeededNoise`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from bench.core.errors import BenchError, UnknownNameError
+from bench.privacy.auditing.compared import (
+    MISSED,
+    Comparison,
+    Floats,
+    GaussianVectors,
+    LabelRows,
+    Labels,
+    LaplaceVectors,
+    label_rows,
+)
+from bench.privacy.auditing.sampled_loss import SampledFunction, SampledSums, SampledUpdates, SampledVotes
+from bench.privacy.auditing.vote_laws import log_winners
+from bench.privacy.events import losses
+from bench.privacy.events.conversions import exact_gaussian_epsilon
+from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms.noise import SeededNoise
+
+Arguments = Mapping[str, Any]
+_FINE = 5e-4
+"""The grid of an exact epsilon over the spread of one row's loss: some 4e4 points times the root of the rows."""
+
+
+class PublicDifference(BenchError):
+    """What must not depend on private data differs between two adjacent private sets."""
+
+
+def compare(mechanism: str, first: Arguments, second: Arguments) -> Comparison:
+    """Return the laws of the answers of one call on two adjacent inputs, the first over the second.
+
+    `mechanism` is the name of the ledger's method; `first` and `second` are its arguments by name, with defaults. Only
+    private arguments may differ; of mechanisms on samples, in one record. Raises :class:`PublicDifference` where a
+    public argument or a shape differs, :class:`BenchError` on other differences and on a name without a law here, such
+    as ``dp_sgd``.
+    """
+    if mechanism not in _MECHANISMS:
+        raise UnknownNameError("mechanism with an exact loss", mechanism, _MECHANISMS)
+    private, build = _MECHANISMS[mechanism]
+    for name in dict.fromkeys((*first, *second)):
+        if name not in private and not _equal(first.get(name), second.get(name)):
+            raise PublicDifference(
+                f"{mechanism} got another {name} on each of two adjacent private sets. It is a public argument, which "
+                "must not depend on private data: give the method the same answers, and see `bench check`."
+            )
+        if name in private and not mechanism.startswith("sampled") and np.shape(first[name]) != np.shape(second[name]):
+            raise PublicDifference(
+                f"{mechanism} got {name} of shape {np.shape(first[name])} on one private set and "
+                f"{np.shape(second[name])} on an adjacent one. Shapes are public and must be equal."
+            )
+    return build(first, second)
+
+
+def exact_epsilon(comparisons: Iterable[Comparison], delta: float) -> float | None:
+    """Return the epsilon at `delta` of P over P' of calls whose inputs depend on no answer, or None.
+
+    None where a call has no exact law. Exact where all calls are Gaussian; else never above the truth, and near it.
+    The other order of the inputs may have another epsilon.
+    """
+    calls = list(comparisons)
+    vectors = [call for call in calls if isinstance(call, GaussianVectors)]
+    others = [call for call in calls if not isinstance(call, GaussianVectors)]
+    mu = math.sqrt(sum(call.mu**2 for call in vectors))
+    if not others:
+        return exact_gaussian_epsilon(mu, delta)
+    rows = sum(len(call.where) if isinstance(call, LabelRows) else 1 for call in others)
+    spread = math.hypot(mu, *(call.spread for call in others))
+    interval = _FINE * spread / math.sqrt(max(rows, 1)) or losses.INTERVAL
+    found = _gaussian_pld(mu, interval)
+    for call in others:
+        one = call.exact(interval)
+        if one is None:
+            return None
+        found = found.compose(one)
+    missed = losses.rounding(sum(call.composed for call in others)) + len(others) * MISSED
+    return max(float(found.get_epsilon_for_delta(delta + missed)), 0.0)
+
+
+def _gaussian_pld(mu: float, interval: float) -> Any:
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism, identity
+
+    if not mu:
+        return identity(interval, pessimistic_estimate=False)
+    return from_gaussian_mechanism(1 / mu, value_discretization_interval=interval, pessimistic_estimate=False)
+
+
+def _equal(first: Any, second: Any) -> bool:
+    return bool(np.array_equal(np.asarray(first), np.asarray(second)))
+
+
+def _votes(
+    draw: Callable[[Floats, Arguments, SeededNoise], Labels],
+    law: Callable[[Floats, Arguments], Floats],
+    first: Arguments,
+    second: Arguments,
+    unanswered: bool = False,
+) -> LabelRows:
+    counts, other = (np.asarray(given["votes"], dtype=np.float64) for given in (first, second))
+    classes = counts.shape[1]
+    most = first["max_answers"] if unanswered and first["max_answers"] < len(counts) else None
+
+    def laws(distinct: NDArray[Any]) -> tuple[Floats, Floats]:
+        return law(distinct[:, :classes], first), law(distinct[:, classes:], first)
+
+    outcomes = np.append(np.arange(classes), mechanisms.UNANSWERED) if unanswered else np.arange(classes)
+    differs = (counts != other).any(axis=1)
+
+    def plain(generator: np.random.Generator) -> Labels:
+        return draw(counts, first, SeededNoise(generator))
+
+    return label_rows(plain, differs, np.hstack([counts, other]), laws, outcomes, most)
+
+
+def _confident_draw(votes: Floats, given: Arguments, noise: SeededNoise) -> Labels:
+    deviations = given["sigma1"], given["sigma2"]
+    return mechanisms.confident_gnmax(votes, given["threshold"], *deviations, len(votes), noise)
+
+
+def _confident_law(votes: Floats, given: Arguments) -> Floats:
+    above = (votes.max(axis=1, keepdims=True) - given["threshold"]) / given["sigma1"]
+    winners = log_winners(votes, given["sigma2"], "gaussian")
+    return np.hstack([special.log_ndtr(above) + winners, special.log_ndtr(-above)])
+
+
+def _response_law(labels: Labels, epsilon: float, classes: int) -> Floats:
+    log_keep = math.log(mechanisms.keep_probability(epsilon, classes))
+    found = np.full((len(labels), classes), log_keep - epsilon)
+    found[np.arange(len(labels)), labels] = log_keep
+    return found
+
+
+def _top_k_law(labels: Labels, sets: Labels, given: Arguments) -> Floats:
+    epsilon, classes, k = given["epsilon"], given["classes"], sets.shape[1]
+    uniform = np.full((len(labels), classes), -np.inf)
+    np.put_along_axis(uniform, sets, -math.log(k), axis=1)
+    place = sets == labels[:, None]
+    if given["outside"] == "printed":
+        kept = _response_law(labels, epsilon, classes)
+    else:
+        kept = uniform.copy()
+        log_keep = math.log(mechanisms.keep_probability(epsilon, k))
+        np.put_along_axis(kept, sets, np.where(place, log_keep, log_keep - epsilon), axis=1)
+    return np.where(place.any(axis=1, keepdims=True), kept, uniform)
+
+
+def _labels(first: Arguments, second: Arguments) -> LabelRows:
+    labels, other = (np.asarray(given["labels"], dtype=np.int64) for given in (first, second))
+    epsilon, classes = first["epsilon"], first["classes"]
+    sets = np.asarray(first["candidates"], dtype=np.int64) if "candidates" in first else None
+
+    def plain(generator: np.random.Generator) -> Labels:
+        noise = SeededNoise(generator)
+        if sets is None:
+            return mechanisms.randomized_response(labels, epsilon, classes, noise)
+        printed = first["outside"] == "printed"
+        respond = mechanisms.printed_top_k if printed else mechanisms.top_k_randomized_response
+        return respond(labels, sets, epsilon, classes, noise)
+
+    def laws(distinct: NDArray[Any]) -> tuple[Floats, Floats]:
+        sides = distinct[:, 0], distinct[:, 1]
+        if sets is None:
+            one, two = (_response_law(side, epsilon, classes) for side in sides)
+        else:
+            one, two = (_top_k_law(side, distinct[:, 2:], first) for side in sides)
+        return one, two
+
+    inputs = np.column_stack([labels, other] + ([] if sets is None else [sets]))
+    return label_rows(plain, labels != other, inputs, laws, np.arange(classes))
+
+
+def _prior_labels(first: Arguments, second: Arguments) -> LabelRows:
+    rows, prior = np.asarray(first["rows"], dtype=np.int64), np.asarray(first["prior"], dtype=np.float64)
+    labels, other = (np.asarray(given["labels"], dtype=np.int64)[rows] for given in (first, second))
+    epsilon, classes = first["epsilon"], prior.shape[1]
+
+    def plain(generator: np.random.Generator) -> Labels:
+        return mechanisms.prior_randomized_response(labels, prior, epsilon, SeededNoise(generator))
+
+    def laws(distinct: NDArray[Any]) -> tuple[Floats, Floats]:
+        found = np.empty((2, len(distinct), classes))
+        for answer in range(classes):
+            by_label = mechanisms.prior_likelihood(np.full(len(distinct), answer), distinct[:, 2:], epsilon)
+            for side in (0, 1):
+                label = distinct[:, side].astype(np.int64)[:, None]
+                found[side, :, answer] = np.take_along_axis(by_label, label, axis=1)[:, 0]
+        with np.errstate(divide="ignore"):
+            one, two = np.log(found)
+        return one, two
+
+    return label_rows(plain, labels != other, np.column_stack([labels, other, prior]), laws, np.arange(classes))
+
+
+def _vectors(kind: type[GaussianVectors] | type[LaplaceVectors], first: Arguments, second: Arguments) -> Comparison:
+    values, other = (np.asarray(given["values"], dtype=np.float64) for given in (first, second))
+    return kind(values, other, float(first["noise_multiplier"] * first["sensitivity"]))
+
+
+_MECHANISMS: dict[str, tuple[tuple[str, ...], Callable[[Arguments, Arguments], Comparison]]] = {
+    "noisy_max": (
+        ("votes",),
+        partial(
+            _votes,
+            lambda votes, given, noise: mechanisms.lnmax(votes, given["gamma"], noise),
+            lambda votes, given: log_winners(votes, 1 / given["gamma"], "laplace"),
+        ),
+    ),
+    "noisy_max_gaussian": (
+        ("votes",),
+        partial(
+            _votes,
+            lambda votes, given, noise: mechanisms.gnmax(votes, given["sigma"], noise),
+            lambda votes, given: log_winners(votes, given["sigma"], "gaussian"),
+        ),
+    ),
+    "confident_noisy_max": (("votes",), partial(_votes, _confident_draw, _confident_law, unanswered=True)),
+    "gaussian": (("values",), partial(_vectors, GaussianVectors)),
+    "laplace": (("values",), partial(_vectors, LaplaceVectors)),
+    "randomized_response": (("labels",), _labels),
+    "top_k_randomized_response": (("labels",), _labels),
+    "prior_randomized_response": (("labels",), _prior_labels),
+    "sampled_noisy_max": (("distances", "labels"), SampledVotes.of),
+    "sampled_gaussian": (("values",), SampledSums.of),
+    "sampled_updates": (("updates",), SampledUpdates.of),
+    "sampled_function": (("function", "images", "labels"), SampledFunction.of),
+}

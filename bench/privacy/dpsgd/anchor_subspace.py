@@ -1,0 +1,127 @@
+"""Clipping two parts of each gradient apart: in a subspace of public gradients, and beside it. For GEP.
+
+Yu et al., ICLR 2021 (arXiv:2102.12677), algorithm 1. The subspace is spanned by one power iteration on gradients of
+public examples, for each group of consecutive parameters. The part in it is clipped to one bound, the rest to another.
+
+The authors release the sum of the first parts (coordinates in the subspace) and that of the rests, both with noise, on
+one batch. The parts are orthogonal, so here both are one vector, each in units of its bound, with the noise of one
+Gaussian release; as the rest is orthogonal to the subspace, its noise there is dropped, as post-processing may.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bench.core.errors import BenchError
+from bench.core.transforms import as_float
+from bench.privacy.dpsgd.example_gradients import ExampleGradients, Gradients, picked
+
+_LARGEST = 100.0
+"""Most times that one bound may be the other, and a gradient the larger one. Beyond, what rounding leaves of the rest
+would be clipped as if it were one, and rounding depends on the batch: a record would change the parts of others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The subspace of one step: an orthonormal basis (parameters, directions) of each group, and the parts' bounds."""
+
+    bases: Sequence[Tensor]
+    bounds: tuple[float, float]
+
+    def __post_init__(self) -> None:
+        low, high = sorted(self.bounds)
+        if not 0 < high <= _LARGEST * low < math.inf:
+            raise BenchError(f"the bounds of two parts must be within a factor of {_LARGEST:g}, not {low} and {high}.")
+
+    def inside(self, rows: Tensor) -> Tensor:
+        """Return `rows` (n, parameters) projected to the subspace."""
+        found, first = torch.empty_like(rows), 0
+        for basis in self.bases:
+            place = slice(first, first + len(basis))
+            found[:, place] = rows[:, place] @ basis @ basis.T
+            first += len(basis)
+        return found
+
+    def clipped(self, samples: Sequence[Gradients], norm: float) -> list[Tensor]:
+        """Return gradients (n, *shape) whose two parts are clipped to their bounds, in units of them, times a constant.
+
+        The constant takes a gradient that both bounds clip to the norm `norm`.
+        """
+        formed = [picked(sample, slice(None)) for sample in samples]
+        sizes = [math.prod(one.shape[1:]) for one in formed]
+        rows = _rows(formed)
+        rows *= (_LARGEST * max(self.bounds) / rows.norm(dim=1, keepdim=True)).clamp(max=1.0)
+        inside = self.inside(rows)
+        rest = rows.sub_(inside)  # In place, as below: the rows are many.
+        first, second = (
+            norm / math.sqrt(2) / part.norm(dim=1, keepdim=True).clamp(min=bound)
+            for part, bound in zip((inside, rest), self.bounds, strict=True)
+        )
+        joined = rest.mul_(second).add_(inside.mul_(first))
+        return [piece.reshape(one.shape) for piece, one in zip(torch.split(joined, sizes, dim=1), formed, strict=True)]
+
+    def restored(self, sums: Sequence[Tensor], norm: float) -> list[Tensor]:
+        """Return sums of :meth:`clipped`, with noise or without, in the units of gradients."""
+        row = torch.cat([one.reshape(1, -1) for one in sums], 1)
+        inside = self.inside(row)
+        first, second = (bound * math.sqrt(2) / norm for bound in self.bounds)
+        found = torch.split((row * second + inside * (first - second))[0], [one.numel() for one in sums])
+        return [piece.view_as(one) for piece, one in zip(found, sums, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorSubspace:
+    """Public `images` (m, ...) and `labels` (m,), random ones too, whose gradients span a subspace, anew at each step.
+
+    `directions` are shared out among `groups` of consecutive parameters. `bounds` clip the part in the subspace and the
+    rest. `seed` starts the power iterations.
+    """
+
+    images: Tensor
+    labels: Tensor
+    directions: int
+    groups: int
+    bounds: tuple[float, float]
+    seed: int
+
+    @property
+    def settings(self) -> tuple[object, ...]:
+        """All but the images and labels."""
+        return self.directions, self.groups, self.bounds, self.seed
+
+    def parts(
+        self,
+        gradients: ExampleGradients,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        parameters: Sequence[torch.nn.Parameter],
+        step: int,
+        most: int,
+    ) -> Parts:
+        """Return the subspace of `step`, from public gradients at the weights of now, of `most` examples at once."""
+        device = parameters[0].device
+        generator = torch.Generator().manual_seed((self.seed + step) % 2**63)
+        groups = torch.tensor_split(torch.empty(sum(parameter.numel() for parameter in parameters)), self.groups)
+        starts = [
+            torch.randn(len(group), min(-((number - self.directions) // self.groups), len(group)), generator=generator)
+            for number, group in enumerate(groups)
+        ]
+        starts = [start.to(parameters[0]) for start in starts]
+        spans = [torch.zeros_like(start) for start in starts]
+        for images, labels in zip(torch.split(self.images, most), torch.split(self.labels, most), strict=True):
+            gradients.backward(loss(gradients.model(as_float(images.to(device))), labels.to(device)), len(images))
+            rows = _rows([picked(parameter.grad_sample, slice(None)) for parameter in parameters])  # type: ignore[attr-defined]
+            for parameter in parameters:
+                parameter.grad_sample = None  # type: ignore[attr-defined]
+            for span, start, group in zip(spans, starts, torch.tensor_split(rows, self.groups, dim=1), strict=True):
+                span += group.T @ (group @ start)
+        return Parts([torch.linalg.qr(span).Q for span in spans], self.bounds)
+
+
+def _rows(formed: Sequence[Tensor]) -> Tensor:
+    """Return gradients (n, *shape) of all parameters as (n, parameters)."""
+    return torch.cat([one.reshape(len(one), math.prod(one.shape[1:])) for one in formed], 1)

@@ -1,0 +1,292 @@
+"""Renyi divergences and privacy loss distributions of single mechanisms, for any neighbours, rounded pessimistically.
+
+The distributions are dp-accounting's objects on one grid, made without its events: it may name neighbours otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+Floats = NDArray[np.float64]
+
+INTERVAL = 1e-4
+GRID_POINTS = 400_000
+"""The approximate number of points above which a grid is made coarser."""
+
+LARGEST_GRID = 2**24
+"""The most points of a composed PLD: above, it would take gigabytes."""
+MOST_STEPS = 2**22
+"""The most steps of a grid of discrete noise in its sensitivity for which there is a PLD."""
+LONGEST_SUM = 600_000
+"""The most points of a sum for a Renyi divergence."""
+ROUNDING = 1e-15
+"""A bound on the error that each composed loss adds to a delta: the power of a Fourier transform multiplies the error
+of the transform by the number of losses. The largest error seen is 4e-16 a loss."""
+
+
+def rounding(composed: int) -> float:
+    """Return a bound on the error in a delta of the PLD of `composed` losses."""
+    return ROUNDING * max(composed, 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """The PLD of several mechanisms together, read on the safe side of its rounding error."""
+
+    distribution: Any
+    """dp-accounting's ``PrivacyLossDistribution``, rounded pessimistically."""
+    rounding: float
+    """See :func:`rounding`."""
+
+    def epsilon(self, delta: float) -> float:
+        """Return the epsilon at `delta`; infinite unless `delta` is above the rounding error."""
+        left = delta - self.rounding
+        if left <= 0:
+            return math.inf
+        with np.errstate(over="ignore"):  # of a mass over one of nearly 0, which dp-accounting means to be large
+            return float(self.distribution.get_epsilon_for_delta(left))
+
+    def deltas(self, epsilons: ArrayLike) -> Floats:
+        """Return the delta at each of `epsilons`."""
+        return np.asarray(self.distribution.get_delta_for_epsilon(epsilons)) + self.rounding
+
+
+def _order(orders: ArrayLike) -> Floats:
+    return np.atleast_1d(np.asarray(orders, dtype=np.float64))
+
+
+def pure_spread(epsilon: float, count: int) -> float:
+    """Return the approximate width of the loss of `count` mechanisms of pure `epsilon`."""
+    return min(2 * epsilon * count, count * epsilon**2 + 20 * epsilon * math.sqrt(count))
+
+
+def gaussian_spread(mu: float) -> float:
+    """Return the approximate width of the loss of a Gaussian release."""
+    return mu**2 + 20 * mu
+
+
+def grid_interval(spread: float, smallest: float = math.inf) -> float:
+    """Return :data:`INTERVAL`, finer where it blurs `spread` or its least part `smallest`, coarser for a huge grid."""
+    base = max(INTERVAL, spread / GRID_POINTS)
+    return min(base, spread * 2e-4, max(smallest / 10, spread / (2.5 * GRID_POINTS)))
+
+
+def _curved(x: Floats) -> Floats:
+    """Return ``e^x - 1 - x``."""
+    return np.where(np.abs(x) < 1e-3, x**2 / 2 * (1 + x / 3 + x**2 / 12), np.expm1(x) - x)
+
+
+def _log_excess(loss: float | Floats, order: float | Floats) -> Floats:
+    """Return the log of ``(e^(order loss) - 1) - order (e^loss - 1)``.
+
+    Its mean under the second law is the moment ``E[e^(order loss)]`` less 1, as that of ``e^loss - 1`` is 0. It is
+    nowhere negative: a sum of it keeps the digits that the logarithm of a moment near 1 loses.
+    """
+    power = np.asarray(order * loss)
+    near, top = np.abs(power) < 1, np.maximum(power, 0.0)
+    small = np.where(near, loss, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        far = top + np.log(np.exp(power - top) + (order - 1) * np.exp(-top) - order * np.exp(loss - top))
+        return np.where(near, np.log(_curved(order * small) - order * _curved(small)), far)
+
+
+def _below_pure(divergence: Floats, epsilon: float, order: Floats) -> Floats:
+    """Return `divergence`, or what any mechanism of pure `epsilon` has at most, where that is less."""
+    found: Floats = np.minimum(divergence, np.minimum(epsilon, order * epsilon**2 / 2))
+    return found
+
+
+def laplace_rdp(epsilon: float, orders: ArrayLike) -> Floats:
+    """Return the Renyi divergence of Laplace noise of scale sensitivity over `epsilon` (Mironov 2017, table II)."""
+    order = _order(orders)
+    up = np.log(order / (2 * order - 1)) + (order - 1) * epsilon
+    down = np.log((order - 1) / (2 * order - 1)) - order * epsilon
+    near = np.minimum(epsilon, 0.01 / order)  # Where it is epsilon, the moment is near 1.
+    excess = (order * _curved((order - 1) * near) + (order - 1) * _curved(-order * near)) / (2 * order - 1)
+    log_moment = np.where(near < epsilon, np.logaddexp(up, down), np.log1p(excess))
+    return _below_pure(log_moment / (order - 1), epsilon, order)
+
+
+def discrete_laplace_rdp(epsilon: float, granularity: int, orders: ArrayLike) -> Floats:
+    """Return discrete Laplace's Renyi divergence, of parameter ``epsilon / granularity``, shifted by `granularity`."""
+    order = _order(orders)
+    step = epsilon / granularity
+    centre = -math.log1p(math.exp(-step))
+    terms = [centre + (order - 1) * epsilon, centre - order * epsilon]
+    if granularity > 1:
+        # Sum over k = 1 .. granularity - 1 of mass exp(-step k) and loss epsilon - 2 step k: a geometric series.
+        rate = -step * (2 * order - 1)
+        series = rate + np.log(-np.expm1(rate * (granularity - 1))) - np.log(-np.expm1(rate))
+        terms.append(centre + math.log(-math.expm1(-step)) + series + (order - 1) * epsilon)
+    # The logarithm of a sum near 1 has few digits: this is above its rounding error.
+    log_moment = np.maximum(special.logsumexp(np.stack(terms), axis=0), 0.0) + 1e-13
+    return _below_pure(log_moment / (order - 1), epsilon, order)
+
+
+def randomized_response_rdp(epsilon: float, classes: int, orders: ArrayLike) -> Floats:
+    """Return the Renyi divergence of randomised response over `classes` between two labels."""
+    order = _order(orders)
+    log_total = np.logaddexp(epsilon, math.log(classes - 1))
+    log_excess = np.logaddexp(_log_excess(epsilon, order), epsilon + _log_excess(-epsilon, order)) - log_total
+    return _below_pure(np.logaddexp(0.0, log_excess) / (order - 1), epsilon, order)
+
+
+def laplace_pld(epsilon: float, count: int, interval: float, granularity: int | None = None) -> Any | None:
+    """Return the PLD of `count` Laplace releases of scale sensitivity over `epsilon`, None where it would be too large.
+
+    With `granularity`, noise is discrete Laplace of parameter ``epsilon / granularity`` and sensitivity `granularity`.
+    """
+    from dp_accounting.pld import privacy_loss_distribution as distribution
+
+    if granularity is not None and granularity > MOST_STEPS:
+        return None
+    if granularity is None:
+        one = distribution.from_laplace_mechanism(1 / epsilon, value_discretization_interval=interval)
+    else:
+        one = distribution.from_discrete_laplace_mechanism(
+            epsilon / granularity, granularity, value_discretization_interval=interval, use_connect_dots=True
+        )
+    return self_composed(one, count)
+
+
+def self_composed(one: Any, count: int) -> Any | None:
+    """Return the PLD of `count` losses with the law of `one`, None where it would be larger than :data:`LARGEST_GRID`.
+
+    As dp-accounting's ``self_compose``, which raises the size of a sparse law to the power `count` first.
+    """
+    from dp_accounting.pld.common import compute_self_convolve_bounds
+
+    if count < 10:
+        return one.self_compose(count)
+    remove, add = one._pmf_remove.to_dense_pmf(), one._pmf_add.to_dense_pmf()
+    if count > 10**5:
+        for law in (remove, add):
+            low, high = compute_self_convolve_bounds(law._probs, count, 1e-15)
+            if high - low >= LARGEST_GRID:
+                return None
+    return type(one)(remove, None if one._symmetric else add).self_compose(count)
+
+
+def gaussian_pld(mu: float | None, interval: float) -> Any | None:
+    """Return the PLD of one Gaussian release of sensitivity over deviation `mu`; None for None."""
+    from dp_accounting.pld import privacy_loss_distribution as distribution
+
+    if mu is None:
+        return None
+    return distribution.from_gaussian_mechanism(1 / mu, value_discretization_interval=interval)
+
+
+def sampled_gaussian_pld(noise: float, rate: float, interval: float, *, replaced: bool = False) -> Any:
+    """Return the PLD of a Gaussian release on a Poisson sample, for add-remove or replace neighbours.
+
+    A sampled record moves the answer by 1. The pairs are those of :mod:`bench.privacy.events.sampled_events`.
+    """
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import privacy_loss_distribution as distribution
+
+    relation = NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE
+    return distribution.from_gaussian_mechanism(
+        noise, sampling_prob=rate, value_discretization_interval=interval, neighboring_relation=relation
+    )
+
+
+def symmetric_gaussian_pld(noise: float, rate: float, interval: float) -> Any:
+    """Return the PLD whose curve of delta is that of removing a record at epsilon >= 0, and symmetric.
+
+    Symmetric is the curve of a pair that dominates in both orders: ``delta(-e) = 1 - exp(-e) + exp(-e) delta(e)``.
+    """
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld import privacy_loss_distribution as distribution
+    from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
+
+    removed = GaussianPrivacyLoss(noise, sampling_prob=rate, adjacency_type=AdjacencyType.REMOVE)
+    top = math.ceil(removed.connect_dots_bounds().epsilon_upper / interval)
+    epsilons = interval * np.arange(top + 1)
+    up = np.asarray(removed.get_delta_for_epsilon(epsilons))
+    down = -np.expm1(-epsilons) + np.exp(-epsilons) * up
+    deltas = np.concatenate([down[:0:-1], up]).clip(0, 1)
+    return distribution.PrivacyLossDistribution(
+        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -top, top, deltas)
+    )
+
+
+def sampled_gaussian_rdp(noise: float, rate: float, orders: ArrayLike, *, replaced: bool = False) -> Floats:
+    """Return the Renyi divergence of a Gaussian release on a Poisson sample, `rate` < 1, for the pairs of PLDs above.
+
+    A sampled record moves the answer by 1: the pair is ``(1 - rate) N(0) + rate N(1)`` against N(0), the larger of both
+    orders (Mironov, Talwar, Zhang 2019, arXiv:1908.10530), or `replaced` against ``(1 - rate) N(0) + rate N(-1)``.
+
+    The trapezoidal sum of an analytic integrand is exact to rounding where its step is well below the distance ``pi
+    noise`` of the branch points from the real line. Infinite at orders whose sum would be longer than
+    :data:`LONGEST_SUM`, those of little noise: sampling gains hardly anything there.
+    """
+    order, mu = _order(orders), 1 / noise
+    step = min(0.25, 0.25 / mu)
+    # No maximum of the integrand is beyond: the slope of the first logarithm below is at most mu, that of the second
+    # at least -mu.
+    ends = (2 * order - 1 if replaced else order) * mu + 12.0
+    lengths = np.ceil((ends + 12.0 + mu) / step)
+    summed = lengths <= LONGEST_SUM
+    found = np.full(order.shape, np.inf)
+    if not summed.any():
+        return found
+    x = -12.0 - mu + step * np.arange(lengths[summed].max())
+    other = _log_sampled_ratio(-x, mu, rate) if replaced else np.zeros_like(x)
+    loss = _log_sampled_ratio(x, mu, rate) - other
+    log_mass = other - x**2 / 2 + math.log(step / math.sqrt(2 * math.pi))
+    for place in np.flatnonzero(summed):
+        part, alpha = slice(int(lengths[place])), float(order[place])
+        moment = special.logsumexp(log_mass[part] + _log_excess(loss[part], alpha))
+        found[place] = np.logaddexp(0.0, moment) / (alpha - 1)
+    return found
+
+
+def _log_sampled_ratio(x: Floats, mu: float, rate: float) -> Floats:
+    """Return the log of the density of ``(1 - rate) N(0, 1) + rate N(mu, 1)`` over that of N(0, 1)."""
+    exponent = mu * x - mu**2 / 2
+    less = rate * np.expm1(np.minimum(exponent, 30.0))
+    near = np.abs(less) < 0.5  # The sum of logarithms would lose the digits of a small ratio.
+    far = np.logaddexp(math.log1p(-rate), math.log(rate) + exponent)
+    return np.where(near, np.log1p(np.where(near, less, 0.0)), far)
+
+
+def finite_pld(log_masses: list[float], values: list[float], count: int, interval: float) -> Any | None:
+    """Return the PLD of `count` runs with losses `values`, `log_masses` their log probabilities under one neighbour.
+
+    None where it would be too large.
+
+    Chords of the curve of delta between grid points lie above it; rounding `values` up would add `interval` per run.
+    """
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld import privacy_loss_distribution as distribution
+
+    mass, loss = np.exp(np.asarray(log_masses)), np.asarray(values)
+    points = np.unique(np.concatenate([np.floor(loss / interval), np.ceil(loss / interval)])).astype(np.int64)
+    # Adding a neighbour on each side keeps the first chord above the curve's straight start.
+    points = np.unique(np.concatenate([points - 1, points, points + 1]))
+    gap = loss[None, :] - (points * interval)[:, None]
+    deltas = np.where(gap > 0, mass[None, :] * -np.expm1(-np.maximum(gap, 0.0)), 0.0).sum(axis=1)
+    one = pld_pmf.create_pmf_pessimistic_connect_dots(interval, points, np.minimum(deltas, 1.0))
+    return self_composed(distribution.PrivacyLossDistribution(one), count)
+
+
+def pure_pld(epsilon: float, count: int, interval: float) -> Any | None:
+    """Return the PLD of any `count` mechanisms of pure `epsilon`: two losses, plus and minus it."""
+    log_keep = -math.log1p(math.exp(-epsilon))
+    return finite_pld([log_keep, log_keep - epsilon], [epsilon, -epsilon], count, interval)
+
+
+def randomized_response_pld(epsilon: float, classes: int, count: int, interval: float) -> Any | None:
+    """Return the PLD of randomised response over `classes`, `count` times, between two labels."""
+    log_total = float(np.logaddexp(epsilon, math.log(classes - 1)))
+    masses, values = [epsilon - log_total, -log_total], [epsilon, -epsilon]
+    if classes > 2:
+        masses.append(math.log(classes - 2) - log_total)
+        values.append(0.0)
+    return finite_pld(masses, values, count, interval)

@@ -1,0 +1,257 @@
+"""Events of Gaussian noise on Poisson samples, re-exported by :mod:`bench.privacy.events.events`.
+
+Let one record move the true answer by at most C, and let N_w be the mechanism's Gaussian noise around a shift w. For
+*add-remove* neighbours (called *zero-out* where the number of records is public: the record's part is absent) the pair
+``(1 - q) N_0 + q N_C`` and ``N_0`` dominates, in both orders (Zhu, Dong, Wang, AISTATS 2022, theorem 11).
+
+For *replace* neighbours the outputs are ``P = (1 - q) N_0 + q N_u`` and ``Q = (1 - q) N_0 + q N_v``, given the sample
+of the other records. For alpha >= 1 their hockey-stick divergence is ``q E[(1 - alpha e^X - b e^Y)+]`` with ``b =
+(alpha - 1) (1 - q) / q``, where ``e^X`` and ``e^Y`` are the likelihood ratios of N_v and N_0 to N_u: lognormal of mean
+1, with covariances ``|v - u|^2``, ``|u|^2`` and ``|u|^2 - <u, v>`` over the variance. The function is convex in them,
+so by Kahane's inequality (1986) the divergence grows with each covariance. Hence, with C = 1:
+
+- of bounded answers, ``|u|, |v| <= 1``, all three are largest at u = 1, v = -1: that pair dominates;
+- of neighbours' votes, u and v take away the same vote, so ``|u|, |v|, |u - v| <= C``, and all three are largest at
+  v = 0: at alpha >= 1 the curve of add-remove bounds both orders, which gives the rest of the curve by its symmetry. No
+  two records attain both halves at once: the bound is loose for small rates with little noise, by up to sqrt(2) in mu.
+
+Dominating pairs compose, also where later queries depend on earlier answers.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency, PrivacyUnit
+from bench.privacy.events import losses
+from bench.privacy.events.base_event import Event, positive, whole
+
+Floats = NDArray[np.float64]
+
+
+class SampledGaussianEvent(Event):
+    """Runs of a Gaussian mechanism, each on a fresh Poisson sample of the records; unit record."""
+
+    __slots__ = ()
+    sampling_rate: float
+
+    @property
+    @abc.abstractmethod
+    def relative_noise(self) -> float:
+        """The noise's deviation over the most that a sampled record moves the answer."""
+
+    @property
+    def runs(self) -> int:
+        """The number of samples."""
+        return int(getattr(self, self.counted))
+
+    @property
+    def moves(self) -> int:
+        """How many times the most of one record a replaced record moves an answer whose sample holds it."""
+        return 1 if self.adjacency is Adjacency.ADD_REMOVE else 2
+
+    def check(self, name: str) -> None:
+        """Raise :class:`BenchError`, with the mechanism's `name`, on a parameter out of range."""
+        positive(f"the sampling rate of {name}", self.sampling_rate)
+        if self.sampling_rate > 1:
+            raise BenchError(f"the sampling rate of {name} is at most 1, not {self.sampling_rate}.")
+        positive(f"the noise of {name}", self.relative_noise)
+        whole(f"the number of runs of {name}", self.runs)
+
+    def zcdp(self) -> float | None:
+        """Return rho where every sample holds every record, else None."""
+        return self.runs * self._whole_rho if self.sampling_rate == 1 else None
+
+    @property
+    def _whole_rho(self) -> float:
+        return (self.moves / self.relative_noise) ** 2 / 2
+
+    def gaussian_mu(self) -> float | None:
+        """Return mu where every sample holds every record, else None."""
+        rho = self.zcdp()
+        return None if rho is None else math.sqrt(2 * rho)
+
+    def rdp(self, orders: ArrayLike) -> Floats:
+        """Return the Renyi divergence of the dominating pairs."""
+        order = np.atleast_1d(np.asarray(orders, dtype=np.float64))
+        bound = order * self._whole_rho
+        if self.sampling_rate < 1:
+            bound = np.minimum(bound, self._sampled_rdp(order))
+        return self.runs * bound
+
+    def _sampled_rdp(self, order: Floats) -> Floats:
+        """Return the Renyi divergence of one run with a sampling rate below 1."""
+        replaced = self.adjacency is Adjacency.REPLACE
+        return _run_rdp(self.relative_noise, self.sampling_rate, tuple(order.tolist()), replaced)
+
+    def pld(self, interval: float = losses.INTERVAL) -> Any | None:
+        """Return the PLD of all runs, in both orders of the neighbours."""
+        mu = self.gaussian_mu()
+        if mu is not None:
+            return losses.gaussian_pld(mu, interval)
+        return losses.self_composed(self._sampled_pld(interval), self.runs)
+
+    def _sampled_pld(self, interval: float) -> Any:
+        replaced = self.adjacency is Adjacency.REPLACE
+        return losses.sampled_gaussian_pld(self.relative_noise, self.sampling_rate, interval, replaced=replaced)
+
+    @property
+    def loss_spread(self) -> float:
+        """The approximate width of the loss of one run or of all runs, the wider of the two."""
+        one = losses.gaussian_spread(self.moves / self.relative_noise)
+        # The variance of a run's loss by its likelihood ratio to N_0, over the squared sampling rate.
+        square = min(self.relative_noise**-2, 50.0)
+        variance = math.expm1(square) if self.moves == 1 else 4 * math.sinh(square)
+        several = losses.gaussian_spread(self.sampling_rate * math.sqrt(self.runs * variance))
+        return max(one, min(self.runs * one, several))
+
+
+@lru_cache(maxsize=1024)
+def _run_rdp(noise: float, rate: float, orders: tuple[float, ...], replaced: bool) -> Floats:
+    """Return one run's Renyi divergence; read-only.
+
+    For add-remove neighbours this is dp-accounting's value, on which published claims rest. It exceeds the exact one at
+    fractional orders and is infinite near order 1, where its series does not converge. At tiny rates it rounds below
+    the exact one, which then replaces it. For replace neighbours it is the exact one, at least that of add-remove.
+    """
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    accountant = RdpAccountant(orders)
+    # What does not converge gets a warning.
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)))
+    finally:
+        logger.setLevel(before)
+    divergence: Floats = np.array(accountant.rdp, dtype=np.float64)
+    small = divergence < 1e-6  # where the rounding of a logarithm near 0 weighs
+    if small.any():
+        exact = losses.sampled_gaussian_rdp(noise, rate, np.asarray(orders)[small])
+        low = np.isfinite(exact) & (divergence[small] < (1 - 1e-9) * exact)
+        divergence[small] = np.where(low, exact, divergence[small])
+    if replaced:
+        finite = np.where(np.isfinite(divergence), divergence, 0.0)
+        divergence = np.maximum(finite, losses.sampled_gaussian_rdp(noise, rate, orders, replaced=True))
+    divergence.flags.writeable = False
+    return divergence
+
+
+@dataclass(frozen=True, slots=True)
+class DPSGD(SampledGaussianEvent):
+    """`steps` steps of DP-SGD on Poisson batches at `sampling_rate`; unit record.
+
+    Sensitivity: a record adds a clipped gradient to a batch's sum; `noise_multiplier` is deviation over the clip norm.
+    Runs are charged for add-remove neighbours; the event also accounts for replace.
+    """
+
+    sampling_rate: float
+    noise_multiplier: float
+    steps: int
+    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
+    adjacency: Adjacency = field(default=Adjacency.ADD_REMOVE, kw_only=True)
+    kind: ClassVar[str] = "dp-sgd"
+    counted: ClassVar[str] = "steps"
+
+    def __post_init__(self) -> None:
+        self.check("DP-SGD")
+
+    @property
+    def relative_noise(self) -> float:
+        """See :attr:`SampledGaussianEvent.relative_noise`."""
+        return self.noise_multiplier
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        return f"DP-SGD, sampling rate {self.sampling_rate:g}, noise {self.noise_multiplier:g}, {self.steps} steps"
+
+
+@dataclass(frozen=True, slots=True)
+class SampledGaussian(SampledGaussianEvent):
+    """`count` sums of bounded vectors, each over a Poisson sample of the records, with Gaussian noise; unit record.
+
+    Sensitivity: a record, or a client where that is the unit, adds one vector to a sum; `noise_multiplier` is deviation
+    over the vectors' largest L2 norm. It also stands for a bounded number that depends on the sample in any way, with
+    the width of its range as the norm.
+    """
+
+    sampling_rate: float
+    noise_multiplier: float
+    count: int = 1
+    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
+    adjacency: Adjacency = field(default=Adjacency.ADD_REMOVE, kw_only=True)
+    kind: ClassVar[str] = "sampled-gaussian"
+    counted: ClassVar[str] = "count"
+
+    def __post_init__(self) -> None:
+        self.check("sampled Gaussian noise")
+
+    @property
+    def relative_noise(self) -> float:
+        """See :attr:`SampledGaussianEvent.relative_noise`."""
+        return self.noise_multiplier
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        return (
+            f"sampled Gaussian, sampling rate {self.sampling_rate:g}, noise {self.noise_multiplier:g} x norm, "
+            f"{self.count} sums"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SampledGNMax(SampledGaussianEvent):
+    """The arg max of the votes of the nearest sampled records, with Gaussian noise of deviation `sigma`; unit record.
+
+    Sensitivity: a sampled record adds its vote and takes away that of the neighbour that it displaces, if any: two
+    counts move by 1 (L2 sensitivity ``sqrt(2)``), under add-remove and under replace.
+    """
+
+    sampling_rate: float
+    sigma: float
+    queries: int
+    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
+    adjacency: Adjacency = field(default=Adjacency.ADD_REMOVE, kw_only=True)
+    kind: ClassVar[str] = "sampled-gnmax"
+    counted: ClassVar[str] = "queries"
+
+    def __post_init__(self) -> None:
+        self.check("sampled GNMax")
+
+    @property
+    def relative_noise(self) -> float:
+        """See :attr:`SampledGaussianEvent.relative_noise`."""
+        return self.sigma / math.sqrt(2)
+
+    @property
+    def moves(self) -> int:
+        """See :attr:`SampledGaussianEvent.moves`: two records that displace the same vote are no farther apart."""
+        return 1
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        return f"sampled GNMax, sampling rate {self.sampling_rate:g}, sigma {self.sigma:g}, {self.queries} queries"
+
+    def _sampled_rdp(self, order: Floats) -> Floats:
+        one = _run_rdp(self.relative_noise, self.sampling_rate, tuple(order.tolist()), False)
+        if self.adjacency is Adjacency.ADD_REMOVE:
+            return one
+        # The curve at alpha < 1 adds to the integral of E[(P/Q)^order] at most what the curve at alpha > 1 does.
+        twice: Floats = one + np.log1p(-np.expm1(-(order - 1) * one)) / (order - 1)
+        return twice
+
+    def _sampled_pld(self, interval: float) -> Any:
+        if self.adjacency is Adjacency.REPLACE:
+            return losses.symmetric_gaussian_pld(self.relative_noise, self.sampling_rate, interval)
+        return losses.sampled_gaussian_pld(self.relative_noise, self.sampling_rate, interval)

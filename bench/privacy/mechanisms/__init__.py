@@ -1,0 +1,1 @@
+"""Mechanisms, their noise, and the ledger that charges for them."""

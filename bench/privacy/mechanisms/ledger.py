@@ -1,0 +1,411 @@
+"""The ledger, the only way from private data to a release: each call applies a mechanism and records one event."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency, PrivacyUnit
+from bench.privacy.accounting.pate import check_votes
+from bench.privacy.events.base_event import Event, positive
+from bench.privacy.events.events import (
+    DPSGD,
+    Bypass,
+    ConfidentGNMax,
+    Gaussian,
+    GNMax,
+    Laplace,
+    LNMax,
+    PrintedTopK,
+    PriorRandomizedResponse,
+    RandomizedResponse,
+    TopKRandomizedResponse,
+)
+from bench.privacy.events.label_events import LabelResponse
+from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms.noise import GRANULARITY, DiscardedNoise, Noise, SeededNoise
+from bench.privacy.mechanisms.sampled_ledger import SampledMechanisms
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.core.types import Claim
+    from bench.privacy.accounting.accountants import Accounted
+    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+
+
+PUBLIC_IMAGES = "images are public in the analysis: nothing bounds what a release shows of a record's image"
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRelease:
+    """One batch of votes, for the data-dependent accountants; private, never written."""
+
+    event: LNMax | GNMax | ConfidentGNMax
+    votes: NDArray[np.float64]
+    answered: NDArray[np.bool_]
+
+
+class Ledger(SampledMechanisms):
+    """Applies mechanisms with the given noise and records them, for one privacy unit and adjacency.
+
+    Its public attributes are read-only: a method can neither move the noise nor take back an event.
+    """
+
+    def __init__(self, unit: PrivacyUnit, adjacency: Adjacency, noise: Noise) -> None:
+        self._unit, self._adjacency = unit, adjacency
+        self._noise = noise
+        self._events: list[Event] = []
+        self._votes: list[VoteRelease] = []
+        self._sampled_answers = 0
+        self._hidden: tuple[NDArray[np.int64], NDArray[np.bool_]] | None = None  # labels, and which are answered
+        self._again = False
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        """The privacy unit."""
+        return self._unit
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """The adjacency."""
+        return self._adjacency
+
+    @property
+    def asked(self) -> int:
+        """Teacher queries so far."""
+        return self._sampled_answers + sum(len(release.answered) for release in self._votes)
+
+    @property
+    def answered(self) -> int:
+        """Teacher queries that got an answer."""
+        return self._sampled_answers + sum(int(release.answered.sum()) for release in self._votes)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """All events so far, in order."""
+        return tuple(self._events)
+
+    @property
+    def bypasses(self) -> list[str]:
+        """The reasons why private data was used outside any mechanism."""
+        return [event.reason for event in self._events if isinstance(event, Bypass)]
+
+    def bypass(self, reason: str) -> None:
+        """Declare why private data is used outside any mechanism here: the proven epsilon becomes infinite."""
+        self._events.append(Bypass(reason))
+
+    def _charge(self, event: Event) -> None:
+        """Record `event` before any draw, so that no failure hides its cost; refuse one that protects too little."""
+        covering = {
+            PrivacyUnit.LABEL: (PrivacyUnit.LABEL, PrivacyUnit.RECORD, PrivacyUnit.CLIENT),
+            PrivacyUnit.RECORD: (PrivacyUnit.RECORD, PrivacyUnit.CLIENT),
+        }.get(self.unit, (self.unit,))
+        if self.adjacency is Adjacency.ADD_REMOVE:  # a record that is absent is another value of its client
+            covering = (self.unit,)
+        if event.unit not in covering or event.adjacency is not self.adjacency:
+            raise BenchError(
+                f"{event.kind} protects one {event.unit.value} under {event.adjacency.value}, and the method states "
+                f"{self.unit.value} under {self.adjacency.value}. State what its mechanisms protect."
+            )
+        self._events.append(event)
+
+    def noisy_max(self, votes: NDArray[Any], *, teachers: int, gamma: float) -> NDArray[np.int64]:
+        """Release :func:`bench.privacy.mechanisms.mechanisms.lnmax` of `votes` (queries, classes): int64 (queries,).
+
+        Raises :class:`BenchError` on votes that are negative, not finite, or do not sum to `teachers` in each row.
+        """
+        counts = self._counts(votes, teachers)
+        granularity = GRANULARITY if self._noise.exact else None
+        event = LNMax(gamma, len(counts), secure_granularity=granularity)
+        self._charge(event)
+        return self._release_votes(event, counts, mechanisms.lnmax(counts, gamma, self._noise))
+
+    def noisy_max_gaussian(self, votes: NDArray[Any], *, teachers: int, sigma: float) -> NDArray[np.int64]:
+        """Release :func:`bench.privacy.mechanisms.mechanisms.gnmax` of `votes`; see :meth:`noisy_max`."""
+        counts = self._counts(votes, teachers)
+        event = GNMax(sigma, len(counts), exact=self._noise.exact)
+        self._charge(event)
+        return self._release_votes(event, counts, mechanisms.gnmax(counts, sigma, self._noise))
+
+    def confident_noisy_max(
+        self, votes: NDArray[Any], *, teachers: int, threshold: float, sigma1: float, sigma2: float, max_answers: int
+    ) -> NDArray[np.int64]:
+        """Release :func:`bench.privacy.mechanisms.mechanisms.confident_gnmax` of `votes`; see :meth:`noisy_max`.
+
+        Charges the threshold on every query and `max_answers` answers: the number given depends on private data.
+        """
+        counts = self._counts(votes, teachers)
+        cap = min(max_answers, len(counts))
+        event = ConfidentGNMax(threshold, sigma1, sigma2, len(counts), cap, exact=self._noise.exact)
+        self._charge(event)
+        answers = mechanisms.confident_gnmax(counts, threshold, sigma1, sigma2, cap, self._noise)
+        return self._release_votes(event, counts, answers)
+
+    def gaussian(self, values: NDArray[Any], *, sensitivity: float, noise_multiplier: float) -> NDArray[np.float64]:
+        """Release `mechanisms.gaussian` of `values`, whose L2 sensitivity the caller states."""
+        given = np.asarray(values, dtype=np.float64)
+        positive("sensitivity", sensitivity)
+        event = Gaussian(
+            self._multiplier(noise_multiplier, sensitivity, given.size, 2),
+            unit=self.unit,
+            adjacency=self.adjacency,
+            exact=self._noise.exact,
+        )
+        self._charge(event)
+        return mechanisms.gaussian(self._or_zeros(given), sensitivity, noise_multiplier, self._noise)
+
+    def laplace(
+        self, values: NDArray[Any], *, sensitivity: float, noise_multiplier: float, entries: int | None = None
+    ) -> NDArray[np.float64]:
+        """Release `mechanisms.laplace` of `values`, whose L1 sensitivity the caller states.
+
+        One unit moves as many `entries` at most, all by default: exact noise charges for the rounding of each.
+        """
+        given = np.asarray(values, dtype=np.float64)
+        positive("sensitivity", sensitivity)
+        moved = given.size if entries is None else entries
+        multiplier = self._multiplier(noise_multiplier, sensitivity, moved, 1)
+        steps = None
+        if self._noise.exact:
+            # Fewer grid steps cost more at the same pure epsilon: rounded down, the event stays an upper bound.
+            steps = max(1, math.floor(mechanisms.grid_sensitivity(sensitivity, moved, 1) * GRANULARITY))
+        event = Laplace(multiplier, grid_steps=steps, unit=self.unit, adjacency=self.adjacency)
+        self._charge(event)
+        return mechanisms.laplace(self._or_zeros(given), sensitivity, noise_multiplier, self._noise)
+
+    def randomized_response(self, labels: NDArray[Any], *, epsilon: float, classes: int) -> NDArray[np.int64]:
+        """Release :func:`bench.privacy.mechanisms.mechanisms.randomized_response` of `labels` (n,), each label once."""
+        given = self._labels(labels)
+        self._charge_labels(RandomizedResponse(epsilon, classes, answers=len(given), unit=self._label_unit))
+        return mechanisms.randomized_response(given, epsilon, classes, self._noise)
+
+    def top_k_randomized_response(
+        self,
+        labels: NDArray[Any],
+        candidates: NDArray[Any],
+        *,
+        epsilon: float,
+        classes: int,
+        outside: Literal["set", "printed"] = "set",
+    ) -> NDArray[np.int64]:
+        """Release RRTop-k of `labels` (n,), each once; ``outside="printed"`` is DPSD's form, of infinite epsilon."""
+        given, sets = self._labels(labels), np.asarray(candidates, dtype=np.int64)
+        k = int(sets.shape[1])
+        if outside == "printed":
+            from bench.privacy.accounting.claims import DPSD_LABEL_GAP
+
+            # Positional: reason, epsilon, k, classes, answers.
+            self._events.append(PrintedTopK(DPSD_LABEL_GAP, epsilon, k, classes, len(given), unit=self._label_unit))
+            return mechanisms.printed_top_k(given, sets, epsilon, classes, self._noise)
+        self._charge_labels(TopKRandomizedResponse(epsilon, k, classes, answers=len(given), unit=self._label_unit))
+        return mechanisms.top_k_randomized_response(given, sets, epsilon, classes, self._noise)
+
+    def prior_randomized_response(
+        self, labels: NDArray[Any], prior: NDArray[Any], *, rows: NDArray[Any], epsilon: float
+    ) -> NDArray[np.int64]:
+        """Release `mechanisms.prior_randomized_response` of ``labels[rows]``: int64 (m,).
+
+        `labels` (n,) are those of all records, `rows` (m,) public positions among them, `prior` (m, classes). Labels
+        that later calls add are other units: as long as the array and epsilon are the same and no position returns,
+        all calls cost as much as one (parallel composition). Raises :class:`BenchError` on repeated rows, or a prior
+        that is no finite, non-negative (m, classes).
+        """
+        chosen, known = np.asarray(rows, dtype=np.int64), np.asarray(prior, dtype=np.float64)
+        if known.ndim != 2 or known.shape[0] != len(chosen) or not (np.isfinite(known) & (known >= 0)).all():
+            raise BenchError(f"a prior has finite shares, ({len(chosen)}, classes), not {known.shape} of any numbers.")
+        given = mechanisms.known_labels(np.asarray(labels), known.shape[1])
+        if len(np.unique(chosen)) < len(chosen) or ((chosen < 0) | (chosen >= len(given))).any():
+            raise BenchError(f"rows must be different positions in 0..{len(given) - 1}.")
+        event = PriorRandomizedResponse(epsilon, known.shape[1], answers=len(chosen), unit=self._label_unit)
+        last = self._events[-1] if self._events else None
+        if self._hidden is None or not np.array_equal(self._hidden[0], given) or self._hidden[1][chosen].any():
+            self._hidden = given, np.zeros(len(given), dtype=np.bool_)
+            self._charge(event)
+        elif isinstance(last, LabelResponse) and dataclasses.replace(event, answers=last.answers) == last:
+            self._events[-1] = dataclasses.replace(event, answers=event.answers + last.answers)
+        else:
+            self._charge(event)
+        self._hidden[1][chosen] = True
+        asked = self._labels(given[chosen])
+        return mechanisms.prior_randomized_response(asked, known, epsilon, self._noise)
+
+    @property
+    def _label_unit(self) -> PrivacyUnit:
+        return PrivacyUnit.QUERY_LABEL if self.unit is PrivacyUnit.QUERY_LABEL else PrivacyUnit.LABEL
+
+    def _charge_labels(self, event: RandomizedResponse | TopKRandomizedResponse) -> None:
+        """Charge `event`; query labels are separate units and join one event, record labels may repeat and compose."""
+        last = self._events[-1] if self._events else None
+        if event.unit is PrivacyUnit.QUERY_LABEL and isinstance(last, LabelResponse):
+            joined = dataclasses.replace(event, answers=event.answers + last.answers)
+            if dataclasses.replace(last, answers=joined.answers) == joined:  # type: ignore[type-var]
+                self._events[-1] = joined
+                return
+        self._charge(event)
+
+    def dp_sgd(self, model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun) -> None:
+        """Train `model` in place by DP-SGD: Poisson batches, clipped per-example gradients, Gaussian noise.
+
+        `images` is uint8 (n, channels, height, width), or floats (n, ...) of any range: images in [0, 1] or features,
+        in float16 too, which become float32 one pass at a time. `labels` is int64 (n,). ``run.records`` is
+        public and n is not: the neighbour of a set of that many records has one fewer or one more. Unit record,
+        adjacency add-remove, L2 sensitivity ``run.max_grad_norm`` for a batch's sum. Raises :class:`BenchError` on an
+        exact noise source, which cannot sample these vectors, another adjacency, or an expected batch outside
+        ``1..run.records``.
+        """
+        from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
+
+        # Each setting is read once: another type of run could give the charge one value and the training another.
+        run = DPSGDRun(**{field.name: getattr(run, field.name) for field in dataclasses.fields(DPSGDRun)})
+        planned = self._charge_steps(run)
+        # Knowing the public streams must not reveal batches or noise: both come from the ledger's noise.
+        words = self._noise.uniform((8,), 2**32)
+        counted = train(model, images, labels, run, randomness=np.random.default_rng(words))
+        if counted != planned:
+            raise AssertionError(f"Opacus counted {counted.describe()}, the ledger charged {planned.describe()}")
+
+    def _charge_steps(self, run: DPSGDRun) -> DPSGD:
+        if self._noise.exact:
+            raise BenchError(
+                "--noise secure has no exact sampler for DP-SGD's gradient noise. Use --noise seeded, and keep the "
+                "seed secret where a guarantee is needed."
+            )
+        self._refuse_again()
+        if self.adjacency is not Adjacency.ADD_REMOVE:
+            raise BenchError("DP-SGD with Poisson sampling is accounted for add-remove adjacency; declare it.")
+        positive("max_grad_norm", run.max_grad_norm)
+        if not 0 < run.expected_batch_size <= run.records:
+            raise BenchError(
+                f"the expected batch must hold between 1 and {run.records} records, the public number, not "
+                f"{run.expected_batch_size}."
+            )
+        planned = DPSGD(run.expected_batch_size / run.records, run.noise_multiplier, run.steps)
+        self._charge(planned)
+        return planned
+
+    @contextlib.contextmanager
+    def charging_again(self) -> Iterator[None]:
+        """Charge again for answers that the caller has from a stopped run, and draw their noise without using it.
+
+        Each call records its event, moves the noise to where the stopped run had it, and returns a value that depends
+        on public arguments alone. Not for votes, which the data-dependent accountants need, nor for DP-SGD:
+        :class:`BenchError`.
+        """
+        before = self._noise, self._again
+        self._noise, self._again = DiscardedNoise(self._noise), True
+        try:
+            yield
+        finally:
+            self._noise, self._again = before
+
+    def _refuse_again(self) -> None:
+        if self._again:
+            raise BenchError(
+                "votes, DP-SGD and samples cannot be charged again: run them again. Use charging_again for others."
+            )
+
+    def record_level(self, delta: float) -> Accounted | None:
+        """Return the epsilon for a training record, None unless the unit is a label.
+
+        All labels of queries compose; nothing finite follows from its own label alone, where images are public.
+        """
+        from bench.privacy.accounting.accountants import proven
+
+        if self.unit is PrivacyUnit.LABEL:
+            return proven([Bypass(PUBLIC_IMAGES)], delta)
+        if self.unit is not PrivacyUnit.QUERY_LABEL:
+            return None
+        events = [event.for_record() if isinstance(event, LabelResponse) else event for event in self._events]
+        return proven(events, delta)
+
+    def private_votes(self) -> tuple[VoteRelease, ...]:
+        """Return every batch of answered votes, for data-dependent accounting; private, never released."""
+        return tuple(self._votes)
+
+    def check_sanitised(self) -> None:
+        """Raise :class:`BenchError`, before any vote is cast, where :meth:`sanitised` has no sound noise."""
+        if self._noise.exact:
+            raise BenchError(
+                "claim=sanitised has no exact sampler: its noise is scaled by a private figure. Use --noise seeded and "
+                "keep the seed secret, or another claim."
+            )
+
+    def sanitised(self, delta: float) -> Claim:
+        """Return one draw of the data-dependent cost of the only batch of votes, noised by its smooth sensitivity.
+
+        PATE 2018, section 4 and appendix B, with :func:`bench.privacy.accounting.smooth_sensitivity.default_release`;
+        the Renyi order is chosen without the votes. The draw includes its own cost; a second draw would cost again.
+        Raises :class:`BenchError` unless GNMax or Confident-GNMax answered one batch, and with exact noise: its grid,
+        scaled by the private deviation, would reveal that deviation.
+        """
+        self.check_sanitised()
+        from bench.core.types import Claim
+        from bench.privacy.accounting.smooth_sensitivity import check_release, sanitise
+
+        if len(self._votes) != 1 or isinstance(self._votes[0].event, LNMax):
+            raise BenchError("the sanitised claim needs one batch of votes with Gaussian noise: use GNMax.")
+        release = self._votes[0]
+        event = release.event
+        assert isinstance(event, (GNMax, ConfidentGNMax))
+        order = check_release(event, delta, release.votes.shape[1])
+        if isinstance(event, ConfidentGNMax):
+            found = sanitise(
+                release.votes, event.sigma2, delta, order, threshold=event.threshold, sigma1=event.sigma1,
+                answered=release.answered,
+            )  # fmt: skip
+        else:
+            found = sanitise(release.votes, event.sigma, delta, order)
+        drawn = found.mean + found.deviation * float(self._noise.gaussian((1,), 1.0)[0])
+        return Claim(
+            drawn,
+            delta,
+            "Papernot et al., ICLR 2018 (arXiv:1802.08908), section 4 and appendix B: sanitised by smooth sensitivity",
+            f"one noisy draw at order {order:g}, may be published instead of the data-dependent figures; an estimate, "
+            "no bound; the proven figure does not cover it",
+        )
+
+    def data_dependent(self, delta: float) -> list[Accounted]:
+        """Return the data-dependent figures of the votes, themselves private; empty where something else ran too."""
+        from bench.privacy.accounting.data_dependent import release_rows
+
+        if len(self._votes) != len(self._events):
+            return []
+        return release_rows([(release.event, release.votes, release.answered) for release in self._votes], delta)
+
+    def _counts(self, votes: NDArray[Any], teachers: int) -> NDArray[np.float64]:
+        self._refuse_again()
+        return check_votes(votes, teachers)
+
+    def _release_votes(
+        self, event: LNMax | GNMax | ConfidentGNMax, counts: NDArray[np.float64], answers: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        release = VoteRelease(event, counts.copy(), answers != mechanisms.UNANSWERED)
+        release.votes.flags.writeable = release.answered.flags.writeable = False  # the caller holds its own arrays
+        self._votes.append(release)
+        return answers
+
+    def _or_zeros(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.zeros_like(values) if self._again else values
+
+    def _labels(self, labels: NDArray[Any]) -> NDArray[Any]:
+        given = np.asarray(labels)
+        return np.zeros_like(given) if self._again else given
+
+    def _multiplier(self, noise_multiplier: float, sensitivity: float, entries: int, order: int) -> float:
+        if not self._noise.exact:
+            return noise_multiplier
+        return noise_multiplier * sensitivity / mechanisms.grid_sensitivity(sensitivity, entries, order)
+
+
+def seeded_ledger(unit: PrivacyUnit, adjacency: Adjacency, generator: np.random.Generator) -> Ledger:
+    """Return a ledger whose noise comes from `generator`."""
+    return Ledger(unit, adjacency, SeededNoise(generator))

@@ -1,0 +1,71 @@
+"""The change of the loss on a Poisson sample of the records between two nets, with Gaussian noise: DPSUR's test."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from bench.core.transforms import as_float
+from bench.privacy.mechanisms.mechanisms import poisson_sample
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bench.privacy.mechanisms.noise import Noise
+
+_PASS = 1024  # records of one forward pass
+
+
+def loss_change(
+    before: torch.nn.Module, after: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, bound: float
+) -> float:
+    """Return the mean cross-entropy of `after` on the records given, less that of `before`, clipped to ±`bound`.
+
+    0 without records, and `bound` where it is undefined. Whatever the nets and the records, it moves by `bound` twice
+    at most, so that the number of records may divide the sum.
+    """
+    if not len(labels):
+        return 0.0
+    change = _mean_loss(after, images, labels) - _mean_loss(before, images, labels)
+    return bound if math.isnan(change) else min(max(change, -bound), bound)
+
+
+@torch.no_grad()
+def _mean_loss(net: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
+    device, training, total = next(net.parameters()).device, net.training, 0.0
+    net.eval()
+    for some, theirs in zip(torch.split(images, _PASS), torch.split(labels, _PASS), strict=True):
+        outputs = net(as_float(some.to(device)))
+        total += float(cross_entropy(outputs, known_labels(theirs.to(device), outputs), reduction="sum"))
+    net.train(training)
+    return total / len(labels)
+
+
+def known_labels(labels: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+    """Return `labels` (n,); of several `outputs` (n, classes), one that has none counts as 0 and raises no error."""
+    if outputs.dim() < 2 or outputs.shape[1] < 2:
+        return labels
+    return labels.where((labels >= 0) & (labels < outputs.shape[1]), 0)
+
+
+def sampled_loss_change(
+    before: torch.nn.Module,
+    after: torch.nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    bound: float,
+    sampling_rate: float,
+    noise_multiplier: float,
+    noise: Noise,
+) -> NDArray[np.float64]:
+    """Return :func:`loss_change` on a Poisson sample, with noise of deviation ``2 * bound * noise_multiplier``: (1,).
+
+    Sensitivity: a record moves the change by ``2 * bound`` at most, added, removed or replaced. Unit record.
+    """
+    rows = torch.from_numpy(np.flatnonzero(poisson_sample((len(labels),), sampling_rate, noise)))
+    change = loss_change(before, after, images[rows], labels[rows], bound)
+    return change + noise.gaussian((1,), 2 * bound * noise_multiplier)

@@ -1,0 +1,357 @@
+"""Mechanisms as pure functions over batches; only the ledger calls them on private values.
+
+No value of one record makes a mechanism raise: an error would show it without noise. What cannot be used has a stated
+meaning instead: a value that is not finite, a label that is no class. Errors depend on shapes and public settings.
+Votes are no values of records: each teacher casts one, so that their counts are whole and sum to the teachers on any
+data. Counts that do not are a fault of the method's code, and are refused.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.core.errors import BenchError
+from bench.privacy.mechanisms import margins
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from bench.privacy.mechanisms.noise import Noise
+
+UNANSWERED = -1
+
+
+def lnmax(votes: NDArray[np.float64], gamma: float, noise: Noise) -> NDArray[np.int64]:
+    """Return the classes of the largest counts after Lap(1/gamma) noise on every count (PATE 2017, equation 1).
+
+    `votes` is (queries, classes), the result int64 (queries,). Unit record, either adjacency: one record changes one
+    vote, so two counts by 1 each. Each query is 2*gamma-DP.
+    """
+    winners: NDArray[np.int64] = np.argmax(votes + noise.laplace(votes.shape, 1.0 / gamma), axis=1)
+    return winners
+
+
+def gnmax(votes: NDArray[np.float64], sigma: float, noise: Noise) -> NDArray[np.int64]:
+    """Return the classes of the largest counts after N(0, sigma^2) noise on every count (PATE 2018, GNMax).
+
+    Shapes as in :func:`lnmax`. Unit record, either adjacency: a changed vote moves the counts by sqrt(2) in L2.
+    """
+    winners: NDArray[np.int64] = np.argmax(votes + noise.gaussian(votes.shape, sigma), axis=1)
+    return winners
+
+
+def confident_gnmax(
+    votes: NDArray[np.float64], threshold: float, sigma1: float, sigma2: float, max_answers: int, noise: Noise
+) -> NDArray[np.int64]:
+    """Answer by GNMax the queries whose largest count, with N(0, sigma1^2) noise, reaches `threshold` (PATE 2018).
+
+    Shapes as in :func:`lnmax`. Unit record, either adjacency: the largest count moves by at most 1, the counts by
+    sqrt(2) in L2. Other queries, and all after `max_answers`, are :data:`UNANSWERED`.
+    """
+    largest = votes.max(axis=1)
+    confident = largest + noise.gaussian(largest.shape, sigma1) >= threshold
+    confident &= np.cumsum(confident) <= max_answers
+    answers = np.full(len(votes), UNANSWERED, dtype=np.int64)
+    if confident.any():
+        answers[confident] = gnmax(votes[confident], sigma2, noise)
+    return answers
+
+
+def gaussian(
+    values: NDArray[np.float64], sensitivity: float, noise_multiplier: float, noise: Noise
+) -> NDArray[np.float64]:
+    """Return `values` plus N(0, (noise_multiplier * sensitivity)^2) noise on every entry.
+
+    `sensitivity` bounds the L2 distance between the values of two adjacent data sets. An entry that is not finite
+    counts as 0: to keep within the bound, a method must bound each record before it sums. An exact noise source rounds
+    the values to its grid first; see :func:`grid_sensitivity`.
+    """
+    return _on_grid(values, noise) + noise.gaussian(values.shape, noise_multiplier * sensitivity)
+
+
+def laplace(
+    values: NDArray[np.float64], sensitivity: float, noise_multiplier: float, noise: Noise
+) -> NDArray[np.float64]:
+    """Return `values` plus Laplace noise of scale noise_multiplier * L1 sensitivity; see :func:`gaussian`."""
+    return _on_grid(values, noise) + noise.laplace(values.shape, noise_multiplier * sensitivity)
+
+
+def _on_grid(values: NDArray[np.float64], noise: Noise) -> NDArray[np.float64]:
+    from bench.privacy.mechanisms.noise import GRANULARITY
+
+    given = np.where(np.isfinite(values), values, 0.0)
+    with np.errstate(over="ignore"):
+        return np.round(given * GRANULARITY) / GRANULARITY if noise.exact else given
+
+
+def grid_sensitivity(sensitivity: float, entries: int, order: int) -> float:
+    """Return the L1 (`order` 1) or L2 (`order` 2) sensitivity after rounding `entries` values to the secure grid.
+
+    Each entry moves by at most half a grid step on either side, so the difference by at most one step.
+    """
+    from bench.privacy.mechanisms.noise import GRANULARITY
+
+    return sensitivity + (entries if order == 1 else math.sqrt(entries)) / GRANULARITY
+
+
+def sampled_gnmax(
+    distances: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    classes: int,
+    neighbours: int,
+    sampling_rate: float,
+    sigma: float,
+    noise: Noise,
+) -> NDArray[np.int64]:
+    """Return GNMax of the labels of each query's nearest records in a Poisson sample (Zhu et al. 2020, Private-kNN).
+
+    `distances` is (queries, records), `labels` (records,) in 0..classes-1, the result int64 (queries,). Each query
+    draws a sample of its own, whose `neighbours` nearest records vote; of equal distances the first is nearer. A
+    distance that is not finite is the largest; labels are those of :func:`known_labels`.
+
+    Unit record, either adjacency. A sampled record adds its vote and displaces at most one other, the farthest
+    neighbour's: two counts move by 1, sqrt(2) in L2 (1 where there were fewer neighbours). Two records in its place
+    displace the same vote, so they are no farther apart.
+    """
+    queries, records = distances.shape
+    counts = np.zeros((queries, classes))
+    rows = max(1, 2**22 // max(records, 1))
+    for start in range(0, queries, rows):
+        part = distances[start : start + rows]
+        sampled = poisson_sample(part.shape, sampling_rate, noise)
+        counts[start : start + rows] = nearest_votes(part, labels, sampled, classes, neighbours)
+    return gnmax(counts, sigma, noise)
+
+
+def nearest_votes(
+    distances: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    sampled: NDArray[np.bool_],
+    classes: int,
+    neighbours: int,
+) -> NDArray[np.float64]:
+    """Return the labels' counts (queries, classes) of the nearest `sampled` records; see :func:`sampled_gnmax`."""
+    # Nearer than all that are not sampled, whose number would else decide whether such a record votes.
+    given = np.where(np.isfinite(distances), distances, np.finfo(np.float64).max)
+    # A stable order: one more record changes the place of no other two.
+    nearest = np.argsort(np.where(sampled, given, np.inf), axis=1, kind="stable")[:, :neighbours]
+    voting = np.take_along_axis(sampled, nearest, axis=1)
+    cells = np.arange(len(distances))[:, None] * classes + known_labels(labels, classes)[nearest]
+    votes = np.bincount(cells[voting], minlength=len(distances) * classes)
+    return votes.reshape(len(distances), classes).astype(np.float64)
+
+
+def sampled_gaussian(
+    values: NDArray[np.float64], max_norm: float, sampling_rate: float, noise_multiplier: float, noise: Noise
+) -> NDArray[np.float64]:
+    """Return sums over Poisson samples of the records plus N(0, (noise_multiplier * max_norm)^2) noise on every entry.
+
+    `values` is (sums, records, entries), the result (sums, entries). Unit record, either adjacency: each record's
+    entries are :func:`clipped` to `max_norm` in L2, the most that one more sampled record adds; a replaced one moves
+    the sum by up to twice that.
+    """
+    sampled = poisson_sample(values.shape[:2], sampling_rate, noise)
+    return gaussian(sampled_sum(clipped(values, max_norm), sampled), max_norm, noise_multiplier, noise)
+
+
+def sampled_updates(
+    updates: Callable[[int], NDArray[np.float64]],
+    clients: int,
+    entries: int,
+    max_norm: float,
+    sampling_rate: float,
+    noise_multiplier: float,
+    noise: Noise,
+) -> NDArray[np.float64]:
+    """Return :func:`sampled_gaussian` of one sum of what ``updates(number)`` gives for sampled clients 0..clients-1.
+
+    Only they are asked, each for (entries,), the shape of the result. Unit client, either adjacency; an update that is
+    not finite counts as zeros.
+    """
+    total = np.zeros(entries)
+    for number in np.flatnonzero(poisson_sample((clients,), sampling_rate, noise)):
+        total += clipped(update_of(updates, int(number), entries), max_norm)
+    return gaussian(total, max_norm, noise_multiplier, noise)
+
+
+def sampled_function(
+    function: Callable[[NDArray[np.int64]], NDArray[np.float64]],
+    records: int,
+    entries: int,
+    max_norm: float,
+    sampling_rate: float,
+    noise_multiplier: float,
+    noise: Noise,
+) -> NDArray[np.float64]:
+    """Return `function` of a Poisson sample plus N(0, (2 noise_multiplier * max_norm)^2) noise on every entry.
+
+    `function` maps the numbers of the sampled records, of 0..records-1, to (entries,), the shape of the result, and may
+    depend on them in any way, as a transport plan does: :func:`clipped_function` clips it as a whole.
+
+    Unit record, either adjacency: one more sampled record, or another one, moves the value within a ball of radius
+    `max_norm`, by 2 `max_norm` at most. Given the sample of the others, a record that is sampled with `sampling_rate`
+    shifts the noise with that probability; over their samples divergences are no larger, being jointly convex.
+    """
+    sampled = np.flatnonzero(poisson_sample((records,), sampling_rate, noise))
+    return gaussian(clipped_function(function, sampled, entries, max_norm), 2 * max_norm, noise_multiplier, noise)
+
+
+def clipped_function(
+    function: Callable[[NDArray[np.int64]], NDArray[np.float64]],
+    sampled: NDArray[np.int64],
+    entries: int,
+    max_norm: float,
+) -> NDArray[np.float64]:
+    """Return what :func:`sampled_function` adds noise to: (entries,), of L2 norm `max_norm` at most."""
+    return clipped(checked(function(sampled), entries), max_norm)
+
+
+def update_of(updates: Callable[[int], NDArray[np.float64]], number: int, entries: int) -> NDArray[np.float64]:
+    """Return the update (entries,) of the client `number`, zeros if it is not finite; raise on another shape."""
+    return checked(updates(number), entries)
+
+
+def checked(given: NDArray[np.float64], entries: int) -> NDArray[np.float64]:
+    """Return `given`, zeros if it is not finite; raise :class:`BenchError` unless it is (entries,)."""
+    found = np.asarray(given, dtype=np.float64)
+    if found.shape != (entries,):
+        raise BenchError(f"what a mechanism adds noise to must be ({entries},), not {found.shape}, whatever the data.")
+    return usable(found)
+
+
+def usable(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return `values` with zeros for the vectors along the last axis that are not finite."""
+    return np.where(np.isfinite(values).all(axis=-1, keepdims=True), values, 0.0)
+
+
+def clipped(values: NDArray[np.float64], max_norm: float) -> NDArray[np.float64]:
+    """Return `values` scaled down where needed to an L2 norm of `max_norm` along the last axis.
+
+    A vector that is not finite, or whose norm is not, cannot be scaled: it becomes zeros.
+    """
+    given = usable(values)
+    with np.errstate(over="ignore"):
+        norms = np.linalg.norm(given, axis=-1, keepdims=True) * margins.FLOAT64
+    found: NDArray[np.float64] = given * np.minimum(1, max_norm / np.maximum(norms, np.finfo(np.float64).tiny))
+    return found
+
+
+def sampled_sum(values: NDArray[np.float64], sampled: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the sums (sums, entries) over the sampled records (sums, records) of `values` (sums, records, entries)."""
+    total: NDArray[np.float64] = np.einsum("sr,sre->se", sampled.astype(np.float64), values)
+    return total
+
+
+def poisson_sample(shape: tuple[int, ...], sampling_rate: float, noise: Noise) -> NDArray[np.bool_]:
+    """Return independent draws that are true with probability `sampling_rate`."""
+    # Below 2^53 whole numbers are exact as floats.
+    drawn: NDArray[np.bool_] = noise.uniform(shape, 2**53) < sampling_rate * 2**53
+    return drawn
+
+
+def randomized_response(labels: NDArray[np.int64], epsilon: float, classes: int, noise: Noise) -> NDArray[np.int64]:
+    """Keep each label with probability e^eps / (e^eps + classes - 1), else return one of the others, uniformly.
+
+    `labels` is (n,), those of :func:`known_labels`. Unit label, adjacency replace: epsilon-DP for each label.
+    """
+    return noise.keep_or_other(known_labels(labels, classes), classes, keep_probability(epsilon, classes))
+
+
+def top_k_randomized_response(
+    labels: NDArray[np.int64], candidates: NDArray[np.int64], epsilon: float, classes: int, noise: Noise
+) -> NDArray[np.int64]:
+    """Randomised response over each row's candidates; a label outside gives a uniform one (Ghazi et al. 2021, RRTop-k).
+
+    `labels` is (n,), `candidates` (n, k) distinct classes per row, chosen without the label. Unit label, adjacency
+    replace: a label inside is kept with probability e^eps / (e^eps + k - 1), and every answer has probability at least
+    1 / (e^eps + k - 1): epsilon-DP.
+    """
+    check_classes(candidates, classes)
+    if candidates.ndim != 2 or len(candidates) != len(labels):
+        raise BenchError(f"candidates must be (labels, k), not {candidates.shape} for {len(labels)} labels.")
+    k = candidates.shape[1]
+    if k > 1 and (np.diff(np.sort(candidates, axis=1), axis=1) == 0).any():
+        raise BenchError("the candidates of a label must be distinct classes.")
+    hits = candidates == known_labels(labels, classes)[:, None]
+    inside = hits.any(axis=1)
+    start = np.where(inside, hits.argmax(axis=1), 0).astype(np.int64)
+    kept = noise.keep_or_other(start, k, keep_probability(epsilon, k))
+    position = np.where(inside, kept, noise.uniform(labels.shape, k))
+    answers: NDArray[np.int64] = np.take_along_axis(candidates, position[:, None], axis=1)[:, 0]
+    return answers
+
+
+def prior_randomized_response(
+    labels: NDArray[np.int64], prior: NDArray[np.float64], epsilon: float, noise: Noise
+) -> NDArray[np.int64]:
+    """RRTop-k over each label's most probable classes, as many as is best (Ghazi et al. 2021, RRWithPrior).
+
+    `labels` is (n,), `prior` (n, classes) the probabilities that are known without the label. Unit label, adjacency
+    replace: epsilon-DP for each label, whose set's size follows from the prior alone. A set of one class says nothing.
+    """
+    order, sizes = likely_sets(prior, epsilon)
+    answers = np.zeros(len(labels), dtype=np.int64)
+    for size in np.unique(sizes):
+        rows = sizes == size
+        sets = order[rows, :size]
+        answers[rows] = top_k_randomized_response(labels[rows], sets, epsilon, prior.shape[1], noise)
+    return answers
+
+
+def likely_sets(prior: NDArray[np.float64], epsilon: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the classes of each row of `prior` (n, classes) by falling probability, and how many of them to take.
+
+    That number, (n,), maximises the probability that RRTop-k answers with the label, if the label follows the prior.
+    """
+    order = np.argsort(-prior, axis=1, kind="stable")
+    inside = np.take_along_axis(prior, order, axis=1).cumsum(axis=1)
+    kept = [keep_probability(epsilon, size) for size in range(1, prior.shape[1] + 1)]
+    return order, (inside * kept).argmax(axis=1) + 1
+
+
+def prior_likelihood(answers: NDArray[np.int64], prior: NDArray[np.float64], epsilon: float) -> NDArray[np.float64]:
+    """Return the probability of each of `answers` (n,) of :func:`prior_randomized_response` by label: (n, classes)."""
+    order, sizes = likely_sets(prior, epsilon)
+    places, classes = np.argsort(order, axis=1), np.arange(prior.shape[1])
+    kept = 1 / (1 + (sizes[:, None] - 1) * math.exp(-epsilon))
+    within = np.where(classes == answers[:, None], kept, kept * math.exp(-epsilon))
+    possible = np.take_along_axis(places, answers[:, None], axis=1) < sizes[:, None]
+    return np.where(possible, np.where(places < sizes[:, None], within, 1 / sizes[:, None]), 0.0)
+
+
+def printed_top_k(
+    labels: NDArray[np.int64], candidates: NDArray[np.int64], epsilon: float, classes: int, noise: Noise
+) -> NDArray[np.int64]:
+    """DPSD's Eq. (5) as printed: randomised response over all classes for a label in its row, else a uniform candidate.
+
+    Shapes as in :func:`top_k_randomized_response`. Not private: only a label in the set gives an answer outside it.
+    """
+    check_classes(candidates, classes)
+    inside = (candidates == known_labels(labels, classes)[:, None]).any(axis=1)
+    kept = randomized_response(labels, epsilon, classes, noise)
+    position = noise.uniform(labels.shape, candidates.shape[1])
+    other: NDArray[np.int64] = np.take_along_axis(candidates, position[:, None], axis=1)[:, 0]
+    return np.where(inside, kept, other)
+
+
+def keep_probability(epsilon: float, classes: int) -> float:
+    """Return the probability with which randomised response over `classes` answers keeps the true one."""
+    # Written with e^-eps so that a large epsilon does not overflow.
+    return 1.0 / (1.0 + (classes - 1) * math.exp(-epsilon))
+
+
+def known_labels(labels: NDArray[Any], classes: int) -> NDArray[np.int64]:
+    """Return `labels` as int64; one that is no class, outside 0..classes-1, counts as class 0."""
+    known = (labels >= 0) & (labels < classes)
+    return np.where(known, labels, 0).astype(np.int64)
+
+
+def check_classes(candidates: NDArray[np.int64], classes: int) -> None:
+    """Raise :class:`BenchError` unless all `candidates`, which are public, lie in 0..classes-1."""
+    if candidates.size and (candidates.min() < 0 or candidates.max() >= classes):
+        raise BenchError(f"candidates must lie in 0..{classes - 1}.")

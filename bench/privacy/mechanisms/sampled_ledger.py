@@ -1,0 +1,184 @@
+"""The ledger's mechanisms on Poisson samples of the records; the samples are as secret as the noise."""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency, PrivacyUnit
+from bench.privacy.events.base_event import Event, positive, whole
+from bench.privacy.events.events import SampledGaussian, SampledGNMax
+from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms.noise import Noise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from numpy.typing import NDArray
+
+
+class SampledMechanisms(abc.ABC):
+    """Part of the ledger: it samples, so that no method sees who is in a sample."""
+
+    _noise: Noise
+    _sampled_answers: int
+
+    @property
+    @abc.abstractmethod
+    def adjacency(self) -> Adjacency:
+        """The adjacency."""
+
+    @abc.abstractmethod
+    def _charge(self, event: Event) -> None: ...
+
+    @abc.abstractmethod
+    def _refuse_again(self) -> None: ...
+
+    def sampled_noisy_max(
+        self,
+        distances: NDArray[Any],
+        labels: NDArray[Any],
+        *,
+        classes: int,
+        neighbours: int,
+        sampling_rate: float,
+        sigma: float,
+    ) -> NDArray[np.int64]:
+        """Release :func:`bench.privacy.mechanisms.mechanisms.sampled_gnmax`: int64 (queries,).
+
+        `distances` is (queries, records) and `labels` (records,): a record may determine its own column and its own
+        label, nothing else. Give many queries in several calls. Raises :class:`BenchError` on another shape and on an
+        exact noise source.
+        """
+        self._refuse_exact()
+        self._refuse_again()
+        given, votes = np.asarray(distances, dtype=np.float64), np.asarray(labels)
+        if given.ndim != 2 or votes.shape != given.shape[1:]:
+            raise BenchError(
+                f"distances must be (queries, records) and labels (records,), not {given.shape} and {votes.shape}."
+            )
+        whole("the number of neighbours", neighbours)
+        self._charge(SampledGNMax(sampling_rate, sigma, len(given), adjacency=self.adjacency))
+        self._sampled_answers += len(given)
+        return mechanisms.sampled_gnmax(given, votes, classes, neighbours, sampling_rate, sigma, self._noise)
+
+    def sampled_gaussian(
+        self, values: NDArray[Any], *, max_norm: float, sampling_rate: float, noise_multiplier: float
+    ) -> NDArray[np.float64]:
+        """Release :func:`bench.privacy.mechanisms.mechanisms.sampled_gaussian` of `values` (sums, records, entries).
+
+        A record may determine its own ``values[:, i]``, nothing else. Returns float64 (sums, entries). Raises
+        :class:`BenchError` on values of another shape and on an exact noise source.
+        """
+        self._refuse_exact()
+        self._refuse_again()
+        given = np.asarray(values, dtype=np.float64)
+        if given.ndim != 3:
+            raise BenchError(f"values must be (sums, records, entries), not {given.shape}.")
+        positive("max_norm", max_norm)
+        self._charge(SampledGaussian(sampling_rate, noise_multiplier, len(given), adjacency=self.adjacency))
+        return mechanisms.sampled_gaussian(given, max_norm, sampling_rate, noise_multiplier, self._noise)
+
+    def sampled_updates(
+        self,
+        updates: Callable[[int], NDArray[np.float64]],
+        clients: int,
+        *,
+        entries: int,
+        max_norm: float,
+        sampling_rate: float,
+        noise_multiplier: float,
+    ) -> NDArray[np.float64]:
+        """Release :func:`bench.privacy.mechanisms.mechanisms.sampled_updates`: float64 (entries,); unit client.
+
+        `updates` maps the number of one of `clients`, a public count, to its update (entries,). It is called for the
+        clients of the sample, must keep no trace of them, may use the data of the client named alone, and must raise no
+        error that depends on them. Raises :class:`BenchError` on another shape, without clients, and on an exact noise
+        source.
+        """
+        self._refuse_exact()
+        self._refuse_again()
+        whole("the number of clients", clients)
+        whole("the number of entries", entries)
+        positive("max_norm", max_norm)
+        event = SampledGaussian(sampling_rate, noise_multiplier, unit=PrivacyUnit.CLIENT, adjacency=self.adjacency)
+        self._charge(event)
+        return mechanisms.sampled_updates(
+            updates, clients, entries, max_norm, sampling_rate, noise_multiplier, self._noise
+        )
+
+    def sampled_function(
+        self,
+        function: Callable[[torch.Tensor, torch.Tensor], NDArray[np.float64]],
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        *,
+        entries: int,
+        max_norm: float,
+        sampling_rate: float,
+        noise_multiplier: float,
+    ) -> NDArray[np.float64]:
+        """Release :func:`bench.privacy.mechanisms.mechanisms.sampled_function`: float64 (entries,).
+
+        `function` maps the sampled ones of `images` (n, ...) and `labels` (n,) to (entries,), a public number whatever
+        the size of the sample. It must keep no trace of them, use no other private data, give equal values for equal
+        samples, and raise no error that depends on them. Raises :class:`BenchError` on another shape and on an exact
+        noise source.
+        """
+        self._refuse_exact()
+        self._refuse_again()
+        whole("the number of entries", entries)
+        positive("max_norm", max_norm)
+        self._charge(SampledGaussian(sampling_rate, noise_multiplier, adjacency=self.adjacency))
+        return mechanisms.sampled_function(
+            on_rows(function, images, labels), len(images), entries, max_norm, sampling_rate, noise_multiplier,
+            self._noise,
+        )  # fmt: skip
+
+    def sampled_loss_change(
+        self,
+        before: torch.nn.Module,
+        after: torch.nn.Module,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        *,
+        bound: float,
+        sampling_rate: float,
+        noise_multiplier: float,
+    ) -> NDArray[np.float64]:
+        """Release :func:`bench.privacy.mechanisms.loss_change.sampled_loss_change`: float64 (1,), below 0 for a gain.
+
+        `images` (n, ...) and `labels` (n,) are those of :meth:`bench.privacy.mechanisms.ledger.Ledger.dp_sgd`; the
+        nets, in evaluation mode, give logits. Raises :class:`BenchError` on an exact noise source.
+        """
+        from bench.privacy.mechanisms.loss_change import sampled_loss_change
+
+        self._refuse_exact()
+        self._refuse_again()
+        positive("bound", bound)
+        self._charge(SampledGaussian(sampling_rate, noise_multiplier, adjacency=self.adjacency))
+        return sampled_loss_change(before, after, images, labels, bound, sampling_rate, noise_multiplier, self._noise)
+
+    def _refuse_exact(self) -> None:
+        if self._noise.exact:
+            raise BenchError(
+                "--noise secure has no accountant for discrete noise on a sample. Use --noise seeded, and keep the "
+                "seed secret where a guarantee is needed."
+            )
+
+
+def on_rows(
+    function: Callable[[torch.Tensor, torch.Tensor], NDArray[np.float64]], images: torch.Tensor, labels: torch.Tensor
+) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
+    """Return `function` of the records' numbers."""
+    import torch
+
+    def of_numbers(numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+        rows = torch.from_numpy(numbers)
+        return function(images[rows], labels[rows])
+
+    return of_numbers

@@ -1,0 +1,173 @@
+"""Algorithm 1 of DPSD as a loop: generate, annotate, update the student, update generator and latent inputs.
+
+Private data enter only through the annotating function passed in. (DPSD-T declares its teacher as the discriminator.) A
+resumed run reuses the answers in its weights and charges them to the new ledger without querying again. Seeded noise is
+drawn again and discarded, so queries after the last checkpoint get the same answers; secure noise is drawn afresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from bench.interface import BenchError, as_float, features_and_logits
+from bench.storage.checkpoint import Checkpoint, Loop
+from bench.training.data_free import generator_terms
+from bench.training.divergence import check_finite
+from methods.distillation.alternation_config import AlternationConfig
+from methods.shared.random_images import random_images
+from methods.shared.settings_checks import SHOWN
+
+if TYPE_CHECKING:
+    from bench.core.progress import Stage
+    from bench.interface import Context, Facts
+    from bench.models.generators import DataFreeGenerator
+    from bench.storage.checkpoint import Part
+
+
+def soft_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross-entropy to soft `labels` (n, classes) of Eq. (7); they need not be probabilities."""
+    return -(labels * logits.log_softmax(1)).sum(1).mean()
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """What a run needs to resume: its checkpoint, and the function that charges for a number of batches."""
+
+    checkpoint: Checkpoint
+    charge: Callable[[int], None]
+
+
+class _Answered:
+    def __init__(self) -> None:
+        self.batches: list[tuple[Tensor, Tensor]] = []
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {
+            f"{number}-{what}": tensor
+            for number, batch in enumerate(self.batches)
+            for what, tensor in zip(("images", "labels"), batch, strict=True)
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.batches = [(state[f"{number}-images"], state[f"{number}-labels"]) for number in range(len(state) // 2)]
+
+
+class Alternating:
+    """One run of Algorithm 1. Losses are means over a batch, not the paper's sums; Adam's step is the same."""
+
+    def __init__(
+        self,
+        config: AlternationConfig,
+        student: nn.Module,
+        generator: DataFreeGenerator,
+        discriminator: nn.Module,
+        annotate: Callable[[Tensor, Tensor], Tensor],
+        facts: Facts,
+        context: Context,
+        resumption: Resumption | None = None,
+    ) -> None:
+        self._resumption = resumption
+        self.config, self.facts, self.context = config, facts, context
+        self.student, self.generator, self.discriminator = student, generator, discriminator
+        self.annotate = annotate
+        self._random = context.streams.torch("alternation")
+        self.latents = generator.noise(config.generated, self._random, context.device).requires_grad_()
+        make = torch.optim.Adam if config.optimizer == "adam" else torch.optim.SGD
+        self._student_step = make(student.parameters(), lr=config.student_lr)
+        trained = [*generator.parameters(), *([self.latents] if config.train_latents else [])]
+        self._generator_step = make(trained, lr=config.generator_lr)
+
+    def alternate(self) -> Tensor:
+        """Run all iterations and return synthetic images, uint8 (n, channels, height, width).
+
+        Raises NotFiniteError where a loss is not finite, and BenchError where no gradient reaches the latent inputs.
+        """
+        config = self.config
+        answered = _Answered()
+        with self.context.progress.stage("alternation", config.iterations) as stage:
+            loop, first = self._go_on(answered, stage)
+            for iteration in range(first, config.iterations):
+                self.student.train()
+                if iteration < config.asked:
+                    made = self.generator(self.latents)
+                    images = self._with_random(made.detach())
+                    labels = self._update_student(images, None, iteration)
+                    self._update_generator(made, labels[: config.generated], iteration)
+                    if config.asked < config.iterations:
+                        answered.batches.append((images, labels))
+                else:
+                    number = int(torch.randint(len(answered.batches), (), generator=self._random))
+                    self._update_student(*answered.batches[number], iteration)
+                stage.advance()
+                loop.done(iteration + 1, config.iterations)
+        self.student.eval()
+        with torch.no_grad():
+            made = self.generator(self.latents)
+            check_finite({"output": self.student(made).sum()}, config.iterations, "the released student")
+            shown: Tensor = self.generator.eval()(self.latents[:SHOWN])
+        return (shown * 255).round().to(torch.uint8).cpu()
+
+    def _go_on(self, answered: _Answered, stage: Stage) -> tuple[Loop, int]:
+        """Return the loop and the number of iterations done before; charge the ledger for their answers."""
+        resumption = self._resumption
+        held: dict[str, Part] = {
+            "student": self.student, "generator": self.generator, "latents": self.latents, "random": self._random,
+            "student_step": self._student_step, "generator_step": self._generator_step, "answered": answered,
+        }  # fmt: skip
+        if resumption is None:
+            return Loop(None, held), 0
+        loop = Loop(resumption.checkpoint, held, device=self.context.device)
+        first = loop.start(stage)
+        resumption.charge(min(first, self.config.asked))
+        answered.batches = [
+            (images.to(self.context.device), labels.to(self.context.device)) for images, labels in answered.batches
+        ]
+        return loop, first
+
+    def _with_random(self, made: Tensor) -> Tensor:
+        count = self.config.batch - len(made)
+        if count == 0:
+            return made
+        return torch.cat([made, as_float(random_images(count, self.facts.shape, self._random)).to(made.device)])
+
+    def _update_student(self, images: Tensor, labels: Tensor | None, iteration: int) -> Tensor:
+        logits = self.student(images)
+        check_finite({"output": logits.sum()}, iteration, "the student")
+        if labels is None:
+            labels = self.annotate(images, logits.detach().softmax(1))
+        loss = soft_loss(logits, labels)
+        check_finite({"Eq. 7": loss}, iteration, "the student")
+        self._student_step.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        self._student_step.step()
+        return labels
+
+    def _update_generator(self, made: Tensor, labels: Tensor, iteration: int) -> None:
+        config = self.config
+        features, logits = features_and_logits(self.discriminator, made)
+        terms = generator_terms(features, logits, norm=2, reading=config.generator_loss)
+        wanted = {
+            "one_hot": config.one_hot_loss, "entropy": config.entropy_loss, "activation": config.activation_loss
+        }  # fmt: skip
+        terms = {name: term for name, term in terms.items() if wanted[name]}
+        if config.labels_reach_generator:
+            terms["Eq. 7"] = soft_loss(logits, labels)
+        check_finite(terms, iteration, "the generator")
+        self._generator_step.zero_grad(set_to_none=True)
+        self.latents.grad = None
+        torch.autograd.backward(torch.stack(list(terms.values())).sum())
+        if iteration == 0 and config.train_latents and not _reached(self.latents):
+            raise BenchError(
+                "no gradient reaches the latent inputs of the generator: its images, or the discriminator's view of "
+                "them, do not depend on them. Take another student, or train_latents=false."
+            )
+        self._generator_step.step()
+
+
+def _reached(values: Tensor) -> bool:
+    return values.grad is not None and bool(values.grad.abs().any())

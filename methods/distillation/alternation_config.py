@@ -1,0 +1,72 @@
+"""Settings of Algorithm 1 of DPSD, apart from its loop because planning runs without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from bench.interface import BenchError, setting
+from methods.shared.given_teacher import GivenTeacherConfig
+from methods.shared.settings_checks import at_least_one, check_latent_size, positive
+
+if TYPE_CHECKING:
+    from bench.interface import Facts
+
+
+@dataclass(frozen=True)
+class AlternationConfig(GivenTeacherConfig):
+    """Settings of Algorithm 1; annotation has its own in each method."""
+
+    teacher: str = setting("resnet34", "section IV-A: ResNet34 for all but ImageNet")
+    teacher_epochs: float = setting(10.0, "ours: the paper does not print how teachers are trained")
+    teacher_lr: float = setting(0.05, "ours: the paper does not print how teachers are trained")
+    student: str = setting("small_cnn", "ours: III-D says a three-layer CNN, IV-A that of DataLens, unprinted")
+    iterations: int = setting(200, "section IV-A: T")
+    batch: int = setting(256, "section IV-A: b")
+    k: int | None = setting(None, "section IV-A: 3 for 3 to 10 classes, 2 for 2, 50 for CIFAR100, 300 for ImageNet")
+    amount: int | None = setting(None, "Fig. 5, amount of synthetic data: queries asked, then used again; all b T")
+    student_lr: float = setting(0.1, "section IV-A: gamma_s")
+    generator_lr: float = setting(0.01, "section IV-A: gamma_g")
+    optimizer: Literal["adam", "sgd"] = setting("adam", "section IV-A; Algorithm 1 writes plain gradient steps")
+    latent_size: int = setting(100, "ours: not printed; that of DAFL")
+    generator_width: int = setting(128, "ours: not printed; that of DAFL")
+    train_latents: bool = setting(True, "Algorithm 1, line 6: the random vectors are trained")
+    one_hot_loss: bool = setting(True, "Eq. 8, first term; Table VI leaves it out")
+    entropy_loss: bool = setting(True, "Eq. 8, second term; Table VI leaves it out")
+    activation_loss: bool = setting(True, "Eq. 8, third term; Table VI leaves it out")
+    generator_loss: Literal["dafl", "printed"] = setting("dafl", "Eq. 8 as its text says; its formula says otherwise")
+    random_share: float = setting(0.0, "ours: share of a batch made by random processes, not the generator")
+
+    labels_reach_generator: ClassVar[bool] = True  # Algorithm 1, line 6: Eq. 7 is in the generator's loss too
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "iterations", "batch", "generator_width")
+        positive(self, "teacher_epochs", "teacher_lr", "student_lr", "generator_lr")
+        check_latent_size(self, "latent_size")
+        if self.amount is not None and self.amount < 1:
+            raise BenchError(f"amount must be at least 1, or none for all queries, not {self.amount}.")
+        if not 0 <= self.random_share < 1:
+            raise BenchError(f"random_share must be at least 0 and below 1, not {self.random_share}.")
+        if self.generated < 2:
+            raise BenchError(
+                f"a batch of {self.batch} with random_share {self.random_share} leaves {self.generated} generated "
+                "images; the generator's batch normalisation needs 2. Raise batch."
+            )
+
+    @property
+    def generated(self) -> int:
+        return self.batch - round(self.batch * self.random_share)
+
+    @property
+    def asked(self) -> int:
+        """Number of batches that query a teacher: all, or the first that reach `amount`."""
+        return self.iterations if self.amount is None else min(self.iterations, -(-self.amount // self.batch))
+
+    def top_k(self, facts: Facts) -> int:
+        """Return k, by default the paper's. Raise :class:`BenchError` unless it is in 2..classes."""
+        classes = facts.classes
+        printed = 300 if classes >= 1000 else 50 if classes >= 100 else min(3, classes)
+        k = printed if self.k is None else self.k
+        if not 2 <= k <= classes:
+            raise BenchError(f"k must lie in 2..{classes}, the number of classes of {facts.dataset}, not {k}.")
+        return k

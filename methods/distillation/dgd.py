@@ -1,0 +1,301 @@
+"""DGD: discriminative-generative distillation, as printed.
+
+Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discriminative-Generative Distillation", IEEE
+TIP 2023.
+
+Threat model: the attacker holds the released student, and may hold the generator. Private: images and labels; each
+record trains one teacher, chosen by a hash of its index, and the baseline classifier. Public: nothing. Released: the
+student, the noisy labels, some generated images. Unit record: one record changes one teacher and so one vote per query;
+Lap(2 / eps0) noise on every count makes a query eps0-DP. A given teacher (:mod:`methods.shared.given_teacher`) is
+baseline and all teachers in one.
+
+Claimed: the paper's composition of the label queries; its eps1 for perturbed codes protects synthetic images, not
+records. Proven: infinite, as a baseline trained on all private records without noise drives the generator, whose images
+reach the student. :mod:`methods.distillation.tangent_normal` defines the directions that the paper leaves open;
+``reading=printed`` takes the signs of Eq. 2 and 6 as printed, against the text.
+
+Ablations: ``vae=False``; ``images=private`` (Fig. 4 RAW, Fig. 7), ``acgan``, ``wgan``, ``infogan`` (Fig. 4: GANs of
+private images, without epsilon); ``synthetic`` (Fig. 6), ``teachers``, ``noise_scale`` (Fig. 8), ``queries`` with
+``count=given`` (Fig. 3).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from bench.interface import BenchError, Budget, Claim, Context, Facts, PrivateData, register_method, setting
+from bench.privacy.accounting.claims import DGD_BYPASS, DGD_EPS1
+from methods.distillation.dgd_family import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
+from methods.shared.given_teacher import given_net, given_teacher
+from methods.shared.settings_checks import at_least_one, check_latent_size, positive
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.interface import FitSettings, GivenTeacher, Ledger
+    from bench.storage.checkpoint import Checkpoint
+
+PRINTED = ((1.0, 27), (10.0, 1300))  # Table I's epsilons, section IV-A's queries, at noise scale 40
+OTHER_IMAGES = {
+    "private": "the student's queries and its unlabelled images are private records themselves",
+    "acgan": "the images come from an ACGAN that was trained on private images without noise",
+    "wgan": "the images come from a WGAN that was trained on private images without noise",
+    "infogan": "the images come from an InfoGAN that was trained on private images without noise",
+}
+
+
+@dataclass(frozen=True)
+class DGDPrintedConfig(DGDConfig):
+    """Settings of the data-free generator and of the Laplacian aggregation."""
+
+    noise_scale: float = setting(40.0, "DGD, section IV: 2 / eps0")
+    count: Literal["printed", "formula", "given"] = setting(
+        "printed", "DGD, section IV-A: 27 queries for epsilon 1, 1300 for 10; formula: what section III-E pays for"
+    )
+    least_queries: int = setting(1, "DGD keeps the noise; a larger number raises it until so many are payable")
+    images: Literal["data-free", "private", "acgan", "wgan", "infogan"] = setting("data-free", "DGD, section III-B")
+    baseline_steps: int = setting(3000, "DGD, section IV: as the teachers, which share its net")
+    generator_steps: int = setting(24_000, "DGD, section IV: 200 rounds, of 120 batches as DAFL's published code has")
+    generator_batch: int = setting(128, "DGD, section IV")
+    generator_lr: float = setting(0.2, "DGD, section IV; a tenth every 80 rounds")
+    generator_decay: int = setting(9600, "DGD, section IV: 80 rounds of 120 batches")
+    random_share: float = setting(
+        0.0, "ours: images of random processes among the synthetic; methods/shared/random_images.py"
+    )
+    generator_noise: int = setting(100, "DAFL's published code, MNIST")
+    generator_units: int = setting(128, "DAFL's published code")
+    alpha: float = setting(5.0, "DGD, section III-B")
+    beta: float = setting(0.1, "DGD, section III-B")
+    reading: Literal["dafl", "printed"] = setting(
+        "dafl", "DGD, Eq. 2 and 6 in words; printed: the signs of the formulas"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "noise_scale", "generator_lr")
+        at_least_one(self, "baseline_steps", "generator_steps", "generator_batch", "generator_units")
+        check_latent_size(self, "generator_noise")
+        if not 0 <= self.random_share < 1:
+            raise BenchError(f"random_share must be at least 0 and below 1, not {self.random_share}.")
+
+    @property
+    def eps1(self) -> float:
+        """The paper's epsilon for the perturbed codes, 0 without them."""
+        return DGD_EPS1 if self.vae and self.regularise else 0.0
+
+
+@register_method("dgd")
+class DGD(DGDFamily):
+    """A data-free generator's images, labelled by the noisy plurality of teachers, and regularised along a VAE."""
+
+    Config = DGDPrintedConfig
+    bypass: ClassVar[str] = DGD_BYPASS
+    repaired_by: ClassVar[str] = "dgd-sound"
+
+    @classmethod
+    def given_teacher(cls, config: Any) -> GivenTeacher | None:
+        """Return it; raise :class:`BenchError` for images that need its records."""
+        given = given_teacher(config)
+        if given is not None and config.images != "data-free":
+            raise BenchError(f"images={config.images} needs the private records, which no given teacher brings.")
+        return given
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        return {"quick": cls.shortened(quick_dgd(facts), facts), "tiny": cls.shortened(tiny_dgd(facts), facts)}
+
+    @classmethod
+    def shortened(cls, shared: dict[str, Any], facts: Facts) -> dict[str, Any]:
+        """Return the settings `shared` with a shorter training of baseline and generator."""
+        tiny = shared["vae_steps"] < 10
+        return {
+            **shared,
+            "count": "formula",
+            "least_queries": 4 * facts.classes,
+            "baseline_steps": 5 if tiny else min(1800, facts.private_records),
+            "generator_steps": 3 if tiny else 200,
+            "generator_batch": 20 if tiny else 128,
+            "generator_lr": 3e-3,
+            "generator_decay": 0,
+            # Teachers answer random images better than generated ones: see docs/reproduction.md.
+            "random_share": 0.75,
+            # Two answers in five are wrong: a longer training would learn those too.
+            "student_steps": min(500, shared["student_steps"]),
+            "regularise": 0.01,
+            "generator_units": 8 if tiny else 32,
+        }
+
+    @classmethod
+    def calibrate(cls, config: DGDPrintedConfig, budget: Budget, facts: Facts) -> DGDPrintedConfig:
+        """Return `config` with the number of label queries that `budget` pays for.
+
+        ``count=printed``: the paper's; ``formula``: section III-E's, with more noise where below ``least_queries``.
+        """
+        from bench.privacy.accounting.claims import dgd_largest_count
+
+        cls.check_facts(config, facts)
+        if config.count == "given":
+            return dataclasses.replace(config, queries=cls.payable(config, config.queries))
+        as_printed = config.noise_scale == cls.Config().noise_scale
+        printed = [queries for epsilon, queries in PRINTED if epsilon <= budget.epsilon + 1e-9]
+        if config.count == "printed" and as_printed and printed:
+            return dataclasses.replace(config, queries=cls.payable(config, max(printed)))
+        wanted = cls.payable(config, config.least_queries)
+        scale = config.noise_scale
+        try:
+            queries = dgd_largest_count(2 / scale, budget.epsilon, budget.delta, config.eps1)
+        except BenchError:
+            if wanted == 1:
+                raise
+            queries = 0
+        if queries < wanted:
+            queries, scale = wanted, _smallest_scale(wanted, budget, config.eps1)
+        return dataclasses.replace(config, queries=cls.payable(config, queries), noise_scale=scale)
+
+    @classmethod
+    def claimed(cls, config: DGDPrintedConfig, facts: Facts, delta: float) -> Claim:
+        """Return the formula of section III-E, which does not give the epsilons printed for 27 and 1300 queries."""
+        from bench.privacy.accounting.claims import dgd
+
+        claim = dgd(2 / config.noise_scale, config.queries, delta, config.eps1)
+        said = {queries: epsilon for epsilon, queries in PRINTED if config.noise_scale == cls.Config().noise_scale}
+        if config.queries in said:
+            note = f"the paper prints {said[config.queries]:g} for it; {claim.note}"
+            return dataclasses.replace(claim, note=note)
+        return claim
+
+    @classmethod
+    def images_depend(cls, config: DGDPrintedConfig) -> dict[str, Any]:
+        """See `DGDFamily.images_depend`: epsilons and both aggregations share the images."""
+        names = [field.name for field in dataclasses.fields(DGDPrintedConfig) if field.name.startswith("generator_")]
+        names += ["images", "synthetic", "random_share", "baseline_steps", "alpha", "beta", "reading"]
+        names += ["teacher", "teacher_recipe", "teacher_lr", "teacher_batch"]
+        given = {} if not config.teacher_weights else {
+            "given": [config.teacher_weights_sha256, config.teacher_size]
+        }  # fmt: skip
+        return {name: getattr(config, name) for name in names} | given
+
+    def shows(self, config: DGDPrintedConfig) -> bool:
+        """Return whether some images are released: never private ones."""
+        return config.images != "private"
+
+    def images(self, config: DGDPrintedConfig, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
+        """See :meth:`methods.distillation.dgd_family.DGDFamily.images`; uses private data outside any mechanism."""
+        import torch
+
+        ledger.bypass(OTHER_IMAGES.get(config.images, self.bypass))
+        order, textures_order = context.streams.torch("images"), context.streams.torch("textures")
+        if config.images == "private":
+            return private.images[torch.randperm(len(private), generator=order)[: config.synthetic]]
+        depends = {**self.images_depend(config), "seed": context.streams.seed, "device": context.device.type}
+
+        def make() -> dict[str, NDArray[Any]]:
+            # Both are open until the images are stored: neither net is cached itself.
+            with context.checkpoint("baseline", depends) as first, context.checkpoint("generator", depends) as second:
+                if config.images == "data-free":
+                    return {"images": self.data_free(config, private, context, order, first, second).numpy()}
+                return {"images": gan_images(config, private, context, order, second).numpy()}
+
+        made = torch.from_numpy(context.cache.get("synthetic-images", depends, make)["images"])
+        if not config.random_share:
+            return made
+        from methods.shared.random_images import random_images
+
+        textures = random_images(round(config.random_share * len(made)), private.facts.shape, textures_order)
+        # Random positions are public; queries and released images are drawn from all alike.
+        kept = torch.randperm(len(made), generator=context.streams.torch("images/mix"))
+        return torch.cat([made[: len(made) - len(textures)], textures])[kept]
+
+    def data_free(
+        self,
+        config: DGDPrintedConfig,
+        private: PrivateData,
+        context: Context,
+        order: torch.Generator,
+        of_baseline: Checkpoint,
+        of_generator: Checkpoint,
+    ) -> torch.Tensor:
+        """Return images of a generator trained by Eq. 2 against a baseline that all private records trained.
+
+        A given teacher is the baseline: all of its records trained it.
+        """
+        from bench.core.seeds import seeded
+        from bench.models.generators import DataFreeGenerator
+        from bench.training.data_free import GeneratorSettings, generate, train_generator
+
+        facts = private.facts
+        settings = dataclasses.replace(config.teacher_settings(len(private), facts), steps=config.baseline_steps)
+        baseline = given_net(config, facts, context) or self.baseline(config, private, settings, context, of_baseline)
+        with seeded(context.streams.torch("generator/start")):
+            net = DataFreeGenerator(*facts.shape, noise_size=config.generator_noise, units=config.generator_units)
+        driving = GeneratorSettings(
+            steps=config.generator_steps, batch_size=config.generator_batch, lr=config.generator_lr,
+            decay_steps=config.generator_decay, alpha=config.alpha, beta=config.beta, shift=settings.shift,
+            reading=config.reading,
+        )  # fmt: skip
+        with context.progress.stage("generator", driving.steps) as stage:
+            train_generator(net, baseline, driving, order, device=context.device, stage=stage, checkpoint=of_generator)
+        return generate(net, config.synthetic, order, context.device)
+
+    def baseline(
+        self, config: DGDPrintedConfig, private: PrivateData, settings: FitSettings, context: Context,
+        checkpoint: Checkpoint,
+    ) -> torch.nn.Module:  # fmt: skip
+        """Return the net of one teacher, trained on all private records."""
+        from bench.interface import fit, make_student
+
+        if config.teacher_recipe == "augmented":  # more records than a teacher has: larger batches
+            settings = dataclasses.replace(settings, batch_size=min(100, len(private)))
+        baseline, _ = make_student(config.teacher, private.facts, context.streams.torch("baseline/start"))
+        with context.progress.stage("baseline", config.baseline_steps) as stage:
+            fit(
+                baseline, private.images, private.labels, settings, context.streams.torch("baseline/order"),
+                device=context.device, stage=stage, checkpoint=checkpoint,
+            )  # fmt: skip
+        return baseline
+
+    def reading(self, config: DGDPrintedConfig) -> Literal["dafl", "printed"]:
+        """See :meth:`methods.distillation.dgd_family.DGDFamily.reading`."""
+        return config.reading
+
+    def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
+        """See :meth:`methods.distillation.dgd_family.DGDFamily.answer`: Eq. 3."""
+        return ledger.noisy_max(votes, teachers=config.teachers, gamma=1 / config.noise_scale)
+
+
+def gan_images(
+    config: DGDPrintedConfig,
+    private: PrivateData,
+    context: Context,
+    order: torch.Generator,
+    checkpoint: Checkpoint,
+) -> torch.Tensor:
+    """Return images of a GAN trained on private images, for the comparison of Fig. 4."""
+    from bench.training.data_free import generate
+    from bench.training.gan import GanSettings, train_gan
+
+    assert config.images in ("acgan", "wgan", "infogan")
+    settings = GanSettings(steps=config.generator_steps)
+    with context.progress.stage(config.images, settings.steps) as stage:
+        net = train_gan(
+            config.images, private.images, private.labels, private.facts.classes, settings, order,
+            device=context.device, stage=stage, checkpoint=checkpoint,
+        )  # fmt: skip
+    return generate(net, config.synthetic, order, context.device)
+
+
+def _smallest_scale(queries: int, budget: Budget, eps1: float) -> float:
+    left = budget.epsilon - eps1
+    if left <= 0:
+        raise BenchError(f"a claimed epsilon {budget.epsilon:g} is not reachable: the VAE alone costs {eps1:g}.")
+    # The positive root of T e^2 + e sqrt(2 T L) = eps, in its numerically stable form.
+    spread = math.sqrt(2 * queries * -math.log(budget.delta))
+    eps0 = 2 * left / (spread + math.sqrt(spread**2 + 4 * queries * left))
+    return 2 / eps0 * (1 + 1e-12)

@@ -1,0 +1,232 @@
+"""What DGD and its variants share: images, teachers, triples and the student of discriminative-generative distillation.
+
+Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discriminative-Generative Distillation", IEEE
+TIP 2023. The student learns from noisy answers of a teacher ensemble on a few images (Eq. 3, 5) and from triples of
+many images, reconstructed with and without perturbed codes (Eq. 4, 6).
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from bench.interface import BenchError, Context, Facts, PrivateData, PublicData, Released, make_student, setting
+from bench.storage.cache import digest_of
+from methods.pate.family import quick_settings
+from methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
+from methods.shared.settings_checks import SHOWN, at_least_one, positive, student_depends
+from methods.shared.teachers import (
+    EnsembleMethod,
+    augmented_settings,
+    ensemble_labels,
+    largest_shift,
+    say_missing_classes,
+    tiny_teachers,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.interface import FitSettings, Ledger
+    from bench.models.autoencoders import VAE
+    from methods.distillation.tangent_normal import Triples
+
+
+@dataclass(frozen=True)
+class DGDConfig(GivenTeacherConfig):
+    """Settings of DGD. Defaults are those of the paper's MNIST experiment."""
+
+    teachers: int = setting(250, "DGD, section IV: MNIST, FMNIST and SVHN; 100 for CIFAR-10")
+    queries: int = setting(1300, "DGD, section IV-A: under epsilon 10; calibrated to the budget")
+    teacher: str = setting("dgd_cnn", "DGD, section IV: nets of baseline and teachers")
+    teacher_recipe: Literal["published", "augmented"] = setting("published", "DGD, section IV: Adam, linear decay to 0")
+    teacher_steps: int = setting(3000, "DGD, section IV: iteration rounds of the teachers, read as batches")
+    teacher_batch: int = setting(128, "DGD, section IV")
+    teacher_lr: float = setting(0.05, "DGD, section IV")
+    student: str = setting(
+        "dgd_cnn", "DGD, section IV: simple nets 'the same to the benchmarks'; read as the teachers'"
+    )
+    student_steps: int = setting(234_500, "DGD, section IV: 500 rounds, read as passes over 60,000 images in 128s")
+    student_batch: int = setting(128, "DGD, section IV")
+    student_lr: float = setting(0.001, "DGD, section IV; decays linearly to 0")
+    student_optimizer: Literal["adam", "sgd"] = setting("adam", "DGD, section IV")
+    regularise: float = setting(1.0, "DGD, Eq. 6: its terms have no weights; 0 leaves the generative stream out")
+    vae: bool = setting(True, "DGD, section III-B; without it the student learns from Eq. 5 alone (Fig. 7: PATE)")
+    vae_steps: int = setting(234_500, "DGD, section IV: 500 rounds, read as passes over 60,000 images in 128s")
+    vae_lr: float = setting(0.001, "DGD, section IV; decays linearly to 0")
+    latent: int = setting(32, "DGD, section IV: c")
+    vae_units: int = setting(64, "ours: the paper names no layers")
+    radius: float = setting(1.0, "ours, in deviations of the code's prior; see methods/distillation/tangent_normal.py")
+    perturbation: Literal["directed", "printed"] = setting("directed", "DGD, Eq. 4; printed: Laplace of 2 c / eps1")
+    synthetic: int = setting(60_000, "DGD, section IV: as many as private records")
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "queries", "teachers", "synthetic", "teacher_steps", "student_steps", "vae_steps")
+        at_least_one(self, "vae_units", "teacher_batch", "student_batch")
+        positive(self, "teacher_lr", "student_lr", "vae_lr", "radius")
+        if not 1 <= self.latent <= 1024:
+            raise BenchError(f"latent must lie between 1 and 1024, not {self.latent}.")
+
+    def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
+        from bench.interface import FitSettings
+
+        if self.teacher_recipe == "augmented":
+            return augmented_settings(self.teacher_steps, self.teacher_batch, self.teacher_lr, facts)
+        return FitSettings(
+            steps=self.teacher_steps, batch_size=self.teacher_batch, optimizer="adam", lr=self.teacher_lr,
+            schedule="linear",
+        )  # fmt: skip
+
+
+def quick_dgd(facts: Facts) -> dict[str, Any]:
+    """Return the changes of ``quick``: PATE's quick teachers, small nets, fewer images."""
+    shared = quick_settings(facts)
+    names = ("teachers", "teacher", "teacher_recipe", "teacher_steps", "teacher_batch", "teacher_lr", "student")
+    small = min(facts.shape[1:]) < 16
+    return {
+        **{name: shared[name] for name in names},
+        "synthetic": 4000 if small else 6000,
+        "vae_steps": 200,
+        "vae_units": 32,
+        "student_steps": 1500,
+        "student_batch": 100,
+        "student_lr": 0.05,
+        "student_optimizer": "sgd",
+    }
+
+
+def tiny_dgd(facts: Facts) -> dict[str, Any]:
+    return {
+        **quick_dgd(facts),
+        "teachers": tiny_teachers(facts),
+        "teacher_steps": 5,
+        "synthetic": 120,
+        "vae_steps": 3,
+        "vae_units": 8,
+        "student_steps": 5,
+    }
+
+
+class DGDFamily(TakesTeacher, EnsembleMethod):
+    """Images, noisy answers to a few of them, triples of all of them, a student on both."""
+
+    citation = "Ge et al. 2023"
+    public_data: ClassVar[str] = "none"
+
+    @classmethod
+    def payable(cls, config: Any, queries: int) -> int:
+        """Return `queries`, limited to the number of images."""
+        return int(min(queries, config.synthetic))
+
+    @abc.abstractmethod
+    def images(self, config: Any, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
+        """Return the images that replace public ones, uint8 (synthetic, channels, height, width)."""
+
+    @abc.abstractmethod
+    def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
+        """Return the release of `votes` (queries, classes): int64 labels (queries,) or soft ones like `votes`."""
+
+    @classmethod
+    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+        images = f"images of {facts.dataset}, seed {seed}, {digest_of(cls.images_depend(config))}"
+        return (images, *super().shares(config, facts, seed))
+
+    @classmethod
+    def images_depend(cls, config: Any) -> dict[str, Any]:
+        """Return what the images depend on, besides data set, seed and device, for cache keys."""
+        return {"method": cls.name, "synthetic": config.synthetic}
+
+    def shows(self, config: Any) -> bool:
+        """Whether some of the images are released."""
+        return True
+
+    def train_student(
+        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        import torch
+
+        from bench.training.ensemble import count_votes
+
+        facts = private.facts
+        self.check_facts(config, facts)
+        given = given_net(config, facts, context)
+        for model in (config.student, *([] if given else [config.teacher])):  # an error before minutes of training
+            make_student(model, facts, context.streams.torch("unused"))
+        say_missing_classes(config, facts, context)
+        images = self.images(config, private, ledger, context)
+        asked = context.streams.numpy("queries").permutation(len(images))[: config.queries]
+        queries = images[torch.from_numpy(asked)]
+        if given is not None:
+            found = OneTeacher(given, context).logits(queries).argmax(2).numpy()
+        else:
+            found = ensemble_labels(config, private, queries, context)
+        votes = count_votes(found, facts.classes)
+        labels = torch.from_numpy(self.answer(config, votes, ledger))
+        triples = self.triples(config, images, facts, context) if config.vae and config.regularise else None
+        student, options = self.learn(config, queries, labels, triples, facts, context)
+        extras = {"query_answers": labels}
+        if self.shows(config):
+            extras["synthetic_images"] = images[:SHOWN].clone()
+        return Released(student, config.student, options, extras=extras)
+
+    def triples(self, config: Any, images: torch.Tensor, facts: Facts, context: Context) -> Triples:
+        """Return the reconstructed triples of all images (Eq. 4), cached for all epsilons."""
+        import torch
+
+        from bench.core.seeds import seeded
+        from bench.models.autoencoders import VAE
+        from methods.distillation.tangent_normal import Triples, make_triples, train_vae
+
+        names = ("vae_steps", "vae_units", "latent", "radius", "perturbation", "student_batch", "vae_lr")
+        depends = self.images_depend(config) | {name: getattr(config, name) for name in names}
+        depends |= {"seed": context.streams.seed, "device": context.device.type}
+
+        def make() -> dict[str, NDArray[Any]]:
+            with seeded(context.streams.torch("vae/start")):
+                vae: VAE = VAE(*facts.shape, latent=config.latent, units=config.vae_units)
+            order = context.streams.torch("vae/order")
+            radius: float | Literal["printed"] = "printed" if config.perturbation == "printed" else config.radius
+            # Open until the triples are stored: the autoencoder itself is not cached.
+            with context.checkpoint("vae", depends) as checkpoint:
+                with context.progress.stage("autoencoder", config.vae_steps) as stage:
+                    train_vae(
+                        vae, images, config.vae_steps, config.student_batch, config.vae_lr, order,
+                        device=context.device, stage=stage, checkpoint=checkpoint,
+                    )  # fmt: skip
+                with context.progress.stage("triples", len(images)) as stage:
+                    made = make_triples(vae, images, radius, order, device=context.device, stage=stage)
+            return {"plain": made.plain.numpy(), "tangent": made.tangent.numpy(), "normal": made.normal.numpy()}
+
+        found = context.cache.get("triples", depends, make)
+        return Triples(*(torch.from_numpy(found[name]) for name in ("plain", "tangent", "normal")))
+
+    def learn(
+        self, config: Any, images: torch.Tensor, labels: torch.Tensor, triples: Triples | None, facts: Facts,
+        context: Context,
+    ) -> tuple[torch.nn.Module, dict[str, Any]]:  # fmt: skip
+        """Return a student trained by Eq. 5 and 6, and its timm options. Uses nothing private."""
+        from methods.distillation.tangent_normal import StudentSettings, train_tangent_normal
+
+        student, options = make_student(config.student, facts, context.streams.torch("student/start"))
+        quick = config.teacher_recipe == "augmented"
+        settings = StudentSettings(
+            steps=config.student_steps, batch_size=config.student_batch, lr=config.student_lr,
+            optimizer=config.student_optimizer, tangent=config.regularise, normal=config.regularise,
+            entropy=config.regularise, shift=largest_shift(facts) if quick else 0, reading=self.reading(config),
+        )  # fmt: skip
+        with (
+            context.checkpoint("student", student_depends(config, context)) as checkpoint,
+            context.progress.stage("student", settings.steps) as stage,
+        ):
+            train_tangent_normal(
+                student, images, labels, triples, settings, context.streams.torch("student/order"),
+                device=context.device, stage=stage, checkpoint=checkpoint,
+            )  # fmt: skip
+        return student, options
+
+    def reading(self, config: Any) -> Literal["dafl", "printed"]:
+        """Return the reading of the sign of Eq. 6's entropy term."""
+        return "dafl"

@@ -1,0 +1,71 @@
+"""DGD+: discriminative-generative distillation with Gaussian aggregation, as printed.
+
+Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discriminative-Generative Distillation", IEEE
+TIP 2023, Fig. 7, with the aggregation of Papernot et al., ICLR 2018 (arXiv:1802.08908).
+
+Threat model, private and public data, released parts and bypass are those of :mod:`methods.distillation.dgd`. Claimed:
+the Renyi accounting of GNMax without votes. Proven: infinite.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from bench.interface import BenchError, Budget, Claim, Facts, register_method, setting
+from methods.distillation.dgd import DGD, DGDPrintedConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from bench.interface import Ledger
+
+
+@dataclass(frozen=True)
+class DGDPlusConfig(DGDPrintedConfig):
+    """Settings of DGD with GNMax; `noise_scale` is the standard deviation of its noise."""
+
+    count: Literal["printed", "formula", "given"] = setting(
+        "formula", "DGD prints no number of queries for Gaussian aggregation; given keeps `queries`"
+    )
+    noise_scale: float = setting(40.0, "PATE 2018, section 5: sigma_2 of MNIST and SVHN; DGD, Fig. 7 states none")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.count == "printed":
+            raise BenchError("the paper prints no number of queries for dgd-plus: count is formula or given.")
+
+
+@register_method("dgd-plus")
+class DGDPlus(DGD):
+    """DGD with Gaussian noise on the votes."""
+
+    Config = DGDPlusConfig
+    citation = "Ge et al. 2023; Papernot et al. 2018"
+
+    @classmethod
+    def calibrate(cls, config: DGDPrintedConfig, budget: Budget, facts: Facts) -> DGDPrintedConfig:
+        """Return `config` with the most queries that `budget` pays for by Renyi accounting without votes."""
+        from bench.interface import GNMax, largest_count
+
+        cls.check_facts(config, facts)
+        queries = config.queries
+        if config.count == "formula":
+            queries = largest_count(lambda n: [GNMax(config.noise_scale, n)], budget, claimed="rdp-classic")
+        return dataclasses.replace(config, queries=cls.payable(config, queries))
+
+    @classmethod
+    def claimed(cls, config: DGDPrintedConfig, facts: Facts, delta: float) -> Claim:
+        """Return PATE 2018's Renyi figure without votes."""
+        from bench.interface import GNMax, claim_by
+        from bench.privacy.accounting.claims import DGD_BYPASS
+
+        where = "DGD, Fig. 7, by Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.1"
+        note = f"data-independent; of the label queries alone: {DGD_BYPASS}"
+        return claim_by("rdp-classic", [GNMax(config.noise_scale, config.queries)], delta, where, note)
+
+    def answer(self, config: DGDPrintedConfig, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
+        """See :meth:`methods.distillation.dgd_family.DGDFamily.answer`."""
+        return ledger.noisy_max_gaussian(votes, teachers=config.teachers, sigma=config.noise_scale)

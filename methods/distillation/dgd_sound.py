@@ -1,0 +1,97 @@
+"""DGD-sound: discriminative-generative distillation on random images, with a proven epsilon.
+
+After Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discriminative-Generative
+Distillation", IEEE TIP 2023. DGD's epsilon is infinite because of its generator. Here images of random processes
+(:mod:`methods.shared.random_images`) replace it, so only the votes are private. The whole noisy histogram is released,
+at the cost of its largest entry; the student learns from its softmax. Other repairs: docs/reproduction.md.
+
+Threat model: the attacker holds the released student and knows all records but one. Private: images and labels; each
+record trains one teacher, chosen by a hash of its index. Public: the random images. Released: the student, the noisy
+histograms, some random images. Unit record: one record changes one teacher and so one vote per query, sqrt(2) of a
+histogram and sqrt(2 T) of all T in L2. Claimed and proven: the Gaussian mechanism.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.interface import Budget, Claim, Context, Facts, PrivateData, register_method, setting
+from methods.distillation.dgd_family import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
+from methods.shared.settings_checks import positive
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.interface import Event, Ledger
+
+
+@dataclass(frozen=True)
+class DGDSoundConfig(DGDConfig):
+    """Settings of DGD on random images; the number of `queries` is fixed, the budget sets the noise."""
+
+    queries: int = setting(5000, "ours: see docs/reproduction.md")
+    sigma: float = setting(50.0, "ours: noise on each count, calibrated to the budget")
+    regularise: float = setting(0.0, "ours: Eq. 6 gained nothing on random images, see docs/reproduction.md")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "sigma")
+
+
+@register_method("dgd-sound")
+class DGDSound(DGDFamily):
+    """Random images, labelled by the noisy votes of the teachers."""
+
+    Config = DGDSoundConfig
+    citation = "after Ge et al. 2023"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        return {"quick": quick_dgd(facts), "tiny": {**tiny_dgd(facts), "queries": 60}}
+
+    @classmethod
+    def calibrate(cls, config: DGDSoundConfig, budget: Budget, facts: Facts) -> DGDSoundConfig:
+        """Return `config` with the least noise at which its queries cost at most `budget`; both bases agree here."""
+        from bench.interface import Gaussian, smallest_noise
+
+        cls.check_facts(config, facts)
+        queries = cls.payable(config, config.queries)
+        multiplier = smallest_noise(lambda multiplier: [Gaussian(multiplier)], budget, tolerance=1e-6)
+        return dataclasses.replace(config, queries=queries, sigma=multiplier * math.sqrt(2 * queries))
+
+    @classmethod
+    def claimed(cls, config: DGDSoundConfig, facts: Facts, delta: float) -> Claim:
+        """Return the proven figure: one Gaussian release of all histograms."""
+        from bench.interface import claim_by
+
+        source = "the proven figure: no paper claims anything for this variant"
+        return claim_by("proven", cls.charges(config, facts), delta, source)
+
+    @classmethod
+    def charges(cls, config: DGDSoundConfig, facts: Facts) -> Sequence[Event]:
+        """Return the one release of all histograms."""
+        from bench.interface import Gaussian
+
+        return [Gaussian(config.sigma / math.sqrt(2 * config.queries))]
+
+    def images(self, config: DGDSoundConfig, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
+        """See :meth:`methods.distillation.dgd_family.DGDFamily.images`."""
+        from methods.shared.random_images import random_images
+
+        return random_images(config.synthetic, private.facts.shape, context.streams.torch("images"))
+
+    def answer(self, config: DGDSoundConfig, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
+        """See `DGDFamily.answer`: a softmax of the noisy counts, in units of their noise."""
+        distance = math.sqrt(2 * len(votes))
+        noisy = ledger.gaussian(votes, sensitivity=distance, noise_multiplier=config.sigma / distance) / config.sigma
+        weights = np.exp(noisy - noisy.max(1, keepdims=True))
+        soft: NDArray[np.float32] = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
+        return soft

@@ -1,0 +1,194 @@
+"""DPDFD: one teacher answers a generator's images by bounded, noisy gradients, a student learns from them.
+
+Liu, Wang, Li, Zeng, Ge, "Model Conversion via Differentially Private Data-Free Distillation", IJCAI 2023
+(arXiv:2304.12528). Built after its abstract and the part of its code that adds the noise (llbbcc/DPDFD, utils.py); the
+rest of the paper was not read, and what they leave open is as in :mod:`methods.distillation.dpsd`, by four of the same
+authors.
+
+Threat model: the attacker holds student and generator and may know all records but one. Private: images and labels,
+and the teacher trained on them. Public: the number of records. Released: the student, the generator and some of its
+images, all functions of the noisy gradients alone. Unit record, adjacency replace. The teacher may be a given one:
+:mod:`methods.shared.given_teacher`.
+
+Answer: the gradient of KL(teacher || student) by the student's outputs, for each image normalised to an L2 norm of C
+(the abstract's word) or with every entry clamped to +-C (``bounding=clamp``: the code's ``abadi``; its ``auto`` divides
+by the largest signed entry of the batch), averaged over the batch, and noise of deviation sigma C / b on every entry of
+every image's copy of the mean. A mean over images does not say which image has which class, so nothing can be learnt
+from it; ``gradients=per-example`` leaves it out, as the code does for several teachers.
+
+Proven: the Gaussian mechanism. One record can change the teacher, hence the gradients of all b images of a batch, each
+by up to 2 C (2 C sqrt(k) clamped), and with them their mean: an iteration is b answers of noise multiplier
+sigma / (2 b), with or without the mean, and C cancels. No sampling of private records amplifies that. At the code's
+sigma 100 and b 256, 200 iterations cost 6.8e5.
+
+Claimed, in two readings, as the code has no accountant. ``batch``, inferred from its noise, which is DP-SGD's, sigma
+times the bound of one item of a sum: as if one image's gradient were all that a record changes, T releases of noise
+multiplier sigma. ``theorem``: DPSD's Theorem 1 with C for beta. Neither holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from bench.interface import Basis, Budget, Claim, Context, Facts, Gaussian, PrivateData, register_method, setting
+from methods.distillation.alternation_config import AlternationConfig
+from methods.distillation.dpsd_family import Alternation, quick_settings, tiny_settings, train_teacher
+from methods.shared.settings_checks import positive
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from bench.interface import Event, Ledger
+    from methods.distillation.dpsd_family import Annotate
+
+CODE = "llbbcc/DPDFD, utils.py: "
+AS_DPSD = "not in abstract or code; as in methods/distillation/dpsd.py"
+
+
+@dataclass(frozen=True)
+class DPDFDConfig(AlternationConfig):
+    """Settings of the answers; those of the loop that neither abstract nor code state are DPSD's."""
+
+    student: str = setting("small_cnn", "ours: DPSD, section IV-A, takes the same net for both, that of DataLens")
+    iterations: int = setting(200, AS_DPSD)
+    batch: int = setting(256, CODE + "batch_size")
+    k: int | None = setting(None, "ours: entries of a gradient that are kept; none: all, as in the code")
+    amount: int | None = setting(None, "ours: queries asked, then used again; none: every batch, as in the code")
+    student_lr: float = setting(0.1, AS_DPSD)
+    generator_lr: float = setting(0.01, AS_DPSD)
+    optimizer: Literal["adam", "sgd"] = setting("adam", AS_DPSD)
+    train_latents: bool = setting(True, AS_DPSD)
+    one_hot_loss: bool = setting(True, AS_DPSD)
+    entropy_loss: bool = setting(True, AS_DPSD)
+    activation_loss: bool = setting(True, AS_DPSD)
+    generator_loss: Literal["dafl", "printed"] = setting("dafl", AS_DPSD)
+    sigma: float = setting(100.0, CODE + "sigma; calibrated to the budget")
+    bound: float = setting(1e-4, CODE + "c")
+    stability: float = setting(1e-3, CODE + "e")
+    bounding: Literal["normalise", "clamp"] = setting("normalise", "abstract: normalising; clamp: the code's abadi")
+    gradients: Literal["batch-mean", "per-example"] = setting("batch-mean", CODE + "one teacher; per-example: several")
+    step: float = setting(1.0, "ours: the code's lr_gamma, which it takes without a default")
+    claim: Literal["batch", "theorem"] = setting("batch", "ours: what is claimed can be read in two ways; see above")
+
+    labels_reach_generator: ClassVar[bool] = False  # abstract: the student alone is its discriminator
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "sigma", "bound", "stability", "step")
+
+    def top_k(self, facts: Facts) -> int:
+        """Return the number of entries that a gradient keeps, all by default."""
+        return facts.classes if self.k is None else super().top_k(facts)
+
+    def sensitivity(self, facts: Facts) -> float:
+        """Return by how much two teachers' bounded gradients for one image differ at most, in L2 and units of C."""
+        return 2.0 if self.bounding == "normalise" else 2 * math.sqrt(self.top_k(facts))
+
+    def events(self, facts: Facts) -> list[Gaussian]:
+        """Return the answers of all iterations."""
+        return [Gaussian(self.sigma / (self.sensitivity(facts) * self.batch), self.batch * self.asked)]
+
+
+@register_method("dpdfd")
+class DPDFD(Alternation):
+    """Data-free distillation from one teacher by bounded, noisy gradients."""
+
+    Config = DPDFDConfig
+    citation = "Liu et al., IJCAI 2023 (arXiv:2304.12528)"
+    repaired_by = "dpsd-sound"
+    single_teacher = True
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`. From a mean over the batch, MNIST is not learnt."""
+        ours = {"gradients": "per-example"}
+        return {"quick": {**quick_settings(facts), **ours}, "tiny": {**tiny_settings(facts), **ours}}
+
+    @classmethod
+    def calibrate(cls, config: DPDFDConfig, budget: Budget, facts: Facts) -> DPDFDConfig:
+        """Return `config` with the least sigma that `budget` pays for, by the config's claim or as proven."""
+        from bench.interface import smallest_noise
+        from bench.privacy.accounting.claims import dpsd_smallest_sigma
+
+        config.top_k(facts)
+        if budget.basis is Basis.CLAIMED and config.claim == "theorem":
+            given = config.bound, facts.classes, config.batch, config.asked, budget.epsilon, budget.delta
+            return dataclasses.replace(config, sigma=dpsd_smallest_sigma(*given))
+
+        def events(sigma: float) -> list[Gaussian]:
+            if budget.basis is Basis.CLAIMED:
+                return [Gaussian(sigma, config.asked)]
+            return dataclasses.replace(config, sigma=sigma).events(facts)
+
+        return dataclasses.replace(config, sigma=smallest_noise(events, budget, claimed="rdp"))
+
+    @classmethod
+    def claimed(cls, config: DPDFDConfig, facts: Facts, delta: float) -> Claim:
+        """Return the cost in the config's reading of the claim."""
+        from bench.interface import claim_by
+        from bench.privacy.accounting.claims import dpsd
+
+        if config.claim == "theorem":
+            claim = dpsd(config.bound, facts.classes, config.batch, config.asked, config.sigma, delta)
+            return dataclasses.replace(claim, source="inferred: DPSD, Theorem 1, with C for beta")
+        return claim_by(
+            "rdp", [Gaussian(config.sigma, config.asked)], delta,
+            "inferred from the code llbbcc/DPDFD: noise of sigma times one image's bound, for each of T batches",
+            "does not hold: a record changes the teacher and so the gradients of all images",
+        )  # fmt: skip
+
+    @classmethod
+    def charges(cls, config: DPDFDConfig, facts: Facts) -> Sequence[Event]:
+        """Return the answers of all iterations."""
+        return config.events(facts)
+
+    def annotator(self, config: DPDFDConfig, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
+        """Return what takes the student's probabilities a step along the noisy gradients."""
+        from methods.distillation.annotation import keep_top
+
+        teacher = train_teacher(config, private, context)
+        k = config.top_k(private.facts)
+
+        def annotate(images: Tensor, student: Tensor) -> Tensor:
+            # The gradient of the divergence by the student's logits.
+            gradients = keep_top(student - teacher(images).softmax(1), k)
+            noisy = answered(bounded(gradients, config).cpu(), config, private.facts, ledger)
+            labels: Tensor = student - config.step * config.bound * noisy.to(student.device)
+            return labels
+
+        return annotate
+
+    def charge(self, config: DPDFDConfig, facts: Facts, ledger: Ledger) -> None:
+        """See :meth:`methods.distillation.dpsd_family.Alternation.charge`."""
+        import torch
+
+        answered(torch.zeros(config.batch, facts.classes), config, facts, ledger)
+
+
+def bounded(gradients: Tensor, config: DPDFDConfig) -> Tensor:
+    """Return `gradients` (n, classes) in units of C, normalised or clamped, zero if not finite."""
+    from methods.distillation.annotation import bounded as normalised
+
+    if config.bounding == "normalise":
+        return normalised(gradients, "normalise", config.bound, config.stability)
+    return (gradients.double().nan_to_num(0.0, 0.0, 0.0) / config.bound).clamp(-1, 1)
+
+
+def answered(gradients: torch.Tensor, config: DPDFDConfig, facts: Facts, ledger: Ledger) -> torch.Tensor:
+    """Return noisy gradients, (n, classes), of bounded ones in units of C: of each image, or of all its mean."""
+    import torch
+
+    given = gradients.double()
+    if config.gradients == "batch-mean":
+        given = given.mean(0, keepdim=True).expand_as(given)
+    # One record moves every row by up to the sensitivity of one gradient, which a mean of such gradients keeps.
+    sensitivity = config.sensitivity(facts) * math.sqrt(len(given))
+    noisy = ledger.gaussian(
+        given.numpy(), sensitivity=sensitivity, noise_multiplier=config.sigma / len(given) / sensitivity
+    )
+    return torch.from_numpy(noisy).float()

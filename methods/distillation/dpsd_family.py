@@ -1,0 +1,173 @@
+"""What the DPSD methods share: Algorithm 1; only the subclasses' annotation queries a teacher, hence private data."""
+
+from __future__ import annotations
+
+import abc
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bench.interface import Context, Facts, PrivateData, PublicData, Released, make_student
+from bench.storage.cache import digest_of
+from methods.distillation.alternation_config import AlternationConfig
+from methods.shared.given_teacher import TakesTeacher, given_net
+from methods.shared.settings_checks import student_depends
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+
+    from bench.interface import Ledger
+
+    Annotate = Callable[[Tensor, Tensor], Tensor]  # images, student probabilities -> soft labels (n, classes)
+
+CITATION = (
+    "Liu, Ge, Wang, Li, Liu, Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation"
+)
+
+
+def quick_settings(facts: Facts) -> dict[str, Any]:
+    """Return the changes of ``quick``: without random images the student is near 20% on MNIST, even without noise."""
+    # A teacher of so many classes is slow: it answers few images, each used in thirty batches.
+    many = {"amount": 4096, "iterations": 500} if facts.classes >= 1000 else {}
+    return {
+        "teacher": "small_cnn",
+        "teacher_epochs": 3.0 if facts.private_records > 10_000 else 30.0,
+        "student_lr": 0.002,
+        "generator_lr": 0.001,
+        "generator_width": 32,
+        "random_share": 0.75,
+        "iterations": 300,
+        **many,
+    }
+
+
+def tiny_settings(facts: Facts) -> dict[str, Any]:
+    return {**quick_settings(facts), "teacher_epochs": 1.0, "iterations": 3, "batch": 16, "generator_width": 8}
+
+
+class Alternation(TakesTeacher):
+    public_data: ClassVar[str] = "none"
+    releases_generator: ClassVar[bool] = True
+
+    @classmethod
+    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+        meant = [config.teacher, config.teacher_epochs, config.teacher_lr]
+        return (f"teacher of {facts.dataset}, seed {seed}, {digest_of(meant)}",)
+
+    @abc.abstractmethod
+    def annotator(self, config: Any, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
+        """Return the function that annotates a batch: it queries the teacher through the ledger."""
+
+    @abc.abstractmethod
+    def charge(self, config: Any, facts: Facts, ledger: Ledger) -> None:
+        """Charge `ledger` for one annotated batch of a stopped run, without querying a teacher."""
+
+    def train_student(
+        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        from bench.core.seeds import seeded
+        from bench.models.generators import DataFreeGenerator
+        from methods.distillation.alternation import Alternating, Resumption
+
+        config.top_k(private.facts)
+        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
+        with seeded(context.streams.torch("generator/start")):
+            generator = DataFreeGenerator(*private.facts.shape, config.latent_size, config.generator_width)
+            xavier(student)
+            xavier(generator)
+        annotate = self.annotator(config, private, ledger, context)
+
+        def charge(batches: int) -> None:
+            with ledger.charging_again():
+                for _ in range(batches):
+                    self.charge(config, private.facts, ledger)
+
+        with context.checkpoint("alternation", {"method": self.name, **student_depends(config, context)}) as checkpoint:
+            run = Alternating(
+                config,
+                student.to(context.device),
+                generator.to(context.device),
+                self.discriminator(config, private, student, ledger, context),
+                annotate,
+                private.facts,
+                context,
+                Resumption(checkpoint, charge),
+            )
+            images = run.alternate()
+        return Released(
+            student.eval(),
+            config.student,
+            options,
+            generator=generator.eval() if self.releases_generator else None,
+            extras={"synthetic_images": images} if self.releases_generator else {},
+        )
+
+    def discriminator(
+        self, config: Any, private: PrivateData, student: nn.Module, ledger: Ledger, context: Context
+    ) -> nn.Module:
+        """Return the classifier that drives the generator: the student, which depends on released answers only."""
+        return student
+
+
+def xavier(net: nn.Module) -> None:
+    """Initialise dense and convolutional layers of `net` as Algorithm 1, line 1; uses torch's global generator."""
+    from torch import nn
+
+    for layer in net.modules():
+        if isinstance(layer, (nn.Linear, nn.Conv2d)):
+            nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
+def train_teacher(
+    config: AlternationConfig,
+    private: PrivateData,
+    context: Context,
+    part: NDArray[np.int64] | None = None,
+    name: str = "teacher",
+) -> nn.Module:
+    """Return the given teacher, or one trained on the records `part` (default: all), cached under `name`. Private."""
+    import torch
+
+    from bench.interface import FitSettings, fit
+    from bench.training.data_parallel import fit_on_devices
+
+    if (given := given_net(config, private.facts, context)) is not None:
+        return given
+    facts, streams = private.facts, context.streams.child(name)
+    model, _ = make_student(config.teacher, facts, streams.torch("weights"))
+    settings = FitSettings(epochs=config.teacher_epochs, batch_size=128, lr=config.teacher_lr)
+    depends = {
+        "name": name,
+        "net": config.teacher,
+        "settings": repr(settings),
+        "seed": context.streams.seed,
+        "device": context.device.type,
+    }
+    if len(context.devices) > 1:
+        depends["devices"] = len(context.devices)
+
+    def make() -> dict[str, NDArray[Any]]:
+        # A copy: training changes the weights' memory layout, hence rounding; a cached teacher would differ.
+        net = copy.deepcopy(model)
+        rows = torch.arange(len(private)) if part is None else torch.from_numpy(part)
+        images, labels, order = private.images[rows], private.labels[rows], streams.torch("order")
+        # One step for all: the number of a client's records follows from their labels, so the stage must not show it.
+        with context.checkpoint("teacher", depends) as checkpoint, context.progress.stage(name, 1) as stage:
+            # A diverged teacher is used too: as an error, it would let one record decide whether there is a student.
+            if len(context.devices) > 1:
+                fit_on_devices(net, images, labels, settings, order, context.devices, must_converge=False)
+            else:
+                fit(
+                    net, images, labels, settings, order, device=context.device, must_converge=False,
+                    checkpoint=checkpoint,
+                )  # fmt: skip
+            stage.advance()
+        return {key: value.cpu().numpy() for key, value in net.state_dict().items()}
+
+    arrays = context.cache.get("teacher", depends, make)
+    model.load_state_dict({key: torch.from_numpy(value) for key, value in arrays.items()})
+    return model.to(context.device).eval().requires_grad_(False)

@@ -1,0 +1,128 @@
+"""DPSD, label-sensitive: the teacher's label of each generated image is released by randomised response.
+
+Liu, Ge, Wang, Li, Liu, "Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation",
+Algorithm 1 with Eq. (4), (5), (7) and (8).
+
+Threat model: the attacker holds student and generator and wants the teacher's label of one synthetic image. Private:
+the teacher's labels of synthetic queries (and the teacher and its records). Public: the number of records. Released:
+the student, the generator and some of its images.
+
+Annotation: randomised response over the student's k most probable classes; a label outside them is replaced by a
+uniform class of the set, as Algorithm 2 prints it. Eq. (5) as printed (``outside=printed``) draws from all classes for
+a label inside: an answer outside the set then reveals that, and the proven epsilon is infinite.
+
+Claimed: Theorem 2, epsilon-LabelDP for the label of one synthetic query (unit query-label), also proven. It does not
+protect a training record, which can change all answers; every row gives the composition over all answers for a record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from bench.interface import (
+    Basis,
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    PrivacyUnit,
+    PrivateData,
+    register_method,
+    setting,
+)
+from methods.distillation.alternation_config import AlternationConfig
+from methods.distillation.dpsd_family import CITATION, Alternation, quick_settings, tiny_settings, train_teacher
+from methods.shared.settings_checks import positive
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bench.interface import Event, Ledger
+    from methods.distillation.dpsd_family import Annotate
+
+
+@dataclass(frozen=True)
+class DPSDLabelConfig(AlternationConfig):
+    """Settings of DPSD with label-sensitive annotation."""
+
+    epsilon: float = setting(1.0, "section IV-D, Table IV: epsilon of randomised response; calibrated to the budget")
+    outside: Literal["set", "printed"] = setting("set", "Eq. 5 over the k set in both cases; printed: to the letter")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "epsilon")
+
+
+@register_method("dpsd-label")
+class DPSDLabel(Alternation):
+    """Algorithm 1 with randomised response over the student's top classes."""
+
+    Config = DPSDLabelConfig
+    unit = PrivacyUnit.QUERY_LABEL
+    citation = CITATION
+    repaired_by = "dpsd-sound"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`. The set has all classes: else three remain (24% on MNIST)."""
+        return {"quick": {**quick_settings(facts), "k": facts.classes}, "tiny": tiny_settings(facts)}
+
+    @classmethod
+    def calibrate(cls, config: DPSDLabelConfig, budget: Budget, facts: Facts) -> DPSDLabelConfig:
+        """Return `config` with the budget as the epsilon of each query's label."""
+        k = config.top_k(facts)
+        if config.outside == "printed" and budget.basis is Basis.PROVEN:
+            from bench.privacy.accounting.claims import DPSD_LABEL_GAP
+
+            raise BenchError(f"outside=printed has no finite proven epsilon: {DPSD_LABEL_GAP}. Take outside=set.")
+        return dataclasses.replace(config, k=k, epsilon=budget.epsilon)
+
+    @classmethod
+    def claimed(cls, config: DPSDLabelConfig, facts: Facts, delta: float) -> Claim:
+        """Return Theorem 2."""
+        from bench.privacy.accounting.claims import dpsd_label
+
+        return dpsd_label(config.epsilon, delta)
+
+    @classmethod
+    def charges(cls, config: DPSDLabelConfig, facts: Facts) -> Sequence[Event]:
+        """Return the labels of all queries."""
+        from bench.privacy.accounting.claims import DPSD_LABEL_GAP
+        from bench.privacy.events.events import PrintedTopK, TopKRandomizedResponse
+
+        given, answers = (config.epsilon, config.top_k(facts), facts.classes), config.batch * config.asked
+        if config.outside == "printed":
+            return [PrintedTopK(DPSD_LABEL_GAP, *given, answers=answers, unit=cls.unit)]
+        return [TopKRandomizedResponse(*given, answers=answers, unit=cls.unit)]
+
+    def annotator(self, config: DPSDLabelConfig, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
+        """Return Eq. (5) with the one teacher."""
+        import torch
+        from torch.nn import functional
+
+        teacher = train_teacher(config, private, context)
+        k, classes = config.top_k(private.facts), private.facts.classes
+
+        def annotate(images: Tensor, student: Tensor) -> Tensor:
+            labels = teacher(images).argmax(1).cpu().numpy()
+            sets = student.topk(k, dim=1).indices.cpu().numpy()
+            answers = ledger.top_k_randomized_response(
+                labels, sets, epsilon=config.epsilon, classes=classes, outside=config.outside
+            )
+            return functional.one_hot(torch.from_numpy(answers), classes).to(student)
+
+        return annotate
+
+    def charge(self, config: DPSDLabelConfig, facts: Facts, ledger: Ledger) -> None:
+        """See :meth:`methods.distillation.dpsd_family.Alternation.charge`."""
+        import numpy as np
+
+        labels = np.zeros(config.batch, dtype=np.int64)
+        sets = np.tile(np.arange(config.top_k(facts)), (config.batch, 1))
+        ledger.top_k_randomized_response(
+            labels, sets, epsilon=config.epsilon, classes=facts.classes, outside=config.outside
+        )

@@ -1,0 +1,41 @@
+"""DPSD-T: as DPSD, with the teacher as the generator's discriminator.
+
+Liu, Ge, Wang, Li, Liu, "Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation",
+section IV-F: generator training.
+
+Threat model, unit and annotation are those of :mod:`methods.distillation.dpsd`. Private: images, labels and the
+teacher. Public: the number of records. Released: the student, not the generator, for which the paper denies a
+guarantee. The student has none either: it learns from that generator's images, which depend on the teacher without
+noise (a bypass). Claimed: Theorem 1 for the annotations alone. Proven: infinite.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from bench.interface import Context, PrivateData, register_method
+from methods.distillation.dpsd import DPSD, DPSDConfig
+from methods.distillation.dpsd_family import train_teacher
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from bench.interface import Ledger
+
+
+@register_method("dpsd-t")
+class DPSDT(DPSD):
+    """DPSD with a generator that the noiseless teacher drives."""
+
+    bypass: ClassVar[str] = (
+        "DPSD-T drives its generator by the teacher without noise, and the student learns from that generator's images"
+    )
+    repaired_by: ClassVar[str] = "dpsd-sound"
+    releases_generator: ClassVar[bool] = False
+
+    def discriminator(
+        self, config: DPSDConfig, private: PrivateData, student: nn.Module, ledger: Ledger, context: Context
+    ) -> nn.Module:
+        """Return the teacher, declared as a bypass."""
+        ledger.bypass(self.bypass)
+        return train_teacher(config, private, context)

@@ -1,0 +1,202 @@
+"""DGD's generative stream: triples of reconstructed images, and a student that is smooth along them (Eq. 4 to 6).
+
+The paper perturbs codes "along tangent and normal directions of the distribution manifold" after Yu et al., CVPR 2019
+(arXiv:1808.06088), where the tangent space is the column space of the decoder's Jacobian J and directions are found by
+power iteration, but does not say how. Here both are added to the code: tangent is one step of power iteration from a
+random start u, ``J'J u``, where the decoder moves the image most; normal is the part of u orthogonal to it, which
+leaves the manifold. Both have length `radius`, in units of the prior's deviation. The printed Laplacian noise of scale
+2 c / eps1 = 6400 drowns every image; ``radius="printed"`` draws it. All inputs are generated images and released
+labels.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench.core.seeds import seeded
+from bench.interface import BenchError, as_float, features_and_logits, shifted
+from bench.models.autoencoders import VAE
+from bench.privacy.accounting.claims import DGD_EPS1
+from bench.storage.checkpoint import Checkpoint, Loop, Part
+from bench.training.data_free import Reading
+from bench.training.divergence import check_finite
+
+if TYPE_CHECKING:
+    from bench.core.progress import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Triples:
+    """Reconstructions from the code, and moved along tangent and normal: uint8 (n, channels, height, width)."""
+
+    plain: Tensor
+    tangent: Tensor
+    normal: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class StudentSettings:
+    """How the student is trained: `lr` falls linearly to 0 over `steps` batches of `batch_size`.
+
+    `optimizer` is ``adam`` (the paper's) or ``sgd`` with momentum 0.9, better in few steps. `tangent`, `normal` and
+    `entropy` weigh the terms of Eq. 6. `shift` moves labelled images by up to that many pixels.
+    """
+
+    steps: int
+    batch_size: int = 128
+    lr: float = 1e-3
+    optimizer: Literal["adam", "sgd"] = "adam"
+    tangent: float = 1.0
+    normal: float = 1.0
+    entropy: float = 1.0
+    shift: int = 0
+    reading: Reading = "dafl"
+
+
+def train_vae(
+    vae: VAE, images: Tensor, steps: int, batch_size: int, lr: float, generator: torch.Generator,
+    *, device: torch.device | str = "cpu", stage: Stage | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> VAE:  # fmt: skip
+    """Train `vae` in place on `images` (uint8, or float in [0, 1]) by Adam; raise NotFiniteError where it diverges."""
+    vae.to(device).train()
+    optimizer = torch.optim.Adam(vae.parameters(), lr)
+    falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
+    loop = Loop(checkpoint, {"vae": vae, "optimizer": optimizer, "order": generator}, [images], device)
+    falling.last_epoch = first = loop.start(stage)
+    for step in range(first, steps):
+        index = torch.randint(len(images), (min(batch_size, len(images)),), generator=generator)
+        terms = vae.terms(as_float(images[index].to(device)), generator)
+        check_finite(terms, step, "the autoencoder")
+        optimizer.zero_grad(set_to_none=True)
+        torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        falling.step()
+        if stage is not None:
+            stage.advance()
+        loop.done(step + 1, steps)
+    return vae.eval()
+
+
+def directions(vae: VAE, codes: Tensor, radius: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return a tangent and a normal perturbation of each of `codes` (n, latent), both of length `radius`."""
+    start = torch.randn(codes.shape, generator=generator, device=generator.device).to(codes.device)
+    # Each product takes one decoder pass; batch statistics are fixed, so images do not mix.
+    moved = torch.func.jvp(vae.decode, (codes,), (start,))[1]
+    pull = torch.func.vjp(vae.decode, codes)[1]
+    along = functional.normalize(pull(moved)[0], dim=1)
+    across = functional.normalize(start - (start * along).sum(1, keepdim=True) * along, dim=1)
+    return radius * along, radius * across
+
+
+@torch.no_grad()
+def make_triples(
+    vae: VAE,
+    images: Tensor,
+    radius: float | Literal["printed"],
+    generator: torch.Generator,
+    *,
+    device: torch.device | str = "cpu",
+    stage: Stage | None = None,
+) -> Triples:
+    """Return the triples of `images` (n, channels, height, width), Eq. 4; raise BenchError unless `radius` > 0."""
+    if radius != "printed" and not radius > 0:
+        raise BenchError(f"the radius of the perturbations must be positive, not {radius}.")
+    vae.to(device).eval()
+    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    for batch in torch.split(images, 250):
+        mean, deviation = vae.encode(as_float(batch.to(device)))
+        noise = torch.randn(mean.shape, generator=generator, device=generator.device).to(mean.device)
+        codes = mean + deviation * noise
+        if radius == "printed":
+            scale = 2 * vae.latent / DGD_EPS1
+            one, two = (scale * _laplace(codes, generator) for _ in range(2))
+        else:
+            one, two = directions(vae, codes, radius, generator)
+        found.append(tuple(_bytes(vae.decode(code)) for code in (codes, codes + one, codes + two)))  # type: ignore[arg-type]
+        if stage is not None:
+            stage.advance(len(batch))
+    plain, tangent, normal = zip(*found, strict=True)
+    return Triples(torch.cat(plain), torch.cat(tangent), torch.cat(normal))
+
+
+def _laplace(like: Tensor, generator: torch.Generator) -> Tensor:
+    uniform = torch.rand(like.shape, generator=generator, device=generator.device).to(like.device) - 0.5
+    return -uniform.sign() * torch.log1p(-2 * uniform.abs().clamp_max(0.5 - 1e-7))
+
+
+def _bytes(images: Tensor) -> Tensor:
+    return (images * 255.0).round().to(torch.uint8).cpu()
+
+
+def train_tangent_normal(
+    student: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    triples: Triples | None,
+    settings: StudentSettings,
+    generator: torch.Generator,
+    *,
+    device: torch.device | str = "cpu",
+    stage: Stage | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> nn.Module:
+    """Train `student` in place on labelled `images` (m, ...) and optionally on `triples`; return it.
+
+    `labels` is int64 (m,) or float (m, classes). Terms are means over batch and features, so weights do not depend on
+    sizes. Raises BenchError without a labelled image, and NotFiniteError where a term is not finite.
+    """
+    if len(images) == 0 or len(images) != len(labels):
+        raise BenchError(f"the student needs labelled images; there are {len(images)} with {len(labels)} labels.")
+    student.to(device).train()
+    adam = settings.optimizer == "adam"
+    make = torch.optim.Adam if adam else functools.partial(torch.optim.SGD, momentum=0.9)
+    optimizer: torch.optim.Optimizer = make(student.parameters(), lr=settings.lr)
+    falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / settings.steps)
+    smooth = [] if triples is None else [triples.plain, triples.tangent, triples.normal]
+    held: dict[str, Part] = {"student": student, "optimizer": optimizer, "order": generator}
+    loop = Loop(checkpoint, held, [images, labels, *smooth], device)
+    with seeded(generator, device):
+        falling.last_epoch = first = loop.start(stage)
+        for step in range(first, settings.steps):
+            index = torch.randint(len(images), (min(settings.batch_size, len(images)),), generator=generator)
+            batch = as_float(images[index].to(device))
+            if settings.shift:
+                batch = shifted(batch, settings.shift, generator)
+            terms = {"labels": functional.cross_entropy(student(batch), labels[index].to(device))}
+            if triples is not None:
+                terms |= _smooth(student, triples, settings, generator, device)
+            check_finite(terms, step, "the student")
+            optimizer.zero_grad(set_to_none=True)
+            torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            falling.step()
+            if stage is not None:
+                stage.advance()
+            loop.done(step + 1, settings.steps)
+    return student.eval()
+
+
+def _smooth(
+    student: nn.Module, triples: Triples, settings: StudentSettings, generator: torch.Generator,
+    device: torch.device | str,
+) -> dict[str, Tensor]:  # fmt: skip
+    count = len(triples.plain)
+    index = torch.randint(count, (min(settings.batch_size, count),), generator=generator)
+    three = torch.cat([as_float(part[index].to(device)) for part in (triples.plain, triples.tangent, triples.normal)])
+    features, logits = features_and_logits(student, three)
+    plain, tangent, normal = features.chunk(3)
+    logs = logits[: len(index)].log_softmax(1)
+    entropy = -(logs.exp() * logs).sum(1).mean()
+    return {
+        "normal": settings.normal * (plain - normal).square().mean(),
+        "tangent": settings.tangent * (plain - tangent).square().mean(),
+        # The printed sign would make predictions uniform; the text wants them decided.
+        "entropy": settings.entropy * (-entropy if settings.reading == "printed" else entropy),
+    }

@@ -1,0 +1,1 @@
+"""DP-SGD and its variants."""

@@ -1,0 +1,151 @@
+"""GEP: DP-SGD that clips apart what of a gradient public gradients predict, and the rest.
+
+Yu et al., "Do Not Let Privacy Overbill Utility: Gradient Embedding Perturbation for Private Learning", ICLR 2021
+(arXiv:2102.12677), on the small tanh CNN of Tramer and Boneh 2021 instead of ResNet-20. At each step the gradients of
+public images with random labels span a subspace, by one power iteration for each group of parameters.
+
+Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
+Public: unlabelled images of the split's public part (the paper takes 2,000 of ImageNet), their random labels, and the
+number of records. Released: the student. Unit record, adjacency add-remove, as zero-out (see
+:mod:`methods.dpsgd.dp_sgd`): Poisson batches; of each gradient the part in the subspace is clipped to `max_grad_norm`
+in L2, the rest to `residual_norm`. Each part, over its bound, has norm 1, so both together move a batch's sum by
+sqrt(2): one Gaussian release, with noise of ``sqrt(2) * noise_multiplier`` times its bound on each part, calibrated to
+the budget. The rest is orthogonal to the subspace, and so is the noise on it, unlike the paper's.
+
+The authors charge as if each part came from a batch of its own: twice the Renyi divergence of one sampled release. But
+both show the same batch, and one sampled release with sensitivity sqrt(2) costs more: what their code calls epsilon 8
+on CIFAR-10 is 8.65 by its own accounting. The claim is theirs; as its conversion is loose, the tight figure of the
+joint release is below it there (7.31), but not everywhere: with the quick preset on MNIST a claim of 1.95 costs 2.55.
+They also shuffle, and lower the learning rate over time; neither is done here. Bounds and learning rate of the quick
+preset were chosen on training records of Fashion-MNIST, 20,000 for training and 10,000 held out; no epsilon there
+counts that choice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bench.interface import (
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    PrivateData,
+    PublicData,
+    PublicKind,
+    Released,
+    register_method,
+    setting,
+)
+from methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
+from methods.shared.settings_checks import at_least_one, positive, student_depends
+
+if TYPE_CHECKING:
+    from bench.interface import Event, Ledger
+
+CODE = "Yu et al., ICLR 2021, the authors' code dayu11/Differentially-Private-Deep-Learning, vision/GEP/main.py: "
+
+
+@dataclass(frozen=True)
+class GEPConfig(DPSGDConfig):
+    """Settings of DP-SGD with an anchor subspace; those of the paper for CIFAR-10."""
+
+    epochs: float = setting(200.0, CODE + "n_epoch")
+    batch_size: int = setting(1000, CODE + "batchsize")
+    lr: float = setting(0.1, CODE + "lr")
+    momentum: float = setting(0.9, CODE + "momentum")
+    weight_decay: float = setting(2e-4, CODE + "weight_decay")
+    max_grad_norm: float = setting(5.0, CODE + "clip0, of the part in the subspace")
+    residual_norm: float = setting(2.0, CODE + "clip1, of the rest")
+    noise_multiplier: float = setting(1.46, "the paper's sigma over sqrt(2), at epsilon 8; calibrated to the budget")
+    anchors: int = setting(2000, CODE + "aux_data_size; at most all public images")
+    directions: int = setting(1000, CODE + "num_bases")
+    groups: int = setting(3, CODE + "num_groups")
+
+
+@register_method("gep")
+class GEP(DPSGD):
+    """Poisson batches, two parts of each gradient clipped apart, Gaussian noise; through the ledger."""
+
+    Config: ClassVar[type] = GEPConfig
+    version = 1
+    citation = "Yu et al., ICLR 2021; Tramer and Boneh 2021"
+    public_data = "unlabelled images of the target's distribution"
+    public_data_kinds = (PublicKind.UNLABELLED,)
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        given = super().presets(facts)
+        quick = {"lr": 1.0, "max_grad_norm": 0.5, "residual_norm": 0.2, "anchors": 100, "directions": 60}
+        epochs = 4.0 if facts.private_records > 10_000 else given["quick"]["epochs"]  # a step takes five of DP-SGD's
+        tiny = {**given["tiny"], "anchors": 30, "directions": 15}
+        return {"quick": {**given["quick"], **quick, "epochs": epochs}, "tiny": tiny}
+
+    @classmethod
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+        """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
+        at_least_one(config, "anchors", "groups")
+        positive(config, "max_grad_norm", "residual_norm")
+        if config.directions < config.groups:
+            raise BenchError(f"{config.groups} groups need as many directions, not {config.directions}.")
+        if facts.public_records == 0:
+            raise BenchError(
+                f"{cls.name} finds its subspace by unlabelled public images, and the split of {facts.dataset} has "
+                "none. Choose a data set with public images, or rgp, which takes none."
+            )
+        fitting = dataclasses.replace(config, anchors=min(config.anchors, facts.public_records))
+        return super().calibrate(fitting, budget, facts)
+
+    @classmethod
+    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+        """Return the figure of the authors' code: Renyi accounting of twice as many steps, classic conversion."""
+        from bench.privacy.accounting.claims import moments_accountant
+
+        row = moments_accountant(cls.claimed_charges(config, facts), delta)
+        source = "Yu et al., ICLR 2021 (arXiv:2102.12677), the authors' code, vision/GEP/utils.py: get_sigma"
+        note = "a step of the proof fails: both parts are of one batch, and each is charged as if it had its own"
+        return Claim(row.epsilon, delta, source, f"order {row.order:g}; {note}")
+
+    @classmethod
+    def claimed_charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+        """Return two releases for each step, each with the noise on one part."""
+        from bench.privacy.events.events import DPSGD as Steps
+
+        records, noise = facts.private_records, math.sqrt(2) * config.noise_multiplier
+        return [Steps(config.sampling_rate(records), noise, 2 * config.steps(records))]
+
+    def train_student(
+        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        """Train the student by DP-SGD with a subspace of public gradients."""
+        import torch
+
+        from bench.interface import make_student
+        from bench.privacy.dpsgd.anchor_subspace import AnchorSubspace
+
+        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
+        student.to(context.device)
+        random = context.streams.numpy("anchors")
+        chosen = torch.from_numpy(random.permutation(len(public))[: config.anchors])
+        labels = torch.from_numpy(random.integers(private.facts.classes, size=len(chosen)))
+        anchors = AnchorSubspace(
+            public.images[chosen], labels, config.directions, config.groups,
+            (config.max_grad_norm, config.residual_norm), int(random.integers(2**62)),
+        )  # fmt: skip
+        depends, steps = student_depends(config, context), config.steps(private.facts.private_records)
+        with context.checkpoint("student", depends) as checkpoint, context.progress.stage("student", steps) as stage:
+            run = dataclasses.replace(
+                self.dp_sgd_run(config, private.facts, stage, checkpoint),
+                optimizer=lambda parameters: torch.optim.SGD(
+                    parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
+                ),
+                anchors=anchors,
+            )
+            ledger.dp_sgd(student, private.images, private.labels, run)
+        return Released(student, config.student, options)

@@ -1,0 +1,131 @@
+"""Spectral-DP: DP-SGD that keeps the low frequencies of its noisy gradients alone.
+
+Feng et al., "Spectral-DP: Differentially Private Deep Learning through Spectral Perturbation and Filtering", IEEE S&P
+2023 (arXiv:2307.13231); net and settings of DP-SGD, after Tramer and Boneh 2021, where the paper's linear layers are
+block-circulant.
+
+Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
+Public: the number of records, the filter. Released: the student. Unit record, adjacency add-remove, as zero-out (see
+:mod:`methods.dpsgd.dp_sgd`): Poisson batches, each gradient clipped to `max_grad_norm` in L2, Gaussian noise of
+`noise_multiplier` times that on the sum, calibrated to the budget. Of each kernel, in both directions, and of every
+`block_size` inputs of a linear layer the share `filter_ratio` of the frequencies of the orthonormal cosine transform is
+kept, the lowest ones; biases are not filtered. White noise is white in every orthonormal basis: what is kept is one
+Gaussian release of the projected sum, with noise on its frequencies alone. The filter is post-processing, and the cost
+is that of DP-SGD.
+
+The authors' code draws the noise in the frequencies of the complex transform, and has less than the accountant takes:
+
+- each example's gradient of the mean loss of B examples is clipped to the bound itself, while its noise is divided by
+  B (``PAD_noise_fc`` in models/bc_linear.py, ``_conv2dfft_single_noise`` in models/conv2d.py). A record whose gradient
+  is long enough moves the sum by the bound; the noise has ``sqrt(B)`` times less than the stated deviation.
+- the filter spares the last frequency (``k_value:-1`` there), the mirror of the first, which has got no noise. The real
+  part of the inverse averages both: in a block, the first frequency has half of the noise. In kernels the last row of
+  the spectrum keeps frequencies without any.
+- noise is halved between real and imaginary parts also where a real gradient's spectrum is real: the mean has
+  ``sqrt(1/2)`` of it.
+
+A real transform with independent noise on all coefficients has no mirrors, and one bound for all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bench.interface import BenchError, Budget, Claim, Facts, register_method, setting
+from methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, processed
+from methods.shared.settings_checks import at_least_one
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+
+CODE = "Feng et al. 2023, the authors' code cfeng6/Spectral-DP, configs.py"
+
+
+@dataclass(frozen=True)
+class SpectralDPConfig(DPSGDConfig):
+    """Settings of DP-SGD, and of the filter."""
+
+    filter_ratio: float = setting(0.5, CODE)
+    block_size: int = setting(8, CODE)
+
+
+@functools.lru_cache(maxsize=64)
+def low_pass(size: int, block: int, ratio: float) -> Tensor:
+    """Return the projection (size, size) onto the low frequencies of every `block` places, the last of them fewer.
+
+    Of the n frequencies of n places, those of the orthonormal DCT-II, the lowest ``ceil(ratio * n)`` are kept.
+    """
+    import numpy as np
+    import torch
+    from scipy.fft import dct
+
+    projection = np.zeros((size, size), dtype=np.float32)
+    for start in range(0, size, block):
+        places = min(block, size - start)
+        kept = dct(np.eye(places), axis=0, norm="ortho")[: math.ceil(ratio * places)]
+        projection[start : start + places, start : start + places] = kept.T @ kept
+    return torch.from_numpy(projection)
+
+
+def filtered(gradient: Tensor, block: int, ratio: float) -> Tensor:
+    """Return `gradient` of a kernel (outputs, inputs, ...), of a linear layer or of others without high frequencies."""
+    linear = gradient.dim() == 2
+    for axis in [1] if linear else range(2, gradient.dim()):
+        size = gradient.shape[axis]
+        projection = low_pass(size, block if linear else size, ratio).to(gradient)
+        gradient = (gradient.movedim(axis, -1) @ projection).movedim(-1, axis)
+    return gradient
+
+
+@register_method("spectral-dp")
+class SpectralDP(DPSGD):
+    """Poisson batches, per-example clipping, Gaussian noise through the ledger; its low frequencies alone."""
+
+    Config: ClassVar[type] = SpectralDPConfig
+    version = 1
+    citation = "Feng et al. 2023; Tramer and Boneh 2021"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`; the quick one's filter was chosen on Fashion-MNIST.
+
+        With 10,000 of its training records held out, 10 epochs at a proven 3: ratios 0.5 and 0.75 gave 82.8% and 84.1%,
+        DP-SGD at the same rate 84.5%. At 0.75 the filter keeps 93% of the energy of a clipped sum and 68% of the noise.
+        """
+        given = super().presets(facts)
+        return {**given, "quick": {**given["quick"], "filter_ratio": 0.75}}
+
+    @classmethod
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+        """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
+        at_least_one(config, "block_size")
+        if not 0 < config.filter_ratio <= 1:
+            raise BenchError(f"filter_ratio must lie in (0, 1], not {config.filter_ratio}: the share kept. Try 0.5.")
+        return super().calibrate(config, budget, facts)
+
+    @classmethod
+    def accountant(cls) -> str:
+        """Return Renyi accounting with the improved conversion, that of the Opacus that the authors' code asks."""
+        return "rdp"
+
+    @classmethod
+    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+        """Return the figure that the authors' code calibrates its noise by."""
+        from bench.privacy.accounting.accountants import claim_by
+
+        source = "Feng et al., IEEE S&P 2023 (arXiv:2307.13231), privacy_budget.py: Renyi accounting of DP-SGD"
+        note = "holds for noise of the whole deviation on every frequency that is kept, as here"
+        return claim_by(cls.accountant(), cls.charges(config, facts), delta, source, note)
+
+    def dp_sgd_run(self, *given: Any, **options: Any) -> DPSGDRun:
+        """Return the run's settings for the ledger."""
+        run, config = super().dp_sgd_run(*given, **options), given[0]
+        change = functools.partial(filtered, block=config.block_size, ratio=config.filter_ratio)
+        return dataclasses.replace(run, optimizer=processed(run.optimizer, change))

@@ -1,0 +1,122 @@
+"""DP-SGD with decaying noise.
+
+Yu et al., "Differentially Private Model Publishing for Deep Learning", IEEE S&P 2019 (arXiv:1904.02200), step decay;
+net and settings of DP-SGD, after Tramer and Boneh 2021. The paper charges by concentrated DP, for shuffled batches or
+for random samples; of the bound for samples a comment in the authors' code says that it is a heuristic, checked
+numerically. Decay by validation accuracy is not built: it needs public validation data.
+
+Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
+Public: the number of records and the schedule. Released: the student. Unit record, adjacency add-remove, as zero-out
+(see :mod:`methods.dpsgd.dp_sgd`): Poisson batches, each gradient clipped to `max_grad_norm` in L2, Gaussian noise on
+the sum that begins at `noise_multiplier` times that, calibrated to the budget, and is multiplied by `decay` every
+`decay_epochs`. The schedule is fixed beforehand; each step is charged with its own noise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bench.interface import (
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    PrivateData,
+    PublicData,
+    Released,
+    register_method,
+    setting,
+)
+from methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, continued
+from methods.shared.settings_checks import positive
+
+if TYPE_CHECKING:
+    from bench.interface import Event, Ledger
+    from bench.privacy.accounting.accountants import AccountantFunction
+
+CODE = "Yu et al. 2019, the authors' code git-disl/DP_modelpublishing, dp_mnist.py: step decay"
+
+
+@dataclass(frozen=True)
+class ZCDPConfig(DPSGDConfig):
+    """Settings of DP-SGD whose noise falls in steps; `noise_multiplier` is that of the first."""
+
+    decay: float = setting(0.7008, CODE)
+    decay_epochs: float = setting(10.0, CODE)
+
+    def stages(self, records: int) -> list[tuple[float, int]]:
+        """Return the noise multiplier and the number of batches of each stage, in order."""
+        total = self.steps(records)
+        count = math.ceil(self.epochs / self.decay_epochs)
+        ends = [min(total, round((k + 1) * self.decay_epochs * records / self.batch_size)) for k in range(count)]
+        ends[-1] = total
+        steps = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+        return [(self.noise_multiplier * self.decay**k, n) for k, n in enumerate(steps) if n]
+
+
+@register_method("zcdp")
+class ZCDP(DPSGD):
+    """Poisson batches, per-example clipping, Gaussian noise that falls; through the ledger."""
+
+    Config: ClassVar[type] = ZCDPConfig
+    version = 1
+    citation = "Yu et al. 2019"
+    mixed_noise = True
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`: as long as DP-SGD's, with as many stages as the paper's."""
+        given, stages = super().presets(facts), cls.Config().epochs / cls.Config().decay_epochs
+        return {name: {**changes, "decay_epochs": changes["epochs"] / stages} for name, changes in given.items()}
+
+    @classmethod
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+        """Return `config` with the least first noise that keeps the claim or the PLD (proven) within `budget`."""
+        positive(config, "decay_epochs")
+        if not 0 < config.decay <= 1:
+            raise BenchError(f"decay must lie in (0, 1], not {config.decay}: noise falls or stays. Try 0.7.")
+        return super().calibrate(config, budget, facts)
+
+    @classmethod
+    def accountant(cls) -> AccountantFunction:
+        """Return the paper's accountant."""
+        from bench.privacy.accounting.claims import zcdp_accountant
+
+        return zcdp_accountant
+
+    @classmethod
+    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+        """Return the paper's figure for random samples."""
+        from bench.privacy.accounting.claims import zcdp
+
+        return zcdp(cls.charges(config, facts), delta)
+
+    @classmethod
+    def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+        """Return the steps of each stage."""
+        from bench.privacy.events.events import DPSGD as Steps
+
+        records = facts.private_records
+        return [Steps(config.sampling_rate(records), noise, n) for noise, n in config.stages(records)]
+
+    def train_student(
+        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        """Train the student by DP-SGD, one stage after the other."""
+        from bench.interface import make_student
+
+        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
+        student.to(context.device)
+        records = private.facts.private_records
+        with context.progress.stage("student", config.steps(records)) as stage:
+            run = self.dp_sgd_run(config, private.facts, stage)
+            run = dataclasses.replace(run, optimizer=continued(run.optimizer))
+            for noise, steps in config.stages(records):
+                run = dataclasses.replace(run, noise_multiplier=noise, steps=steps)
+                ledger.dp_sgd(student, private.images, private.labels, run)
+        return Released(student, config.student, options)

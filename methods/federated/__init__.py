@@ -1,0 +1,1 @@
+"""Federated training, with and without a client's privacy."""

@@ -1,0 +1,99 @@
+"""DENSE: a generator that the ensemble of the clients' models teaches, and a student that imitates the ensemble.
+
+Zhang et al., "DENSE: Data-Free One-Shot Federated Learning", NeurIPS 2022 (arXiv:2112.12371), by the authors' code
+(``helpers/synthesizers.py``). In each epoch a new generator, with the noise that it starts from, is trained for a batch
+that the ensemble puts into random classes, whose statistics are those of the clients' batch normalisations, and on
+which the student still errs. The best batch joins all earlier ones, from which the student learns. The code's random
+crops and flips of what the generator makes are left out.
+
+Private: each client's records. Public: nothing. Released: the student and some images. There is no threat model: both
+are functions of the clients' models, which have no noise, and the proven epsilon is infinite. `fed-dpsd` adds noise to
+what clients answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bench.interface import register_method, setting
+from methods.federated.family import CODE, ServerConfig
+from methods.federated.federated_server import DistillingServer
+from methods.shared.settings_checks import at_least_one, check_latent_size, positive
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from methods.federated.server_distillation import Server, Synthesiser
+
+
+@dataclass(frozen=True)
+class DENSEConfig(ServerConfig):
+    """Settings of the generator."""
+
+    generator_steps: int = setting(30, f"{CODE}README.md: g_steps, in each epoch")
+    generator_lr: float = setting(0.001, f"{CODE}README.md: lr_g; Adam with betas 0.5 and 0.999")
+    latent_size: int = setting(256, f"{CODE}loop_df_fl.py: nz")
+    generator_width: int = setting(64, f"{CODE}loop_df_fl.py: ngf")
+    statistics: float = setting(1.0, f"{CODE}README.md: bn")
+    divergence: float = setting(1.0, f"{CODE}README.md: adv")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one(self, "generator_steps", "generator_width")
+        positive(self, "generator_lr", "statistics", "divergence")
+        check_latent_size(self, "latent_size")
+
+
+@register_method("dense")
+class DENSE(DistillingServer):
+    """A new generator in each epoch, trained on the ensemble against the student."""
+
+    Config: ClassVar[type] = DENSEConfig
+    citation = "Zhang et al. 2022"
+
+    @classmethod
+    def quick_server(cls) -> Mapping[str, Any]:
+        """See :meth:`methods.federated.federated_server.DistillingServer.quick_server`."""
+        return {"epochs": 20, "student_steps": 40, "batch": 64, "generator_width": 32, "generator_lr": 0.01}
+
+    @classmethod
+    def tiny_server(cls) -> Mapping[str, Any]:
+        """See :meth:`methods.federated.federated_server.DistillingServer.tiny_server`."""
+        return {"student_steps": 2, "generator_steps": 3, "generator_width": 8}
+
+    def synthesiser(self, config: DENSEConfig, server: Server) -> Synthesiser:
+        """Return the data generation stage of Algorithm 1."""
+        import torch
+        from torch.nn import functional
+
+        from bench.core.seeds import seeded
+        from bench.models.generators import DataFreeGenerator
+        from methods.federated.server_distillation import BatchStatistics, Synthesiser, softened_divergence
+
+        statistics = BatchStatistics(server.ensemble)
+
+        def make() -> Tensor:
+            with seeded(server.random):
+                net = DataFreeGenerator(*server.facts.shape, config.latent_size, config.generator_width)
+            net.to(server.device).train()
+            latents = net.noise(config.batch, server.random, server.device).requires_grad_()
+            classes = server.classes(config.batch)
+            trained = [*net.parameters(), latents]
+            optimizer = torch.optim.Adam(trained, config.generator_lr, betas=(0.5, 0.999))
+            best, least = torch.empty(0), torch.inf
+            for _ in range(config.generator_steps):
+                images = net(latents)
+                logits, student = server.ensemble(images), server.student(images)
+                errs = student.argmax(1) != logits.argmax(1)
+                loss = functional.cross_entropy(logits, classes) + config.statistics * statistics.take()
+                loss = loss - config.divergence * (softened_divergence(student, logits) * errs).mean()
+                if not len(best) or float(loss.detach()) < least:
+                    best, least = images.detach(), float(loss.detach())
+                for value, gradient in zip(trained, torch.autograd.grad(loss, trained), strict=True):
+                    value.grad = gradient
+                optimizer.step()
+            return best
+
+        return Synthesiser(make)

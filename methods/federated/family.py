@@ -1,0 +1,215 @@
+"""What the federated methods share: who holds which record, local training, the average of models.
+
+The federation is simulated. Each class has its Dirichlet distribution over the clients, from which each of its records
+draws its client, so that other records never decide where one goes. All clients start from the same weights, as
+averages need (McMahan et al. 2017, figure 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from bench.interface import (
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    Method,
+    PrivacyUnit,
+    PrivateData,
+    make_student,
+    setting,
+)
+from bench.storage.cache import digest_of
+from methods.shared.settings_checks import at_least_one, positive
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+
+    from bench.interface import FitSettings
+
+    State = dict[str, Tensor]
+
+CODE = "DENSE (NeurIPS 2022, arXiv:2112.12371), the authors' code zj-jayzhang/DENSE: "
+"""DPSD's Table V has its numbers for these methods."""
+
+
+@dataclass(frozen=True)
+class FederatedConfig:
+    """Settings of the clients."""
+
+    clients: int = setting(5, f"DPSD, section IV-A: m; {CODE}README.md")
+    concentration: float = setting(0.5, f"DPSD, section IV-E; {CODE}README.md: beta of the Dirichlet distribution")
+    student: str = setting("small_cnn_bn", "ours; clients and student have the same net, as in DENSE's loop_df_fl.py")
+    local_epochs: float = setting(400.0, f"{CODE}README.md: local_ep")
+    local_batch: int = setting(128, f"{CODE}loop_df_fl.py: local_bs")
+    local_lr: float = setting(0.01, f"{CODE}README.md")
+    local_momentum: float = setting(0.9, f"{CODE}README.md")
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "clients", "local_batch")
+        positive(self, "concentration", "local_epochs", "local_lr")
+        if not 0 <= self.local_momentum < 1:
+            raise BenchError(f"local_momentum must be at least 0 and below 1, not {self.local_momentum}.")
+
+    def local(self) -> FitSettings:
+        """Return how a client trains."""
+        from bench.interface import FitSettings
+
+        return FitSettings(
+            epochs=self.local_epochs, batch_size=self.local_batch, lr=self.local_lr, momentum=self.local_momentum,
+            schedule="constant",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ServerConfig(FederatedConfig):
+    """Settings of a server's distillation."""
+
+    epochs: int = setting(200, f"{CODE}README.md")
+    batch: int = setting(256, f"{CODE}README.md: batch_size and synthesis_batch_size")
+    student_steps: int | None = setting(None, f"{CODE}loop_df_fl.py: a pass over all images in each epoch")
+    student_lr: float = setting(0.005, f"{CODE}README.md: lr of kd_train")
+    student_momentum: float = setting(0.9, f"{CODE}loop_df_fl.py")
+    student_optimizer: Literal["sgd", "adam"] = setting("sgd", f"{CODE}loop_df_fl.py")
+    temperature: float = setting(20.0, f"{CODE}README.md: T")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one(self, "epochs", "batch", *(["student_steps"] if self.student_steps is not None else []))
+        positive(self, "student_lr", "temperature")
+
+
+class Federated(Method):
+    """A federation without privacy: its server gets the clients' models as they are."""
+
+    unit = PrivacyUnit.CLIENT
+    groups = ("federated",)
+    public_data: ClassVar[str] = "none"
+    bypass = "the clients send their models to the server without noise"
+    private: ClassVar[bool] = False
+
+    @classmethod
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+        """Return `config` unchanged; raise BenchError for more clients than records."""
+        check_clients(config.clients, facts.private_records)
+        return config
+
+    @classmethod
+    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+        """Return infinity: nothing is claimed."""
+        return Claim(math.inf, delta, "no privacy is claimed")
+
+    @classmethod
+    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+        """Return the clients' models of the first round, which all these methods share."""
+        return (f"local models of {facts.dataset}, seed {seed}, {digest_of(local_depends(config))}",)
+
+
+def quick_clients(facts: Facts) -> dict[str, Any]:
+    """Return the changes of ``quick`` at the clients."""
+    return {"local_epochs": 3.0 if facts.private_records > 10_000 else 30.0, "local_lr": 0.05}
+
+
+def check_clients(clients: int, records: int) -> None:
+    if clients > records:
+        raise BenchError(f"{clients} clients need as many private records; there are {records}.")
+
+
+def client_parts(clients: int, concentration: float, private: PrivateData, context: Context) -> list[NDArray[np.int64]]:
+    """Return the positions of each client's records, one at least. Private."""
+    check_clients(clients, len(private))
+    shares = context.streams.numpy("clients").dirichlet(np.full(clients, concentration), private.facts.classes)
+    return deal(private.labels.numpy(), shares, context.streams.numpy("clients/records"))
+
+
+def deal(
+    labels: NDArray[np.int64], shares: NDArray[np.float64], generator: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    """Return each client's positions; `shares` (classes, clients) are the probabilities of a class's clients.
+
+    A record's client depends on its position and its own label alone. One position per client, drawn without the
+    labels, is dealt first, so that no client is empty. Only the simulation uses the labels.
+    """
+    clients = shares.shape[1]
+    first, draws = generator.permutation(len(labels))[:clients], generator.random(len(labels))
+    client = np.minimum((draws[:, None] >= shares.cumsum(axis=1)[labels]).sum(axis=1), clients - 1)
+    client[first] = np.arange(clients)
+    return [np.flatnonzero(client == number) for number in range(clients)]
+
+
+def local_depends(config: FederatedConfig) -> dict[str, Any]:
+    """Return what the clients' first models depend on, besides data set, seed and device."""
+    return {
+        "clients": config.clients, "concentration": config.concentration, "net": config.student,
+        "settings": repr(config.local()),
+    }  # fmt: skip
+
+
+def first_models(
+    config: FederatedConfig, private: PrivateData, parts: Sequence[NDArray[np.int64]], context: Context
+) -> list[State]:
+    """Return the clients' models after one local training from a common start, cached. Private."""
+    import torch
+
+    depends = {**local_depends(config), "seed": context.streams.seed, "device": context.device.type}
+
+    def make() -> dict[str, NDArray[Any]]:
+        start = make_student(config.student, private.facts, context.streams.torch("federated/start"))[0]
+        states = local_models(start, config, private, parts, context, 0)
+        return {f"{n}/{key}": value.numpy() for n, state in enumerate(states) for key, value in state.items()}
+
+    arrays = context.cache.get("clients", depends, make)
+    found: list[State] = [{} for _ in parts]
+    for name, value in arrays.items():
+        number, _, key = name.partition("/")
+        found[int(number)][key] = torch.from_numpy(value)
+    return found
+
+
+def local_models(
+    start: nn.Module, config: FederatedConfig, private: PrivateData, parts: Sequence[NDArray[np.int64]],
+    context: Context, done: int,
+) -> list[State]:  # fmt: skip
+    """Return each client's model on the CPU, trained from `start` in the round after `done` rounds. Private."""
+    import copy
+
+    import torch
+
+    from bench.interface import fit
+
+    streams, states = context.streams.child(f"round {done}"), []
+    with context.progress.stage("clients", len(parts)) as stage:
+        for number, part in enumerate(parts):
+            rows, net = torch.from_numpy(part), copy.deepcopy(start)
+            fit(
+                net, private.images[rows], private.labels[rows], config.local(), streams.torch(f"client {number}"),
+                device=context.device,
+            )  # fmt: skip
+            states.append({key: value.cpu().contiguous() for key, value in net.state_dict().items()})
+            stage.advance()
+    return states
+
+
+def average(states: Sequence[State], weights: Sequence[float]) -> State:
+    """Return the mean of models, weighted by `weights`, as by the numbers of their records (McMahan et al. 2017)."""
+    total = sum(weights)
+    mean: State = {}
+    for key, first in states[0].items():
+        parts = (weight / total * state[key].double() for weight, state in zip(weights, states, strict=True))
+        mean[key] = sum(parts, first.new_zeros(first.shape).double()).to(first.dtype)
+    return mean
+
+
+def net_of(config: FederatedConfig, facts: Facts, state: Mapping[str, Tensor], context: Context) -> nn.Module:
+    """Return the clients' net with the weights `state`, in evaluation mode."""
+    net, _ = make_student(config.student, facts, context.streams.torch("federated/start"))
+    net.load_state_dict(state)
+    return net.to(context.device).eval().requires_grad_(False)

@@ -1,0 +1,97 @@
+"""Fed-DAFL: DAFL's generator against the ensemble of the clients' models, and a student that imitates the ensemble.
+
+Chen et al., "Data-Free Learning of Student Networks", ICCV 2019 (arXiv:1904.01186), with the ensemble of Zhang et al.,
+"DENSE", NeurIPS 2022 (arXiv:2112.12371), as the teacher. The generator is driven by the ensemble's certainty, the
+activations of its last hidden layers, and the entropy of its mean prediction; the student learns from every batch once.
+
+Private: each client's records. Public: nothing. Released: the student and some images. There is no threat model: both
+are functions of the clients' models, which have no noise, and the proven epsilon is infinite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from bench.interface import register_method, setting
+from methods.federated.family import ServerConfig
+from methods.federated.federated_server import DistillingServer
+from methods.shared.settings_checks import at_least_one, check_latent_size, positive
+
+if TYPE_CHECKING:
+    from methods.federated.server_distillation import Server, Synthesiser
+
+CODE = "DAFL's code, huawei-noah/Efficient-Computing: "
+
+
+@dataclass(frozen=True)
+class FedDAFLConfig(ServerConfig):
+    """Settings for MNIST."""
+
+    epochs: int = setting(24_000, f"{CODE}MNIST: 200 times 120 iterations, a batch in each")
+    batch: int = setting(512, f"{CODE}MNIST")
+    student_lr: float = setting(0.002, f"{CODE}MNIST")
+    student_optimizer: Literal["sgd", "adam"] = setting("adam", f"{CODE}MNIST")
+    temperature: float = setting(1.0, f"{CODE}no temperature")
+    generator_lr: float = setting(0.2, f"{CODE}MNIST; Adam")
+    latent_size: int = setting(100, f"{CODE}MNIST")
+    generator_width: int = setting(128, f"{CODE}the generator's maps")
+    entropy_weight: float = setting(5.0, f"{CODE}MNIST: ie; times ln 10, as its logarithm has base 10")
+    activation_weight: float = setting(0.1, f"{CODE}MNIST: a")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one(self, "generator_width")
+        positive(self, "generator_lr", "entropy_weight", "activation_weight")
+        check_latent_size(self, "latent_size")
+
+
+@register_method("fed-dafl")
+class FedDAFL(DistillingServer):
+    """A generator trained by DAFL's three terms on the ensemble."""
+
+    Config: ClassVar[type] = FedDAFLConfig
+    citation = "Chen et al. 2019 on an ensemble of clients, as in Zhang et al. 2022"
+
+    @classmethod
+    def quick_server(cls) -> Mapping[str, Any]:
+        """See :meth:`methods.federated.federated_server.DistillingServer.quick_server`."""
+        return {"epochs": 600, "batch": 64, "generator_width": 32, "generator_lr": 0.01}
+
+    @classmethod
+    def tiny_server(cls) -> Mapping[str, Any]:
+        """See :meth:`methods.federated.federated_server.DistillingServer.tiny_server`."""
+        return {"generator_width": 8}
+
+    def synthesiser(self, config: FedDAFLConfig, server: Server) -> Synthesiser:
+        """Return the generator: one step for each batch."""
+        import torch
+
+        from bench.core.seeds import seeded
+        from bench.models.generators import DataFreeGenerator
+        from bench.training.data_free import generator_terms
+        from bench.training.divergence import check_finite
+        from methods.federated.server_distillation import Synthesiser
+
+        with seeded(server.random):
+            net = DataFreeGenerator(*server.facts.shape, config.latent_size, config.generator_width)
+        net.to(server.device).train()
+        optimizer = torch.optim.Adam(net.parameters(), config.generator_lr)
+        weights = {
+            "one_hot": 1.0,
+            "entropy": config.entropy_weight / math.log(10),
+            "activation": config.activation_weight,
+        }
+
+        def make() -> torch.Tensor:
+            images: torch.Tensor = net(net.noise(config.batch, server.random, server.device))
+            terms = generator_terms(*server.ensemble.features_and_logits(images))
+            check_finite(terms, -1, "the generator")
+            optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(torch.stack([weights[name] * term for name, term in terms.items()]).sum())
+            optimizer.step()
+            return images.detach()
+
+        return Synthesiser(make, {"generator": net, "generator_step": optimizer}, keeps=False)

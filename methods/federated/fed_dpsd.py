@@ -1,0 +1,89 @@
+"""FedDPSD: as DPSD, with a teacher at each of several clients and noise on the sum of their gradients.
+
+Liu, Ge, Wang, Li, Liu, "Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation",
+appendix D, Algorithm 2.
+
+Threat model: the attacker holds student and generator and may know the records of all clients but one; the server that
+adds the noise is trusted. Private: each client's records, and their distribution over clients. Public: the numbers of
+records and of clients. Released: the student, the generator and some of its images. Unit client, adjacency replace.
+
+The federation is simulated: each class has its Dirichlet distribution over the clients, from which each of its records
+draws its client, so that other records never decide where one goes. Noise of standard deviation sigma * beta is added
+to the sum of the teachers' normalised gradients, which is then divided by the number of clients. A client changes its
+own gradients: DPSD's cost for a signal larger by up to that number.
+
+Claimed: Theorem 1, as the paper prints no other for Algorithm 2. Proven: the Gaussian mechanism, for a client and so
+for each of its records, which in a federation stays where it is. In the simulation a record with another label may lie
+with another client: that costs as much as a group of two clients. Gradients keep their k largest entries (Eq. 3), which
+Algorithm 2 leaves out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.interface import BenchError, Context, Facts, PrivacyUnit, PrivateData, register_method, setting
+from bench.storage.cache import digest_of
+from methods.distillation.dpsd import DPSD, DPSDConfig
+from methods.distillation.dpsd_family import train_teacher
+from methods.federated.family import client_parts
+from methods.shared.given_teacher import given_teacher
+from methods.shared.settings_checks import at_least_one, positive
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from bench.interface import GivenTeacher
+
+
+@dataclass(frozen=True)
+class FedDPSDConfig(DPSDConfig):
+    """Settings of FedDPSD."""
+
+    clients: int = setting(5, "section IV-A: m")
+    concentration: float = setting(0.5, "section IV-E: Dirichlet distribution with parameter 0.5")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "concentration")
+        at_least_one(self, "clients")
+
+
+@register_method("fed-dpsd")
+class FedDPSD(DPSD):
+    """Algorithm 2: several teachers, one noisy sum."""
+
+    Config = FedDPSDConfig
+    version = 2
+    unit = PrivacyUnit.CLIENT
+    groups = ("federated",)
+    single_teacher = False
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        base = DPSD.presets(facts)
+        return {"quick": {**base["quick"], "iterations": 200}, "tiny": {**base["tiny"], "clients": 3}}
+
+    @classmethod
+    def given_teacher(cls, config: Any) -> GivenTeacher | None:
+        """Refuse one: each client trains its own."""
+        if given_teacher(config) is not None:
+            raise BenchError("fed-dpsd trains a teacher at each client and takes no given one. Use dpsd.")
+        return None
+
+    @classmethod
+    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+        """Return the clients' teachers, which cells of other epsilons share."""
+        meant = [config.teacher, config.teacher_epochs, config.teacher_lr, config.clients, config.concentration]
+        return (f"clients of {facts.dataset}, seed {seed}, {digest_of(meant)}",)
+
+    def teachers(self, config: Any, private: PrivateData, context: Context) -> list[nn.Module]:
+        """Return one teacher for each client. Private."""
+        parts = client_parts(config.clients, config.concentration, private, context)
+        return [
+            train_teacher(config, private, context, part, f"client {i} of {config.clients}, {config.concentration:g}")
+            for i, part in enumerate(parts)
+        ]

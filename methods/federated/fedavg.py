@@ -1,0 +1,93 @@
+"""FedAvg: the server averages the models that clients train on their records.
+
+McMahan, Moore, Ramage, Hampson, Aguera y Arcas, "Communication-Efficient Learning of Deep Networks from Decentralized
+Data", AISTATS 2017 (arXiv:1602.05629), Algorithm 1, with all clients in every round, weighted by their numbers of
+records. One round is the one-shot setting of DENSE's Table 1, which DPSD's Table V repeats.
+
+Private: each client's records. Public: nothing. Released: the average. There is no threat model: the clients' models
+and their average may reveal anything about the records, and the proven epsilon is infinite. `dp-fedavg` is the private
+form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bench.interface import Context, Facts, PrivateData, PublicData, Released, make_student, register_method, setting
+from methods.federated.family import (
+    CODE,
+    Federated,
+    FederatedConfig,
+    average,
+    client_parts,
+    first_models,
+    local_models,
+    quick_clients,
+)
+from methods.shared.settings_checks import at_least_one, student_depends
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from bench.interface import Ledger
+    from methods.federated.family import State
+
+
+@dataclass(frozen=True)
+class FedAvgConfig(FederatedConfig):
+    """Settings of FedAvg."""
+
+    rounds: int = setting(1, f"{CODE}loop_df_fl.py: clients train once")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one(self, "rounds")
+
+
+@register_method("fedavg")
+class FedAvg(Federated):
+    """Average the clients' models; in each further round they start from the average."""
+
+    Config: ClassVar[type] = FedAvgConfig
+    citation = "McMahan et al. 2017"
+    repaired_by = "dp-fedavg"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        quick = quick_clients(facts)
+        return {"quick": quick, "tiny": {**quick, "clients": 3, "local_epochs": 1.0, "rounds": 2}}
+
+    def train_student(
+        self, config: FedAvgConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        """Train rounds of local models and fuse them, declared as a bypass."""
+        from bench.storage.checkpoint import Loop
+
+        ledger.bypass(self.bypass)
+        parts = client_parts(config.clients, config.concentration, private, context)
+        net, options = make_student(config.student, private.facts, context.streams.torch("federated/start"))
+        depends = {"method": self.name, **student_depends(config, context)}
+        with (
+            context.checkpoint("rounds", depends) as checkpoint,
+            context.progress.stage("rounds", config.rounds) as stage,
+        ):
+            loop = Loop(checkpoint, {"net": net}, device=context.device)
+            for done in range(loop.start(stage), config.rounds):
+                if done:
+                    states = local_models(net, config, private, parts, context, done)
+                else:
+                    states = first_models(config, private, parts, context)
+                net.load_state_dict(average(states, [len(part) for part in parts]))
+                self.fuse(net, states, config, private.facts, public, context, done)
+                stage.advance()
+                loop.done(done + 1, config.rounds)
+        return Released(net.eval(), config.student, options)
+
+    def fuse(
+        self, net: nn.Module, states: Sequence[State], config: Any, facts: Facts, public: PublicData, context: Context,
+        done: int,
+    ) -> None:  # fmt: skip
+        """Change `net`, the average of the clients' models `states`, in place; FedAvg leaves it."""

@@ -1,0 +1,90 @@
+"""FedDF: the average of the clients' models learns from their ensemble on unlabelled images.
+
+Lin, Kong, Stich, Jaggi, "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020
+(arXiv:2006.07242), Algorithm 1 with AVGLOGITS: in each round the server averages the models as FedAvg does, and trains
+the average towards the mean of their logits on public images. The paper's early stop by labelled validation records is
+left out.
+
+Private: each client's records. Public: unlabelled images. Released: the student. There is no threat model: the student
+starts at the average of models without noise, and the proven epsilon is infinite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bench.interface import BenchError, Budget, Context, Facts, PublicData, PublicKind, register_method, setting
+from methods.federated.family import net_of
+from methods.federated.fedavg import FedAvg, FedAvgConfig
+from methods.shared.settings_checks import at_least_one, positive
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from methods.federated.family import State
+
+CODE = (
+    "the authors' code epfml/federated-learning-public-code: FedDF-code/pcode/aggregation/noise_knowledge_transfer.py"
+)
+
+
+@dataclass(frozen=True)
+class FedDFConfig(FedAvgConfig):
+    """Settings of FedDF's server."""
+
+    student_steps: int = setting(10_000, CODE)
+    student_batch: int = setting(128, CODE)
+    student_lr: float = setting(0.001, f"{CODE}; Adam, to zero along a cosine")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one(self, "student_steps", "student_batch")
+        positive(self, "student_lr")
+
+
+@register_method("feddf")
+class FedDF(FedAvg):
+    """Average, then distil the ensemble on public images."""
+
+    Config: ClassVar[type] = FedDFConfig
+    citation = "Lin et al. 2020"
+    public_data = "unlabelled images of the target's distribution"
+    public_data_kinds = (PublicKind.UNLABELLED,)
+    repaired_by = ""
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        given = super().presets(facts)
+        return {"quick": {**given["quick"], "student_steps": 1000}, "tiny": {**given["tiny"], "student_steps": 3}}
+
+    @classmethod
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+        """Return `config` unchanged; raise BenchError for more clients than records, or without public images."""
+        if facts.public_records < 1:
+            raise BenchError(
+                f"{cls.name} distils on public images, and the split of {facts.dataset} has none. Take dense."
+            )
+        return super().calibrate(config, budget, facts)
+
+    def fuse(
+        self, net: nn.Module, states: Sequence[State], config: FedDFConfig, facts: Facts, public: PublicData,
+        context: Context, done: int,
+    ) -> None:  # fmt: skip
+        """Train `net` towards the softmax of the clients' mean logits."""
+        import torch
+
+        from bench.interface import FitSettings, fit, predict
+
+        ensemble = [net_of(config, facts, state, context) for state in states]
+        logits = torch.stack([predict(one, public.images, device=context.device) for one in ensemble]).mean(0)
+        settings = FitSettings(
+            steps=config.student_steps, batch_size=config.student_batch, optimizer="adam", lr=config.student_lr
+        )
+        with context.progress.stage("distillation", config.student_steps) as stage:
+            fit(
+                net, public.images, logits.softmax(1), settings, context.streams.torch(f"server {done}"),
+                device=context.device, stage=stage,
+            )  # fmt: skip

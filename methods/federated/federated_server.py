@@ -1,0 +1,63 @@
+"""The frame of the federated methods whose server makes images and distils the clients' models on them."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from bench.interface import Context, Facts, PrivateData, PublicData, Released, make_student
+from methods.federated.family import Federated, ServerConfig, client_parts, first_models, net_of, quick_clients
+from methods.shared.settings_checks import SHOWN, student_depends
+
+if TYPE_CHECKING:
+    from bench.interface import Ledger
+    from methods.federated.server_distillation import Server, Synthesiser
+
+
+class DistillingServer(Federated):
+    """One round: clients send their models, the server makes images from them and distils them into a student."""
+
+    bypass = "the student and the images it learns from are made from the clients' models without noise"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        quick = {**quick_clients(facts), **cls.quick_server()}
+        tiny = {"clients": 3, "local_epochs": 1.0, "epochs": 2, "batch": 16}
+        return {"quick": quick, "tiny": {**quick, **tiny, **cls.tiny_server()}}
+
+    @classmethod
+    def quick_server(cls) -> Mapping[str, Any]:
+        """Return the changes of ``quick`` at the server."""
+        return {}
+
+    @classmethod
+    def tiny_server(cls) -> Mapping[str, Any]:
+        """Return what ``tiny`` changes at the server besides."""
+        return {}
+
+    @abc.abstractmethod
+    def synthesiser(self, config: Any, server: Server) -> Synthesiser:
+        """Return what makes the images."""
+
+    def train_student(
+        self, config: ServerConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        """Train local models, then a student on images made from them, declared as a bypass."""
+        from methods.federated.server_distillation import Ensemble, Server, distil
+
+        ledger.bypass(self.bypass)
+        facts, streams = private.facts, context.streams
+        student, options = make_student(config.student, facts, streams.torch("student/start"))
+        parts = client_parts(config.clients, config.concentration, private, context)
+        models = [net_of(config, facts, state, context) for state in first_models(config, private, parts, context)]
+        random = streams.torch("server")
+        server = Server(Ensemble(models).eval(), student.to(context.device), facts, random, context.device)
+        depends = {"method": self.name, **student_depends(config, context)}
+        with (
+            context.checkpoint("server", depends) as checkpoint,
+            context.progress.stage("distillation", config.epochs) as stage,
+        ):
+            images = distil(config, server, self.synthesiser(config, server), stage, checkpoint)
+        return Released(student, config.student, options, extras={"synthetic_images": images[:SHOWN]})

@@ -1,0 +1,163 @@
+"""A server that distils the ensemble of its clients' models into a student, on images that it makes from them.
+
+Zhang et al., "DENSE: Data-Free One-Shot Federated Learning", NeurIPS 2022 (arXiv:2112.12371), section 2: the ensemble
+gives the mean of the models' logits. Fed-DAFL and Fed-ADI are its names for DAFL and Adaptive DeepInversion on that
+ensemble.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from bench.interface import BenchError, as_float, features_and_logits
+from bench.storage.checkpoint import Loop
+from bench.training.divergence import check_finite
+from bench.training.loop import Batches, FitSettings, make_optimizer
+
+if TYPE_CHECKING:
+    from bench.core.progress import Stage
+    from bench.interface import Facts
+    from bench.storage.checkpoint import Checkpoint, Part
+    from methods.federated.family import ServerConfig
+
+
+class Ensemble(nn.Module):
+    """Models whose mean logits (n, classes) are the output; the features are those of all, side by side."""
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(models)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the mean logits."""
+        return torch.stack([model(images) for model in self.models]).mean(0)
+
+    def features_and_logits(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the last hidden layers (n, models * features) and the mean logits."""
+        features, logits = zip(*(features_and_logits(model, images) for model in self.models), strict=True)
+        return torch.cat(features, 1), torch.stack(logits).mean(0)
+
+
+class BatchStatistics:
+    """How far the inputs of the batch normalisations of an ensemble are from its running statistics, in a forward pass.
+
+    DeepInversion's regulariser (Yin et al., CVPR 2020, Eq. 4): for each layer the distance of the means and of the
+    variances, summed over layers and averaged over models. Passes without gradients do not count.
+    """
+
+    def __init__(self, ensemble: Ensemble) -> None:
+        self._models, self._terms = len(ensemble.models), list[Tensor]()
+        layers = [layer for layer in ensemble.modules() if isinstance(layer, nn.BatchNorm2d)]
+        if not layers:
+            raise BenchError(
+                "the clients' net has no batch normalisation, whose statistics this method matches. Take "
+                "small_cnn_bn or another timm model with BatchNorm2d as student, or the method fed-dafl."
+            )
+        for layer in layers:
+            layer.register_forward_pre_hook(self._seen)
+
+    def _seen(self, layer: nn.Module, inputs: tuple[Tensor]) -> None:
+        if not torch.is_grad_enabled():
+            return
+        values = inputs[0]
+        assert isinstance(layer, nn.BatchNorm2d)
+        assert layer.running_mean is not None
+        assert layer.running_var is not None
+        mean, variance = values.mean((0, 2, 3)), values.var((0, 2, 3), correction=0)
+        self._terms.append((layer.running_mean - mean).norm() + (layer.running_var - variance).norm())
+
+    def take(self) -> Tensor:
+        """Return the term of the passes since the last call."""
+        total, self._terms = torch.stack(self._terms).sum() / self._models, []
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What a server makes images from: the ensemble, what the student has become, random numbers."""
+
+    ensemble: Ensemble
+    student: nn.Module
+    facts: Facts
+    random: torch.Generator
+    device: torch.device
+
+    def classes(self, count: int) -> Tensor:
+        """Return `count` random classes, (count,)."""
+        return torch.randint(self.facts.classes, (count,), generator=self.random).to(self.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Synthesiser:
+    """Makes images (n, channels, height, width) in [0, 1], without gradients, for one epoch of the student.
+
+    `parts` are what changes from epoch to epoch, for a checkpoint. With `keeps` the student learns from all images so
+    far, else from the last ones.
+    """
+
+    make: Callable[[], Tensor]
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    keeps: bool = True
+
+
+def softened_divergence(logits: Tensor, wanted: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return the divergence KL(wanted || logits) of each row at `temperature`, times its square."""
+    log_p, log_q = ((values / temperature).log_softmax(1) for values in (wanted, logits))
+    return temperature**2 * (log_p.exp() * (log_p - log_q)).sum(1)
+
+
+class _Pool:
+    """All images so far, uint8, and the ensemble's logits of them."""
+
+    def __init__(self) -> None:
+        self.images, self.logits = torch.empty(0, dtype=torch.uint8), torch.empty(0)
+
+    def add(self, images: Tensor, logits: Tensor, *, keep: bool) -> None:
+        if keep and len(self.logits):
+            images, logits = torch.cat([self.images, images]), torch.cat([self.logits, logits])
+        self.images, self.logits = images, logits
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"images": self.images, "logits": self.logits}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.images, self.logits = state["images"], state["logits"]
+
+
+def distil(
+    config: ServerConfig, server: Server, synthesiser: Synthesiser, stage: Stage, checkpoint: Checkpoint | None = None
+) -> Tensor:
+    """Train the server's student in place, in all epochs; return the last images, uint8, on the CPU.
+
+    Raise :class:`bench.training.divergence.NotFiniteError` where a loss is not finite.
+    """
+    student, random, device = server.student, server.random, server.device
+    settings = FitSettings(
+        steps=1, optimizer=config.student_optimizer, lr=config.student_lr, momentum=config.student_momentum
+    )
+    optimizer, pool = make_optimizer(student, settings), _Pool()
+    held: dict[str, Part] = {"student": student, "optimizer": optimizer, "pool": pool, "random": random}
+    loop = Loop(checkpoint, {**held, **synthesiser.parts}, device=device)
+    for epoch in range(loop.start(stage), config.epochs):
+        images = (synthesiser.make() * 255).round().to(torch.uint8).cpu()
+        with torch.no_grad():
+            pool.add(images, server.ensemble(as_float(images.to(device))).cpu(), keep=synthesiser.keeps)
+        student.train()
+        batches = Batches(len(pool.logits), config.batch, random)
+        for rows in itertools.islice(batches, config.student_steps or -(-len(pool.logits) // config.batch)):
+            logits = student(as_float(pool.images[rows].to(device)))
+            loss = softened_divergence(logits, pool.logits[rows].to(device), config.temperature).mean()
+            optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss)
+            optimizer.step()
+        check_finite({"divergence": loss}, epoch, "the student")
+        student.eval()
+        stage.advance()
+        loop.done(epoch + 1, config.epochs)
+    return pool.images[-config.batch :]

@@ -1,0 +1,1 @@
+"""Private generators; students learn from their images."""

@@ -1,0 +1,108 @@
+"""Discriminators on disjoint parts of the private records, side by side. One record changes one of them. Private."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bench.interface import Context, PrivateData, partition
+
+if TYPE_CHECKING:
+    from methods.generative.gan_parts import Forger
+
+Loss = Literal["binary", "wasserstein"]
+
+
+class Critics:
+    """Nets of one hidden layer with a score for each class, each on its own part, in training with Adam.
+
+    Weights are stacked, (teachers, ...): no operation mixes them, and which records of a part and which generated
+    images a step takes is public.
+    """
+
+    def __init__(
+        self, private: PrivateData, parts: list[Any], config: Any, draws: torch.Generator, device: torch.device
+    ) -> None:  # fmt: skip
+        # Sizes of parts differ by one record at most, which is left out.
+        size = min(map(len, parts))
+        self._rows = torch.stack([torch.from_numpy(part[:size]) for part in parts])
+        self._images, self._labels = private.images.flatten(1), private.labels
+        self._device, self._draws = device, draws
+        self._batch = min(config.critic_batch, size)
+        pixels, units, classes = self._images.shape[1], config.critic_units, private.facts.classes
+
+        def start(inputs: int, outputs: int) -> Tensor:
+            weights = torch.randn(len(parts), inputs, outputs, generator=draws) / math.sqrt(inputs)
+            return weights.to(device).requires_grad_()
+
+        self._weights = [start(pixels, units), start(units, classes)]
+        self._biases = [torch.zeros(len(parts), 1, n, device=device, requires_grad=True) for n in (units, classes)]
+        self._optimizer = torch.optim.Adam([*self._weights, *self._biases], config.critic_lr, betas=(0.5, 0.999))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def scores(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return the scores (teachers, n) of float images (teachers, n, pixels) as `labels` (teachers, n)."""
+        hidden = torch.baddbmm(self._biases[0], 2 * images - 1, self._weights[0])
+        found = torch.baddbmm(self._biases[1], functional.leaky_relu(hidden, 0.2), self._weights[1])
+        return found.gather(2, labels[:, :, None])[:, :, 0]
+
+    def real(self) -> tuple[Tensor, Tensor]:
+        """Return a batch of each part: float images (teachers, n, pixels) and labels (teachers, n)."""
+        columns = torch.randperm(self._rows.shape[1], generator=self._draws)[: self._batch]
+        rows = self._rows[:, columns]
+        return self._images[rows].to(self._device).float() / 255, self._labels[rows].to(self._device)
+
+    def learn(self, forger: Forger, steps: int, loss: Loss = "binary") -> None:
+        """Take `steps` steps of every net on real images and as many of `forger`, the same for all."""
+        for _ in range(steps):
+            images, labels = self.real()
+            with torch.no_grad():
+                count = images.shape[1]
+                made, given = (whole[:count] for whole in forger.images(max(2, count)))  # it normalises by the batch
+            fakes, asked = self._for_all(made.flatten(1)), self._for_all(given)
+            real, fake = self.scores(images, labels), self.scores(fakes, asked)
+            if loss == "binary":
+                total = functional.softplus(-real).mean(1) + functional.softplus(fake).mean(1)
+            else:
+                total = fake.mean(1) - real.mean(1) + 1e-3 * real.square().mean(1)
+                total = total + 10 * self._penalty(images, fakes, labels)
+            self._optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(total.sum())
+            self._optimizer.step()
+
+    def _penalty(self, images: Tensor, fakes: Tensor, labels: Tensor) -> Tensor:
+        """Return the gradient penalty (teachers,) of Gulrajani et al. 2017 between real and generated images."""
+        share = torch.rand(1, images.shape[1], 1, generator=self._draws).to(self._device)
+        between = (share * images + (1 - share) * fakes).detach().requires_grad_()
+        (slope,) = torch.autograd.grad(self.scores(between, labels).sum(), between, create_graph=True)
+        penalty: Tensor = ((slope.square().sum(2) + 1e-12).sqrt() - 1).square().mean(1)
+        return penalty
+
+    def directions(self, images: Tensor, labels: Tensor, loss: Loss = "binary") -> Tensor:
+        """Return (teachers, n, pixels): where each net would move each pixel of `images` to fool it."""
+        seen = self._for_all(images.detach().flatten(1)).clone().requires_grad_()
+        scores = self.scores(seen, self._for_all(labels))
+        fooled = scores if loss == "wasserstein" else -functional.softplus(-scores)
+        return torch.autograd.grad(fooled.sum(), seen)[0]
+
+    def votes(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return bool (teachers, n): which nets take which of `images` for real."""
+        with torch.no_grad():
+            return self.scores(self._for_all(images.flatten(1)), self._for_all(labels)) > 0
+
+    def _for_all(self, values: Tensor) -> Tensor:
+        return values.to(self._device).expand(len(self), *values.shape)
+
+
+def critics_of(config: Any, private: PrivateData, context: Context, groups: int = 1) -> list[Critics]:
+    """Return discriminators on `config.teachers` parts, in `groups` at most that train apart from each other."""
+    groups = min(groups, config.teachers)
+    parts = partition(len(private), config.teachers, "critics")
+    draws = context.streams.torch("critics")
+    return [Critics(private, parts[group::groups], config, draws, context.device) for group in range(groups)]

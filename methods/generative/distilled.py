@@ -1,0 +1,114 @@
+"""Images that learn from a net's noisy gradients, and the net from them. All of it is public once the gradients are."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench.core.seeds import seeded
+from bench.interface import Facts
+
+
+class LearnedImages:
+    """The images, their optimiser, and what happens after a step of DP-SGD, whose noisy gradient `net` then has."""
+
+    def __init__(self, net: nn.Module, facts: Facts, config: Any, draws: torch.Generator) -> None:
+        self._net, self._config, self._draws = net, config, draws
+        self._plain = copy.deepcopy(net)  # whose passes DP-SGD's hooks do not see
+        device = next(net.parameters()).device
+        self.labels = torch.arange(config.per_class * facts.classes) % facts.classes
+        start = torch.randn(len(self.labels), *facts.shape, generator=draws)
+        self.images = start.clamp(-1, 1).to(device).requires_grad_()  # in [-1, 1], as they are released as bytes
+        self.mean = self.images.detach().clone()  # over the steps, or the last images
+        self._optimizer = torch.optim.SGD([self.images], config.image_lr, momentum=0.5)
+        self._targets, self._turns = self.labels.to(device), 0
+
+    def after_step(self) -> None:
+        """Turn the images' gradient towards the noisy one; learn the images after `batches`, start again after all."""
+        config = self._config
+        wanted = [parameter.grad for parameter in self._net.parameters()]
+        self._plain.load_state_dict(self._net.state_dict())
+        found = torch.autograd.grad(self._loss(slice(None)), list(self._plain.parameters()), create_graph=True)
+        (self.images.grad,) = torch.autograd.grad(distance(found, wanted), self.images)
+        self._optimizer.step()
+        with torch.no_grad():
+            self.images.clamp_(-1, 1)
+        self._turns += 1
+        share = max(1 - self._config.image_average, 1 / self._turns)  # the plain mean at first, without the start
+        self.mean.lerp_(self.images.detach(), share)
+        if self._turns % config.run_steps == 0:
+            self._start()
+        elif self._turns % config.batches == 0:
+            self._learn()
+        if self._turns % config.batches == 0:
+            self._net.load_state_dict(self._plain.state_dict())
+
+    def _loss(self, rows: Any) -> Tensor:
+        loss: Tensor = functional.cross_entropy(self._plain.forward((self.images[rows] + 1) / 2), self._targets[rows])
+        return loss
+
+    def _start(self) -> None:
+        with seeded(self._draws):
+            for layer in self._plain.modules():
+                if isinstance(layer, (nn.Conv2d, nn.GroupNorm, nn.Linear)):
+                    layer.reset_parameters()
+
+    def _learn(self) -> None:
+        weights = list(self._plain.parameters())
+        for _ in range(self._config.inner_epochs):
+            order = torch.randperm(len(self.labels), generator=self._draws)
+            for rows in torch.split(order, 256):
+                for parameter, gradient in zip(weights, torch.autograd.grad(self._loss(rows), weights), strict=True):
+                    parameter.data -= self._config.net_lr * gradient
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state; see :class:`bench.storage.checkpoint.Stateful`."""
+        return {
+            "images": self.images.detach(), "mean": self.mean, "optimizer": self._optimizer.state_dict(),
+            "turns": self._turns, "draws": self._draws.get_state(),
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state of :meth:`state_dict`."""
+        self.images.data.copy_(state["images"])
+        self.mean.copy_(state["mean"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._draws.set_state(state["draws"])
+        self._turns = int(state["turns"])
+
+
+def distance(found: Sequence[Tensor], wanted: Sequence[Tensor | None]) -> Tensor:
+    """Return one minus the cosine of `found` to `wanted`, summed over the rows of all matrices and kernels."""
+    total: Any = 0.0
+    for mine, other in zip(found, wanted, strict=True):
+        assert other is not None
+        if mine.dim() > 1:
+            ours, theirs = mine.flatten(1), other.flatten(1)
+            lengths = ours.norm(dim=1) * theirs.norm(dim=1) + 1e-6
+            total = total + (1 - (ours * theirs).sum(1) / lengths).sum()
+    result: Tensor = total
+    return result
+
+
+class Standstill(torch.optim.SGD):
+    """SGD of rate 0 for a net that DP-SGD takes gradients of; `images` follow each, and are in its checkpoints."""
+
+    def __init__(self, parameters: Iterator[nn.Parameter], images: LearnedImages) -> None:
+        super().__init__(parameters, lr=0.0)
+        self.images = images
+        self.register_step_post_hook(lambda *_: images.after_step())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the images too."""
+        return {**super().state_dict(), "images": self.images.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the state of both."""
+        own = dict(state_dict)
+        self.images.load_state_dict(own.pop("images"))
+        super().load_state_dict(own)

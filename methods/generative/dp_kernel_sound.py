@@ -1,0 +1,59 @@
+"""DP-Kernel repaired: the mean embedding in its kernel is released once, and the generator follows the release alone.
+
+After Jiang, Sun, Yu, "Functional Renyi Differential Privacy for Generative Modeling", NeurIPS 2023, whose generator
+gets gradients without noise (:mod:`methods.generative.dp_kernel`). Random Fourier features of the mean of the Gaussian
+kernels, each frequency of one kernel in turn, make the function that is released a vector: Gaussian noise on its
+entries is a draw of the Gaussian process with the approximate kernel, and values and gradients are those of one noisy
+function. It is released once for all records, not for each of many batches, and class shares come with it, instead of
+labels drawn evenly. Release, generator and accounting are those of DP-MERF, whose kernel has one bandwidth.
+
+Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
+Public: the number of records, the frequencies. Released: the generator, some of its images, the student. Unit record,
+adjacency replace, L2 sensitivity 2: features have norm 1, and unlike the kernels they can point in opposite directions.
+Claimed and proven: one Gaussian release.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bench.interface import Facts, register_method, setting
+from methods.generative.dp_kernel import PORT
+from methods.generative.mean_embedding import EmbeddingConfig, MeanEmbedding
+from methods.shared.settings_checks import at_least_one, positive
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class DPKernelSoundConfig(EmbeddingConfig):
+    """Settings of DP-MERF with the kernels of DP-Kernel."""
+
+    bandwidth: float = setting(0.5, f"{PORT}; the least standard deviation, of pixels in [0, 1]")
+    kernels: int = setting(5, f"{PORT}; each has twice the deviation of the one before")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one(self, "kernels")
+        positive(self, "bandwidth")
+
+
+@register_method("dp-kernel-sound")
+class DPKernelSound(MeanEmbedding):
+    """The mean embedding of a sum of Gaussian kernels."""
+
+    Config: ClassVar[type] = DPKernelSoundConfig
+    citation = "after Jiang et al. 2023"
+
+    @staticmethod
+    def frequencies(config: Any, facts: Facts, draws: torch.Generator) -> Tensor:
+        """See :meth:`methods.generative.mean_embedding.MeanEmbedding.frequencies`: one of each kernel in turn."""
+        import torch
+
+        deviations = torch.tensor([config.bandwidth * 2**number for number in range(config.kernels)])
+        waves = torch.randn(config.features // 2, math.prod(facts.shape), generator=draws)
+        return waves / deviations[torch.arange(len(waves)) % config.kernels][:, None]

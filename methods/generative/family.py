@@ -1,0 +1,195 @@
+"""What the generative methods share: a private generator makes labelled images, and a student learns from them alone.
+
+A method trains its generator on private records through the ledger (:meth:`Generative.fit_generator`). All that
+follows is post-processing: :class:`Source` draws labelled images from public randomness, :func:`usable` looks at them,
+and the student of every method is trained in the same way. Released: the generator's weights, some of its images with
+their labels, the student. Images that teach nothing end the cell; its failed row has their image grid.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bench.interface import Context, Facts, Method, PrivateData, PublicData, Released, make_student, setting
+from bench.training.divergence import CollapsedError
+from methods.shared.settings_checks import SHOWN, at_least_one, positive, student_depends
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from bench.interface import FitSettings, Ledger
+    from bench.models.generators import ConditionalGenerator
+
+SAME = "ours: the same student for all generative methods"
+LEAST_SPREAD = 0.01  # mean standard deviation of a pixel over the images; of MNIST's it is 0.19
+LEAST_BETWEEN = 1.5  # variance between classes over that within them, 1 on average for images that ignore their label
+LOOKED_AT = 5000  # images at most
+ENOUGH = 50  # images of a class
+
+
+@dataclass(frozen=True)
+class GenerativeConfig:
+    synthetic: int = setting(60_000, "DP-MERF's code, gen_balanced.py: as many images as MNIST has private records")
+    student: str = setting("small_cnn", SAME)
+    student_epochs: float = setting(10.0, SAME)
+    student_batch: int = setting(128, SAME)
+    student_lr: float = setting(0.05, SAME)
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "synthetic", "student_batch")
+        positive(self, "student_epochs", "student_lr")
+
+
+def quick_student(facts: Facts) -> dict[str, Any]:
+    """Return the changes of ``quick``: fewer images, 800 steps."""
+    return {"synthetic": 20_000, "student_epochs": 5.0}
+
+
+def tiny_student(facts: Facts) -> dict[str, Any]:
+    return {"synthetic": 200, "student_epochs": 2.0, "student_batch": 20}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A sampler of labelled images.
+
+    `draw` takes a number and a generator of random numbers, and returns at most so many images, uint8 or float in
+    [0, 1] (n, channels, height, width), with their labels, int64 (n,). `net` is released, None where there is none.
+    """
+
+    draw: Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
+    net: nn.Module | None = None
+
+
+class Generative(Method):
+    """A private generator and a student of its images; a subclass trains the generator."""
+
+    groups = ("generative",)
+    public_data: ClassVar[str] = "none"
+
+    @abc.abstractmethod
+    def fit_generator(
+        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Source:
+        """Train the generator through the ledger; what is returned must depend on private data through it alone."""
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        return {"quick": quick_student(facts), "tiny": tiny_student(facts)}
+
+    def train_student(
+        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        import torch
+
+        facts = private.facts
+        # Before minutes of training: a wrong name is an error.
+        student, options = make_student(config.student, facts, context.streams.torch("student/start"))
+        source = self.fit_generator(config, private, public, ledger, context)
+        images, labels = source.draw(config.synthetic, context.streams.torch("synthetic"))
+        images, labels = as_bytes(images, labels).cpu(), labels.cpu()
+        usable(images, labels, facts.classes, context)
+        self.learn(student, images, labels, config, facts, context)
+        rows = [
+            (labels == label).nonzero().flatten()[: max(1, SHOWN // facts.classes)] for label in range(facts.classes)
+        ]
+        shown = torch.cat(rows)
+        extras = {"synthetic_images": images[shown], "synthetic_labels": labels[shown]}
+        return Released(student, config.student, options, source.net, extras)
+
+    @classmethod
+    def student_settings(cls, config: Any, facts: Facts) -> FitSettings:
+        """Return how a student learns the images."""
+        from bench.interface import FitSettings
+        from methods.shared.teachers import largest_shift
+
+        return FitSettings(
+            epochs=config.student_epochs, batch_size=config.student_batch, lr=config.student_lr, momentum=0.9,
+            schedule="cosine", shift=largest_shift(facts), label_smoothing=0.1,
+        )  # fmt: skip
+
+    def learn(
+        self, student: nn.Module, images: Tensor, labels: Tensor, config: Any, facts: Facts, context: Context
+    ) -> None:
+        """Train `student` on `images` and `labels`; equal for all generative methods but those whose images are few."""
+        from bench.interface import fit
+
+        settings = self.student_settings(config, facts)
+        with (
+            context.checkpoint("student", student_depends(config, context)) as checkpoint,
+            context.progress.stage("student", settings.total_steps(len(images))) as stage,
+        ):
+            fit(
+                student, images, labels, settings, context.streams.torch("student/order"), device=context.device,
+                stage=stage, checkpoint=checkpoint,
+            )  # fmt: skip
+
+
+def drawn(
+    net: ConditionalGenerator, labels: Tensor, draws: torch.Generator, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Return images, uint8 (n, channels, height, width), of the classes `labels` by `net` in evaluation mode."""
+    import torch
+
+    net.eval()
+    with torch.no_grad():
+        parts = [as_bytes(net(net.codes(some, draws, device)).cpu(), some) for some in torch.split(labels, 1000)]
+    return torch.cat(parts)
+
+
+def balanced(net: ConditionalGenerator, classes: int, device: torch.device | str) -> Source:
+    """Return the source of as many images of each class by `net`."""
+    import torch
+
+    def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
+        labels = torch.arange(count) % classes
+        return drawn(net, labels, draws, device), labels
+
+    return Source(draw, net)
+
+
+def as_bytes(images: Tensor, labels: Tensor) -> Tensor:
+    """Return `images` as uint8; raise :class:`CollapsedError` where a pixel is not finite."""
+    import torch
+
+    if images.dtype == torch.uint8:
+        return images
+    if not bool(images.isfinite().all()):
+        raise CollapsedError("the generator diverged: its images have pixels that are not finite.", images, labels)
+    return (images.clamp(0, 1) * 255).round().to(torch.uint8)
+
+
+def usable(images: Tensor, labels: Tensor, classes: int, context: Context) -> None:
+    """Raise :class:`CollapsedError` unless `images` (uint8) and `labels` can teach a student something; all are public.
+
+    Of no use are equal images, images of a single class, and images whose pixels do not depend on the label, which
+    fewer than `ENOUGH` of each class do not show. Classes without images are noted.
+    """
+    import torch
+
+    counts = labels.bincount(minlength=classes)
+    missing = (counts == 0).nonzero().flatten().tolist()
+    if len(missing) >= classes - 1:
+        raise CollapsedError("the generator collapsed: its images have one label only.", images, labels)
+    if missing:
+        context.note(f"the generator makes no images of the classes {', '.join(map(str, missing))}")
+    rows = torch.randperm(len(labels), generator=context.streams.torch("synthetic/looked-at"))[:LOOKED_AT]
+    pixels, own = images[rows].flatten(1).float() / 255, torch.nn.functional.one_hot(labels[rows], classes).float()
+    spread = float(pixels.std(0).mean())
+    if not spread >= LEAST_SPREAD:
+        raise CollapsedError(
+            f"the generator collapsed: its images are almost equal (deviation of a pixel {spread:.2g} of the range).",
+            images, labels,
+        )  # fmt: skip
+    sizes = own.sum(0)
+    found = int((sizes > 0).sum())
+    means = own.T @ pixels / sizes.clamp_min(1)[:, None]
+    between = float((sizes[:, None] * (means - pixels.mean(0)).square()).sum()) / (found - 1)
+    within = float((pixels - own @ means).square().sum()) / max(1, len(pixels) - found)
+    if len(pixels) >= ENOUGH * classes and between < LEAST_BETWEEN * within:
+        raise CollapsedError("the generator collapsed: its images do not depend on their labels.", images, labels)

@@ -1,0 +1,184 @@
+"""G-PATE: discriminators on disjoint parts vote where a generated image is to move, coordinate by coordinate.
+
+Long, Wang, Yang, Kailkhura, Zhang, Gunter, Li, "G-PATE: Scalable Differentially Private Data Generator via Private
+Aggregation of Teacher Discriminators", NeurIPS 2021 (arXiv:1906.09338). Each teacher's gradient of an image is
+projected on a few fresh random directions, each coordinate is rounded to one of `bins` values, and Confident-GNMax
+answers with the value of most teachers, or with 0 where too few agree.
+
+Threat model: the attacker holds all that is released, the noisy answers too, and may know all records but one. Private:
+images and labels; each record trains one of `teachers` discriminators. Public: the number of records, the random
+directions. Released: the generator, some of its images, the student. Unit record, adjacency replace: one record changes
+one discriminator and its vote on each coordinate of each image: two counts by 1 (L2 sensitivity sqrt(2), noise
+`sigma2`) and the largest count by 1 (noise `sigma1`).
+
+Claimed: the bound of PATE 2018 on the votes, as the authors' code (AI-secure/G-PATE) computes it for each coordinate;
+it is itself private, and so is the time at which it stops training. Proven: the same without the votes, by which steps
+are planned. In that code the images of CelebA are repeated until classes are balanced, so that one may be in several
+parts and the sensitivity is larger; here parts are disjoint. Here gradients have norm 1 before they are rounded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bench.interface import BenchError, Budget, Claim, Context, Facts, register_method, setting
+from methods.dpsgd.dp_sgd import least_noise
+from methods.generative.guided import Guide, Guided, GuidedConfig
+from methods.shared.settings_checks import at_least_one, positive
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bench.interface import Event, Ledger
+    from methods.generative.critics import Critics
+
+CODE = "the authors' code AI-secure/G-PATE: MNIST, "
+CLAIM = "Long et al., NeurIPS 2021 (arXiv:1906.09338) and the authors' code: the bound of PATE 2018"
+BY_BUDGET = "none: by the budget"
+
+
+@dataclass(frozen=True)
+class GPATEConfig(GuidedConfig):
+    """Settings for MNIST at epsilon 10."""
+
+    teachers: int = setting(2000, CODE + "epsilon 10; 4000 at epsilon 1")
+    batch: int = setting(30, CODE + "epsilon 10, 15 at epsilon 1: as many images as a part has records")
+    steps: int = setting(66, "calibrated to the budget")
+    least_steps: int = setting(1, "ours: where fewer are payable, the noise is raised until so many are")
+    directions: int = setting(10, CODE + "dimensions of the random projection")
+    bins: int = setting(10, CODE + "values of a coordinate")
+    bound: float = setting(0.1, "ours, of a gradient of norm 1; 1e-4 of one that is not normalised in " + CODE)
+    threshold: float | None = setting(None, CODE + "half of the teachers; none: so")
+    sigma1: float | None = setting(None, CODE + "600 at epsilon 10, 3000 to 1; " + BY_BUDGET)
+    sigma2: float | None = setting(None, CODE + "100 at epsilon 10, 1000 to 1; " + BY_BUDGET)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one(self, "steps", "least_steps", "directions", "bins")
+        positive(self, "bound", "threshold", "sigma1", "sigma2")
+
+    def events(self, steps: int) -> list[Event]:
+        """Return the noisy votes of `steps` steps; all may be answered."""
+        from bench.interface import ConfidentGNMax
+
+        if self.sigma1 is None or self.sigma2 is None or self.threshold is None:
+            raise BenchError("the noise depends on the budget. Calibrate, or set threshold, sigma1 and sigma2.")
+        queries = steps * self.batch * self.directions
+        return [ConfidentGNMax(self.threshold, self.sigma1, self.sigma2, queries, queries)]
+
+
+@register_method("g-pate")
+class GPATE(Guided):
+    """Confident-GNMax on rounded, projected gradients of generated images."""
+
+    Config: ClassVar[type] = GPATEConfig
+    citation = "Long et al. 2021"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        given = super().presets(facts)
+        quick = {
+            "teachers": min(2000, max(2, facts.private_records // 30)),
+            "critic_units": 8,
+            "critic_steps": 1,
+            "least_steps": 30,
+        }
+        tiny = {"batch": 20, "directions": 2, "steps": 3, "least_steps": 30, "sigma1": 9.0, "sigma2": 3.0}
+        return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
+
+    @classmethod
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+        """Return `config` with noise in the paper's proportion to the teachers, and the most steps that are payable."""
+        from bench.interface import largest_count
+
+        cls.check_teachers(config, facts)
+        wide, narrow = (0.75, 0.25) if budget.epsilon <= 1 else (0.3, 0.05)
+        half = 0.5 * config.teachers if config.threshold is None else config.threshold
+        config = dataclasses.replace(
+            config, threshold=half, sigma1=config.sigma1 or wide * config.teachers,
+            sigma2=config.sigma2 or narrow * config.teachers,
+        )  # fmt: skip
+        accountant = "pate-2018-rdp-data-independent"
+        try:
+            steps = largest_count(config.events, budget, claimed=accountant)
+        except BenchError:
+            steps = 0
+        if steps >= config.least_steps:
+            return dataclasses.replace(config, steps=steps)
+
+        def louder(times: float) -> Any:
+            return dataclasses.replace(config, sigma1=times * config.sigma1, sigma2=times * config.sigma2)
+
+        times = least_noise(
+            lambda times: louder(times).events(config.least_steps), budget, accountant, "proven", tolerance=1e-4
+        )
+        return dataclasses.replace(louder(times), steps=config.least_steps)
+
+    @classmethod
+    def generator_steps(cls, config: Any) -> int:
+        """See :meth:`methods.generative.guided.Guided.generator_steps`."""
+        return int(config.steps)
+
+    @classmethod
+    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+        """Return the bound of PATE 2018 as far as it needs no votes."""
+        from bench.interface import claim_by
+
+        source = f"{CLAIM}, as far as it needs no votes"
+        return claim_by("pate-2018-rdp-data-independent", cls.charges(config, facts), delta, source, "sound, and loose")
+
+    @classmethod
+    def claimed_after(cls, config: Any, facts: Facts, delta: float, ledger: Ledger) -> Claim:
+        """Return the bound of PATE 2018 on the votes."""
+        import numpy as np
+
+        from bench.privacy.accounting.claims import pate_2018
+
+        releases = ledger.private_votes()
+        votes, answered = (np.concatenate([getattr(one, name) for one in releases]) for name in ("votes", "answered"))
+        claim = pate_2018(votes, config.sigma2, delta, config.threshold, config.sigma1, answered=answered)
+        return dataclasses.replace(claim, source=f"{CLAIM}, on the votes")
+
+    @classmethod
+    def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+        """Return the noisy votes of all steps."""
+        found: list[Event] = config.events(config.steps)
+        return found
+
+    def guide(
+        self, config: Any, critics: Sequence[Critics], ledger: Ledger, facts: Facts, context: Context
+    ) -> Guide:  # fmt: skip
+        """Return the answers, projected back to images."""
+        import torch
+
+        draws = context.streams.torch("directions")
+
+        def guide(images: Tensor, labels: Tensor) -> Tensor:
+            gradients = critics[0].directions(images, labels)
+            basis = torch.randn(gradients.shape[2], config.directions, generator=draws).to(images)
+            said = ledger.confident_noisy_max(
+                counted(gradients, basis, config).cpu().numpy(), teachers=config.teachers,
+                threshold=config.threshold, sigma1=config.sigma1, sigma2=config.sigma2,
+                max_answers=len(images) * config.directions,
+            )  # fmt: skip
+            middles = (2 * torch.from_numpy(said) + 1) / config.bins - 1
+            values = torch.where(torch.from_numpy(said) < 0, 0.0, middles).to(images)
+            return (values.view(len(images), -1) @ basis.T).view_as(images)
+
+        return guide
+
+
+def counted(gradients: Tensor, basis: Tensor, config: Any) -> Tensor:
+    """Return votes (n * directions, bins) of teachers with `gradients` (teachers, n, pixels)."""
+    import torch
+
+    length = gradients.norm(dim=2, keepdim=True).clamp_min(1e-30)
+    # A gradient that is not finite votes for the middle: every teacher has one vote on each row.
+    places = ((gradients / length) @ basis / config.bound).nan_to_num(nan=0.0).clamp(-1, 1)
+    bins = ((places + 1) / 2 * config.bins).long().clamp_max(config.bins - 1).flatten(1).T
+    votes = torch.zeros(len(bins), config.bins, dtype=torch.int64, device=bins.device)
+    return votes.scatter_add_(1, bins, torch.ones_like(bins))

@@ -1,0 +1,94 @@
+"""The generator's side of a class-conditional GAN. All of it is public once the discriminator is."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bench.core.seeds import seeded
+from bench.interface import Context, Facts
+from bench.models.generators import ConditionalGenerator
+
+
+class Forger:
+    """A generator, its optimiser (Adam) and its random numbers; labels are drawn evenly."""
+
+    def __init__(self, config: Any, facts: Facts, context: Context) -> None:
+        with seeded(context.streams.torch("generator/start")):
+            self.net = ConditionalGenerator(
+                *facts.shape, facts.classes, config.latent, config.generator_units, config.generator_maps
+            )
+        self.device, self._classes = context.device, facts.classes
+        self.net.to(self.device).train()
+        self.optimizer = torch.optim.Adam(self.net.parameters(), config.generator_lr, betas=config.betas)
+        self.draws = context.streams.torch("generator/draws")
+        self.turns = 0  # of the opponent, so far
+        self.steps = 0  # of the generator, so far
+        self._average = config.generator_average
+        self.mean = copy.deepcopy(self.net)  # of the weights over the steps, or the last ones
+
+    def images(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return images (count, channels, height, width) in [0, 1], with the generator's graph, and their labels."""
+        labels = torch.randint(self._classes, (count,), generator=self.draws)
+        return self.again(labels), labels.to(self.device)
+
+    def again(self, labels: Tensor) -> Tensor:
+        """Return further images of the classes `labels`, with the generator's graph."""
+        made: Tensor = self.net(self.net.codes(labels.cpu(), self.draws, self.device))
+        return made
+
+    def follow(self, images: Tensor, gradient: Tensor) -> None:
+        """Take a step that moves `images` of the generator against `gradient`, of their shape."""
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(images, gradient)
+        self.optimizer.step()
+        self.steps += 1
+        share = max(1 - self._average, 1 / self.steps)  # the plain mean at first, without the random start
+        for mean, last in zip(self.mean.state_dict().values(), self.net.state_dict().values(), strict=True):
+            if mean.is_floating_point():
+                mean.lerp_(last, share)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state; see :class:`bench.storage.checkpoint.Stateful`."""
+        return {
+            "net": self.net.state_dict(), "mean": self.mean.state_dict(), "optimizer": self.optimizer.state_dict(),
+            "draws": self.draws.get_state(), "turns": self.turns, "steps": self.steps,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state of :meth:`state_dict`."""
+        self.net.load_state_dict(state["net"])
+        self.mean.load_state_dict(state["mean"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.draws.set_state(state["draws"])
+        self.turns, self.steps = int(state["turns"]), int(state["steps"])
+
+
+class AdamAgainst(torch.optim.Adam):
+    """Adam for a discriminator that DP-SGD trains, whose checkpoints hold its opponent too.
+
+    `before` runs on the noisy gradient of each step, `after` on the new weights.
+    """
+
+    def __init__(
+        self, parameters: Iterator[nn.Parameter], lr: float, betas: tuple[float, float], forger: Forger,
+        before: Callable[[], None], after: Callable[[], None],
+    ) -> None:  # fmt: skip
+        super().__init__(parameters, lr, betas=betas)
+        self.forger = forger
+        self.register_step_pre_hook(lambda *_: before())
+        self.register_step_post_hook(lambda *_: after())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of both."""
+        return {**super().state_dict(), "forger": self.forger.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the state of both."""
+        own = dict(state_dict)
+        self.forger.load_state_dict(own.pop("forger"))
+        super().load_state_dict(own)

@@ -1,0 +1,117 @@
+"""Generators that follow, through the ledger, what discriminators on disjoint parts say of their images.
+
+PATE-GAN, G-PATE, DataLens and GS-WGAN differ in what they ask. One record changes one discriminator, whatever this does
+to it; none is released. The generator's labels are drawn evenly.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bench.interface import BenchError, Context, Facts, PrivateData, PublicData, setting
+from methods.generative.family import Generative, GenerativeConfig, Source, balanced
+from methods.shared.settings_checks import at_least_one, check_latent_size, positive
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bench.interface import Ledger
+    from methods.generative.critics import Critics, Loss
+
+Guide = Callable[["Tensor", "Tensor"], "Tensor"]
+"""Maps images (n, channels, height, width) in [0, 1] and labels (n,) to where each pixel is to move, of their shape."""
+OURS = "ours: a small net, so that thousands train on one core; the paper's are convolutional"
+NET = "ours: the net of methods/generative/dp_merf.py"
+
+
+@dataclass(frozen=True)
+class GuidedConfig(GenerativeConfig):
+    """Settings of the discriminators and of the generator."""
+
+    teachers: int = setting(2000, "as the subclass says")
+    batch: int = setting(64, "as the subclass says")
+    critic_units: int = setting(16, OURS)
+    critic_batch: int = setting(32, "ours: at most what a part holds")
+    critic_lr: float = setting(1e-3, "G-PATE's code AI-secure/G-PATE, of Adam with betas 0.5 and 0.999")
+    critic_steps: int = setting(2, "DataLens's code AI-secure/DataLens: before each further step")
+    warm_steps: int = setting(10, "DataLens's code AI-secure/DataLens: before the first step of the generator")
+    generator_lr: float = setting(1e-3, "G-PATE's code AI-secure/G-PATE, of Adam with betas 0.5 and 0.999")
+    latent: int = setting(50, "G-PATE's code AI-secure/G-PATE: epsilon 1; 100 at epsilon 10")
+    generator_units: int = setting(200, NET)
+    generator_maps: int = setting(16, NET)
+
+    betas: ClassVar[tuple[float, float]] = (0.5, 0.999)
+    generator_average: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one(self, "teachers", "batch", "critic_units", "critic_batch", "critic_steps", "warm_steps")
+        at_least_one(self, "generator_units", "generator_maps")
+        positive(self, "critic_lr", "generator_lr")
+        check_latent_size(self, "latent")
+
+
+class Guided(Generative):
+    """A generator that follows noisy answers of discriminators on disjoint parts."""
+
+    loss: ClassVar[Loss] = "binary"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        given = super().presets(facts)
+        quick = {"latent": 10, "generator_lr": 2e-3}
+        # A small latent part, and steps enough, so that images depend on their labels.
+        tiny = {
+            "teachers": min(10, max(2, facts.private_records // 4)), "critic_units": 2, "critic_batch": 8,
+            "warm_steps": 1, "critic_steps": 1, "generator_units": 64, "generator_maps": 8, "latent": 2,
+            "generator_lr": 5e-3,
+        }  # fmt: skip
+        return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
+
+    @classmethod
+    def check_teachers(cls, config: Any, facts: Facts) -> None:
+        """Raise :class:`BenchError` where a discriminator has no record."""
+        if config.teachers > facts.private_records:
+            raise BenchError(
+                f"more teachers than records: {config.teachers} teachers, {facts.private_records} private records of "
+                f"{facts.dataset}. Use --set {cls.name}.teachers=N with N at most {facts.private_records}."
+            )
+
+    @classmethod
+    @abc.abstractmethod
+    def generator_steps(cls, config: Any) -> int:
+        """Return the number of the generator's steps, each guided once."""
+
+    @abc.abstractmethod
+    def guide(
+        self, config: Any, critics: Sequence[Critics], ledger: Ledger, facts: Facts, context: Context
+    ) -> Guide:  # fmt: skip
+        """Return what asks `critics` through `ledger`."""
+
+    def fit_generator(
+        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Source:
+        """Train discriminators and generator by turns; `critics` in groups are trained a group a turn."""
+        from methods.generative.critics import critics_of
+        from methods.generative.gan_parts import Forger
+
+        facts, steps = private.facts, self.generator_steps(config)
+        forger = Forger(config, facts, context)
+        critics = critics_of(config, private, context, getattr(config, "groups", 1))
+        with context.progress.stage("discriminators", len(critics)) as stage:
+            for group in critics:
+                group.learn(forger, config.warm_steps, self.loss)
+                stage.advance()
+        guide = self.guide(config, critics, ledger, facts, context)
+        with context.progress.stage("generator", steps) as stage:
+            for step in range(steps):
+                if step:
+                    critics[step % len(critics)].learn(forger, config.critic_steps, self.loss)
+                images, labels = forger.images(config.batch)
+                forger.follow(images, -guide(images.detach(), labels))
+                stage.advance()
+        return balanced(forger.net, facts.classes, context.device)

@@ -1,0 +1,212 @@
+"""What DP-MERF and the repaired DP-Kernel share: one noisy mean of random Fourier features, a generator fitted to it.
+
+The mean embedding is that of ``phi(x) onehot(y)'`` over the records. phi(x), of norm 1, has the cosines and sines of
+public random frequencies, which a subclass draws: an approximation of a kernel of images, times that of labels.
+
+One Gaussian releases the class sums of phi and the class counts. Adjacency replace: another record of the same class
+moves the sums by at most 2 in L2 and no count; one of another class moves two columns of the sums by 1 each and two
+counts by 1 each, 2 in all. So the sensitivity is 2, and the counts are free. All else is post-processing.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.interface import BenchError, Budget, Claim, Context, Facts, PrivateData, PublicData, setting
+from bench.privacy.mechanisms import margins
+from methods.dpsgd.dp_sgd import least_noise
+from methods.generative.family import Generative, GenerativeConfig, Source, drawn
+from methods.linear.class_sums import EXACT
+from methods.shared.settings_checks import at_least_one, check_latent_size, positive, student_depends
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from bench.interface import Event, Ledger
+    from bench.models.generators import ConditionalGenerator
+    from bench.privacy.accounting.accountants import AccountantFunction
+
+CODE = "DP-MERF's code ParkLabML/DP-MERF, code_balanced/gen_balanced.py: "
+SENSITIVITY = 2.0  # of the class sums of features of norm 1 and the class counts
+
+
+@dataclass(frozen=True)
+class EmbeddingConfig(GenerativeConfig):
+    features: int = setting(10_000, CODE + "d_rff; a cosine and a sine of half as many frequencies")
+    noise_multiplier: float = setting(5.0, CODE + "noise_factor, below epsilon 1; calibrated to the budget")
+    latent: int = setting(5, CODE + "d_code")
+    generator_units: int = setting(200, CODE + "gen_spec")
+    generator_maps: int = setting(16, CODE + "n_channels; then half as many")
+    generator_epochs: float = setting(5.0, CODE + "epochs")
+    generator_batch: int = setting(500, CODE + "batch_size")
+    generator_lr: float = setting(0.01, CODE + "lr, of Adam")
+    lr_decay: float = setting(0.9, CODE + "lr_decay, after each epoch")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one(self, "generator_units", "generator_maps", "generator_batch")
+        positive(self, "noise_multiplier", "generator_epochs", "generator_lr", "lr_decay")
+        check_latent_size(self, "latent")
+        if self.features < 2:
+            raise BenchError(f"features must be at least 2, a cosine and a sine, not {self.features}.")
+
+    def epoch(self, records: int) -> int:
+        """Return the number of generator steps of an epoch."""
+        return max(1, records // self.generator_batch)
+
+
+class MeanEmbedding(Generative):
+    """One Gaussian release of the mean embedding, then a generator fitted to it; a subclass draws the frequencies."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def frequencies(config: Any, facts: Facts, draws: torch.Generator) -> Tensor:
+        """Return the public random frequencies (config.features // 2, pixels)."""
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        given = super().presets(facts)
+        batch = 200 if facts.private_records > 10_000 else 50
+        quick = {"features": 4000, "generator_batch": batch, "generator_epochs": 600 * batch / facts.private_records}
+        # At the paper's rate 40 steps may end in saturated pixels.
+        tiny = {"features": 400, "generator_batch": 50, "generator_epochs": 2000 / facts.private_records}
+        tiny["generator_lr"] = 0.001
+        return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
+
+    @classmethod
+    def accountant(cls) -> AccountantFunction | str:
+        """Return the accountant of :meth:`claimed`: the exact one, unless a paper has another."""
+        return EXACT
+
+    @classmethod
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+        """Return `config` with the least noise whose claim or exact cost (proven) is in `budget`."""
+
+        def events(noise: float) -> Sequence[Event]:
+            return cls.charges(dataclasses.replace(config, noise_multiplier=noise), facts)
+
+        noise = least_noise(events, budget, cls.accountant(), EXACT, tolerance=1e-6)
+        return dataclasses.replace(config, noise_multiplier=noise)
+
+    @classmethod
+    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+        """Return the proven figure."""
+        from bench.interface import claim_by
+
+        source = "the proven figure: no paper claims anything for this variant"
+        return claim_by(EXACT, cls.charges(config, facts), delta, source)
+
+    @classmethod
+    def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+        """Return the one release."""
+        from bench.interface import Gaussian
+
+        return [Gaussian(config.noise_multiplier)]
+
+    def fit_generator(
+        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Source:
+        """Release the embedding and fit a generator to it."""
+        import torch
+
+        from bench.core.seeds import seeded
+        from bench.models.generators import ConditionalGenerator
+
+        facts = private.facts
+        frequencies = self.frequencies(config, facts, context.streams.torch("frequencies"))
+        with context.progress.stage("mean embedding", facts.private_records) as stage:
+            sums = class_sums(private, frequencies, context.device, stage.advance)
+        noisy = torch.from_numpy(
+            ledger.gaussian(sums.numpy(), sensitivity=SENSITIVITY, noise_multiplier=config.noise_multiplier)
+        )
+        shares = noisy[-1].clamp_min(0) + 1e-9
+        # By the public number in the facts: a count of the records would be private.
+        wanted = (noisy[:-1] / facts.private_records).float()
+        with seeded(context.streams.torch("generator/start")):
+            net = ConditionalGenerator(
+                *facts.shape, facts.classes, config.latent, config.generator_units, config.generator_maps
+            )
+        fit_embedding(net, wanted, shares, frequencies, config, facts, context)
+
+        def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
+            labels = torch.multinomial(shares, count, replacement=True, generator=draws)
+            return drawn(net, labels, draws, context.device), labels
+
+        return Source(draw, net)
+
+
+def embedded(images: Tensor, frequencies: Tensor) -> Tensor:
+    """Return the features (n, 2 frequencies), of norm 1 at most, of float `images` (n, channels, height, width)."""
+    import torch
+
+    phases = images.flatten(1) @ frequencies.T
+    return torch.cat([phases.cos(), phases.sin()], 1) / (math.sqrt(len(frequencies)) * margins.FLOAT32)
+
+
+def class_sums(
+    private: PrivateData, frequencies: Tensor, device: torch.device, advance: Callable[[int], None] = lambda count: None
+) -> Tensor:
+    """Return each class's sum of features and, in the last row, its count: float64 (2 frequencies + 1, classes)."""
+    import torch
+
+    from bench.interface import as_float, in_equal_batches
+
+    classes, size = private.facts.classes, 2000
+    sums = torch.zeros(2 * len(frequencies) + 1, classes, dtype=torch.float64)
+    frequencies = frequencies.to(device)
+
+    def mapped(images: Tensor) -> Tensor:
+        return embedded(as_float(images.to(device)), frequencies).cpu().double()  # float64: rounding stays small
+
+    batches = in_equal_batches(mapped, private.images, size)
+    for rows, labels in zip(batches, torch.split(private.labels, size), strict=True):
+        own = torch.nn.functional.one_hot(labels, classes).double()
+        sums[:-1] += rows.T @ own
+        sums[-1] += own.sum(0)
+        advance(len(rows))
+    return sums
+
+
+def fit_embedding(
+    net: ConditionalGenerator, wanted: Tensor, shares: Tensor, frequencies: Tensor, config: Any, facts: Facts,
+    context: Context,
+) -> None:  # fmt: skip
+    """Train `net` until the mean embedding of its images, of classes in `shares`, is near `wanted`. Nothing private."""
+    import torch
+
+    from bench.storage.checkpoint import Loop
+    from bench.training.divergence import check_finite
+
+    device = context.device
+    draws = context.streams.torch("generator/draws")
+    net.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]  # faster
+    wanted, frequencies = wanted.to(device), frequencies.to(device)
+    optimizer = torch.optim.Adam(net.parameters(), config.generator_lr)
+    epoch = config.epoch(facts.private_records)
+    steps = max(1, round(config.generator_epochs * epoch))
+    with (
+        context.checkpoint("generator", student_depends(config, context)) as checkpoint,
+        context.progress.stage("generator", steps) as stage,
+    ):
+        loop = Loop(checkpoint, {"net": net, "optimizer": optimizer, "draws": draws}, [wanted], device)
+        for step in range(loop.start(stage), steps):
+            for group in optimizer.param_groups:
+                group["lr"] = config.generator_lr * config.lr_decay ** (step // epoch)
+            labels = torch.multinomial(shares, config.generator_batch, replacement=True, generator=draws)
+            rows = embedded(net(net.codes(labels, draws, device)), frequencies)
+            own = torch.nn.functional.one_hot(labels.to(device), facts.classes).float()
+            loss = (wanted - rows.T @ own / len(labels)).square().sum()
+            if step % 100 == 0:
+                check_finite({"squared distance": loss}, step, "the generator")
+            optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss)
+            optimizer.step()
+            stage.advance()
+            loop.done(step + 1, steps)

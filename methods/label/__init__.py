@@ -1,0 +1,1 @@
+"""Label privacy: images are public, labels are randomised."""

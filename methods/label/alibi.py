@@ -1,0 +1,101 @@
+"""ALIBI: Laplace noise on one-hot labels, and soft labels by Bayes' rule with the net as prior.
+
+Malek, Mironov, Prasad, Shilov, Tramer, "Antipodes of Label Differential Privacy: PATE and ALIBI", NeurIPS 2021
+(arXiv:2106.03408). Each label's one-hot code o gets Laplace noise of scale b on every entry, once. At every step a soft
+label is the posterior, proportional to ``p_c exp(-|o - e_c|_1 / b)`` with the net's probabilities p; the loss is the
+cross-entropy to it. With p held fixed in it, its gradient is that of the negative logarithm of the likelihood, which is
+what is computed (:mod:`methods.label.family`). The authors also offer Gaussian noise, not built here: the posterior in
+their code divides by the deviation where Bayes' rule has its square (``_map_normal`` in ``lib/alibi.py``).
+
+Threat model: the attacker holds the student and the noisy codes, all images and all labels but one. Private: labels.
+Public: the images of the private records. Released: the student and the noisy codes. Unit label, adjacency replace: a
+label moves two entries of its code by 1, 2 in L1, and no other code; ``b = 2 / epsilon``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from bench.interface import (
+    Claim,
+    Context,
+    Facts,
+    PrivateData,
+    PublicData,
+    Released,
+    make_student,
+    register_method,
+    setting,
+)
+from methods.label.family import LabelMethod, NoisyLabelConfig, learn, true_labels
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from bench.interface import Event, Ledger
+
+SENSITIVITY = 2.0  # L1, of a one-hot code
+CODE = "Malek et al. 2021, authors' code: train_cifar_alibi.py"
+
+
+@dataclass(frozen=True)
+class ALIBIConfig(NoisyLabelConfig):
+    """Settings of ALIBI; the paper's data sets are CIFAR-10 and CIFAR-100."""
+
+    student: str = setting("small_cnn", "ours: the paper's wide residual nets are for CIFAR")
+    epochs: float = setting(200.0, CODE)
+    batch_size: int = setting(128, CODE)
+    lr: float = setting(0.1, CODE)
+    momentum: float = setting(0.9, CODE)
+    weight_decay: float = setting(1e-4, CODE)
+    mixup: float = setting(0.0, CODE)
+    loss: Literal["likelihood"] = setting("likelihood", "Malek et al. 2021, section on ALIBI: posterior as soft label")
+
+
+@register_method("alibi")
+class ALIBI(LabelMethod):
+    """Laplace noise on one-hot labels."""
+
+    Config = ALIBIConfig
+    citation = "Malek et al. 2021"
+
+    @classmethod
+    def claimed(cls, config: ALIBIConfig, facts: Facts, delta: float) -> Claim:
+        """Return the paper's epsilon for the scale of the noise."""
+        from bench.privacy.accounting.claims import alibi
+
+        return alibi(SENSITIVITY / config.epsilon, delta)
+
+    @classmethod
+    def charges(cls, config: ALIBIConfig, facts: Facts) -> Sequence[Event]:
+        """Return the one release of all codes."""
+        from bench.privacy.events.events import Laplace
+
+        return [Laplace(1 / config.epsilon, unit=cls.unit, adjacency=cls.adjacency)]
+
+    def train_student(
+        self, config: ALIBIConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        """Release all codes with noise and train a net on their posteriors."""
+        import numpy as np
+        import torch
+
+        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
+        codes = np.eye(private.facts.classes)[true_labels(private)]
+        noisy = ledger.laplace(codes, sensitivity=SENSITIVITY, noise_multiplier=1 / config.epsilon, entries=2)
+        law = laplace_law(noisy, SENSITIVITY / config.epsilon)
+        learn(student, private.images, law, config, context, "student")
+        return Released(student, config.student, options, extras={"noisy_codes": torch.from_numpy(noisy)})
+
+
+def laplace_law(noisy: NDArray[np.float64], scale: float) -> NDArray[np.float64]:
+    """Return the density of noisy codes (n, classes) by label, (n, classes), relative to its largest in each row."""
+    import numpy as np
+
+    # |o - e_c|_1 differs between labels c only by |o_c - 1| - |o_c|.
+    exponent = (np.abs(noisy) - np.abs(noisy - 1)) / scale
+    law: NDArray[np.float64] = np.exp(exponent - exponent.max(axis=1, keepdims=True))
+    return law

@@ -1,0 +1,148 @@
+"""ClusterRR, its safe form: labels drawn again from noisy histograms of clusters of the public images.
+
+After Esfandiari, Mirrokni, Syed, Vassilvitskii, "Label Differential Privacy via Clustering", AISTATS 2022
+(arXiv:2110.02159), by its abstract: records of a cluster of features get new labels drawn from the cluster's. Whether
+it draws from exact or from noisy histograms was not checked. From exact ones labels are not private: a class with one
+record in a cluster can appear there, and with none it cannot. Here each cluster's histogram gets Laplace noise first,
+and every label is drawn from the noisy one, negative counts being 0; a cluster without any count draws from all
+classes. Clusters are those of k-means on the principal components of pixels, without labels. It needs clusters that are
+large, against the noise, and pure, which limits accuracy.
+
+Threat model: the attacker holds the student and the noisy histograms, all images and all labels but one. Private:
+labels. Public: the images of the private records, hence the clusters and their sizes. Released: the student and the
+noisy histograms. Unit label, adjacency replace: a label moves two counts of one cluster by 1, 2 in L1; the scale of the
+noise is ``2 / epsilon``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from bench.interface import (
+    Claim,
+    Context,
+    Facts,
+    PrivateData,
+    PublicData,
+    Released,
+    make_student,
+    register_method,
+    setting,
+)
+from methods.label.family import LabelMethod, NoisyLabelConfig, learn, true_labels
+from methods.shared.settings_checks import at_least_one
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.interface import Event, Ledger
+
+SENSITIVITY = 2.0  # L1, of all histograms together
+
+
+@dataclass(frozen=True)
+class ClusterRRConfig(NoisyLabelConfig):
+    """Settings of clusters and student."""
+
+    clusters: int = setting(600, "ours: a hundred records of MNIST each")
+    components: int = setting(50, "ours: principal components of pixels")
+    passes: int = setting(20, "ours: of k-means")
+    mixup: float = setting(0.0, "ours: a student of labels that are right more often than not needs none")
+    loss: Literal["cross-entropy"] = setting("cross-entropy", "ours: the drawn labels as they are")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one(self, "clusters", "components", "passes")
+
+
+@register_method("cluster-rr")
+class ClusterRR(LabelMethod):
+    """Noisy histograms of labels by cluster."""
+
+    Config = ClusterRRConfig
+    citation = "after Esfandiari et al. 2022"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        fitting = max(1, min(600, facts.private_records // 30))
+        return {name: {**changes, "clusters": fitting} for name, changes in super().presets(facts).items()}
+
+    @classmethod
+    def claimed(cls, config: ClusterRRConfig, facts: Facts, delta: float) -> Claim:
+        """Return the cost of the histograms: the paper's mechanism is another."""
+        return Claim(config.epsilon, delta, "ours: Laplace noise of scale 2 / epsilon on histograms (delta 0)")
+
+    @classmethod
+    def charges(cls, config: ClusterRRConfig, facts: Facts) -> Sequence[Event]:
+        """Return the one release of all histograms."""
+        from bench.privacy.events.events import Laplace
+
+        return [Laplace(1 / config.epsilon, unit=cls.unit, adjacency=cls.adjacency)]
+
+    def train_student(
+        self, config: ClusterRRConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        """Release the histograms of all clusters, draw labels from them and train a net on those."""
+        import numpy as np
+        import torch
+
+        classes = private.facts.classes
+        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
+        points = principal(private.images, config.components)
+        cluster = k_means(points, config.clusters, config.passes, context)
+        counts = np.zeros((config.clusters, classes))
+        np.add.at(counts, (cluster, true_labels(private)), 1.0)
+        noisy = ledger.laplace(counts, sensitivity=SENSITIVITY, noise_multiplier=1 / config.epsilon, entries=2)
+        labels = drawn(noisy, cluster, context.streams.numpy("labels"))
+        learn(student, private.images, np.eye(classes)[labels], config, context, "student", labels=labels)
+        return Released(student, config.student, options, extras={"noisy_histograms": torch.from_numpy(noisy)})
+
+
+def drawn(counts: NDArray[np.float64], cluster: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return a label for each of `cluster` (n,), drawn from its `counts` (clusters, classes), negative ones being 0."""
+    positive = counts.clip(0)
+    positive[positive.sum(axis=1) == 0] = 1.0
+    below = (positive / positive.sum(axis=1, keepdims=True)).cumsum(axis=1)
+    labels: NDArray[np.int64] = (rng.random(len(cluster))[:, None] >= below[cluster, :-1]).sum(axis=1)
+    return labels
+
+
+def principal(images: torch.Tensor, components: int) -> torch.Tensor:
+    """Return the scores of `images` (n, channels, height, width) on their `components` first principal components."""
+    import torch
+
+    from bench.interface import as_float
+
+    points = as_float(images).flatten(1)
+    points = points - points.mean(0)
+    # Of float64: on a CPU the vectors then differ in sign at most between machines.
+    vectors = torch.linalg.eigh((points.T @ points).double()).eigenvectors[:, -components:]
+    scores: torch.Tensor = points @ vectors.float()
+    return scores
+
+
+def k_means(points: torch.Tensor, clusters: int, passes: int, context: Context) -> NDArray[np.int64]:
+    """Return the nearest of `clusters` centres for each of `points` (n, d), after `passes` of Lloyd's algorithm.
+
+    Centres start at different points, at random by the public stream; one without points stays where it is.
+    """
+    import torch
+
+    generator = context.streams.torch("clusters")
+    centres = points[torch.randperm(len(points), generator=generator)[:clusters]]
+    nearest = torch.zeros(len(points), dtype=torch.int64)
+    with context.progress.stage("clusters", passes) as stage:
+        for last in range(passes - 1, -1, -1):
+            parts = torch.split(points, 8192)
+            nearest = torch.cat([(centres.square().sum(1) - 2 * part @ centres.T).argmin(1) for part in parts])
+            if last:
+                size = nearest.bincount(minlength=len(centres))[:, None]
+                sums = torch.zeros_like(centres).index_add_(0, nearest, points)
+                centres = torch.where(size > 0, sums / size.clamp_min(1), centres)
+            stage.advance()
+    return nearest.numpy()

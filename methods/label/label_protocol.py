@@ -1,0 +1,179 @@
+"""The differentially private part of a two-party protocol: images with one party, labels with the other.
+
+After Yuan, Shen, Mironov, Nascimento, "Practical, Label Private Deep Learning Training based on Secure Multiparty
+Computation and Differential Privacy", 2021 (ePrint 2021/835). There the parties compute gradients together and noise
+protects what the one with the images learns of labels. No secure computation runs here: only what is released, and its
+noise, are those of such a protocol.
+
+Labels enter the gradient of a linear last layer by one term, the sum of the features x of each class: that of the
+cross-entropy is ``sum_i x_i (p_i - e_{y_i})``. On all records it is the same at every step, so here it is released
+once, with Gaussian noise: cheaper than noise at every step. Weights are then the posterior mean of linear regression
+on the classes given the noisy sums, with the exact second moments of the features, which are public; the variances of
+weights and residuals are those that make the noisy sums likeliest.
+
+Threat model: the attacker holds the student and the noisy sums, all images and all labels but one. Private: labels.
+Public: the images of the private records, the fixed map to features. Released: the student and the noisy sums. Unit
+label, adjacency replace: features have norm 1, and a label moves one of them from a sum to another, sqrt(2) in L2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.interface import (
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    PrivateData,
+    PublicData,
+    Released,
+    make_student,
+    register_method,
+    setting,
+)
+from bench.privacy.mechanisms import margins
+from methods.label.family import LabelMethod, true_labels
+from methods.shared.settings_checks import at_least_one, positive
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bench.interface import Event, Ledger
+
+SENSITIVITY = math.sqrt(2)  # L2, of the class sums of features of norm 1
+ROWS = 4096
+
+
+@dataclass(frozen=True)
+class LabelProtocolConfig:
+    """Settings of the protocol's released part."""
+
+    student: str = setting("scatter_linear", "ours: a linear layer on scattering coefficients (Tramer and Boneh 2021)")
+    directions: int = setting(4096, "ours: features of more dimensions are projected at random to so many")
+    noise_multiplier: float = setting(3.73, "ours: epsilon 1 at delta 1e-5; calibrated to the budget")
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "directions")
+        positive(self, "noise_multiplier")
+
+
+@register_method("label-protocol")
+class LabelProtocol(LabelMethod):
+    """One noisy release of class sums of public features."""
+
+    Config = LabelProtocolConfig
+    citation = "after Yuan et al. 2021"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`: it runs in minutes as it is."""
+        return {"quick": {}, "tiny": {"directions": 100}}
+
+    @classmethod
+    def calibrate(cls, config: LabelProtocolConfig, budget: Budget, facts: Facts) -> LabelProtocolConfig:
+        """Return `config` with the least noise within `budget`."""
+        from bench.interface import smallest_noise
+
+        def events(noise: float) -> Sequence[Event]:
+            return cls.charges(dataclasses.replace(config, noise_multiplier=noise), facts)
+
+        return dataclasses.replace(config, noise_multiplier=smallest_noise(events, budget, tolerance=1e-6))
+
+    @classmethod
+    def claimed(cls, config: LabelProtocolConfig, facts: Facts, delta: float) -> Claim:
+        """Return the proven figure: the paper's release is another."""
+        from bench.interface import claim_by
+
+        return claim_by("proven", cls.charges(config, facts), delta, "ours: the exact cost of Gaussian noise")
+
+    @classmethod
+    def charges(cls, config: LabelProtocolConfig, facts: Facts) -> Sequence[Event]:
+        """Return the one release of all sums."""
+        from bench.interface import Gaussian
+
+        return [Gaussian(config.noise_multiplier, unit=cls.unit, adjacency=cls.adjacency)]
+
+    @classmethod
+    def shares(cls, config: LabelProtocolConfig, facts: Facts, seed: int) -> tuple[str, ...]:
+        """See :meth:`bench.interface.Method.shares`."""
+        return (f"scattering of {facts.dataset}",)
+
+    @classmethod
+    def worst_pairs(cls, config: Any, facts: Facts) -> list[tuple[str, PrivateData, PrivateData]]:
+        """Return a single record with features, which blank images lack, whose label flips."""
+        import torch
+
+        small = dataclasses.replace(facts, private_records=1, shape=(facts.shape[0], 8, 8), public_benchmark=True)
+        image = torch.randint(0, 256, (1, *small.shape), generator=torch.Generator().manual_seed(0)).byte()
+        one, other = (PrivateData(image.clone(), torch.tensor([label]), small) for label in (0, 1))
+        return [("a single record with features, its label flips", one, other)]
+
+    def train_student(
+        self, config: LabelProtocolConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        """Release the noisy class sums and compute the student's linear layer."""
+        import torch
+
+        from bench.models.feature_net import OnFixedMap
+        from bench.training.features import features_of
+
+        facts = private.facts
+        student, options = make_student(config.student, facts, context.streams.torch("student/start"))
+        if not isinstance(student, OnFixedMap) or not isinstance(student.head, torch.nn.Linear):
+            raise BenchError(
+                f"{self.name} computes a linear layer on fixed features, and {config.student} has none. Accepted as "
+                "student: scatter_linear."
+            )
+        features = features_of(private.images, student.fixed, context, "private").flatten(1)
+        labels = torch.from_numpy(true_labels(private))
+        width = features.shape[1]
+        project = torch.eye(width) if width <= config.directions else torch.randn(
+            width, config.directions, generator=context.streams.torch("directions")
+        )  # fmt: skip
+        directions = project.shape[1]
+        moments, sums = torch.zeros(directions, directions).double(), torch.zeros(facts.classes, directions).double()
+        total = torch.zeros(directions).double()
+        with context.progress.stage("features", len(features)) as stage:
+            for rows, own in zip(torch.split(features, ROWS), torch.split(labels, ROWS), strict=True):
+                x = torch.nn.functional.normalize(rows.float().nan_to_num(0, 0, 0) @ project, dim=1)
+                x /= margins.FLOAT32
+                moments += (x.T @ x).double()
+                sums += torch.nn.functional.one_hot(own, facts.classes).double().T @ x.double()
+                total += x.double().sum(0)
+                stage.advance(len(rows))
+        noisy = ledger.gaussian(sums.numpy(), sensitivity=SENSITIVITY, noise_multiplier=config.noise_multiplier)
+        about_mean = torch.from_numpy(noisy) - total / facts.classes
+        weights = posterior_mean(moments, about_mean.T, SENSITIVITY * config.noise_multiplier)
+        with torch.no_grad():
+            student.head.weight.copy_((project.double() @ weights).T)
+            student.head.bias.zero_()
+        return Released(student, config.student, options, extras={"noisy_sums": torch.from_numpy(noisy)})
+
+
+def posterior_mean(moments: Tensor, sums: Tensor, deviation: float) -> Tensor:
+    """Return the weights (d, classes) of linear regression by second `moments` (d, d) and noisy `sums` (d, classes).
+
+    Along an eigenvector of the moments, of eigenvalue g, a sum is ``g w + sqrt(g) r + deviation n`` with normal w, r
+    and n; the variances of w and r are the likeliest of a grid.
+    """
+    import torch
+
+    values, vectors = torch.linalg.eigh(moments)
+    g, seen = values.clamp_min(0)[:, None], vectors.T @ sums
+    weight = torch.logspace(-4, 4, 33, dtype=torch.float64)
+    residual = torch.tensor([0.003, 0.01, 0.03, 0.09], dtype=torch.float64)
+    best, result = -math.inf, torch.zeros_like(seen)
+    for tau in weight:
+        for rest in residual:
+            variance = g**2 * tau + g * rest + deviation**2
+            likelihood = float(-(variance.log() * seen.shape[1]).sum() - (seen**2 / variance).sum())
+            if likelihood > best:
+                best, result = likelihood, tau * g / variance * seen
+    weights: Tensor = vectors @ result
+    return weights

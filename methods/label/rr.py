@@ -1,0 +1,75 @@
+"""Randomised response for every label, and a net that learns from the noisy labels.
+
+Warner 1965, as the baseline of Ghazi, Golowich, Kumar, Manurangsi, Zhang, "Deep Learning with Label Differential
+Privacy", NeurIPS 2021 (arXiv:2102.06062). Each label is kept with probability ``e^eps / (e^eps + K - 1)``, else
+replaced by another class, uniformly, once; the loss is corrected for that law (Patrini et al. 2017, see
+:mod:`methods.label.family`).
+
+Threat model: the attacker holds the student and the noisy labels, all images and all labels but one. Private: labels.
+Public: the images of the private records. Released: the student and the noisy labels. Unit label, adjacency replace,
+sensitivity any label: epsilon-DP for each label, the labels of different records being different units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from bench.interface import (
+    Claim,
+    Context,
+    Facts,
+    PrivateData,
+    PublicData,
+    Released,
+    make_student,
+    register_method,
+    setting,
+)
+from methods.label.family import LabelMethod, NoisyLabelConfig, learn, response_law
+
+if TYPE_CHECKING:
+    from bench.interface import Event, Ledger
+
+
+@dataclass(frozen=True)
+class RRConfig(NoisyLabelConfig):
+    """Settings of randomised response."""
+
+    loss: Literal["cross-entropy", "likelihood"] = setting("likelihood", "Patrini et al. 2017, section 4: forward")
+
+
+@register_method("rr")
+class RR(LabelMethod):
+    """Randomised response over all classes."""
+
+    Config = RRConfig
+    citation = "Ghazi et al. 2021, after Warner 1965"
+
+    @classmethod
+    def claimed(cls, config: RRConfig, facts: Facts, delta: float) -> Claim:
+        """Return the epsilon of each label."""
+        from bench.privacy.accounting.claims import label_response
+
+        return label_response(config.epsilon, delta)
+
+    @classmethod
+    def charges(cls, config: RRConfig, facts: Facts) -> Sequence[Event]:
+        """Return one answer for each label."""
+        from bench.privacy.events.events import RandomizedResponse
+
+        return [RandomizedResponse(config.epsilon, facts.classes, answers=facts.private_records)]
+
+    def train_student(
+        self, config: RRConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        """Release all labels by randomised response and train a net on them."""
+        import torch
+
+        classes = private.facts.classes
+        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
+        labels = ledger.randomized_response(private.labels.numpy(), epsilon=config.epsilon, classes=classes)
+        law = response_law(labels, config.epsilon, classes)
+        learn(student, private.images, law, config, context, "student", labels=labels)
+        return Released(student, config.student, options, extras={"noisy_labels": torch.from_numpy(labels)})

@@ -1,0 +1,1 @@
+"""Linear models and class sums on public features."""

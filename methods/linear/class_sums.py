@@ -1,0 +1,127 @@
+"""What the heads by one noisy table of sums share: clipped rows, their sums by class, and the accounting.
+
+A record is a row of features, clipped to L2 norm C, and enters the sum of its own class alone. Adding or removing it
+moves the table of sums, (classes, d), in one row, by at most C: the L2 sensitivity is C. Replacing it moves the table
+by at most 2 C: by the distance of two rows within one class, 2 C where they are opposite, and by the root of the sum of
+two squared norms, sqrt(2) C, where the class changes too. A budget for a replaced record is therefore met with 2 C.
+
+One Gaussian release has an exact cost (Balle and Wang, ICML 2018), so claimed and proven epsilon agree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.interface import Adjacency, Budget, Claim, Facts, setting
+from bench.privacy.mechanisms import margins
+from methods.dpsgd.dp_sgd import least_noise
+from methods.linear.family import ROWS, layer_of
+from methods.shared.settings_checks import positive
+from methods.shared.transfer import (
+    OnBackbone,
+    TransferConfig,
+    paper_transfer,
+    quick_transfer,
+    tiny_transfer,
+    with_digest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from bench.interface import Event
+    from bench.models.frozen_backbone import FrozenTransfer
+
+EXACT = "exact-gaussian"
+CHOSEN = "ours: chosen on Fashion-MNIST's public records, which are of its test file, for all data sets"
+
+
+@dataclass(frozen=True)
+class ClassSumsConfig(TransferConfig):
+    noise_multiplier: float = setting(1.0, "calibrated to the budget")
+
+    def check(self) -> None:
+        super().check()
+        positive(self, "noise_multiplier")
+
+
+class ClassSums(OnBackbone):
+    """A head computed from one Gaussian release of sums over the private records; a subclass says which."""
+
+    adjacency = Adjacency.ADD_REMOVE
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        return {"paper": paper_transfer(facts), "quick": quick_transfer(facts), "tiny": tiny_transfer(facts)}
+
+    @classmethod
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+        """Return `config` with the least noise whose exact cost is in `budget`, and with its weights named."""
+        named = with_digest(config, facts)
+
+        def events(noise: float) -> Sequence[Event]:
+            return cls.charges(dataclasses.replace(config, noise_multiplier=noise), facts)
+
+        noise = least_noise(events, budget, EXACT, EXACT, tolerance=1e-6)
+        return dataclasses.replace(named, noise_multiplier=noise)
+
+    @classmethod
+    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+        from bench.interface import claim_by
+
+        source = "Balle and Wang, ICML 2018 (arXiv:1805.06530), theorem 8: the exact cost of Gaussian noise"
+        return claim_by(EXACT, cls.charges(config, facts), delta, source)
+
+    @classmethod
+    def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+        from bench.interface import Gaussian
+
+        return [Gaussian(config.noise_multiplier, adjacency=cls.adjacency)]
+
+
+def clipped_rows(
+    features: Tensor, max_norm: float, transform: Callable[[Tensor], Tensor] | None = None
+) -> Iterator[Tensor]:
+    """Yield `features` (n, d) in float64, `transform` applied, each row clipped to `max_norm` in L2, 4,096 at a time.
+
+    A value that is not finite becomes 0, before and after `transform`: it cannot be clipped.
+    """
+    import torch
+
+    for rows in torch.split(features, ROWS):
+        # Float64: rounding over all records stays far below one record's share.
+        x = finite(rows)
+        if transform is not None:
+            x = finite(transform(x))
+        yield x * (max_norm / (x.norm(dim=1) * margins.FLOAT64).clamp_min(max_norm))[:, None]
+
+
+def finite(rows: Tensor) -> Tensor:
+    """Return `rows` in float64, 0 for values that are not finite."""
+    import torch
+
+    return torch.nan_to_num(rows.to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def class_sums(rows: Iterator[Tensor], labels: Tensor, classes: int) -> Tensor:
+    """Return the sum of the rows of each class, float64 (classes, d); `labels` is int64 (n,)."""
+    import torch
+
+    parts = zip(rows, torch.split(labels, ROWS), strict=True)
+    return torch.stack([torch.nn.functional.one_hot(own, classes).to(x).T @ x for x, own in parts]).sum(0)
+
+
+def set_head(student: FrozenTransfer, weights: Tensor, bias: Tensor | None = None) -> None:
+    """Give `student` a linear head on features of norm 1: `weights` (classes, d), `bias` (classes,), 0 for None."""
+    import torch
+
+    layer = layer_of(student)
+    with torch.no_grad():
+        layer.weight.copy_(weights)
+        if bias is not None:
+            layer.bias.copy_(bias)

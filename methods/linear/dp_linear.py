@@ -1,0 +1,85 @@
+"""DP-SGD on the last layer over a frozen public backbone: the baseline of methods on transferred features.
+
+De et al., "Unlocking High-Accuracy Differentially Private Image Classification through Scale", arXiv:2204.13650 (last
+layer of ImageNet nets); Tramer and Boneh, "Differentially Private Learning Needs Better Features (or Much More Data)",
+ICLR 2021 (linear layer on fixed features).
+
+Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
+Public: the number of records, the backbone and its weights. Released: the student, a linear head on the named backbone.
+Unit record, adjacency add-remove, as zero-out (see :mod:`methods.dpsgd.dp_sgd`): Poisson batches, each gradient clipped
+to `max_grad_norm` in L2, Gaussian noise of `noise_multiplier` times that on the sum, calibrated to the budget. Records
+in the public source have no guarantee.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bench.interface import Budget, Claim, Context, Facts, PrivateData, PublicData, Released, register_method, setting
+from methods.dpsgd.dp_sgd import DPSGD, PoissonBatches
+from methods.linear.family import OURS, LinearConfig
+from methods.shared.transfer import OnBackbone, paper_transfer, quick_transfer, tiny_transfer, with_digest
+
+if TYPE_CHECKING:
+    from bench.interface import Ledger
+
+
+@dataclass(frozen=True)
+class DPLinearConfig(PoissonBatches, LinearConfig):
+    """Settings of DP-SGD on a linear head; steps follow from epochs and the expected batch."""
+
+    lr: float = setting(80.0, OURS)
+    epochs: float = setting(30.0, OURS)
+    batch_size: int = setting(8_192, "Tramer and Boneh 2021, appendix C: linear layer on fixed features of CIFAR-10")
+
+
+@register_method("dp-linear")
+class DPLinear(OnBackbone, DPSGD):
+    """Poisson batches, per-example clipping, Gaussian noise on one layer; through the ledger."""
+
+    Config: ClassVar[type] = DPLinearConfig
+    version = 1
+    citation = "De et al. 2022; Tramer and Boneh 2021"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        batch = min(8_192, max(8, facts.private_records // 6))
+        fits = {"batch_size": batch} if batch < 8_192 else {}
+        return {
+            "paper": paper_transfer(facts),
+            "quick": {**quick_transfer(facts), **fits},
+            "tiny": {**tiny_transfer(facts), "epochs": 2.0, "batch_size": min(32, batch)},
+        }
+
+    @classmethod
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+        """Return `config` with the least noise that `budget` allows, as DP-SGD does, and with its weights named."""
+        return super().calibrate(with_digest(config, facts), budget, facts)
+
+    @classmethod
+    def accountant(cls) -> str:
+        """Return Renyi accounting with the improved conversion, De et al.'s."""
+        return "rdp"
+
+    @classmethod
+    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+        """Return De et al.'s figure: Renyi accounting with the improved conversion."""
+        from bench.privacy.accounting.claims import dp_sgd_improved
+
+        records = facts.private_records
+        return dp_sgd_improved(config.sampling_rate(records), config.noise_multiplier, config.steps(records), delta)
+
+    def train_student(
+        self, config: DPLinearConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        """Train the head by DP-SGD on the features of the private records."""
+        from methods.linear.family import begin, finish
+
+        features, student, options = begin(config, private, public, context)
+        steps = config.steps(private.facts.private_records)
+        with context.progress.stage("student", steps) as stage:
+            ledger.dp_sgd(student.head, features, private.labels, self.dp_sgd_run(config, private.facts, stage))
+        return Released(finish(student), "frozen_transfer", options)

@@ -1,0 +1,79 @@
+"""The baseline without privacy on transferred features: one head, trained on all private records with their labels.
+
+TrPATE (IEEE Access 2019), table 2: 92.34% on CIFAR-10, by the net of teachers and student: a frozen backbone trained on
+public data and a fully connected head with one hidden layer. Private: images and labels. Public: the backbone and its
+weights. Released: the student, a head on the named backbone. There is no threat model: the head may reveal anything
+about the records, and the proven epsilon is infinite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.interface import Budget, Context, Facts, PrivateData, PublicData, Released, register_method, setting
+from methods.nonprivate import NonPrivate
+from methods.shared.transfer import (
+    PAPER,
+    OnBackbone,
+    TransferConfig,
+    paper_transfer,
+    quick_transfer,
+    tiny_transfer,
+    with_digest,
+)
+
+if TYPE_CHECKING:
+    from bench.interface import Ledger
+
+
+@dataclass(frozen=True)
+class NonPrivateTransferConfig(TransferConfig):
+    """Settings of the baseline."""
+
+    hidden: int = setting(256, f"{PAPER}, section V.A.1: one hidden layer of 256 units; 0 leaves it out")
+    epochs: float = setting(50.0, f"{PAPER}, section V.A.1")
+    batch_size: int = setting(32, f"{PAPER}, section V.A.1")
+    lr: float = setting(0.01, "ours: the paper does not say; falls to zero along a cosine")
+    momentum: float = setting(0.9, "ours: the paper does not say")
+    records: int | None = setting(
+        None, f"{PAPER}, figure 5: so many private records, in as many steps; none: all", later=True
+    )  # fmt: skip
+
+
+@register_method("nonprivate-transfer")
+class NonPrivateTransfer(OnBackbone, NonPrivate):
+    """Train a head on all features; an upper bound for every private student on the same backbone."""
+
+    Config = NonPrivateTransferConfig
+    citation = "baseline of TrPATE (IEEE Access 2019), table 2"
+    bypass = "the head is trained on all private records without noise"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        return {
+            "paper": paper_transfer(facts),
+            "quick": {**quick_transfer(facts), "epochs": 5.0 if facts.private_records > 10_000 else 30.0},
+            "tiny": {**tiny_transfer(facts), "epochs": 2.0},
+        }
+
+    @classmethod
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+        """Return `config` with its weights named: there is no noise to calibrate."""
+        return with_digest(super().calibrate(config, budget, facts), facts)
+
+    def train_student(
+        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        """Train the head on the features of all private records, or the config's number; it is a bypass."""
+        from bench.training.features import features_of
+        from methods.shared.transfer import make_transfer
+
+        ledger.bypass(self.bypass)
+        backbone = self.backbone(config, public, private.facts, context)
+        features = features_of(private.images, backbone, context, "private")
+        student, options = make_transfer(backbone, private.facts, config.hidden, context.streams.torch("student/start"))
+        self.fit_net(student.head, features, config, private, context)
+        return Released(student.eval(), "frozen_transfer", options)

@@ -1,0 +1,1 @@
+"""PATE: teachers vote, a student learns from the noisy answers."""

@@ -1,0 +1,104 @@
+"""PATE without public data: GNMax on images of random processes.
+
+After DIET-PATE (openreview.net, cRe2jt60EC; code: mime00001/Noise_PATE), whose queries are programmatic images and
+whose teachers take batch statistics from the queries. Here nets are small and start from random weights, not from
+SimCLR on programmatic images, and the aggregator is GNMax without the authors' threshold, for which a query is charged
+whether it is answered or not.
+
+Threat model: the attacker holds the student and all records but one. Private: images and labels; each record trains one
+teacher, chosen by a hash of its index. Public: the number of records, the queries
+(:mod:`methods.shared.random_images`). Released: the student, the queries and their noisy labels. Unit record, adjacency
+replace: one record changes one teacher and so one vote per query, with batch statistics too, which are of queries.
+
+Claimed: with ``claim=data-dependent``, as the authors account, PATE 2018's figure for the votes, itself private; with
+``claim=data-independent`` order / sigma^2 a query in Renyi DP. Proven: the exact figure of Gaussian noise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from bench.interface import Budget, Facts, PrivateData, PublicData, PublicKind, Released, register_method, setting
+from methods.pate.pate_gnmax import PATEGNMax, PATEGNMaxConfig
+from methods.shared.settings_checks import at_least_one
+
+if TYPE_CHECKING:
+    from bench.interface import Context, Ledger
+
+CODE = "mime00001/Noise_PATE @9736264"
+RANDOM = "images of random processes"
+
+
+@dataclass(frozen=True)
+class DietPATEConfig(PATEGNMaxConfig):
+    """Settings of PATE on random images."""
+
+    teachers: int = setting(200, f"{CODE}, diet_pate.py: MNIST")
+    teacher: str = setting("small_cnn_bn", "ours: the smallest net with batch statistics; the authors take ResNet18")
+    teacher_recipe: Literal["published", "augmented"] = setting("augmented", "ours")
+    teacher_steps: int = setting(240, "ours")
+    teacher_batch: int = setting(60, "ours")
+    teacher_lr: float = setting(0.1, "ours")
+    student: str = setting("small_cnn_bn", "ours: as the teachers")
+    student_training: Literal["improved-gan", "self-training", "supervised"] = setting(
+        "supervised", f"{CODE}, diet_pate.py: Adam; self-training is ours, for the quick preset"
+    )
+    student_epochs: int = setting(50, f"{CODE}, diet_pate.py: n_epochs")
+    batch_statistics: bool = setting(True, f"{CODE}, diet_pate.py: BN_trick")
+    sigma: float = setting(40.0, f"{CODE}, diet_pate.py: sigma_gnmax of MNIST")
+    images: int = setting(9000, "ours: random images; teachers label the queries among them, the student sees all")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one(self, "images")
+
+
+@register_method("diet-pate")
+class DietPATE(PATEGNMax):
+    """Label random images by the noisy plurality of teachers, then train the student on them."""
+
+    Config: ClassVar[type] = DietPATEConfig
+    citation = "after DIET-PATE (Noise_PATE)"
+    public_data = "none"
+    public_data_kinds = (PublicKind.NONE,)
+
+    @classmethod
+    def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
+        """See :meth:`methods.pate.family.PATEFamily.scaled`."""
+        return {**super().scaled(settings, facts), "teacher": "small_cnn_bn"}
+
+    @classmethod
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+        """See :meth:`methods.pate.pate_gnmax.PATEGNMax.calibrate`; queries are limited by the random images."""
+        return super().calibrate(config, budget, asked_about(config, facts))
+
+    def query_source(self, config: Any, public: PublicData) -> dict[str, Any]:
+        """See :meth:`methods.pate.family.PATEFamily.query_source`."""
+        return {**super().query_source(config, public), "images": RANDOM, "statistics": config.batch_statistics}
+
+    def make_shard(
+        self, config: Any, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int
+    ) -> None:
+        """See :meth:`bench.interface.Method.make_shard`; the public images are not used."""
+        super().make_shard(config, *_with_random_images(config, private, context), context, shard, shards)
+
+    def train_student(
+        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        """See :meth:`methods.pate.family.PATEFamily.train_student`; the public images are not used."""
+        return super().train_student(config, *_with_random_images(config, private, context), ledger, context)
+
+
+def _with_random_images(config: Any, private: PrivateData, context: Context) -> tuple[PrivateData, PublicData]:
+    from methods.shared.random_images import random_images
+
+    facts = asked_about(config, private.facts)
+    images = random_images(config.images, facts.shape, context.streams.torch("images"))
+    return dataclasses.replace(private, facts=facts), PublicData(images, RANDOM)
+
+
+def asked_about(config: Any, facts: Facts) -> Facts:
+    """Return `facts` with the random images as the public ones."""
+    return dataclasses.replace(facts, public_records=config.images)

@@ -1,0 +1,316 @@
+"""What the methods of the PATE family share: the ensemble, its votes, the choice of queries, the student.
+
+Only :meth:`PATEFamily.answer` releases private data; queries come from a public random stream, never from votes.
+"""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from bench.interface import (
+    BenchError,
+    Context,
+    Facts,
+    PrivateData,
+    PublicData,
+    PublicKind,
+    Released,
+    make_student,
+    setting,
+)
+from methods.shared.settings_checks import at_least_one, positive, student_depends
+from methods.shared.teachers import (
+    EnsembleMethod,
+    augmented_settings,
+    ensemble_depends,
+    ensemble_labels,
+    largest_shift,
+    quick_teachers,
+    say_missing_classes,
+    teachers_per_artefact,
+    tiny_teachers,
+    watched_images,
+)
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
+
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.interface import FitSettings, Ledger
+    from bench.training.ensemble import Ensemble
+    from bench.training.self_training import SelfTrainingSettings
+
+CODE = "published code of PATE 2017 (deep_cnn.py, train_teachers.py)"
+GAN = "published code of Salimans et al. 2016 (train_mnist_fm_custom_labels.py)"
+
+
+BLOCK = 500  # queries that the teachers label at once
+
+
+@dataclass(frozen=True)
+class PATEFamilyConfig:
+    """Settings of teachers and student. Defaults are those of the MNIST experiment of PATE 2017."""
+
+    teachers: int = setting(250, "PATE 2017, section 4.1")
+    queries: int = setting(100, "PATE 2017, section 4.2: labels of the MNIST student; calibrated to the budget")
+    teacher: str = setting("pate_mnist", f"PATE 2017, section 4; layer sizes: {CODE}")
+    teacher_recipe: Literal["published", "augmented"] = setting(
+        "published", f"{CODE}: batches in order, plain SGD, staircase, averaged weights, decayed dense layers"
+    )
+    teacher_steps: int = setting(3000, CODE)
+    teacher_batch: int = setting(128, CODE)
+    teacher_lr: float = setting(0.05, CODE)
+    teacher_settle: int | None = setting(
+        None, "ours: a teacher is done when its labels of public images stay in so many looks, 100 steps apart; none: "
+        "it takes all its steps", later=True
+    )  # fmt: skip
+    student: str = setting("salimans_mlp", f"PATE 2017, section 4.2, through the {GAN}")
+    student_training: Literal["improved-gan", "self-training", "supervised"] = setting(
+        "improved-gan", "PATE 2017, sections 2.2 and 4.2; self-training is ours, for the quick preset"
+    )
+    student_lr: float = setting(
+        0.0006, f"ours: the 0.003 of the {GAN} needs 100 epochs more, and then is the better one"
+    )
+    student_epochs: int = setting(600, "PATE 2017's published code, README: the MNIST student; passes over public data")
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "teachers", "queries", "teacher_steps", "teacher_batch", "student_epochs")
+        positive(self, "teacher_lr", "student_lr")
+        if self.teacher_settle is not None and self.teacher_settle < 1:
+            raise BenchError(f"teacher_settle must be at least 1 look, or none, not {self.teacher_settle}.")
+
+    def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
+        from bench.interface import FitSettings
+        from bench.training.early_stopping import Settle
+
+        settle = None if self.teacher_settle is None else Settle(self.teacher_settle)
+        if self.teacher_recipe == "augmented":
+            made = augmented_settings(self.teacher_steps, self.teacher_batch, self.teacher_lr, facts)
+            return replace(made, settle=settle)
+        # The published code lowers the rate tenfold every 350 epochs of the teacher's own part.
+        return FitSettings(
+            steps=self.teacher_steps, batch_size=self.teacher_batch, lr=self.teacher_lr, momentum=0.0,
+            schedule="staircase", decay_steps=max(1, 350 * part // self.teacher_batch), order="sequential", ema=0.9999,
+            dense_decay=0.004, settle=settle,
+        )  # fmt: skip
+
+
+def quick_settings(facts: Facts) -> dict[str, Any]:
+    """Return the changes of ``quick``: small nets, fewer teachers where records are few."""
+    teachers = quick_teachers(facts)
+    return {
+        "teachers": teachers,
+        "teacher": "small_cnn",
+        "teacher_recipe": "augmented",
+        "teacher_steps": 240,
+        "teacher_batch": min(60, max(4, facts.private_records // teachers * 4 // 5)),
+        "teacher_lr": 0.1,
+        "student": "small_cnn",
+        "student_training": "self-training",
+    }
+
+
+def tiny_settings(facts: Facts) -> dict[str, Any]:
+    return {
+        **quick_settings(facts),
+        "teachers": tiny_teachers(facts),
+        "teacher_steps": 5,
+        "student_training": "supervised",
+        "student_epochs": 1,
+    }
+
+
+class PATEFamily(EnsembleMethod):
+    """Teachers on disjoint parts, a noisy aggregate of their votes on public images, a student on the answers."""
+
+    groups = ("pate-family",)  # `pate` is a method
+    public_data: ClassVar[str] = "unlabelled images of the target's distribution"
+    public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.UNLABELLED,)
+    votes_for_unseen: ClassVar[bool] = False  # whether priors let teachers vote for classes without records
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        return {"quick": cls.scaled(quick_settings(facts), facts), "tiny": cls.scaled(tiny_settings(facts), facts)}
+
+    @classmethod
+    @abc.abstractmethod
+    def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
+        """Return the preset `settings` with an aggregator that suits their number of teachers."""
+
+    @classmethod
+    def check_facts(cls, config: Any, facts: Facts) -> None:
+        """Raise :class:`BenchError` where the data set has too few records or no public images."""
+        super().check_facts(config, facts)
+        if facts.public_records == 0:
+            raise BenchError(
+                f"{cls.name} asks its teachers about unlabelled public images, and the split of {facts.dataset} has "
+                "none. Choose a data set with public images, or a data-free method."
+            )
+
+    @abc.abstractmethod
+    def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+        """Return the released label of each query, negative where unanswered; `votes` is (queries, classes)."""
+
+    def check_models(self, config: Any, facts: Facts, context: Context) -> None:
+        """Raise :class:`BenchError` where a net cannot be made: before minutes of training, and before any charge."""
+        for model in (config.teacher, config.student):
+            make_student(model, facts, context.streams.torch("unused"))
+
+    def query_source(self, config: Any, public: PublicData) -> dict[str, Any]:
+        """Return what tells the public images, and how teachers are asked about them, for cache keys."""
+        return {"public": len(public)}
+
+    def votes(
+        self, config: Any, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
+    ) -> NDArray[np.int64]:
+        """Return the votes (queries, classes) on the first queries in `order`, positions in the pool.
+
+        Private: one record changes one teacher. Cached in blocks, which cells with other numbers of queries share, and
+        put together from what shards keep where they are: without any weights.
+        """
+        from bench.training.ensemble import count_votes
+
+        def labels_of(block: NDArray[np.int64]) -> NDArray[np.int64]:
+            depends = self._labels_depend(config, private, public, block, context)
+
+            def make() -> dict[str, NDArray[Any]]:
+                parts = [context.cache.find("teacher-labels", {**depends, **part}) for part in chunks]
+                kept = [part["labels"] for part in parts if part is not None]
+                if len(kept) == len(parts):
+                    return {"labels": np.concatenate(kept)}
+                images = public.images[block]
+                found = ensemble_labels(config, private, images, context, watched_images(config, public))
+                return {"labels": found.astype(np.int16)}
+
+            return context.cache.get("teacher-labels", depends, make)["labels"].astype(np.int64)
+
+        chunks = self._chunks(config, private, context, range(config.teachers))
+        blocks = [labels_of(block) for block in query_blocks(config, order)]
+        return count_votes(np.concatenate(blocks, axis=1)[:, : config.queries], private.facts.classes)
+
+    def label_in_shard(
+        self, config: Any, teachers: Ensemble, numbers: range, private: PrivateData, public: PublicData,
+        context: Context, pool: ProcessPoolExecutor | None,
+    ) -> None:  # fmt: skip
+        """See :meth:`methods.shared.teachers.EnsembleMethod.label_in_shard`."""
+        chunks = self._chunks(config, private, context, numbers)
+        blocks = query_blocks(config, query_order(public, context))
+        with context.progress.stage("votes", len(blocks) * len(numbers)) as stage:
+            for block in blocks:
+                depends = self._labels_depend(config, private, public, block, context)
+                for part in chunks:
+
+                    def make(part: dict[str, int] = part, block: NDArray[np.int64] = block) -> dict[str, NDArray[Any]]:
+                        some = teachers.part(part["first"] - numbers.start, part["last"] - numbers.start)
+                        return {"labels": some.labels(public.images[block], pool, stage).astype(np.int16)}
+
+                    context.cache.get("teacher-labels", {**depends, **part}, make)
+
+    def _chunks(self, config: Any, private: PrivateData, context: Context, numbers: range) -> list[dict[str, int]]:
+        """Return the first and the last teacher (exclusive) of each artefact of labels of the teachers `numbers`."""
+        chunk = teachers_per_artefact(config, private.facts, context.device)
+        return [
+            {"first": first, "last": min(first + chunk, numbers.stop)}
+            for first in range(numbers.start, numbers.stop, chunk)
+        ]
+
+    def _labels_depend(
+        self, config: Any, private: PrivateData, public: PublicData, block: NDArray[np.int64], context: Context
+    ) -> dict[str, Any]:
+        asked = hashlib.sha256(block.tobytes()).hexdigest()
+        return {
+            **ensemble_depends(config, private, context), **self.query_source(config, public), "asked": asked,
+        }  # fmt: skip
+
+    def student(
+        self, config: Any, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, facts: Facts, context: Context
+    ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
+        """Return a student trained on `labels` (k,) of pool positions `asked` (k,), its timm name and options."""
+        from bench.core.seeds import seeded
+        from bench.interface import FitSettings, fit
+        from bench.models.generators import generator_for
+        from bench.training.improved_gan import ImprovedGANSettings, train_improved_gan
+        from bench.training.self_training import train_self_trained
+
+        start, order = context.streams.torch("student/start"), context.streams.torch("student/order")
+        student, options = make_student(config.student, facts, start)
+        images, pool = public.images[asked], public.images
+        checkpoint = context.checkpoint("student", student_depends(config, context))
+        if config.student_training == "self-training":
+            training = self_training(facts)
+            total = training.total_steps(len(images), len(pool), facts.classes)
+            with checkpoint, context.progress.stage("student", total) as stage:
+                student = train_self_trained(
+                    lambda: make_student(config.student, facts, start)[0], images, labels, pool, facts.classes,
+                    training, order, device=context.device, stage=stage, checkpoint=checkpoint,
+                )  # fmt: skip
+        elif config.student_training == "supervised":
+            fitting = FitSettings(
+                epochs=config.student_epochs, batch_size=32, optimizer="adam", lr=1e-3, shift=largest_shift(facts),
+                label_smoothing=0.1,
+            )  # fmt: skip
+            with checkpoint, context.progress.stage("student", fitting.total_steps(len(images))) as stage:
+                fit(student, images, labels, fitting, order, device=context.device, stage=stage, checkpoint=checkpoint)
+        else:
+            settings = ImprovedGANSettings(epochs=config.student_epochs, lr=config.student_lr)
+            with seeded(context.streams.torch("generator/start")):
+                generator = generator_for(*facts.shape)
+            with checkpoint, context.progress.stage("student", settings.total_steps(len(pool))) as stage:
+                train_improved_gan(
+                    student, generator, images, labels, pool, settings, order, device=context.device, stage=stage,
+                    checkpoint=checkpoint,
+                )  # fmt: skip
+        return student, config.student, options
+
+    def train_student(
+        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        import torch
+
+        self.check_facts(config, private.facts)
+        self.check_models(config, private.facts, context)
+        if not self.votes_for_unseen:
+            say_missing_classes(config, private.facts, context)
+        order = query_order(public, context)
+        queries = order[: config.queries]
+        answers = self.answer(config, self.votes(config, private, public, order, context), ledger)
+        given = answers >= 0
+        if not given.any():
+            raise BenchError(
+                "the aggregator answered none of the queries: the student has no label. Lower the threshold, or ask "
+                "for a larger epsilon."
+            )
+        asked, labels = torch.from_numpy(queries[given]), torch.from_numpy(answers[given])
+        student, name, options = self.student(config, public, asked, labels, private.facts, context)
+        return Released(student, name, options, extras={"query_indices": asked, "query_labels": labels})
+
+
+def query_order(public: PublicData, context: Context) -> NDArray[np.int64]:
+    """Return the positions of the public images (n,) in the order in which teachers are asked."""
+    return context.streams.numpy("queries").permutation(len(public)).astype(np.int64)
+
+
+def query_blocks(config: Any, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Return the blocks of `order` that hold the queries."""
+    return [order[first : first + BLOCK] for first in range(0, config.queries, BLOCK)]
+
+
+def self_training(facts: Facts) -> SelfTrainingSettings:
+    """Return how ``quick`` trains a student: by fewer and smaller steps on small images."""
+    from bench.interface import FitSettings
+    from bench.training.self_training import SelfTrainingSettings
+
+    if largest_shift(facts) > 1:
+        return SelfTrainingSettings()
+    labelled = FitSettings(steps=200, batch_size=60, lr=0.05, shift=1, label_smoothing=0.1)
+    return SelfTrainingSettings(
+        labelled=labelled, pool=FitSettings(steps=300, batch_size=100, lr=0.05, shift=1), graph_below=10
+    )

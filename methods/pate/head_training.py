@@ -1,0 +1,249 @@
+"""Many two-layer heads on the same frozen features, trained at once: TrPATE's teachers (section IV.A.2).
+
+A head is ``relu(x W + b) V + c``. Heads of an ensemble share public initial weights and a public order of batches. Each
+uses its own records only, and no sum runs over heads, so one record changes one head. SGD moves W only within the span
+of the head's records: W = W0 + X' A with one row of A per record. A teacher of 200 records on 2,048 features is
+therefore trained through its 200 x 200 products, not its 2,048 x 256 weights: the same weights up to rounding for a
+tenth of the arithmetic. Heads with more records than features train W itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bench.models.frozen_backbone import DenseHead
+from bench.training.ensemble import check_disjoint
+from bench.training.processes import one_thread
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bench.core.progress import Stage
+    from methods.shared.settings_checks import HeadSettings
+
+Result = TypeVar("Result")
+VERSION = 1  # raised when the same settings would give other heads: part of cache keys
+TOGETHER = 2_000  # records of heads trained side by side: their products fit a core's cache
+TOGETHER_GPU = 50_000  # the same on a GPU
+ROWS = 2_000  # public records per batch of predictions
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Trained heads, stacked along the first axis of `moved`, `last` and `last_bias`.
+
+    The hidden layer is the shared `start` (features, hidden) plus `moved` (k, features + 1, hidden), the bias last;
+    where `own` (k, records, features) is given, `moved` (k, records, hidden) is by record. `last` is (k, hidden,
+    classes), `last_bias` (k, 1, classes).
+    """
+
+    start: Tensor
+    own: Tensor | None
+    moved: Tensor
+    last: Tensor
+    last_bias: Tensor
+
+    def __len__(self) -> int:
+        return len(self.moved)
+
+    @property
+    def first(self) -> Tensor:
+        if self.own is None:
+            return self.moved[:, :-1] + self.start
+        return torch.baddbmm(self.start.expand(len(self), -1, -1), self.own.transpose(1, 2), self.moved)
+
+    @property
+    def first_bias(self) -> Tensor:
+        return self.moved[:, -1:] if self.own is None else self.moved.sum(1, keepdim=True)
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Return the logits (k, n, classes) of every head for `features` (n, features)."""
+        count, (width, hidden) = len(self), self.start.shape
+        if self.own is not None and self.own.shape[1] * (width + hidden) < width * hidden:
+            # Products with the heads' records: one large product for all heads, and shorter sums than with weights.
+            alike = (features @ self.own.reshape(-1, width).T).add_(1.0).view(len(features), count, -1)
+            wide = torch.baddbmm((features @ self.start).expand(count, -1, -1), alike.transpose(0, 1), self.moved)
+        else:
+            wide = torch.baddbmm(self.first_bias, features.expand(count, *features.shape), self.first)
+        return torch.baddbmm(self.last_bias, wide.relu_(), self.last)
+
+    def write(self, number: int, head: nn.Module) -> None:
+        """Write head `number` into a :class:`bench.models.frozen_backbone.DenseHead` of the same widths."""
+        assert isinstance(head, DenseHead)
+        assert head.first is not None
+        with torch.no_grad():
+            head.first.weight.copy_(self.first[number].T)
+            head.first.bias.copy_(self.first_bias[number, 0])
+            head.last.weight.copy_(self.last[number].T)
+            head.last.bias.copy_(self.last_bias[number, 0])
+
+
+def _start(features: int, hidden: int, classes: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return both layers' weights at torch's initial scale; He's, 2.5 times as large, is too large for few records."""
+    first = torch.randn(features, hidden, generator=generator) * math.sqrt(1.0 / (3 * features))
+    return first, torch.randn(hidden, classes, generator=generator) * math.sqrt(1.0 / (3 * hidden))
+
+
+def train_heads(
+    features: Tensor,
+    labels: Tensor,
+    parts: Sequence[NDArray[np.int64]],
+    classes: int,
+    settings: HeadSettings,
+    generator: torch.Generator,
+    *,
+    device: torch.device | str = "cpu",
+    threads: int = 1,
+    stage: Stage | None = None,
+) -> Iterator[Heads]:
+    """Train one head on each of `parts` (positions); yield them in order, in groups.
+
+    `features` is float32 (n, d), `labels` int64 (n,). On a CPU heads do not depend on the number of `threads`. `stage`
+    advances once per head. Raises :class:`BenchError` for parts that overlap or are empty.
+    """
+    task = _Task(features, labels, parts, classes, settings, generator, torch.device(device))
+    for heads in _in_order(task.train, task.groups, threads if task.device.type == "cpu" else 1):
+        yield heads
+        if stage is not None:
+            stage.advance(len(heads))
+
+
+def head_labels(
+    features: Tensor,
+    labels: Tensor,
+    parts: Sequence[NDArray[np.int64]],
+    public: Tensor,
+    classes: int,
+    settings: HeadSettings,
+    generator: torch.Generator,
+    *,
+    device: torch.device | str = "cpu",
+    threads: int = 1,
+    stage: Stage | None = None,
+) -> NDArray[np.int64]:
+    """Train as :func:`train_heads` and return every head's labels of the `public` features: (parts, m), int64."""
+    task = _Task(features, labels, parts, classes, settings, generator, torch.device(device))
+    asked = [rows.to(device) for rows in torch.split(public, ROWS)]
+
+    def labels_of(group: Sequence[NDArray[np.int64]]) -> Tensor:
+        heads = task.train(group)
+        return torch.cat([heads.logits(rows).argmax(2).cpu() for rows in asked], dim=1)
+
+    found: list[Tensor] = []
+    for answers in _in_order(labels_of, task.groups, threads if task.device.type == "cpu" else 1):
+        found.append(answers)
+        if stage is not None:
+            stage.advance(len(answers))
+    result: NDArray[np.int64] = torch.cat(found).numpy()
+    return result
+
+
+class _Task:
+    def __init__(
+        self,
+        features: Tensor,
+        labels: Tensor,
+        parts: Sequence[NDArray[np.int64]],
+        classes: int,
+        settings: HeadSettings,
+        generator: torch.Generator,
+        device: torch.device,
+    ) -> None:
+        check_disjoint(parts, len(features))
+        self.features, self.labels, self.classes = features, labels, classes
+        self.settings, self.device = settings, device
+        self.start = _start(features.shape[1], settings.hidden, classes, generator)
+        self.longest = max(len(part) for part in parts)
+        size = settings.batch_size
+        # Batches depend on the longest part alone, so heads of every size take the same steps.
+        self.slices = [slice(first, min(first + size, self.longest)) for first in range(0, self.longest, size)]
+        count = len(self.slices)
+        self.order = [int(n) for _ in range(settings.epochs) for n in torch.randperm(count, generator=generator)]
+        together = max(1, (TOGETHER if device.type == "cpu" else TOGETHER_GPU) // self.longest)
+        self.groups = [parts[first : first + together] for first in range(0, len(parts), together)]
+
+    def train(self, group: Sequence[NDArray[np.int64]]) -> Heads:
+        rows = np.zeros((len(group), self.longest), dtype=np.int64)
+        there = torch.zeros(len(group), self.longest, device=self.device)
+        for number, part in enumerate(group):
+            rows[number, : len(part)] = part
+            there[number, : len(part)] = 1.0
+        chosen = torch.from_numpy(rows)
+        # Short parts are padded by another head's record, set to zero even where it is not finite.
+        own = self.features[chosen].to(self.device).masked_fill_(there[:, :, None] == 0, 0.0)
+        labels = self.labels[chosen].to(self.device)
+        return _train(own, labels, there, self.classes, self.start, self.settings, self.slices, self.order)
+
+
+def _in_order(
+    work: Callable[[Sequence[NDArray[np.int64]]], Result], groups: Sequence[Sequence[NDArray[np.int64]]], threads: int
+) -> Iterator[Result]:
+    """Yield ``work(group)`` for each of `groups`, in order, with `threads` groups in progress."""
+    if threads < 2 or len(groups) < 2:
+        with one_thread():
+            yield from map(work, groups)
+        return
+    # Products run outside Python's lock; each thread keeps to one core.
+    with one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        waiting: deque[Future[Result]] = deque()
+        for group in groups:
+            waiting.append(pool.submit(work, group))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+@torch.no_grad()
+def _train(
+    own: Tensor,
+    labels: Tensor,
+    there: Tensor,
+    classes: int,
+    start: tuple[Tensor, Tensor],
+    settings: HeadSettings,
+    slices: list[slice],
+    order: list[int],
+) -> Heads:
+    """Train heads on their own records `own` (k, n, d), by the span or directly (see the module)."""
+    count, records, width = own.shape
+    span = records < width
+    first, last = (weights.to(own) for weights in start)
+    if span:
+        # The 1 is the bias: one more feature, equal for all records.
+        inputs = torch.bmm(own, own.transpose(1, 2)).add_(1.0)
+        moved = torch.zeros(count, records, settings.hidden, device=own.device)
+    else:
+        inputs = torch.cat([own, torch.ones(count, records, 1, device=own.device)], 2)
+        moved = torch.zeros(count, width + 1, settings.hidden, device=own.device)
+    begun = own @ first
+    second, bias = last.expand(count, -1, -1).clone(), torch.zeros(count, 1, classes, device=own.device)
+    truth = torch.nn.functional.one_hot(labels, classes).to(own)
+    share = [there[:, s] / there[:, s].sum(1, keepdim=True).clamp_min(1.0) for s in slices]
+    batches = [
+        (inputs[:, s].contiguous(), begun[:, s].contiguous(), truth[:, s].contiguous(), w[:, :, None], s)
+        for s, w in zip(slices, share, strict=True)
+    ]
+    for step, number in enumerate(order):
+        rows, base, wanted, weight, where = batches[number]
+        rate = settings.lr * 0.5 * (1.0 + math.cos(math.pi * step / len(order)))
+        before = torch.baddbmm(base, rows, moved)
+        hidden = before.relu()
+        error = torch.baddbmm(bias, hidden, second).softmax(2).sub_(wanted).mul_(weight)
+        back = torch.bmm(error, second.transpose(1, 2)).mul_(before > 0)
+        if span:
+            moved[:, where].sub_(back, alpha=rate)
+        else:
+            moved.baddbmm_(rows.transpose(1, 2), back, alpha=-rate)
+        second.baddbmm_(hidden.transpose(1, 2), error, alpha=-rate)
+        bias.sub_(error.sum(1, keepdim=True), alpha=rate)
+    return Heads(first, own if span else None, moved, second, bias)

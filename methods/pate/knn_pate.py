@@ -1,0 +1,162 @@
+"""Private kNN: each query samples the private records, and its nearest neighbours in the sample vote.
+
+Zhu, Yu, Chandraker, Wang, "Private-kNN: Practical Differential Privacy for Computer Vision", CVPR 2020. Distances are
+between features of a frozen public backbone (the authors have HOG for MNIST), the student is a head on them, and there
+is no noisy screening. The authors' code accounts for Poisson samples but draws a fixed number with replacement; the
+ledger draws Poisson samples.
+
+Threat model: the attacker holds the student and the noisy labels, and may know all records but one. Private: images and
+labels. Public: the number of records, the backbone and its training data, unlabelled images. Released: the student's
+head, the choice of queries, and their noisy labels. Unit record, adjacency add-remove: a record in the sample of a
+query adds its vote and displaces at most one other, sqrt(2) of the counts in L2. Records in the public source have no
+guarantee.
+
+Claimed: Renyi DP of the sampled Gaussian mechanism, without votes. Proven: its privacy loss distribution.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.interface import (
+    Adjacency,
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    PrivateData,
+    PublicData,
+    PublicKind,
+    Released,
+    register_method,
+    setting,
+)
+from methods.pate.heads import HeadStudent
+from methods.shared.settings_checks import HeadSettings, at_least_one, positive
+from methods.shared.transfer import TransferConfig, paper_transfer, quick_transfer, tiny_transfer, with_digest, words_of
+
+if TYPE_CHECKING:
+    from bench.interface import Event, Ledger
+
+CODE = "jeremy43/Private_kNN @aefddd6, digit_pytorch, MNIST"
+QUERIES = 100  # in one call of the ledger, to bound the memory for distances
+
+
+@dataclass(frozen=True)
+class KNNPATEConfig(TransferConfig):
+    """Settings of private kNN on a frozen backbone."""
+
+    neighbours: int = setting(300, f"{CODE}: nb_teachers")
+    sampling_rate: float = setting(0.05, f"{CODE}: prob")
+    sigma: float = setting(25.0, f"{CODE}: gau_scale; calibrated to the budget")
+    queries: int = setting(1000, f"{CODE}: stdnt_share; at most all public images")
+    hidden: int = setting(256, "ours: the head of TrPATE's students")
+    epochs: int = setting(50, "ours: as trpate")
+    batch_size: int = setting(32, "ours: as trpate")
+    lr: float = setting(0.1, "ours: as trpate")
+
+    def __post_init__(self) -> None:
+        self.check()
+        at_least_one(self, "neighbours", "queries")
+        positive(self, "sigma")
+        if not 0 < self.sampling_rate <= 1:
+            raise BenchError(f"sampling_rate must lie in (0, 1], not {self.sampling_rate}.")
+        self.heads()
+
+    def heads(self) -> HeadSettings:
+        """Return how the student's head is trained."""
+        return HeadSettings(self.hidden, self.epochs, self.batch_size, self.lr)
+
+
+@register_method("knn-pate")
+class KNNPATE(HeadStudent):
+    """Label public images by the noisy plurality of their neighbours, and train a head on the answers."""
+
+    Config = KNNPATEConfig
+    adjacency = Adjacency.ADD_REMOVE
+    citation = "Zhu et al. 2020"
+    public_data = "knowledge of a public source, and unlabelled images of the target's distribution"
+    public_data_kinds = (PublicKind.TRANSFERRED, PublicKind.UNLABELLED)
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        # Half the records that a class has in a sample, at most the paper's number.
+        near = min(300, max(1, int(facts.private_records * 0.05 / facts.classes / 2)))
+        return {
+            "paper": paper_transfer(facts),
+            "quick": {**quick_transfer(facts), "neighbours": near},
+            "tiny": {**tiny_transfer(facts), "neighbours": near, "hidden": 16, "epochs": 2},
+        }
+
+    @classmethod
+    def calibrate(cls, config: KNNPATEConfig, budget: Budget, facts: Facts) -> KNNPATEConfig:
+        """Return `config` with the least noise at which its queries cost at most `budget`."""
+        from bench.interface import smallest_noise
+
+        if facts.public_records == 0:
+            raise BenchError(
+                f"{cls.name} labels unlabelled public images, and the split of {facts.dataset} has none. Choose a data "
+                "set with public images."
+            )
+        named = dataclasses.replace(with_digest(config, facts), queries=min(config.queries, facts.public_records))
+
+        def events(sigma: float) -> Sequence[Event]:
+            return cls.charges(dataclasses.replace(named, sigma=sigma), facts)
+
+        found: KNNPATEConfig = dataclasses.replace(named, sigma=smallest_noise(events, budget, claimed="rdp"))
+        return found
+
+    @classmethod
+    def claimed(cls, config: KNNPATEConfig, facts: Facts, delta: float) -> Claim:
+        """Return the Renyi figure of the sampled mechanism."""
+        from bench.interface import claim_by
+
+        source = "Zhu et al., CVPR 2020: Renyi DP of the sampled Gaussian mechanism"
+        return claim_by("rdp", cls.charges(config, facts), delta, source)
+
+    @classmethod
+    def charges(cls, config: KNNPATEConfig, facts: Facts) -> Sequence[Event]:
+        """Return the answers to all queries."""
+        from bench.interface import SampledGNMax
+
+        return [SampledGNMax(config.sampling_rate, config.sigma, config.queries, adjacency=cls.adjacency)]
+
+    @classmethod
+    def public_words(cls, config: KNNPATEConfig, facts: Facts) -> str:
+        """See :meth:`bench.interface.Method.public_words`."""
+        return f"{words_of(config, facts)}; unlabelled images of the target's distribution"
+
+    def train_student(
+        self, config: KNNPATEConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        """Label random public images by their neighbours, and train the head on the labels."""
+        import numpy as np
+        import torch
+
+        from bench.training.features import features_of
+
+        facts = private.facts
+        backbone = self.backbone(config, public, facts, context)
+        records = features_of(private.images, backbone, context, "private").double()
+        asked = torch.from_numpy(context.streams.numpy("queries").permutation(len(public))[: config.queries])
+        queries = features_of(public.images, backbone, context, "public")[asked].double()
+        answers = []
+        with context.progress.stage("answers", len(asked)) as stage:
+            for some in torch.split(queries, QUERIES):
+                # By differences: a product of matrices may round a record's distance by the others.
+                distances = torch.cdist(some, records, compute_mode="donot_use_mm_for_euclid_dist")
+                answers.append(
+                    ledger.sampled_noisy_max(
+                        distances.numpy(), private.labels.numpy(), classes=facts.classes, neighbours=config.neighbours,
+                        sampling_rate=config.sampling_rate, sigma=config.sigma,
+                    )
+                )  # fmt: skip
+                stage.advance(len(some))
+        labels = torch.from_numpy(np.concatenate(answers))
+        student, name, options = self.student(config, public, asked, labels, facts, context)
+        return Released(student, name, options, extras={"query_indices": asked, "query_labels": labels})

@@ -1,0 +1,113 @@
+"""PATE with the Confident-GNMax aggregator: answers only where enough teachers agree.
+
+Papernot, Song, Mironov, Raghunathan, Talwar, Erlingsson, "Scalable Private Learning with PATE", ICLR 2018
+(arXiv:1802.08908), section 4.2.
+
+Threat model, private and public data, released parts and unit are those of :mod:`methods.pate.pate`; the choice of
+answered queries is released too. A query passes if its largest count, with N(0, sigma1^2) noise (sensitivity 1),
+reaches the threshold; GNMax with sigma2 (L2 sensitivity sqrt(2)) then answers it. Every query is charged for the
+threshold. How many pass is private, so the run stops at ``max_answers`` answers and is charged for all of them,
+whatever the votes.
+
+Claimed: with ``claim=data-dependent`` the paper's Renyi accountant on the votes of the run, itself private.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from bench.interface import Basis, Budget, Claim, Facts, register_method, setting
+from methods.pate.family import PATEFamilyConfig
+from methods.pate.pate_gnmax import PATEGNMax
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from bench.interface import ConfidentGNMax, Ledger
+    from bench.privacy.mechanisms.ledger import VoteRelease
+
+Printed = Mapping[str, tuple[float, int, float]]
+PRINTED: Printed = {"mnist": (1e-5, 286, 1.97)}  # table 1's delta, answers and epsilon for the default settings
+
+
+class ConfidentEvents:
+    """The event of a config with the settings of Confident-GNMax."""
+
+    queries: int
+    max_answers: int
+    threshold: float
+    sigma1: float
+    sigma2: float
+
+    def at(self, queries: int) -> Self:
+        """Return the same with `queries` queries and the same largest share of answers."""
+        answers = max(1, math.floor(queries * self.max_answers / self.queries))
+        config: Any = self
+        changed: Self = dataclasses.replace(config, queries=queries, max_answers=answers)
+        return changed
+
+    def event(self) -> ConfidentGNMax:
+        """Return the event that the ledger will record."""
+        from bench.interface import ConfidentGNMax
+
+        return ConfidentGNMax(self.threshold, self.sigma1, self.sigma2, self.queries, self.max_answers)
+
+
+@dataclass(frozen=True)
+class PATEConfidentConfig(ConfidentEvents, PATEFamilyConfig):
+    """Settings of PATE with Confident-GNMax; those of MNIST in table 1 of the paper."""
+
+    queries: int = setting(640, "PATE 2018, section 5 and appendix: MNIST; calibrated to the budget")
+    max_answers: int = setting(286, "PATE 2018, table 1: MNIST; calibrated to the budget")
+    threshold: float = setting(200.0, "PATE 2018, table 1: MNIST")
+    sigma1: float = setting(150.0, "PATE 2018, table 1: MNIST")
+    sigma2: float = setting(40.0, "PATE 2018, table 1: MNIST")
+    claim: Literal["data-dependent", "data-independent", "sanitised"] = setting(
+        "data-dependent", "PATE 2018, section 5; sanitised: section 4 and appendix B"
+    )
+
+
+@register_method("pate-confident")
+class PATEConfident(PATEGNMax):
+    """Label those public images on which the teachers clearly agree, then train the student on them."""
+
+    Config: ClassVar[type] = PATEConfidentConfig
+    printed: ClassVar[Printed] = PRINTED
+    source: ClassVar[str] = "Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.2"
+    noises: ClassVar[Mapping[str, float]] = {"threshold": 0.8, "sigma1": 0.6, "sigma2": 0.16}
+
+    @classmethod
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+        """Return `config` with the most queries that `budget` pays for without votes.
+
+        On the claimed basis with the data-dependent claim, a budget of the printed epsilon gets the paper's setting.
+        """
+        cls.check_facts(config, facts)
+        paper = cls.Config()
+        noises = ("teachers", "threshold", "sigma1", "sigma2", "queries", "max_answers")
+        as_printed = all(getattr(config, name) == getattr(paper, name) for name in noises)
+        delta, answers, epsilon = cls.printed.get(facts.dataset, (1.0, 0, math.inf))
+        covered = as_printed and epsilon <= budget.epsilon + 1e-9 and delta <= budget.delta * (1 + 1e-9)
+        if budget.basis is Basis.CLAIMED and config.claim == "data-dependent" and covered:
+            queries = min(config.queries, facts.public_records)
+            return dataclasses.replace(config, queries=queries, max_answers=min(config.max_answers, answers))
+        return super().calibrate(config, budget, facts)
+
+    @classmethod
+    def claim_of(cls, release: VoteRelease, config: Any, delta: float) -> Claim:
+        """See :meth:`methods.pate.pate_gnmax.PATEGNMax.claim_of`."""
+        from bench.privacy.accounting.claims import pate_2018
+
+        return pate_2018(release.votes, config.sigma2, delta, config.threshold, config.sigma1, release.answered)
+
+    def noisy_answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+        """See :meth:`methods.pate.pate_gnmax.PATEGNMax.noisy_answer`."""
+        return ledger.confident_noisy_max(
+            votes, teachers=config.teachers, threshold=config.threshold, sigma1=config.sigma1, sigma2=config.sigma2,
+            max_answers=config.max_answers,
+        )  # fmt: skip

@@ -1,0 +1,133 @@
+"""PATE with the GNMax aggregator: Gaussian noise on the counts in place of Laplace noise.
+
+Papernot, Song, Mironov, Raghunathan, Talwar, Erlingsson, "Scalable Private Learning with PATE", ICLR 2018
+(arXiv:1802.08908), section 4.1.
+
+Threat model, private and public data, released parts and unit are those of :mod:`methods.pate.pate`. One record changes
+one teacher's vote, which moves the counts of a query by sqrt(2) in L2; N(0, sigma^2) noise is added to every count.
+
+Claimed: with ``claim=data-dependent`` the paper's Renyi accountant on the votes, itself private; with
+``claim=sanitised`` one noisy, publishable draw of it by smooth sensitivity; with ``claim=data-independent`` order /
+sigma^2 a query, without votes. Proven: the exact figure of Gaussian noise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from bench.interface import BenchError, Budget, Claim, Facts, register_method, setting
+from methods.pate.family import PATEFamily, PATEFamilyConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from bench.interface import ConfidentGNMax, GNMax, Ledger
+    from bench.privacy.mechanisms.ledger import VoteRelease
+
+
+class GNMaxEvents:
+    """The event of a config with the settings of GNMax."""
+
+    queries: int
+    sigma: float
+
+    def at(self, queries: int) -> Self:
+        """Return the same with `queries` queries."""
+        config: Any = self
+        changed: Self = dataclasses.replace(config, queries=queries)
+        return changed
+
+    def event(self) -> GNMax:
+        """Return the event that the ledger will record."""
+        from bench.interface import GNMax
+
+        return GNMax(self.sigma, self.queries)
+
+
+@dataclass(frozen=True)
+class PATEGNMaxConfig(GNMaxEvents, PATEFamilyConfig):
+    """Settings of PATE with GNMax."""
+
+    sigma: float = setting(40.0, "PATE 2018, section 5: sigma_2 of MNIST and SVHN")
+    claim: Literal["data-dependent", "data-independent", "sanitised"] = setting(
+        "data-dependent", "PATE 2018, section 5; sanitised: section 4 and appendix B"
+    )
+
+
+@register_method("pate-gnmax")
+class PATEGNMax(PATEFamily):
+    """Label public images by the noisy plurality of teachers, Gaussian noise, then train the student on them."""
+
+    Config: ClassVar[type] = PATEGNMaxConfig
+    citation = "Papernot et al. 2018"
+
+    source: ClassVar[str] = "Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.1"
+    noises: ClassVar[Mapping[str, float]] = {"sigma": 0.16}  # the paper's noise as a share of its 250 teachers
+
+    @classmethod
+    def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
+        """See :meth:`methods.pate.family.PATEFamily.scaled`."""
+        noises = {name: share * settings["teachers"] for name, share in cls.noises.items()}
+        return {**settings, **noises, "claim": "data-independent"}
+
+    @classmethod
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+        """Return `config` with the most queries that `budget` pays for without votes."""
+        from bench.interface import largest_count
+
+        cls.check_facts(config, facts)
+        queries = largest_count(lambda queries: [config.at(queries).event()], budget, claimed="rdp-classic")
+        found = config.at(min(queries, facts.public_records))
+        if config.claim == "sanitised":
+            from bench.privacy.accounting.smooth_sensitivity import check_release
+
+            if not facts.public_benchmark:
+                raise BenchError(
+                    f"claim=sanitised is for public benchmarks: of {facts.dataset} no figure that depends on votes is "
+                    "recorded. Use claim=data-independent."
+                )
+            check_release(found.event(), budget.delta, facts.classes)
+        return found
+
+    @classmethod
+    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+        """Return the paper's Renyi figure without votes, for all answers that a cap allows."""
+        from bench.interface import claim_by
+
+        return claim_by("rdp-classic", [config.event()], delta, cls.source, "data-independent")
+
+    @classmethod
+    def claimed_after(cls, config: Any, facts: Facts, delta: float, ledger: Ledger) -> Claim:
+        """Return the paper's Renyi figure for the votes, where that is the claim."""
+        if config.claim == "data-independent":
+            return cls.claimed(config, facts, delta)
+        if config.claim == "sanitised":
+            return ledger.sanitised(delta)
+        (release,) = ledger.private_votes()
+        return cls.claim_of(release, config, delta)
+
+    @classmethod
+    def claim_of(cls, release: VoteRelease, config: Any, delta: float) -> Claim:
+        """Return the paper's Renyi figure for the votes of a run. Private."""
+        from bench.privacy.accounting.claims import pate_2018
+
+        return pate_2018(release.votes, config.sigma, delta)
+
+    @classmethod
+    def charges(cls, config: Any, facts: Facts) -> Sequence[GNMax | ConfidentGNMax]:
+        """Return the one event of all queries."""
+        return [config.event()]
+
+    def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+        """See :meth:`methods.pate.family.PATEFamily.answer`."""
+        if config.claim == "sanitised":
+            ledger.check_sanitised()
+        return self.noisy_answer(config, votes, ledger)
+
+    def noisy_answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+        """Return the aggregator's answer to each query."""
+        return ledger.noisy_max_gaussian(votes, teachers=config.teachers, sigma=config.sigma)

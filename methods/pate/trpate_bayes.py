@@ -1,0 +1,320 @@
+"""TrPATE with Bayesian models: naive Bayes teachers that share a prior made of a public labelled source.
+
+Wang, Zheng, Cao, Wang, "Enhance PATE on Complex Tasks With Knowledge Transferred From Non-Private Data", IEEE Access 7,
+2019: sections IV.B and V.B.2, table 5. ``pate-bayes`` is the paper's comparison, with a flat prior.
+
+Threat model: the attacker holds the released student, the source and all records but one. Private: sentences (or
+images) and labels; each record enters the sums of one teacher, chosen by a hash of its index. Public: unlabelled
+records of the same distribution, and the labelled source. Released: the student, the choice of queries, and their noisy
+labels. One record changes one vote per query; Lap(1/gamma) noise on every count makes a query 2*gamma-DP.
+
+Words: the source's posterior Dirichlet of each class is the prior of teachers and student; their own sentences add
+counts of the same weight, as in the paper, so a source much larger than a teacher's part decides nearly every vote.
+
+Images, our extension: a Gaussian per class and feature, over pixels or a frozen ``backbone``'s features. The prior
+comes from the labelled source if there is one, else from the unlabelled public pool, equal for all classes.
+
+Claimed: theorem 1, PATE's closed form. Proven: the composition of the noisy histograms. Neither covers records that are
+in the source too, see :mod:`bench.data.text` for the paper's own SST.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from bench.data.text import is_text
+from bench.interface import (
+    BenchError,
+    Budget,
+    Context,
+    Facts,
+    PrivateData,
+    PublicData,
+    PublicKind,
+    make_student,
+    register_method,
+    setting,
+)
+from methods.pate.pate import PATE
+from methods.shared.settings_checks import at_least_one, positive
+from methods.shared.teachers import quick_teachers, tiny_teachers
+from methods.shared.transfer import OnBackbone, TransferConfig, transfer_options, with_digest, words_of
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.training.features import Part
+    from methods.pate.naive_bayes import GaussianPrior
+
+TABLE = "TrPATE, table 5"
+
+
+@dataclass(frozen=True)
+class PATEBayesConfig:
+    """Settings of naive Bayes teachers with a flat prior."""
+
+    teachers: int = setting(80, "TrPATE, section V.B.1: 80 teachers")
+    queries: int = setting(1000, f"{TABLE}: 100 to 1000; calibrated to the budget")
+    gamma: float = setting(0.05, f"{TABLE}: 0.05 and 0.1")
+    least_queries: int = setting(1, "TrPATE keeps gamma; a larger number lowers gamma until so many are payable")
+    claim: Literal["data-dependent", "closed-form"] = setting("closed-form", "TrPATE, theorem 1")
+    alpha: float = setting(1.0, "TrPATE, section V.B.2: the flat Dirichlet prior")
+    variance_floor: float = setting(0.01, "ours: features only; (a tenth of the pixels' range) squared")
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "teachers", "queries", "least_queries")
+        positive(self, "gamma", "alpha", "variance_floor")
+
+
+@dataclass(frozen=True)
+class TrPATEBayesConfig(PATEBayesConfig, TransferConfig):
+    """Settings of naive Bayes teachers with a prior from public data, and with public features where one is named."""
+
+    fraction_of_prior: ClassVar[bool] = True
+    backbone: str = setting("", "ours: none, so Gaussians see pixels; with a timm model they see its features")
+    image_size: int = setting(0, "ours: the size of the backbone's own training")
+    source_fraction: float = setting(1.0, f"{TABLE}: all of the source; section V.A.2 tries 0.5 and 0.1 on images")
+    source_weight: float = setting(1.0, "TrPATE, section IV.B.1: the source's posterior as it is; less is ours")
+    kappa: float = setting(1.0, "ours: features only; records that the prior is worth for a mean")
+    nu: float = setting(10.0, "ours: features only; records that the prior is worth for a variance")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check()
+        for name in ("source_weight", "kappa", "nu"):
+            if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):
+                raise BenchError(f"{name} must be 0 or more and finite, not {getattr(self, name)}.")
+
+
+@register_method("pate-bayes")
+class PATEBayes(PATE):
+    """Query naive Bayes teachers with a flat prior; the student is naive Bayes on the answers, with the same prior."""
+
+    Config: ClassVar[type] = PATEBayesConfig
+    citation = "Wang et al. 2019"
+    public_data: ClassVar[str] = "unlabelled records of the target's distribution"
+    votes_for_unseen: ClassVar[bool] = True
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`. Closed forms are quick: only small sets need fewer teachers."""
+        quick, tiny = min(cls.Config().teachers, quick_teachers(facts)), tiny_teachers(facts)
+        fewest = {"least_queries": 4 * facts.classes}
+        return {
+            "quick": {"teachers": quick, "gamma": 5 / quick, **fewest},
+            "tiny": {"teachers": tiny, "gamma": 5 / tiny, **fewest},
+        }
+
+    def check_models(self, config: Any, facts: Facts, context: Context) -> None:
+        """See :meth:`methods.pate.family.PATEFamily.check_models`."""
+        make_student(student_name(facts), facts, context.streams.torch("unused"))
+
+    def word_prior(self, config: Any, public: PublicData, facts: Facts, context: Context) -> NDArray[np.float64]:
+        """Return the parameters of the Dirichlet priors, (classes, words)."""
+        from bench.data.text import VOCABULARY
+
+        return np.full((facts.classes, VOCABULARY), config.alpha)
+
+    def seen(
+        self, images: torch.Tensor, part: Part, config: Any, public: PublicData, facts: Facts, context: Context
+    ) -> NDArray[np.float32]:
+        """Return the Gaussians' input for `images`, uint8 (n, channels, height, width): pixels in [0, 1], (n, d)."""
+        pixels: NDArray[np.float32] = images.flatten(1).numpy().astype(np.float32) / np.float32(255)
+        return pixels
+
+    def gaussian_student(
+        self, config: Any, public: PublicData, facts: Facts, context: Context
+    ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
+        """Return a student whose classifier is a ``GaussianHead``, its name and options."""
+        name = student_name(facts)
+        net, options = make_student(name, facts, context.streams.torch("student/start"))
+        return net, name, options
+
+    def feature_prior(
+        self, config: Any, public: PublicData, width: int, facts: Facts, context: Context
+    ) -> GaussianPrior:
+        """Return the prior of the Gaussians over `width` features."""
+        from methods.pate.naive_bayes import flat_prior
+
+        return flat_prior(facts.classes, width)
+
+    shardable = False  # words are counted in seconds
+
+    @classmethod
+    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+        """Return nothing: counting words takes seconds."""
+        return ()
+
+    def votes(
+        self, config: Any, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
+    ) -> NDArray[np.int64]:
+        """See :meth:`methods.pate.family.PATEFamily.votes`."""
+        from bench.interface import partition
+        from methods.pate import naive_bayes as naive_bayes
+
+        facts, labels, queries = private.facts, private.labels.numpy(), order[: config.queries]
+        # Parts are those of other PATEs with this seed and number of teachers.
+        parts = partition(len(private), config.teachers, f"{facts.dataset}/teachers/{context.streams.seed}")
+        groups = naive_bayes.record_groups(labels, facts.classes, parts)
+        if is_text(facts.shape):
+            prior = self.word_prior(config, public, facts, context)
+            count, words = config.teachers * facts.classes, prior.shape[1]
+            counts = naive_bayes.group_counts(private.images.numpy(), groups, count, words)
+            tables = naive_bayes.log_means(prior + counts.reshape(config.teachers, facts.classes, words))
+            return naive_bayes.word_votes(public.images[queries].numpy(), tables)
+        features = self.seen(private.images, "private", config, public, facts, context)
+        asked = self.seen(public.images, "public", config, public, facts, context)[queries]
+        fitted = naive_bayes.gaussian_posterior(
+            features,
+            groups,
+            config.teachers,
+            self.feature_prior(config, public, features.shape[1], facts, context),
+            config.variance_floor,
+        )
+        return naive_bayes.gaussian_votes(asked, fitted)
+
+    def student(
+        self, config: Any, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, facts: Facts, context: Context
+    ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
+        """See `PATEFamily.student`: one more teacher, whose records are the answered queries."""
+        import torch
+
+        from bench.models.gaussian_nb import GaussianHead, set_gaussians
+        from bench.models.text_nets import set_words
+        from methods.pate import naive_bayes as naive_bayes
+
+        images, given = public.images[asked], labels.numpy()
+        if is_text(facts.shape):
+            name = student_name(facts)
+            net, options = make_student(name, facts, context.streams.torch("student/start"))
+            prior = self.word_prior(config, public, facts, context)
+            counts = naive_bayes.group_counts(images.numpy(), given, facts.classes, prior.shape[1])
+            set_words(net, torch.from_numpy(naive_bayes.log_means(prior + counts)))
+            return net.eval(), name, options
+        features = self.seen(public.images, "public", config, public, facts, context)[asked.numpy()]
+        wide = self.feature_prior(config, public, features.shape[1], facts, context)
+        fitted = naive_bayes.gaussian_posterior(features, given, 1, wide, config.variance_floor)
+        net, name, options = self.gaussian_student(config, public, facts, context)
+        head = net.get_classifier()  # type: ignore[operator]
+        assert isinstance(head, GaussianHead)
+        mean, variance, known = (torch.from_numpy(part[0]) for part in (fitted.mean, fitted.variance, fitted.known))
+        set_gaussians(head, mean, variance, known)
+        return net.eval(), name, options
+
+
+@register_method("trpate-bayes")
+class TrPATEBayes(PATEBayes, OnBackbone):
+    """Query naive Bayes teachers whose prior is a public source's posterior; the student has the same prior."""
+
+    Config: ClassVar[type] = TrPATEBayesConfig
+    public_data: ClassVar[str] = "unlabelled records of the target's distribution, and a labelled source where one is"
+    public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.LABELLED, PublicKind.UNLABELLED)
+
+    @classmethod
+    def public_words(cls, config: Any, facts: Facts) -> str:
+        """See :meth:`bench.interface.Method.public_words`: states what the source shares with the records."""
+        from bench.interface import DATASETS
+
+        spec = DATASETS.get(facts.dataset)
+        words = [words_of(config, facts)] if config.backbone else []
+        if spec is not None and spec.labelled is not None:
+            share = "" if config.source_fraction == 1 else f"{config.source_fraction:g} of "
+            words.append(f"a prior from {share}{spec.labelled.name} (overlap: {spec.labelled.overlap})")
+        return "; ".join([*words, PATEBayes.public_data])
+
+    @classmethod
+    def public_kinds(cls, config: Any, facts: Facts) -> tuple[PublicKind, ...]:
+        """See :meth:`bench.interface.Method.public_kinds`: a backbone and a source, where used."""
+        from bench.interface import DATASETS
+
+        spec = DATASETS.get(facts.dataset)
+        backbone = (PublicKind.TRANSFERRED,) if config.backbone else ()
+        source = (PublicKind.LABELLED,) if spec is not None and spec.labelled is not None else ()
+        return (*backbone, *source, PublicKind.UNLABELLED)
+
+    @classmethod
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+        """Return `config` with the queries that `budget` pays for, and with its weights' digest."""
+        if config.backbone and is_text(facts.shape):
+            raise BenchError(f"{facts.dataset} holds sentences, of which words are counted: leave the backbone out.")
+        calibrated = super().calibrate(config, budget, facts)
+        return with_digest(calibrated, facts) if config.backbone else calibrated
+
+    def seen(
+        self, images: torch.Tensor, part: Part, config: Any, public: PublicData, facts: Facts, context: Context
+    ) -> NDArray[np.float32]:
+        """Return the backbone's features of `images`, or their pixels without a backbone: (n, d)."""
+        if not config.backbone:
+            return super().seen(images, part, config, public, facts, context)
+        from bench.training.features import features_of
+
+        found: NDArray[np.float32] = features_of(
+            images, self.backbone(config, public, facts, context), context, part
+        ).numpy()
+        return found
+
+    def gaussian_student(
+        self, config: Any, public: PublicData, facts: Facts, context: Context
+    ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
+        """See :meth:`PATEBayes.gaussian_student`: Gaussians on the backbone's features where there is one."""
+        if not config.backbone:
+            return super().gaussian_student(config, public, facts, context)
+        from bench.models.frozen_backbone import FrozenTransfer, make_head
+
+        backbone = self.backbone(config, public, facts, context)
+        head = make_head("gaussian", backbone.num_features, 0, facts.classes)
+        options = transfer_options(backbone, facts, "gaussian", 0)
+        return FrozenTransfer(backbone, head, facts.classes), "frozen_transfer", options
+
+    def word_prior(self, config: Any, public: PublicData, facts: Facts, context: Context) -> NDArray[np.float64]:
+        """Return the posterior given the source, a flat prior plus the source's counts, cached for all cells."""
+        from methods.pate.naive_bayes import group_counts, source_part
+
+        flat, source = super().word_prior(config, public, facts, context), public.labelled
+        if source is None:
+            raise BenchError(
+                f"trpate-bayes takes its prior from a labelled public source, and {facts.dataset} has none. Use "
+                "pate-bayes, or a data set with a source such as movie-review."
+            )
+        words = flat.shape[1]
+
+        def make() -> dict[str, NDArray[np.generic]]:
+            labels = source.labels.numpy()
+            kept = source_part(labels, config.source_fraction, source.name)
+            return {"counts": group_counts(source.images.numpy()[kept], labels[kept], facts.classes, words)}
+
+        depends = {"source": source.name, "fraction": config.source_fraction, "words": words}
+        counts = context.cache.get("source-counts", depends, make)["counts"]
+        prior: NDArray[np.float64] = flat + config.source_weight * counts
+        return prior
+
+    def feature_prior(
+        self, config: Any, public: PublicData, width: int, facts: Facts, context: Context
+    ) -> GaussianPrior:
+        """Return the source's Gaussians, or without a source those of the unlabelled pool, equal for all classes."""
+        from methods.pate.naive_bayes import pool_prior, source_part, source_prior
+
+        source = public.labelled
+        if source is None:
+            features = self.seen(public.images, "public", config, public, facts, context)
+            return pool_prior(features, facts.classes, config.kappa, config.nu)
+        if tuple(source.images.shape[1:]) != facts.shape:
+            raise BenchError(
+                f"the source {source.name!r} has images of shape {tuple(source.images.shape[1:])}, the data set "
+                f"{facts.dataset} of {facts.shape}: a shared prior needs the same features. Use pate-bayes."
+            )
+        labels = source.labels.numpy()
+        kept = source_part(labels, config.source_fraction, source.name)
+        features = self.seen(source.images, "source", config, public, facts, context)[kept]
+        return source_prior(features, labels[kept], facts.classes, config.kappa, config.nu)
+
+
+def student_name(facts: Facts) -> str:
+    """Return the timm name of the student for data of `facts`."""
+    return "naive_bayes_words" if is_text(facts.shape) else "naive_bayes_pixels"

@@ -1,0 +1,1 @@
+"""Parts that several families of methods share."""

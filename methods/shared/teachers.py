@@ -1,0 +1,222 @@
+"""Teachers on disjoint parts of the private records: training, cache, shards. One record changes one teacher."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bench.core.config import as_dict
+from bench.interface import BenchError, Context, Facts, Method, PrivateData, PublicData
+from bench.storage.cache import digest_of
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
+
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.interface import FitSettings
+    from bench.storage.checkpoint import Checkpoint
+    from bench.training.ensemble import Ensemble
+
+    Arrays = dict[str, NDArray[Any]]
+
+CHUNK = 10  # teachers per artefact; a killed run loses the training of at most these
+LARGE = 10_000_000  # parameters from which a net is an artefact by itself, so that a shard can be one teacher
+WATCHED = 1000  # public images whose labels show when a teacher has settled
+
+
+class TeacherConfig(Protocol):
+    @property
+    def teachers(self) -> int: ...
+    @property
+    def teacher(self) -> str: ...
+    def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
+        """Return how a teacher of `part` records is trained."""
+
+
+class EnsembleMethod(Method):
+    """A method with an ensemble, which cells of other epsilons, aggregators and methods share."""
+
+    shardable = True
+
+    @classmethod
+    def check_facts(cls, config: Any, facts: Facts) -> None:
+        if config.teachers > facts.private_records:
+            raise BenchError(
+                f"more teachers than records: {config.teachers} teachers, {facts.private_records} private records of "
+                f"{facts.dataset}. Use --set {cls.name}.teachers=N with N at most {facts.private_records}."
+            )
+
+    @classmethod
+    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+        meant = {name: value for name, value in as_dict(config).items() if name.startswith("teacher")}
+        if meant.get("teacher_recipe") != "augmented":  # then each method has a recipe of its own
+            meant["recipe"] = type(config).teacher_settings.__qualname__
+        return (f"teachers of {facts.dataset}, seed {seed}, {digest_of(meant)}",)
+
+    def make_shard(
+        self, config: Any, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int
+    ) -> None:
+        from bench.training.ensemble import shard_range
+
+        if self.given_teacher(config) is not None:
+            return
+        chunk = teachers_per_artefact(config, private.facts, context.device)
+        numbers = shard_range(config.teachers, shard, shards, chunk)
+        if numbers:
+            with teacher_pool(config, context) as pool:
+                teachers = train_ensemble(config, private, context, pool, numbers, watched_images(config, public))
+                self.label_in_shard(config, teachers, numbers, private, public, context, pool)
+
+    def label_in_shard(
+        self, config: Any, teachers: Ensemble, numbers: range, private: PrivateData, public: PublicData,
+        context: Context, pool: ProcessPoolExecutor | None,
+    ) -> None:  # fmt: skip
+        """Keep what a shard's `teachers` say of public images, where a method needs only that. For the ledger only."""
+
+
+def quick_teachers(facts: Facts) -> int:
+    return min(250, max(2, facts.private_records // 25))
+
+
+def tiny_teachers(facts: Facts) -> int:
+    return min(10, max(2, facts.private_records // 4))
+
+
+def augmented_settings(steps: int, batch_size: int, lr: float, facts: Facts) -> FitSettings:
+    """Return our few-step training of a teacher: momentum, a cosine to zero, random shifts, smoothed labels."""
+    from bench.interface import FitSettings
+
+    return FitSettings(
+        steps=steps, batch_size=batch_size, lr=lr, momentum=0.9, schedule="cosine", shift=largest_shift(facts),
+        label_smoothing=0.1,
+    )  # fmt: skip
+
+
+def largest_shift(facts: Facts) -> int:
+    """Return the largest shift of training images in pixels: one where two would cut a small image."""
+    return 2 if min(facts.shape[1:]) >= 16 else 1
+
+
+def say_missing_classes(config: Any, facts: Facts, context: Context) -> None:
+    """Note how many teachers are expected to lack a class, by public numbers alone, not by labels."""
+    part = facts.private_records // config.teachers
+    lacking = config.teachers * (1 - (1 - (1 - 1 / facts.classes) ** part) ** facts.classes)
+    if lacking >= 0.5:
+        context.note(
+            f"with {part} records each, about {lacking:.0f} of {config.teachers} teachers lack a class, were all "
+            "classes equally common; such a teacher does not vote for it"
+        )
+
+
+def watched_images(config: Any, public: PublicData) -> torch.Tensor | None:
+    """Return the public images (at most 1,000) whose labels show when a teacher has settled; None without that rule."""
+    return None if getattr(config, "teacher_settle", None) is None else public.images[:WATCHED].clone()
+
+
+def train_ensemble(
+    config: TeacherConfig,
+    private: PrivateData,
+    context: Context,
+    pool: ProcessPoolExecutor | None = None,
+    only: range | None = None,
+    watched: torch.Tensor | None = None,
+) -> Ensemble:
+    """Return the teachers, each trained on its own part, cached by chunk; `only`: some of them. For the ledger only."""
+    from bench.interface import partition
+    from bench.training.ensemble import train_teachers
+    from bench.training.teacher import TeacherTask
+
+    depends = ensemble_depends(config, private, context)
+    chunk = teachers_per_artefact(config, private.facts, context.device)
+    parts = partition(len(private), config.teachers, depends["partition"])
+    settings = config.teacher_settings(len(private) // config.teachers, private.facts)
+    task = TeacherTask(
+        config.teacher, private.facts.classes, settings, device=str(context.device), precision=context.precision,
+        devices=context.devices, batch_statistics=getattr(config, "batch_statistics", False),
+    )  # fmt: skip
+
+    def keep(first: int, last: int, make: Callable[[], Arrays]) -> Arrays:
+        return context.cache.get("teachers", {**depends, "first": first, "last": last}, make)
+
+    def find(first: int, last: int) -> Arrays | None:
+        return context.cache.find("teachers", {**depends, "first": first, "last": last})
+
+    def checkpoint(kind: str, number: int) -> Checkpoint:
+        return context.checkpoint(kind, {**depends, "chunk": chunk, "number": number})
+
+    wanted = range(config.teachers) if only is None else only
+    with contextlib.ExitStack() as open_until_done:
+        if task.together:  # many chunks are made at once, before any is kept: another process must not do the same
+            open_until_done.enter_context(
+                context.cache.making("ensemble", {**depends, "of": [wanted.start, wanted.stop]})
+            )
+        stage = open_until_done.enter_context(context.progress.stage("teachers", len(wanted)))
+        return train_teachers(
+            task, private.images, private.labels, parts, context.streams.child("teachers"), chunk=chunk, keep=keep,
+            find=find, pool=pool, stage=stage, say=context.progress.say, only=wanted, watched=watched,
+            checkpoint=checkpoint,
+        )  # fmt: skip
+
+
+def ensemble_labels(
+    config: TeacherConfig,
+    private: PrivateData,
+    images: torch.Tensor,
+    context: Context,
+    watched: torch.Tensor | None = None,
+) -> NDArray[np.int64]:
+    """Return the ensemble's labels (teachers, n) for `images`. Private: for the ledger only."""
+    with teacher_pool(config, context) as pool:
+        teachers = train_ensemble(config, private, context, pool, watched=watched)
+        with context.progress.stage("votes", config.teachers) as stage:
+            return teachers.labels(images, pool, stage)
+
+
+def teachers_per_artefact(config: TeacherConfig, facts: Facts, device: torch.device) -> int:
+    """Return how many teachers share an artefact, by the size of the net, which is public."""
+    import torch
+
+    from bench.models.build import build
+
+    if device.type == "cpu":  # where a chunk is what several processes train side by side
+        return CHUNK
+    with torch.device("meta"):
+        net = build(config.teacher, facts.classes, facts.shape[0], facts.shape[1:])
+    return 1 if sum(parameter.numel() for parameter in net.parameters()) >= LARGE else CHUNK
+
+
+def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Context) -> dict[str, Any]:
+    """Return what an ensemble depends on, for cache keys; other arithmetic adds keys: older artefacts stay valid."""
+    arithmetic: dict[str, Any] = {}
+    if context.precision != "float32":
+        arithmetic["precision"] = context.precision
+    if len(context.devices) > 1:
+        arithmetic["devices"] = len(context.devices)
+    elif context.device.type == "cuda":
+        from bench.training.vectorised import VERSION
+
+        arithmetic["batched"] = VERSION
+    return {
+        "partition": f"{private.facts.dataset}/teachers/{context.streams.seed}",
+        "teachers": config.teachers,
+        "net": config.teacher,
+        "settings": repr(config.teacher_settings(len(private) // config.teachers, private.facts)),
+        "seed": context.streams.seed,
+        # Random streams differ between kinds of devices.
+        "device": context.device.type,
+        **arithmetic,
+    }
+
+
+@contextlib.contextmanager
+def teacher_pool(config: TeacherConfig, context: Context) -> Iterator[ProcessPoolExecutor | None]:
+    """Open the processes that share the work on teachers: none for a handful, as starting one costs seconds."""
+    from bench.training.processes import worker_pool
+
+    workers = context.workers if config.teachers > 2 * CHUNK and len(context.devices) < 2 else 1
+    with worker_pool(workers, context.device.type) as pool:
+        yield pool

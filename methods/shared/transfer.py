@@ -1,0 +1,355 @@
+"""Methods on transferred features: a public frozen backbone; the ledger alone releases private images' features."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from bench.core.plain_files import user_path
+from bench.interface import BenchError, Context, Facts, Method, PublicData, PublicKind, setting
+from bench.storage.cache import digest_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from bench.interface import FitSettings
+    from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, FrozenTransfer
+    from bench.training.pretraining import LazyImages
+
+PAPER = "TrPATE (IEEE Access 2019)"
+SOURCE = "source"
+TEXT_NETS = ("text_cnn",)
+NO_SOURCE = (
+    "weights=source needs a labelled public source, and {} comes with none. Name another data set by "
+    "weights=source:NAME, or take pretrained weights."
+)
+WINDOW = 20  # words per piece of a source's long records, as the paper's sentences have (section V.B)
+
+
+@dataclass(frozen=True)
+class TransferConfig:
+    """Backbone, public weights and image size. Defaults are TrPATE's for CIFAR-10."""
+
+    backbone: str = setting("resnet50_keras", f"{PAPER}, section V.A.1: ResNet50 without its top layer, on ImageNet")
+    weights: str = setting(
+        "auto", "ours: auto (a package where one is known, else timm's hub), package, hub, file:PATH, random, source "
+        "(trained here on the data set's labelled public source) or source:NAME (on another data set)"
+    )  # fmt: skip
+    weights_sha256: str = setting("", "ours: what the weights must be; filled in for packages and files")
+    image_size: int = setting(
+        197,
+        f"{PAPER}, section V.A.1: 32 x 32 images are brought to 197 x 197; 0: the size that pretrained weights are "
+        "for, or the data's where they are drawn or trained here",
+    )
+    precision: Literal["float32", "bfloat16"] = setting("float32", "the paper does not say; bfloat16 is twice as fast")
+    source_fraction: float = setting(1.0, f"{PAPER}, section V.A.2: ImageNet1x, 0.5x and 0.1x; of sources trained here")
+    source_epochs: float = setting(10.0, "ours: the paper does not say how long it trains on its sources")
+
+    fraction_of_prior: ClassVar[bool] = False  # whether `source_fraction` is of a prior's source too
+
+    def check(self) -> None:
+        if self.image_size < 0:
+            raise BenchError(f"image_size must be 0 (the weights' own) or more, not {self.image_size}.")
+        if not 0 < self.source_fraction <= 1:
+            raise BenchError(f"source_fraction must lie in (0, 1], not {self.source_fraction}.")
+        if self.source_fraction != 1 and not self.trained_here and not self.fraction_of_prior:
+            raise BenchError(
+                "source_fraction needs a source to take a part of: weights=source or source:NAME. Pretrained weights "
+                "are what they are."
+            )
+        if not self.source_epochs > 0:
+            raise BenchError(f"source_epochs must be positive, not {self.source_epochs}.")
+
+    @property
+    def trained_here(self) -> bool:
+        return self.weights == SOURCE or self.weights.startswith(f"{SOURCE}:")
+
+
+def shared_features(config: TransferConfig, facts: Facts) -> str:
+    names = [field.name for field in dataclasses.fields(TransferConfig)]
+    return f"features of {facts.dataset}, {digest_of({name: getattr(config, name) for name in names})}"
+
+
+class OnBackbone(Method):
+    """A method on the features of a frozen public backbone, mixed in before its other base classes."""
+
+    groups = ("transfer",)
+    public_data = "a frozen backbone trained on public data"
+    public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.TRANSFERRED,)
+    _loaded: FrozenBackbone | None = None
+
+    @classmethod
+    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+        return (shared_features(config, facts),)
+
+    @classmethod
+    def public_words(cls, config: Any, facts: Facts) -> str:
+        return words_of(config, facts)
+
+    def backbone(self, config: Any, public: PublicData, facts: Facts, context: Context) -> FrozenBackbone:
+        """Return the backbone, loaded once: an instance serves one cell."""
+        if self._loaded is None:
+            self._loaded = backbone_of(config, facts, public, context)
+        return self._loaded
+
+
+def quick_transfer(facts: Facts) -> dict[str, Any]:
+    small = max(facts.shape[1:]) <= 28
+    return {"backbone": "tf_efficientnet_lite0", "image_size": 96 if small else 128, "precision": "bfloat16"}
+
+
+def tiny_transfer(facts: Facts) -> dict[str, Any]:
+    return {"backbone": "small_cnn", "weights": "random", "image_size": 0}
+
+
+def paper_transfer(facts: Facts) -> dict[str, Any]:
+    """Return the paper's settings for `facts` where they differ from CIFAR-10's."""
+    from bench.data.text import is_text
+
+    if is_text(facts.shape):
+        # One pass over long reviews: with more, their words are known too well.
+        return {"backbone": "text_cnn", "weights": SOURCE, "image_size": 0, "source_epochs": 1.0}
+    return {}
+
+
+def with_digest(config: Any, facts: Facts) -> Any:
+    """Return `config` with its weights named by origin and SHA-256, as far as these are known before a fetch.
+
+    A file is named without its folder; the digest finds it again. Raises :class:`BenchError` for an unknown backbone,
+    one that cannot take images of the size, and a file that is missing or has another digest.
+    """
+    from bench.models.frozen_backbone import check_known
+    from bench.models.pretrained import check_backbone, find_weights, image_size_problem
+    from bench.models.weight_packages import PACKAGES
+
+    config.check()
+    if config.weights == "random" or config.trained_here:
+        check_known(config.backbone)
+        _check_kind(config, facts)
+        if config.trained_here:
+            _check_source(config, facts)
+        return config
+    check_backbone(config.backbone)
+    if facts.shape[0] not in (1, 3):
+        raise BenchError(
+            f"{facts.dataset} has {facts.shape[0]} channels, and {config.weights} weights are for images of three. Use "
+            "--set weights=source where the data set has a labelled public source."
+        )
+    if config.image_size:
+        problem = image_size_problem(config.backbone, config.image_size)
+        if problem:
+            raise BenchError(f"{problem.rstrip('.')}. Use another --set image_size=N, or another --teacher.")
+    origin = config.weights
+    if origin not in ("auto", "package", "hub") and not origin.startswith("file:"):
+        raise BenchError(
+            f"weights={origin} is not understood: write auto, package, hub, file:PATH, random, source or source:NAME."
+        )
+    if origin == "package" and config.backbone not in PACKAGES:
+        raise BenchError(
+            f"no package with weights of {config.backbone} is known; there is one for {', '.join(PACKAGES)}. Use "
+            "weights=hub or weights=file:PATH."
+        )
+    if origin == "auto":
+        origin = "package" if config.backbone in PACKAGES else "hub"
+    if origin == "package":
+        known = PACKAGES[config.backbone].sha256
+        if config.weights_sha256 not in ("", known):
+            raise BenchError(
+                f"the package's weights of {config.backbone} have SHA-256 {known}, not "
+                f"{config.weights_sha256}. Leave weights_sha256 out, or name the file that has it by weights=file:PATH."
+            )
+        return dataclasses.replace(config, weights="package", weights_sha256=known)
+    # A name that is no file here comes from an earlier plan's path: the digest finds the file.
+    if origin.startswith("file:") and (not config.weights_sha256 or user_path(origin[5:]).is_file()):
+        found = find_weights(config.backbone, origin, config.weights_sha256)
+        return dataclasses.replace(config, weights=f"file:{found.path.name}", weights_sha256=found.sha256)
+    return dataclasses.replace(config, weights=origin)
+
+
+def _check_kind(config: Any, facts: Facts) -> None:
+    from bench.data.text import is_text
+
+    if is_text(facts.shape) != (config.backbone in TEXT_NETS):
+        kind, fitting = ("sentences", ", ".join(TEXT_NETS)) if is_text(facts.shape) else ("images", "a net of images")
+        raise BenchError(f"{facts.dataset} holds {kind}, which {config.backbone} does not take. Use {fitting}.")
+
+
+def _check_source(config: Any, facts: Facts) -> None:
+    """Refuse a source that is missing, or that is the private data set, under any name."""
+    from bench.data.datasets import all_datasets, get_dataset
+
+    _, _, name = config.weights.partition(":")
+    private = all_datasets().get(facts.dataset)
+    if not name:
+        if private is not None and private.labelled is None:
+            raise BenchError(NO_SOURCE.format(facts.dataset))
+        return
+    source = get_dataset(name)
+    if name == facts.dataset or (private is not None and source.store == private.store):
+        raise BenchError(
+            f"weights={config.weights}: the public source would be the private data set itself, or hold it: both are "
+            f"of {source.store}. Name another data set."
+        )
+
+
+def words_of(config: Any, facts: Facts) -> str:
+    """Return the public source of `config` and what it may share with the data, in words for the row."""
+    from bench.data.known_overlaps import overlap
+
+    if config.weights == "random":
+        return f"an untrained {config.backbone}, drawn from a public seed"
+    if config.trained_here:
+        name, shared = _source_words(config, facts)
+        part = "" if config.source_fraction == 1 else f"{config.source_fraction:g} of "
+        return f"{config.backbone} trained on {part}{name}, labelled and public (overlap: {shared})"
+    from bench.models.weight_packages import PACKAGES
+
+    if config.weights.startswith("file:"):
+        return f"weights of {config.backbone} from a user's file (source not stated; overlap: not examined)"
+    package = config.weights == "package" and config.backbone in PACKAGES
+    source = PACKAGES[config.backbone].trained_on if package else _tag_source(config.backbone)
+    named = {"imagenet": "ImageNet", "": "public weights of unstated source"}.get(source, source)
+    return f"{named} through {config.backbone} (overlap: {overlap(source, facts.dataset)})"
+
+
+def _source_words(config: Any, facts: Facts) -> tuple[str, str]:
+    from bench.data.datasets import all_datasets
+    from bench.data.known_overlaps import overlap
+
+    _, _, name = config.weights.partition(":")
+    if name:
+        return name, overlap(name, facts.dataset)
+    spec = all_datasets().get(facts.dataset)
+    if spec is None or spec.labelled is None:
+        return "a labelled source", "not examined"
+    return spec.labelled.name, spec.labelled.overlap
+
+
+def _tag_source(backbone: str) -> str:
+    import timm
+
+    from bench.models.timm_hub import trained_on
+
+    # A name without a tag has timm's default one.
+    known = timm.get_pretrained_cfg(backbone)
+    return trained_on(str(known.tag or "")) if known is not None else ""
+
+
+def backbone_of(config: Any, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
+    """Return the frozen backbone of `config`, fetched, drawn or trained; raise BenchError without matching weights."""
+    from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, random_backbone
+    from bench.models.pretrained import find_weights, load_backbone, weights_by_digest
+
+    if config.weights == "random":
+        channels = facts.shape[0]
+        frozen = random_backbone(config.backbone, channels, config.image_size, facts.shape, seed=0)
+    elif config.trained_here:
+        frozen = _trained_here(config, facts, public, context)
+    else:
+        if config.weights.startswith("file:") and config.weights_sha256:
+            found = weights_by_digest(config.backbone, config.weights_sha256)
+        else:
+            found = find_weights(
+                config.backbone, config.weights, config.weights_sha256, progress=_teller(config.backbone, context)
+            )
+        spec = BackboneSpec(
+            found.backbone, found.origin, found.sha256, found.source, found.trained_on,  # type: ignore[arg-type]
+            config.image_size or found.size, found.mean, found.std, 3, config.precision == "bfloat16",
+        )  # fmt: skip
+        frozen = FrozenBackbone(spec, load_backbone(found, spec.size))
+    context.note(_told(frozen.spec))
+    return frozen
+
+
+def _told(spec: BackboneSpec) -> str:
+    size = f" at {spec.size} px" if spec.size else ""
+    return f"backbone {spec.name}{size}: {spec.source}, SHA-256 {spec.sha256}"
+
+
+def _teller(backbone: str, context: Context) -> Any:
+    last = [""]
+
+    def say(what: str, done: int, total: int | None) -> None:
+        if what != last[0]:
+            last[0] = what
+            context.progress.say(f"{backbone}: {what}")
+
+    return say
+
+
+def _trained_here(config: Any, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
+    import torch
+
+    from bench.data.text import is_text, windows
+    from bench.training.pretraining import train_source
+
+    images, labels, classes, name, revision = _source_records(config, facts, public)
+    if is_text(facts.shape) and isinstance(images, torch.Tensor) and images.shape[1:] != facts.shape:
+        pieces, piece_labels = windows(images.numpy(), labels.numpy(), WINDOW)
+        images, labels = torch.from_numpy(pieces), torch.from_numpy(piece_labels)
+    return train_source(
+        config.backbone, images, labels, classes, name, revision, source_settings(config), config.image_size, facts,
+        context, fraction=config.source_fraction, bf16=config.precision == "bfloat16",
+    )  # fmt: skip
+
+
+def source_settings(config: Any) -> FitSettings:
+    """Return how a backbone is trained on its source; ours, as the paper does not say."""
+    from bench.interface import FitSettings
+
+    return FitSettings(epochs=config.source_epochs, batch_size=64, optimizer="adam", lr=1e-3)
+
+
+def _source_records(
+    config: Any, facts: Facts, public: PublicData
+) -> tuple[torch.Tensor | LazyImages, torch.Tensor, int, str, str]:
+    """Return images, labels, number of classes, name and revision of a part, drawn by class (section V.A.2)."""
+    import torch
+
+    from methods.pate.naive_bayes import source_part
+
+    _, _, name = config.weights.partition(":")
+    if not name:
+        if public.labelled is None:
+            raise BenchError(NO_SOURCE.format(facts.dataset))
+        source = public.labelled
+        kept = torch.from_numpy(source_part(source.labels.numpy(), config.source_fraction, source.name))
+        # Stored with the private set, whose revision is part of every cache key.
+        return source.images[kept], source.labels[kept], facts.classes, source.name, ""
+    from bench.data.datasets import load
+    from bench.data.splits import map_images
+    from bench.training.pretraining import LazyImages
+
+    _check_source(config, facts)
+    loaded = map_images(load(name))
+    which = source_part(loaded.train.labels, config.source_fraction, name)
+    labels = torch.from_numpy(loaded.train.labels[which])
+    # The record has the name of a user's folder, not its path.
+    public_name = f"folder:{Path(name[7:]).name}" if name.startswith("folder:") else name
+    return LazyImages(loaded.train, which), labels, loaded.spec.classes, public_name, loaded.revision
+
+
+def make_transfer(
+    backbone: FrozenBackbone, facts: Facts, hidden: int, generator: torch.Generator
+) -> tuple[FrozenTransfer, dict[str, Any]]:
+    """Return a student with a fresh dense head on `backbone`, and its timm options."""
+    from bench.core.seeds import seeded
+    from bench.models.frozen_backbone import FrozenTransfer, make_head
+
+    with seeded(generator):
+        head = make_head("dense", backbone.num_features, hidden, facts.classes)
+    return FrozenTransfer(backbone, head, facts.classes), transfer_options(backbone, facts, "dense", hidden)
+
+
+def transfer_options(backbone: FrozenBackbone, facts: Facts, head: str, hidden: int) -> dict[str, Any]:
+    channels, height, width = facts.shape
+    return {
+        "num_classes": facts.classes,
+        "in_chans": channels,
+        "img_size": height if height == width else [height, width],
+        **backbone.spec.options(),
+        "head": head,
+        "hidden": hidden,
+    }
