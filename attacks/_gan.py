@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from attacks._inversion import check_counts, images_digest
+from bench.attacks._inversion import check_counts, images_digest
 from bench.core.seeds import Streams, seeded
 from bench.interface import BenchError, as_float
 from bench.models.layers import Normalise

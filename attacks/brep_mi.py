@@ -1,7 +1,7 @@
 """Label-only inversion by repulsion from the boundary: Kahla, Chen, Just and Jia, CVPR 2022 (BREP-MI).
 
 Threat model: the attacker may query the student for labels only, and holds unlabelled auxiliary images, none of them
-private. GMI's GAN (:mod:`attacks._gan`) makes the images. Points on a sphere about its noise are labelled; the noise
+private. GMI's GAN (:mod:`bench.attacks._gan`) makes the images. Points on a sphere about its noise are labelled; the noise
 moves away from the mean of those of other classes. Where nearly all have the class, the sphere grows: the larger it is
 at the end, the deeper the image is inside the class.
 
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attacks.gmi import QUICK_GAN, TINY_GAN
+from bench.attacks.gmi import QUICK_GAN, TINY_GAN
 from bench.interface import (
     Access,
     Context,
@@ -92,8 +92,8 @@ class BrepMI(InversionAttack):
         """Find a start for every try, and move all of them."""
         import torch
 
-        from attacks._gan import GanSettings, auxiliary_gan
-        from attacks._inversion import check_auxiliary, check_counts, class_tries
+        from bench.attacks._gan import GanSettings, auxiliary_gan
+        from bench.attacks._inversion import check_auxiliary, check_counts, class_tries
 
         check_counts(
             images_per_class=config.images_per_class, draws=config.draws, points=config.points, radius=config.radius,

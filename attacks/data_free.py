@@ -78,7 +78,7 @@ class DataFree(InversionAttack):
         """Train the generator and sort its images."""
         import torch
 
-        from attacks._inversion import check_counts, class_tries
+        from bench.attacks._inversion import check_counts, class_tries
         from bench.core.seeds import seeded
         from bench.interface import as_float, predict
         from bench.models.generators import DataFreeGenerator

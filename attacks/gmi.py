@@ -1,7 +1,7 @@
 """Generative model inversion: Zhang et al., CVPR 2020 (GMI, arXiv:1911.07135).
 
 Threat model: the attacker holds the student's weights and unlabelled auxiliary images, none of them private. These
-train a Wasserstein GAN (:mod:`attacks._gan`), whose noise then minimises -D(G(z)) + 100 * (-log p_y), by gradient
+train a Wasserstein GAN (:mod:`bench.attacks._gan`), whose noise then minimises -D(G(z)) + 100 * (-log p_y), by gradient
 descent with momentum: real for the critic, of the class for the student. Of several starts the student's surest is
 kept; no evaluator is used.
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from attacks._gan import Critic
+    from bench.attacks._gan import Critic
     from bench.interface import Target
     from bench.training.gan import GanGenerator
 
@@ -90,8 +90,8 @@ class GMI(InversionAttack):
         """Train the GAN, or take it from the cache, and move its noise for every class."""
         import torch
 
-        from attacks._gan import GanSettings, auxiliary_gan
-        from attacks._inversion import best_of, check_auxiliary, check_counts, class_tries
+        from bench.attacks._gan import GanSettings, auxiliary_gan
+        from bench.attacks._inversion import best_of, check_auxiliary, check_counts, class_tries
 
         check_counts(
             images_per_class=config.images_per_class, restarts=config.restarts, steps=config.steps, rate=config.rate,

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from attacks._decoder import Decoder
+    from bench.attacks._decoder import Decoder
     from bench.interface import Target
 
 
@@ -85,8 +85,8 @@ class InversionNetwork(InversionAttack):
         """Train the decoder on the auxiliary images; invert answers of every class, and those observed."""
         import torch
 
-        from attacks._decoder import decode, encode
-        from attacks._inversion import check_auxiliary, check_counts, class_tries
+        from bench.attacks._decoder import decode, encode
+        from bench.attacks._inversion import check_auxiliary, check_counts, class_tries
 
         check_counts(
             images_per_class=config.images_per_class, epochs=config.epochs, batch_size=config.batch_size,
@@ -121,7 +121,7 @@ class InversionNetwork(InversionAttack):
     def _train(
         config: InversionNetworkConfig, codes: Tensor, images: Tensor, target: Target, context: Context
     ) -> Decoder:
-        from attacks._decoder import Decoder, decoder_steps, train_decoder
+        from bench.attacks._decoder import Decoder, decoder_steps, train_decoder
         from bench.core.seeds import seeded
 
         with seeded(context.streams.torch("inversion-network/start")):
@@ -143,7 +143,7 @@ def _class_codes(config: InversionNetworkConfig, answers: Tensor, label: int, ge
     """Return the codes (images_per_class, classes) that represent the class `label`."""
     import torch
 
-    from attacks._decoder import encode
+    from bench.attacks._decoder import encode
 
     tries = config.images_per_class - 1
     mine = answers[answers.argmax(1) == label]

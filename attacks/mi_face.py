@@ -116,7 +116,7 @@ class MIFace(InversionAttack):
         """Descend from `restarts` starts for every image and keep the one of the student's least loss."""
         import torch
 
-        from attacks._inversion import best_of, check_counts, class_tries
+        from bench.attacks._inversion import best_of, check_counts, class_tries
 
         check_counts(
             images_per_class=config.images_per_class, restarts=config.restarts, steps=config.steps, rate=config.rate,
@@ -151,7 +151,7 @@ class _Descent:
         """Return the images (n, channels, height, width), on the labels' device; `advance` is called for each step."""
         import torch
 
-        from attacks._inversion import blurred
+        from bench.attacks._inversion import blurred
 
         config, count = self._config, len(self._labels)
         best = self._free.detach().clone()
@@ -184,7 +184,7 @@ class _Descent:
         """Set the gradient; return each image's cost and its class's confidence, both before the step (n,)."""
         import torch
 
-        from attacks._inversion import blurred, total_variation
+        from bench.attacks._inversion import blurred, total_variation
 
         config = self._config
         images = blurred(self._free, config.blur)
@@ -229,7 +229,7 @@ class _Descent:
         """Return losses, gradients by pairs of opposite steps (shown the same way), and logits, from confidences."""
         import torch
 
-        from attacks._inversion import blurred
+        from bench.attacks._inversion import blurred
 
         config = self._config
         with torch.no_grad():
@@ -251,8 +251,8 @@ class _Descent:
 
 
 def loss_of(logits: Tensor, labels: Tensor, loss: str) -> Tensor:
-    """Return the minimised loss (n,): 1 - p_y, or one of :func:`attacks._inversion.identity_loss`."""
-    from attacks._inversion import identity_loss
+    """Return the minimised loss (n,): 1 - p_y, or one of :func:`bench.attacks._inversion.identity_loss`."""
+    from bench.attacks._inversion import identity_loss
 
     if loss == "confidence":
         return 1.0 - logits.softmax(1).gather(1, labels[:, None]).squeeze(1)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attacks._nearest import nearest
+from bench.attacks._nearest import nearest
 from bench.interface import Access, BenchError, Context, Facts, ReleaseAttack, register_attack, setting
 
 if TYPE_CHECKING:

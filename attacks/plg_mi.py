@@ -2,7 +2,7 @@
 
 Threat model: the attacker holds the student's weights and unlabelled auxiliary images, none of them private. Of these,
 the student's ``top`` surest images per class get its label. They train a conditional GAN that is also pulled towards
-images of the student's class (:mod:`attacks._conditional_gan`). Then noise of a fixed label descends the student's
+images of the student's class (:mod:`bench.attacks._conditional_gan`). Then noise of a fixed label descends the student's
 margin for two augmented views of its image. As in the paper nothing is selected at the end: each start counts.
 
 What differs from the paper: small nets, not residual ones, with the class as input of the generator, not conditional
@@ -86,7 +86,7 @@ class PlgMI(InversionAttack):
         """Train the GAN on the surest images of every class, and move noise of each class."""
         import torch
 
-        from attacks._inversion import check_auxiliary, check_counts, class_tries
+        from bench.attacks._inversion import check_auxiliary, check_counts, class_tries
 
         check_counts(
             images_per_class=config.images_per_class, top=config.top, gan_steps=config.gan_steps, rate=config.rate,
@@ -110,7 +110,7 @@ def _conditional_gan(config: PlgMIConfig, target: Target, images: Tensor, contex
     """Return the generator trained on the `top` surest auxiliary images per class; not cached: it serves one target."""
     import torch
 
-    from attacks._conditional_gan import ProjectionDiscriminator, train_conditional_gan
+    from bench.attacks._conditional_gan import ProjectionDiscriminator, train_conditional_gan
     from bench.core.seeds import seeded
     from bench.interface import BenchError, predict
     from bench.training.gan import GanGenerator
@@ -144,8 +144,8 @@ def _descend(
     import torch
     from torch.nn import functional
 
-    from attacks._conditional_gan import augmented
-    from attacks._inversion import identity_loss
+    from bench.attacks._conditional_gan import augmented
+    from bench.attacks._inversion import identity_loss
 
     noise = torch.randn((len(labels), config.gan_noise), generator=generator).to(labels.device).requires_grad_()
     condition = functional.one_hot(labels, target.classes).float()

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attacks._nearest import nearest
+from bench.attacks._nearest import nearest
 from bench.interface import (
     Access,
     BenchError,

@@ -11,7 +11,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import BenchError
-from bench.core.own_packages import check_own_packages
 from bench.core.torchvision_compat import allow_cpu_torchvision
 from bench.core.version import __version__
 
@@ -36,8 +35,6 @@ allow_cpu_torchvision()
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if _LAZY[name] == "bench.api":
-        check_own_packages()
     return getattr(importlib.import_module(_LAZY[name]), name)
 
 

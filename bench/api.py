@@ -14,13 +14,13 @@ from bench.core.printable import counted
 from bench.core.progress import open_progress
 from bench.core.types import Basis, TargetAdjacency
 from bench.experiments.noise_salt import RANDOM
+from bench.reports.attacks import strongest
+from bench.reports.leaderboard import build_board
+from bench.reports.runs import published, read_runs
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.frame import results_frame
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
-from reports.attacks import strongest
-from reports.leaderboard import build_board
-from reports.runs import published, read_runs
 
 if TYPE_CHECKING:
     import pandas

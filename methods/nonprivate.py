@@ -26,7 +26,7 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods.shared.settings_checks import check_records, some_records, student_depends
+from bench.methods.shared.settings_checks import check_records, some_records, student_depends
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

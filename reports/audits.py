@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from bench.core.types import Instrument
+from bench.reports.leaderboard import Board, cells_of
 from bench.results.attack_record import AuditRecord, PairBound
 from bench.results.audited import bound_text, runs_text
 from bench.results.text import Table, epsilon_text, markdown_table, md
-from reports.leaderboard import Board, cells_of
 
 COLUMNS = ("claimed", "proven", "by release", "cap", "without noise", "by transcript", "pair", "runs", "verdict")
 READING = (

@@ -15,6 +15,9 @@ from urllib.parse import quote
 
 from bench.core.types import Adjacency, AuditKind, Basis, PrivacyUnit, TargetAdjacency
 from bench.metrics.intervals import accuracy_interval
+from bench.reports.claims import Claim, claim_of, counted_audits, remarks_of
+from bench.reports.order import ORDER, Band, dataset_order
+from bench.reports.reported.numbers import Reported
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.audited import audited_of
 from bench.results.frame import results_frame, row_key
@@ -29,9 +32,6 @@ from bench.results.text import (
     markdown_table,
     md,
 )
-from reports.claims import Claim, claim_of, counted_audits, remarks_of
-from reports.order import ORDER, Band, dataset_order
-from reports.reported.numbers import Reported
 
 if TYPE_CHECKING:
     import pandas

@@ -7,20 +7,20 @@ from pathlib import Path
 
 from bench.core.printable import page
 from bench.core.processes import owner_only
+from bench.reports import summary
+from bench.reports.attacks import attacks_page
+from bench.reports.audits import audits_page
+from bench.reports.leaderboard import Source, to_csv, to_markdown
+from bench.reports.papers.coverage import coverage_page
+from bench.reports.papers.trpate_page import trpate_page
+from bench.reports.published import published_page
+from bench.reports.reported.numbers import read_reported
+from bench.reports.reported.page import to_markdown as reported_page
+from bench.reports.reported.systems import FOLDER, read_systems
+from bench.reports.runs import read_runs
+from bench.reports.site.build import write_site
+from bench.reports.site.picture import board_picture
 from bench.storage.files import write_together
-from reports import summary
-from reports.attacks import attacks_page
-from reports.audits import audits_page
-from reports.leaderboard import Source, to_csv, to_markdown
-from reports.papers.coverage import coverage_page
-from reports.papers.trpate_page import trpate_page
-from reports.published import published_page
-from reports.reported.numbers import read_reported
-from reports.reported.page import to_markdown as reported_page
-from reports.reported.systems import FOLDER, read_systems
-from reports.runs import read_runs
-from reports.site.build import write_site
-from reports.site.picture import board_picture
 
 
 def gather(folders: Sequence[Path]) -> Source:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
 
+from bench.reports.leaderboard import Board, BoardRow, claim_text
+from bench.reports.order import dataset_order
+from bench.reports.reported.numbers import Reported
+from bench.reports.reported.systems import System, Systems
 from bench.results.text import epsilon_text, markdown_table
-from reports.leaderboard import Board, BoardRow, claim_text
-from reports.order import dataset_order
-from reports.reported.numbers import Reported
-from reports.reported.systems import System, Systems
 
 TARGET = 10.0
 """The claimed epsilon of the row that stands for a method, where the board has it."""

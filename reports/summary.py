@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench.core.errors import BenchError
+from bench.reports.leaderboard import Board, BoardRow, cells_of
 from bench.results.text import markdown_table, md
-from reports.leaderboard import Board, BoardRow, cells_of
 
 BEGIN, END = "<!-- board -->", "<!-- /board -->"
 """Marks around the table in the README."""

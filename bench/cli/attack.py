@@ -380,8 +380,8 @@ def attack(
 
 def print_attacks(results: Sequence[AttackRecord], out: Path) -> None:
     """Print attacks as one table per goal, picture paths, and the reasons for inconclusive cells."""
+    from bench.reports.attacks import powerless, tables
     from bench.results.run_dir import RunDir
-    from reports.attacks import powerless, tables
 
     for title, columns, rows in tables(RunDir(out).read_records().found, results):
         print_table(title, columns, rows)

@@ -57,7 +57,7 @@ def _outcome(verdict: str) -> dict[str, str]:
 
 
 def _pair_cells(a: AuditRecord) -> dict[str, str]:
-    from reports import audits
+    from bench.reports import audits
 
     text = dict(zip(audits.COLUMNS, audits.cells(a), strict=True))
     return text | _outcome(text["verdict"])

@@ -36,7 +36,7 @@ def leaderboard(
 ) -> None:
     """Write the leaderboard of one or more run directories as Markdown, CSV and a site, and print it."""
     units = None if unit is None else frozenset(map(_unit, unit.split(",")))
-    from reports.pages import gather, write_pages
+    from bench.reports.pages import gather, write_pages
 
     folders = runs or [_committed()]
     found = gather(folders)

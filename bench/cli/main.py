@@ -29,7 +29,6 @@ from bench.cli import (
 )
 from bench.cli.options import Json, Out
 from bench.core.errors import BenchError, no_exit
-from bench.core.own_packages import check_own_packages
 from bench.core.progress import close_stdout, echo, open_streams, print_json, print_table
 
 
@@ -116,9 +115,9 @@ def show(
     """
     from bench.cli.listing import find_record, method_page, plugin_page, record_page
     from bench.interface.registry import METHODS
+    from bench.reports.attacks import tables
+    from bench.reports.runs import published
     from bench.results.run_dir import RunDir
-    from reports.attacks import tables
-    from reports.runs import published
 
     here = what in METHODS or what.endswith(".py")
     page = method_page(METHODS.get(what)) if here else plugin_page(out, what)
@@ -157,7 +156,6 @@ def main() -> None:
     """Run the command line; a user error prints one message and exits with status 2, a bug shows its traceback."""
     open_streams()
     try:
-        check_own_packages()
         try:
             app()
         finally:

@@ -23,10 +23,10 @@ def reported(
     """Print the numbers of the papers' tables, each with a verdict on its epsilon, as a Markdown page."""
     import dataclasses
 
+    from bench.reports.reported.numbers import read_reported
+    from bench.reports.reported.page import to_markdown
+    from bench.reports.reported.systems import FOLDER
     from bench.storage.files import write_atomic
-    from reports.reported.numbers import read_reported
-    from reports.reported.page import to_markdown
-    from reports.reported.systems import FOLDER
 
     rows = read_reported(FOLDER if folder is None else folder)
     if json_:

@@ -13,7 +13,7 @@ from bench.core.printable import page
 from bench.core.progress import echo, print_json, print_table
 
 if TYPE_CHECKING:
-    from reports.papers.spec import Paper, Spec
+    from bench.reports.papers.spec import Paper, Spec
 
 COMMITTED = (Path("leaderboards"), Path("leaderboards/ablations"))
 
@@ -39,11 +39,11 @@ def report(
 ) -> None:
     """Draw the papers' tables and figures from records, ours beside theirs, with the commands for missing records."""
     from bench.core.progress import open_progress
+    from bench.reports.papers.build import index_text, make_artefact
+    from bench.reports.papers.evidence import read_evidence
+    from bench.reports.papers.notes import commands_of
+    from bench.reports.reported.numbers import read_reported
     from bench.storage.files import write_atomic
-    from reports.papers.build import index_text, make_artefact
-    from reports.papers.evidence import read_evidence
-    from reports.papers.notes import commands_of
-    from reports.reported.numbers import read_reported
 
     chosen = _chosen(paper, figure or [], table or [], all_)
     evidence = read_evidence(runs or [path for path in COMMITTED if path == COMMITTED[0] or path.is_dir()])
@@ -97,7 +97,7 @@ _SHOWN = 8
 
 
 def _chosen(paper: str, figures: list[str], tables: list[str], all_: bool) -> list[tuple[Paper, Spec]]:
-    from reports.papers.spec import PAPERS, choose, load_paper
+    from bench.reports.papers.spec import PAPERS, choose, load_paper
 
     if paper:
         load_paper(paper)

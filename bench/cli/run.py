@@ -58,9 +58,9 @@ from bench.core.types import Basis, PrivacyUnit, TargetAdjacency
 if TYPE_CHECKING:
     from bench.launchers.settings import Cluster
     from bench.launchers.worker import Outcome
+    from bench.reports.leaderboard import Board
     from bench.results.attack_record import AuditRecord
     from bench.results.record import Record
-    from reports.leaderboard import Board
 
 GRID = (
     "methods", "datasets", "eps", "seeds", "preset", "basis", "adjacency", "delta", "noise", "set_", "teacher",
@@ -256,8 +256,8 @@ def print_board(
 
     Of `units`, where given; failed cells have no unit and are always printed, with their logs if all are in `out`.
     """
+    from bench.reports.leaderboard import COLUMNS, build_board, cells_of
     from bench.results.audited import with_audits
-    from reports.leaderboard import COLUMNS, build_board, cells_of
 
     if json_:
         if units is not None:

@@ -91,7 +91,8 @@ def _name(method: type[Method], config: Any, budget: Budget, facts: Facts) -> st
 def _program(source: str) -> str:
     """Return the digest of all code that a calibration may run: this program, the methods, files beside a plug-in."""
     here = Path(__file__).resolve().parent.parent
-    files = {*here.rglob("*.py"), *(here.parent / "methods").glob("*.py"), *Path(source).parent.glob("*.py")}
+    # rglob does not follow the link to the methods of a checkout.
+    files = {*here.rglob("*.py"), *(here / "methods").resolve().rglob("*.py"), *Path(source).parent.glob("*.py")}
     digest = hashlib.sha256(" ".join(version(name) for name in _PACKAGES).encode())
     for path in sorted(files):
         if path.is_file():

@@ -14,7 +14,7 @@ from bench.core.errors import BenchError
 from bench.core.rows import Plugin
 from bench.interface.registry import GROUPS, PLUGIN
 
-_OWN = frozenset({"bench", "methods", "attacks", "reports"})
+_OWN = "bench"
 
 
 @functools.cache
@@ -48,7 +48,7 @@ def sources_of(member: type) -> dict[Path, bytes]:
 
 
 def _own(member: type) -> bool:
-    return member.__module__.partition(".")[0] in _OWN
+    return member.__module__.partition(".")[0] == _OWN
 
 
 def _found(member: type) -> tuple[Path, dict[Path, bytes]]:
@@ -95,7 +95,7 @@ def _sources(root: Path, module: str, path: Path, tops: frozenset[str] | None) -
         package = name if file.name == "__init__.py" else name.rpartition(".")[0]
         for imported in _imports(tree, package):
             top = imported.partition(".")[0]
-            if top not in _OWN and (tops is None or top in tops):
+            if top != _OWN and (tops is None or top in tops):
                 todo += _files(root, imported)
     return found
 

@@ -1,4 +1,4 @@
-"""A registry of methods or attacks, from package modules, entry points and manual calls; broken plug-ins are listed."""
+"""A registry of methods or attacks: those of this project by their index, plug-ins by entry point, file or call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import functools
 import hashlib
 import importlib
 import importlib.util
-import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib.machinery import SourceFileLoader
@@ -25,9 +24,11 @@ PLUGIN = "bench_plugin_"  # module name prefix of users' own files
 
 
 class Registry(Generic[T]):
-    """Members of one kind by name; scans modules of `package` and entry points of `group` at first use.
+    """Members of one kind by name.
 
-    Raise :class:`BenchError` on a name conflict, :class:`UnknownNameError` on an unregistered name.
+    ``package.INDEX`` maps each name of this project to the module that registers it, which is imported when the name is
+    first asked for. Plug-ins of the entry points `group` are imported at first use of the registry; those that fail are
+    listed in `broken`. Raises :class:`BenchError` on a name conflict, :class:`UnknownNameError` on an unknown name.
     """
 
     def __init__(self, kind: str, package: str | None, group: str) -> None:
@@ -35,7 +36,7 @@ class Registry(Generic[T]):
         self.broken: dict[str, str] = {}  # origin to one-line error of the plug-ins that failed to import
         self._package, self._group = package, group
         self._members: dict[str, T] = {}
-        self._scanned = False
+        self._index: dict[str, str] | None = None  # name to module, once the entry points are imported
 
     def register(self, name: str, member: T) -> T:
         """Add `member` under `name`; repeating a registration is allowed."""
@@ -44,6 +45,9 @@ class Registry(Generic[T]):
             raise BenchError(
                 f"the {self.kind} name {name!r} is taken by {_origin(taken)}; {_origin(member)} needs another name."
             )
+        home = self._own().get(name)
+        if home is not None and getattr(member, "__module__", "") != home:
+            raise BenchError(f"the {self.kind} name {name!r} is taken by {home}; {_origin(member)} needs another name.")
         self._members[name] = member
         return member
 
@@ -51,36 +55,38 @@ class Registry(Generic[T]):
         """Return the member called `name`; import a path that ends in .py and return its only member."""
         if name.endswith(".py"):
             return self._from_file(Path(name))
-        self._scan()
+        index = self._scan()
+        if name not in self._members and name in index:
+            importlib.import_module(index[name])
         if name not in self._members:
             broken = "; ".join(f"{where}: {why}" for where, why in self.broken.items())
             hint = f"Plug-ins that failed to import: {broken}." if broken else ""
-            raise UnknownNameError(self.kind, name, self._members, hint)
+            raise UnknownNameError(self.kind, name, self.names(), hint)
         return self._members[name]
 
     def names(self) -> list[str]:
         """Return all names in alphabetical order."""
-        self._scan()
-        return sorted(self._members)
+        return sorted({*self._scan(), *self._members})
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 
     def __contains__(self, name: object) -> bool:
-        self._scan()
-        return name in self._members
+        return name in self._scan() or name in self._members
 
-    def _scan(self) -> None:
-        if self._scanned:
-            return
-        self._scanned = True
-        if self._package is not None:
-            package = importlib.import_module(self._package)
-            for info in pkgutil.iter_modules(package.__path__):
-                if not info.name.startswith("_"):
-                    self._load(f"{self._package}.{info.name}", importlib.import_module)
-        for entry in entry_points(group=self._group):
-            self._load(f"{entry.name} ({entry.value})", functools.partial(_load_entry, entry))
+    def _own(self) -> dict[str, str]:
+        if self._package is None:
+            return {}
+        index: dict[str, str] = importlib.import_module(self._package).INDEX
+        return {name: f"{self._package}.{module}" for name, module in index.items()}
+
+    def _scan(self) -> dict[str, str]:
+        """Return the index; import the entry points at the first call."""
+        if self._index is None:
+            self._index = self._own()
+            for entry in entry_points(group=self._group):
+                self._load(f"{entry.name} ({entry.value})", functools.partial(_load_entry, entry))
+        return self._index
 
     def _load(self, where: str, load: Callable[[str], Any]) -> None:
         before = set(self._members)
@@ -95,7 +101,9 @@ class Registry(Generic[T]):
     def _from_file(self, path: Path) -> T:
         if not path.is_file():
             raise BenchError(f"no such file: {path}. Give a registered {self.kind} or the path of a Python file.")
-        self._scan()
+        for name, home in self._scan().items():
+            if home.rpartition(".")[2] == path.stem:  # perhaps a file of the project
+                self.get(name)
         loaded = [
             name
             for name, member in self._members.items()
@@ -144,8 +152,8 @@ def _origin(member: object) -> str:
 
 
 GROUPS = ("bench.methods", "bench.attacks")  # of entry points
-METHODS: Registry[type[Method]] = Registry("method", "methods", GROUPS[0])
-ATTACKS: Registry[type[Attack]] = Registry("attack", "attacks", GROUPS[1])
+METHODS: Registry[type[Method]] = Registry("method", "bench.methods", GROUPS[0])
+ATTACKS: Registry[type[Attack]] = Registry("attack", "bench.attacks", GROUPS[1])
 
 M = TypeVar("M", bound=type[Method])
 A = TypeVar("A", bound=type[Attack])

@@ -345,8 +345,8 @@ def rebuild(folder: Path) -> list[Path]:
 
     Raises :class:`BenchError` if a record is damaged or refused, since the pages would omit it.
     """
-    from reports.pages import gather, write_pages
-    from reports.summary import BEGIN
+    from bench.reports.pages import gather, write_pages
+    from bench.reports.summary import BEGIN
 
     found = gather([folder])
     for line in found.warnings:

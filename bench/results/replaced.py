@@ -54,6 +54,6 @@ def _replaced(events: str, delta: float) -> float:
 def _accountants() -> str:
     """Return the digest of what a figure depends on beside the events."""
     digest = hashlib.sha256(" ".join(version(name) for name in ("dp-accounting", "numpy", "scipy")).encode())
-    for path in sorted(Path(next(iter(accounting.__path__))).glob("*.py")):
+    for path in sorted(Path(next(iter(accounting.__path__))).rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()

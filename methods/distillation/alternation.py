@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from bench.interface import BenchError, as_float, features_and_logits
+from bench.methods.distillation.alternation_config import AlternationConfig
+from bench.methods.shared.random_images import random_images
+from bench.methods.shared.settings_checks import SHOWN
 from bench.storage.checkpoint import Checkpoint, Loop
 from bench.training.data_free import generator_terms
 from bench.training.divergence import check_finite
-from methods.distillation.alternation_config import AlternationConfig
-from methods.shared.random_images import random_images
-from methods.shared.settings_checks import SHOWN
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from bench.interface import BenchError, setting
-from methods.shared.given_teacher import GivenTeacherConfig
-from methods.shared.settings_checks import at_least_one, check_latent_size, positive
+from bench.methods.shared.given_teacher import GivenTeacherConfig
+from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
 
 if TYPE_CHECKING:
     from bench.interface import Facts

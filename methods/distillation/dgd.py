@@ -6,12 +6,12 @@ TIP 2023.
 Threat model: the attacker holds the released student, and may hold the generator. Private: images and labels; each
 record trains one teacher, chosen by a hash of its index, and the baseline classifier. Public: nothing. Released: the
 student, the noisy labels, some generated images. Unit record: one record changes one teacher and so one vote per query;
-Lap(2 / eps0) noise on every count makes a query eps0-DP. A given teacher (:mod:`methods.shared.given_teacher`) is
+Lap(2 / eps0) noise on every count makes a query eps0-DP. A given teacher (:mod:`bench.methods.shared.given_teacher`) is
 baseline and all teachers in one.
 
 Claimed: the paper's composition of the label queries; its eps1 for perturbed codes protects synthetic images, not
 records. Proven: infinite, as a baseline trained on all private records without noise drives the generator, whose images
-reach the student. :mod:`methods.distillation.tangent_normal` defines the directions that the paper leaves open;
+reach the student. :mod:`bench.methods.distillation.tangent_normal` defines the directions that the paper leaves open;
 ``reading=printed`` takes the signs of Eq. 2 and 6 as printed, against the text.
 
 Ablations: ``vae=False``; ``images=private`` (Fig. 4 RAW, Fig. 7), ``acgan``, ``wgan``, ``infogan`` (Fig. 4: GANs of
@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.interface import BenchError, Budget, Claim, Context, Facts, PrivateData, register_method, setting
+from bench.methods.distillation.dgd_family import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
+from bench.methods.shared.given_teacher import given_net, given_teacher
+from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
 from bench.privacy.accounting.claims import DGD_BYPASS, DGD_EPS1
-from methods.distillation.dgd_family import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
-from methods.shared.given_teacher import given_net, given_teacher
-from methods.shared.settings_checks import at_least_one, check_latent_size, positive
 
 if TYPE_CHECKING:
     import numpy as np
@@ -187,7 +187,7 @@ class DGD(DGDFamily):
         return config.images != "private"
 
     def images(self, config: DGDPrintedConfig, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
-        """See :meth:`methods.distillation.dgd_family.DGDFamily.images`; uses private data outside any mechanism."""
+        """See :meth:`bench.methods.distillation.dgd_family.DGDFamily.images`; uses private data outside any mechanism."""
         import torch
 
         ledger.bypass(OTHER_IMAGES.get(config.images, self.bypass))
@@ -206,7 +206,7 @@ class DGD(DGDFamily):
         made = torch.from_numpy(context.cache.get("synthetic-images", depends, make)["images"])
         if not config.random_share:
             return made
-        from methods.shared.random_images import random_images
+        from bench.methods.shared.random_images import random_images
 
         textures = random_images(round(config.random_share * len(made)), private.facts.shape, textures_order)
         # Random positions are public; queries and released images are drawn from all alike.
@@ -262,11 +262,11 @@ class DGD(DGDFamily):
         return baseline
 
     def reading(self, config: DGDPrintedConfig) -> Literal["dafl", "printed"]:
-        """See :meth:`methods.distillation.dgd_family.DGDFamily.reading`."""
+        """See :meth:`bench.methods.distillation.dgd_family.DGDFamily.reading`."""
         return config.reading
 
     def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
-        """See :meth:`methods.distillation.dgd_family.DGDFamily.answer`: Eq. 3."""
+        """See :meth:`bench.methods.distillation.dgd_family.DGDFamily.answer`: Eq. 3."""
         return ledger.noisy_max(votes, teachers=config.teachers, gamma=1 / config.noise_scale)
 
 

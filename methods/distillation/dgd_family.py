@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.interface import BenchError, Context, Facts, PrivateData, PublicData, Released, make_student, setting
-from bench.storage.cache import digest_of
-from methods.pate.family import quick_settings
-from methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
-from methods.shared.settings_checks import SHOWN, at_least_one, positive, student_depends
-from methods.shared.teachers import (
+from bench.methods.pate.family import quick_settings
+from bench.methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
+from bench.methods.shared.settings_checks import SHOWN, at_least_one, positive, student_depends
+from bench.methods.shared.teachers import (
     EnsembleMethod,
     augmented_settings,
     ensemble_labels,
@@ -24,6 +23,7 @@ from methods.shared.teachers import (
     say_missing_classes,
     tiny_teachers,
 )
+from bench.storage.cache import digest_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.interface import FitSettings, Ledger
+    from bench.methods.distillation.tangent_normal import Triples
     from bench.models.autoencoders import VAE
-    from methods.distillation.tangent_normal import Triples
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,8 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         import torch
 
         from bench.core.seeds import seeded
+        from bench.methods.distillation.tangent_normal import Triples, make_triples, train_vae
         from bench.models.autoencoders import VAE
-        from methods.distillation.tangent_normal import Triples, make_triples, train_vae
 
         names = ("vae_steps", "vae_units", "latent", "radius", "perturbation", "student_batch", "vae_lr")
         depends = self.images_depend(config) | {name: getattr(config, name) for name in names}
@@ -208,7 +208,7 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         context: Context,
     ) -> tuple[torch.nn.Module, dict[str, Any]]:  # fmt: skip
         """Return a student trained by Eq. 5 and 6, and its timm options. Uses nothing private."""
-        from methods.distillation.tangent_normal import StudentSettings, train_tangent_normal
+        from bench.methods.distillation.tangent_normal import StudentSettings, train_tangent_normal
 
         student, options = make_student(config.student, facts, context.streams.torch("student/start"))
         quick = config.teacher_recipe == "augmented"

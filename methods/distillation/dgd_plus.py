@@ -3,7 +3,7 @@
 Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discriminative-Generative Distillation", IEEE
 TIP 2023, Fig. 7, with the aggregation of Papernot et al., ICLR 2018 (arXiv:1802.08908).
 
-Threat model, private and public data, released parts and bypass are those of :mod:`methods.distillation.dgd`. Claimed:
+Threat model, private and public data, released parts and bypass are those of :mod:`bench.methods.distillation.dgd`. Claimed:
 the Renyi accounting of GNMax without votes. Proven: infinite.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from bench.interface import BenchError, Budget, Claim, Facts, register_method, setting
-from methods.distillation.dgd import DGD, DGDPrintedConfig
+from bench.methods.distillation.dgd import DGD, DGDPrintedConfig
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,5 +67,5 @@ class DGDPlus(DGD):
         return claim_by("rdp-classic", [GNMax(config.noise_scale, config.queries)], delta, where, note)
 
     def answer(self, config: DGDPrintedConfig, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
-        """See :meth:`methods.distillation.dgd_family.DGDFamily.answer`."""
+        """See :meth:`bench.methods.distillation.dgd_family.DGDFamily.answer`."""
         return ledger.noisy_max_gaussian(votes, teachers=config.teachers, sigma=config.noise_scale)

@@ -2,7 +2,7 @@
 
 After Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discriminative-Generative
 Distillation", IEEE TIP 2023. DGD's epsilon is infinite because of its generator. Here images of random processes
-(:mod:`methods.shared.random_images`) replace it, so only the votes are private. The whole noisy histogram is released,
+(:mod:`bench.methods.shared.random_images`) replace it, so only the votes are private. The whole noisy histogram is released,
 at the cost of its largest entry; the student learns from its softmax. Other repairs: docs/reproduction.md.
 
 Threat model: the attacker holds the released student and knows all records but one. Private: images and labels; each
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.interface import Budget, Claim, Context, Facts, PrivateData, register_method, setting
-from methods.distillation.dgd_family import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
-from methods.shared.settings_checks import positive
+from bench.methods.distillation.dgd_family import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
+from bench.methods.shared.settings_checks import positive
 
 if TYPE_CHECKING:
     import torch
@@ -83,8 +83,8 @@ class DGDSound(DGDFamily):
         return [Gaussian(config.sigma / math.sqrt(2 * config.queries))]
 
     def images(self, config: DGDSoundConfig, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
-        """See :meth:`methods.distillation.dgd_family.DGDFamily.images`."""
-        from methods.shared.random_images import random_images
+        """See :meth:`bench.methods.distillation.dgd_family.DGDFamily.images`."""
+        from bench.methods.shared.random_images import random_images
 
         return random_images(config.synthetic, private.facts.shape, context.streams.torch("images"))
 

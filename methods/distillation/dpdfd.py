@@ -2,13 +2,13 @@
 
 Liu, Wang, Li, Zeng, Ge, "Model Conversion via Differentially Private Data-Free Distillation", IJCAI 2023
 (arXiv:2304.12528). Built after its abstract and the part of its code that adds the noise (llbbcc/DPDFD, utils.py); the
-rest of the paper was not read, and what they leave open is as in :mod:`methods.distillation.dpsd`, by four of the same
+rest of the paper was not read, and what they leave open is as in :mod:`bench.methods.distillation.dpsd`, by four of the same
 authors.
 
 Threat model: the attacker holds student and generator and may know all records but one. Private: images and labels,
 and the teacher trained on them. Public: the number of records. Released: the student, the generator and some of its
 images, all functions of the noisy gradients alone. Unit record, adjacency replace. The teacher may be a given one:
-:mod:`methods.shared.given_teacher`.
+:mod:`bench.methods.shared.given_teacher`.
 
 Answer: the gradient of KL(teacher || student) by the student's outputs, for each image normalised to an L2 norm of C
 (the abstract's word) or with every entry clamped to +-C (``bounding=clamp``: the code's ``abadi``; its ``auto`` divides
@@ -35,16 +35,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.interface import Basis, Budget, Claim, Context, Facts, Gaussian, PrivateData, register_method, setting
-from methods.distillation.alternation_config import AlternationConfig
-from methods.distillation.dpsd_family import Alternation, quick_settings, tiny_settings, train_teacher
-from methods.shared.settings_checks import positive
+from bench.methods.distillation.alternation_config import AlternationConfig
+from bench.methods.distillation.dpsd_family import Alternation, quick_settings, tiny_settings, train_teacher
+from bench.methods.shared.settings_checks import positive
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from bench.interface import Event, Ledger
-    from methods.distillation.dpsd_family import Annotate
+    from bench.methods.distillation.dpsd_family import Annotate
 
 CODE = "llbbcc/DPDFD, utils.py: "
 AS_DPSD = "not in abstract or code; as in methods/distillation/dpsd.py"
@@ -149,7 +149,7 @@ class DPDFD(Alternation):
 
     def annotator(self, config: DPDFDConfig, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
         """Return what takes the student's probabilities a step along the noisy gradients."""
-        from methods.distillation.annotation import keep_top
+        from bench.methods.distillation.annotation import keep_top
 
         teacher = train_teacher(config, private, context)
         k = config.top_k(private.facts)
@@ -164,7 +164,7 @@ class DPDFD(Alternation):
         return annotate
 
     def charge(self, config: DPDFDConfig, facts: Facts, ledger: Ledger) -> None:
-        """See :meth:`methods.distillation.dpsd_family.Alternation.charge`."""
+        """See :meth:`bench.methods.distillation.dpsd_family.Alternation.charge`."""
         import torch
 
         answered(torch.zeros(config.batch, facts.classes), config, facts, ledger)
@@ -172,7 +172,7 @@ class DPDFD(Alternation):
 
 def bounded(gradients: Tensor, config: DPDFDConfig) -> Tensor:
     """Return `gradients` (n, classes) in units of C, normalised or clamped, zero if not finite."""
-    from methods.distillation.annotation import bounded as normalised
+    from bench.methods.distillation.annotation import bounded as normalised
 
     if config.bounding == "normalise":
         return normalised(gradients, "normalise", config.bound, config.stability)

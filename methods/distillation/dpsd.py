@@ -6,7 +6,7 @@ Algorithm 1 with Eq. (2), (3), (7) and (8).
 Threat model: the attacker holds student and generator and may know all records but one. Private: images and labels, and
 the teacher trained on them. Public: the number of records. Released: the student, the generator and some of its images,
 all functions of the noisy annotations alone. Unit record, adjacency replace. The paper's own use, a teacher whose
-records are elsewhere: :mod:`methods.shared.given_teacher`.
+records are elsewhere: :mod:`bench.methods.shared.given_teacher`.
 
 Annotation: the k largest entries of the distillation loss's gradient by the student's probabilities, normalised and
 multiplied by beta, plus noise of standard deviation sigma * beta on every entry. Eq. (3) may be read per example
@@ -15,7 +15,7 @@ example: a batch's norm would leave single gradients unbounded.
 
 Claimed: Theorem 1. Proven: the Gaussian mechanism. One record can change the teacher, hence all b answers of an
 iteration, each by at most 2 beta (1.84 beta for 10 classes and k 3:
-:func:`methods.distillation.annotation.gradient_sensitivity`), against noise sigma * beta, so beta cancels: at the
+:func:`bench.methods.distillation.annotation.gradient_sensitivity`), against noise sigma * beta, so beta cancels: at the
 printed sigma 100, b 256, T 200 the proven epsilon is 28.8 (25.7) for every beta; the claim is 0.05 and 0.26 for the
 printed betas. Calibrated to a claim, sigma falls with beta, so a smaller beta buys any accuracy at the same claim,
 without privacy.
@@ -29,15 +29,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from bench.interface import Basis, BenchError, Budget, Claim, Context, Facts, PrivateData, register_method, setting
-from methods.distillation.alternation_config import AlternationConfig
-from methods.distillation.dpsd_family import CITATION, Alternation, quick_settings, tiny_settings, train_teacher
-from methods.shared.settings_checks import positive
+from bench.methods.distillation.alternation_config import AlternationConfig
+from bench.methods.distillation.dpsd_family import CITATION, Alternation, quick_settings, tiny_settings, train_teacher
+from bench.methods.shared.settings_checks import positive
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from bench.interface import Event, Ledger
-    from methods.distillation.dpsd_family import Annotate
+    from bench.methods.distillation.dpsd_family import Annotate
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class DPSDConfig(AlternationConfig):
 
     def sensitivity(self, facts: Facts) -> float:
         """Return the L2 sensitivity of one bounded gradient in units of beta."""
-        from methods.distillation.annotation import gradient_sensitivity
+        from bench.methods.distillation.annotation import gradient_sensitivity
 
         return gradient_sensitivity(self.distillation, facts.classes, self.top_k(facts), self.non_target_weight)
 
@@ -147,7 +147,7 @@ class DPSD(Alternation):
         """Return Eq. (3)."""
         import torch
 
-        from methods.distillation.annotation import bounded, distillation_gradient, keep_top, released_gradients
+        from bench.methods.distillation.annotation import bounded, distillation_gradient, keep_top, released_gradients
 
         teachers = self.teachers(config, private, context)
         k, beta, sensitivity = config.top_k(private.facts), config.bound(), config.sensitivity(private.facts)
@@ -169,10 +169,10 @@ class DPSD(Alternation):
         return annotate
 
     def charge(self, config: DPSDConfig, facts: Facts, ledger: Ledger) -> None:
-        """See :meth:`methods.distillation.dpsd_family.Alternation.charge`."""
+        """See :meth:`bench.methods.distillation.dpsd_family.Alternation.charge`."""
         import torch
 
-        from methods.distillation.annotation import released_gradients
+        from bench.methods.distillation.annotation import released_gradients
 
         nothing = torch.zeros(config.batch, facts.classes)
         released_gradients(

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import Context, Facts, PrivateData, PublicData, Released, make_student
+from bench.methods.distillation.alternation_config import AlternationConfig
+from bench.methods.shared.given_teacher import TakesTeacher, given_net
+from bench.methods.shared.settings_checks import student_depends
 from bench.storage.cache import digest_of
-from methods.distillation.alternation_config import AlternationConfig
-from methods.shared.given_teacher import TakesTeacher, given_net
-from methods.shared.settings_checks import student_depends
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,8 +68,8 @@ class Alternation(TakesTeacher):
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
         from bench.core.seeds import seeded
+        from bench.methods.distillation.alternation import Alternating, Resumption
         from bench.models.generators import DataFreeGenerator
-        from methods.distillation.alternation import Alternating, Resumption
 
         config.top_k(private.facts)
         student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))

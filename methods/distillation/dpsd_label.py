@@ -34,15 +34,15 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods.distillation.alternation_config import AlternationConfig
-from methods.distillation.dpsd_family import CITATION, Alternation, quick_settings, tiny_settings, train_teacher
-from methods.shared.settings_checks import positive
+from bench.methods.distillation.alternation_config import AlternationConfig
+from bench.methods.distillation.dpsd_family import CITATION, Alternation, quick_settings, tiny_settings, train_teacher
+from bench.methods.shared.settings_checks import positive
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from bench.interface import Event, Ledger
-    from methods.distillation.dpsd_family import Annotate
+    from bench.methods.distillation.dpsd_family import Annotate
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class DPSDLabel(Alternation):
         return annotate
 
     def charge(self, config: DPSDLabelConfig, facts: Facts, ledger: Ledger) -> None:
-        """See :meth:`methods.distillation.dpsd_family.Alternation.charge`."""
+        """See :meth:`bench.methods.distillation.dpsd_family.Alternation.charge`."""
         import numpy as np
 
         labels = np.zeros(config.batch, dtype=np.int64)

@@ -35,10 +35,10 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods.distillation.dpsd_family import CITATION
-from methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
-from methods.shared.settings_checks import SHOWN, at_least_one, check_latent_size, positive, student_depends
-from methods.shared.teachers import (
+from bench.methods.distillation.dpsd_family import CITATION
+from bench.methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
+from bench.methods.shared.settings_checks import SHOWN, at_least_one, check_latent_size, positive, student_depends
+from bench.methods.shared.teachers import (
     EnsembleMethod,
     augmented_settings,
     largest_shift,
@@ -100,13 +100,13 @@ class DPSDSoundConfig(GivenTeacherConfig):
         """Return the L2 sensitivity to one record of the sum of the answers to one query."""
         if self.answer == "votes":
             return math.sqrt(2)
-        from methods.distillation.annotation import gradient_sensitivity
+        from bench.methods.distillation.annotation import gradient_sensitivity
 
         return gradient_sensitivity(self.distillation, facts.classes, self.top_k(facts), NON_TARGET_WEIGHT)
 
     def top_k(self, facts: Facts) -> int:
-        """Return k; see :meth:`methods.distillation.alternation_config.AlternationConfig.top_k`."""
-        from methods.distillation.alternation_config import AlternationConfig
+        """Return k; see :meth:`bench.methods.distillation.alternation_config.AlternationConfig.top_k`."""
+        from bench.methods.distillation.alternation_config import AlternationConfig
 
         return AlternationConfig(k=self.k).top_k(facts)
 
@@ -168,9 +168,9 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
 
         from bench.core.seeds import seeded
         from bench.interface import predict
+        from bench.methods.shared.random_images import random_images
         from bench.models.generators import DataFreeGenerator
         from bench.training.data_free import generate
-        from methods.shared.random_images import random_images
 
         facts, draws = private.facts, context.streams.torch("queries")
         student, options = make_student(config.student, facts, context.streams.torch("student/start"))
@@ -215,7 +215,7 @@ def ask(
     import torch
     from torch.nn import functional
 
-    from methods.distillation.annotation import bounded, distillation_gradient, keep_top
+    from bench.methods.distillation.annotation import bounded, distillation_gradient, keep_top
 
     with context.progress.stage("answers", len(teachers)) as stage:
         logits = teachers.logits(images, stage)

@@ -3,7 +3,7 @@
 Liu, Ge, Wang, Li, Liu, "Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation",
 section IV-F: generator training.
 
-Threat model, unit and annotation are those of :mod:`methods.distillation.dpsd`. Private: images, labels and the
+Threat model, unit and annotation are those of :mod:`bench.methods.distillation.dpsd`. Private: images, labels and the
 teacher. Public: the number of records. Released: the student, not the generator, for which the paper denies a
 guarantee. The student has none either: it learns from that generator's images, which depend on the teacher without
 noise (a bypass). Claimed: Theorem 1 for the annotations alone. Proven: infinite.
@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from bench.interface import Context, PrivateData, register_method
-from methods.distillation.dpsd import DPSD, DPSDConfig
-from methods.distillation.dpsd_family import train_teacher
+from bench.methods.distillation.dpsd import DPSD, DPSDConfig
+from bench.methods.distillation.dpsd_family import train_teacher
 
 if TYPE_CHECKING:
     from torch import nn

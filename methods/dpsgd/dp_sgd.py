@@ -34,7 +34,7 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods.shared.settings_checks import student_depends
+from bench.methods.shared.settings_checks import student_depends
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ means for MNIST and CIFAR-10.
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records, the number of iterations. Released: the student. Unit record, adjacency add-remove, as
-zero-out (see :mod:`methods.dpsgd.dp_sgd`). Each iteration takes a step of DP-SGD and tests it on another Poisson
+zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`). Each iteration takes a step of DP-SGD and tests it on another Poisson
 sample: the change of the mean loss, clipped to ±`change_bound`, gets Gaussian noise of `validation_noise` times the
 step's multiplier (at least `least_validation_noise`) over twice the bound. The step is kept if the answer is below
 `threshold` bounds, else the weights go back.
@@ -42,10 +42,10 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods.dpsgd.dp_sgd import continued
-from methods.dpsgd.scatter import ScatterDPSGD
-from methods.dpsgd.scatter_cnn import ScatterCNNConfig
-from methods.shared.settings_checks import at_least_one, positive
+from bench.methods.dpsgd.dp_sgd import continued
+from bench.methods.dpsgd.scatter import ScatterDPSGD
+from bench.methods.dpsgd.scatter_cnn import ScatterCNNConfig
+from bench.methods.shared.settings_checks import at_least_one, positive
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -8,7 +8,7 @@ gradients; from those of L and R the update of W is rebuilt.
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records and the start of each power iteration. Released: the student. Unit record, adjacency
-add-remove, as zero-out (see :mod:`methods.dpsgd.dp_sgd`): Poisson batches, the gradients of all that is trained clipped
+add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches, the gradients of all that is trained clipped
 together to `max_grad_norm` in L2, Gaussian noise of `noise_multiplier` times that on their sum, calibrated to the
 budget. Carriers are functions of released weights, and rebuilding is post-processing: a step costs what DP-SGD's does.
 
@@ -36,8 +36,8 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
-from methods.shared.settings_checks import at_least_one, student_depends
+from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
+from bench.methods.shared.settings_checks import at_least_one, student_depends
 
 if TYPE_CHECKING:
     from bench.interface import Ledger
@@ -86,7 +86,7 @@ class RGP(DPSGD):
     ) -> Released:
         """Train the student through the carriers of its layers."""
         from bench.interface import make_student
-        from methods.dpsgd.low_rank import RebuildingSGD, insert, remove
+        from bench.methods.dpsgd.low_rank import RebuildingSGD, insert, remove
 
         student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
         student.to(context.device)

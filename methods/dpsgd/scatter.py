@@ -26,9 +26,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import BenchError, Claim, Context, Facts, PrivateData, PublicData, Released, setting
-from methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
-from methods.linear.class_sums import clipped_rows
-from methods.shared.settings_checks import positive, student_depends
+from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
+from bench.methods.linear.class_sums import clipped_rows
+from bench.methods.shared.settings_checks import positive, student_depends
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -113,7 +113,7 @@ class ScatterDPSGD(DPSGD):
         return Released(student, config.student, options)
 
     def student_options(self, config: Any) -> dict[str, Any]:
-        """See :meth:`methods.dpsgd.dp_sgd.DPSGD.student_options`."""
+        """See :meth:`bench.methods.dpsgd.dp_sgd.DPSGD.student_options`."""
         return {} if config.statistics_noise is None else {"standardised": True}
 
     @classmethod

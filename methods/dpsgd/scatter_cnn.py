@@ -2,11 +2,11 @@
 
 Tramer and Boneh, "Differentially Private Learning Needs Better Features (or Much More Data)", ICLR 2021, section 3
 and appendix C. They normalise coefficients in groups within each image, or by noisy statistics of the private records,
-which they charge for; here the second follow the first (see :mod:`methods.dpsgd.scatter`).
+which they charge for; here the second follow the first (see :mod:`bench.methods.dpsgd.scatter`).
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records, the scattering transform. Released: the student, which transforms images itself. Unit
-record, adjacency add-remove, as zero-out (see :mod:`methods.dpsgd.dp_sgd`): Poisson batches, each gradient clipped to
+record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches, each gradient clipped to
 `max_grad_norm` in L2, Gaussian noise of `noise_multiplier` times that on the sum, calibrated to the budget.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from bench.interface import register_method, setting
-from methods.dpsgd.scatter import RUNS, ScatterConfig, ScatterDPSGD
+from bench.methods.dpsgd.scatter import RUNS, ScatterConfig, ScatterDPSGD
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ block-circulant.
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records, the filter. Released: the student. Unit record, adjacency add-remove, as zero-out (see
-:mod:`methods.dpsgd.dp_sgd`): Poisson batches, each gradient clipped to `max_grad_norm` in L2, Gaussian noise of
+:mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches, each gradient clipped to `max_grad_norm` in L2, Gaussian noise of
 `noise_multiplier` times that on the sum, calibrated to the budget. Of each kernel, in both directions, and of every
 `block_size` inputs of a linear layer the share `filter_ratio` of the frequencies of the orthonormal cosine transform is
 kept, the lowest ones; biases are not filtered. White noise is white in every orthonormal basis: what is kept is one
@@ -37,8 +37,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import BenchError, Budget, Claim, Facts, register_method, setting
-from methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, processed
-from methods.shared.settings_checks import at_least_one
+from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, processed
+from bench.methods.shared.settings_checks import at_least_one
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,7 @@ DP-SGD, after Tramer and Boneh 2021.
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records. Released: the student. Unit record, adjacency add-remove, as zero-out (see
-:mod:`methods.dpsgd.dp_sgd`): Poisson batches. Of each gradient the share `kept` of its entries stays, the largest ones;
+:mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches. Of each gradient the share `kept` of its entries stays, the largest ones;
 what is left is clipped to `max_grad_norm` in L2. Which entries stay depends on the record: they are part of the clipped
 vector, and Gaussian noise of `noise_multiplier` times the bound, calibrated to the budget, goes on all entries of the
 sum, not on those that some record kept, which would show the support. So the cost is that of DP-SGD. Entries of the
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import BenchError, Budget, Facts, register_method, setting
-from methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, processed
+from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, processed
 
 if TYPE_CHECKING:
     from bench.privacy.dpsgd.dp_sgd import DPSGDRun

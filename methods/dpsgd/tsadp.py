@@ -5,7 +5,7 @@ Papernot et al., "Tempered Sigmoid Activations for Deep Learning with Differenti
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records and the activation ``scale * sigmoid(inverse_temperature * x) - offset``. Released: the
-student. Unit record, adjacency add-remove, as zero-out (see :mod:`methods.dpsgd.dp_sgd`): Poisson batches, each
+student. Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches, each
 gradient clipped to `max_grad_norm` in L2, Gaussian noise of `noise_multiplier` times that on the sum, calibrated to the
 budget.
 
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from bench.interface import BenchError, Budget, Facts, register_method, setting
-from methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
-from methods.shared.settings_checks import positive
+from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
+from bench.methods.shared.settings_checks import positive
 
 SNIPPET = "Papernot et al. 2021, the paper's code of the activation, its default"
 NETS = ("tempered_cnn_mnist", "tempered_cnn_cifar")
@@ -56,5 +56,5 @@ class TSADP(DPSGD):
         return super().calibrate(config, budget, facts)
 
     def student_options(self, config: Any) -> dict[str, Any]:
-        """See :meth:`methods.dpsgd.dp_sgd.DPSGD.student_options`."""
+        """See :meth:`bench.methods.dpsgd.dp_sgd.DPSGD.student_options`."""
         return {name: getattr(config, name) for name in ("scale", "inverse_temperature", "offset")}

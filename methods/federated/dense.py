@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import register_method, setting
-from methods.federated.family import CODE, ServerConfig
-from methods.federated.federated_server import DistillingServer
-from methods.shared.settings_checks import at_least_one, check_latent_size, positive
+from bench.methods.federated.family import CODE, ServerConfig
+from bench.methods.federated.federated_server import DistillingServer
+from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from methods.federated.server_distillation import Server, Synthesiser
+    from bench.methods.federated.server_distillation import Server, Synthesiser
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class DENSE(DistillingServer):
 
     @classmethod
     def quick_server(cls) -> Mapping[str, Any]:
-        """See :meth:`methods.federated.federated_server.DistillingServer.quick_server`."""
+        """See :meth:`bench.methods.federated.federated_server.DistillingServer.quick_server`."""
         return {"epochs": 20, "student_steps": 40, "batch": 64, "generator_width": 32, "generator_lr": 0.01}
 
     @classmethod
     def tiny_server(cls) -> Mapping[str, Any]:
-        """See :meth:`methods.federated.federated_server.DistillingServer.tiny_server`."""
+        """See :meth:`bench.methods.federated.federated_server.DistillingServer.tiny_server`."""
         return {"student_steps": 2, "generator_steps": 3, "generator_width": 8}
 
     def synthesiser(self, config: DENSEConfig, server: Server) -> Synthesiser:
@@ -69,8 +69,8 @@ class DENSE(DistillingServer):
         from torch.nn import functional
 
         from bench.core.seeds import seeded
+        from bench.methods.federated.server_distillation import BatchStatistics, Synthesiser, softened_divergence
         from bench.models.generators import DataFreeGenerator
-        from methods.federated.server_distillation import BatchStatistics, Synthesiser, softened_divergence
 
         statistics = BatchStatistics(server.ensemble)
 

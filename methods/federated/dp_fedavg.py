@@ -40,9 +40,9 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods.dpsgd.dp_sgd import least_noise
-from methods.federated.family import check_clients, client_parts
-from methods.shared.settings_checks import at_least_one, positive
+from bench.methods.dpsgd.dp_sgd import least_noise
+from bench.methods.federated.family import check_clients, client_parts
+from bench.methods.shared.settings_checks import at_least_one, positive
 
 if TYPE_CHECKING:
     import numpy as np

@@ -26,8 +26,8 @@ from bench.interface import (
     make_student,
     setting,
 )
+from bench.methods.shared.settings_checks import at_least_one, positive
 from bench.storage.cache import digest_of
-from methods.shared.settings_checks import at_least_one, positive
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

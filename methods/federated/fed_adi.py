@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import register_method, setting
-from methods.federated.family import ServerConfig
-from methods.federated.federated_server import DistillingServer
-from methods.shared.settings_checks import at_least_one, positive
+from bench.methods.federated.family import ServerConfig
+from bench.methods.federated.federated_server import DistillingServer
+from bench.methods.shared.settings_checks import at_least_one, positive
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from methods.federated.server_distillation import Server, Synthesiser
+    from bench.methods.federated.server_distillation import Server, Synthesiser
 
 CODE = "the authors' code NVlabs/DeepInversion: cifar10/"
 JITTER = 2  # pixels; cifar10/deepinversion_cifar10.py
@@ -56,12 +56,12 @@ class FedADI(DistillingServer):
 
     @classmethod
     def quick_server(cls) -> Mapping[str, Any]:
-        """See :meth:`methods.federated.federated_server.DistillingServer.quick_server`."""
+        """See :meth:`bench.methods.federated.federated_server.DistillingServer.quick_server`."""
         return {"epochs": 8, "student_steps": 60, "iterations": 60, "batch": 128}
 
     @classmethod
     def tiny_server(cls) -> Mapping[str, Any]:
-        """See :meth:`methods.federated.federated_server.DistillingServer.tiny_server`."""
+        """See :meth:`bench.methods.federated.federated_server.DistillingServer.tiny_server`."""
         return {"student_steps": 2, "iterations": 3}
 
     def synthesiser(self, config: FedADIConfig, server: Server) -> Synthesiser:
@@ -69,7 +69,7 @@ class FedADI(DistillingServer):
         import torch
         from torch.nn import functional
 
-        from methods.federated.server_distillation import BatchStatistics, Synthesiser
+        from bench.methods.federated.server_distillation import BatchStatistics, Synthesiser
 
         statistics = BatchStatistics(server.ensemble)
 

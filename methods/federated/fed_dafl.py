@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.interface import register_method, setting
-from methods.federated.family import ServerConfig
-from methods.federated.federated_server import DistillingServer
-from methods.shared.settings_checks import at_least_one, check_latent_size, positive
+from bench.methods.federated.family import ServerConfig
+from bench.methods.federated.federated_server import DistillingServer
+from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
 
 if TYPE_CHECKING:
-    from methods.federated.server_distillation import Server, Synthesiser
+    from bench.methods.federated.server_distillation import Server, Synthesiser
 
 CODE = "DAFL's code, huawei-noah/Efficient-Computing: "
 
@@ -57,12 +57,12 @@ class FedDAFL(DistillingServer):
 
     @classmethod
     def quick_server(cls) -> Mapping[str, Any]:
-        """See :meth:`methods.federated.federated_server.DistillingServer.quick_server`."""
+        """See :meth:`bench.methods.federated.federated_server.DistillingServer.quick_server`."""
         return {"epochs": 600, "batch": 64, "generator_width": 32, "generator_lr": 0.01}
 
     @classmethod
     def tiny_server(cls) -> Mapping[str, Any]:
-        """See :meth:`methods.federated.federated_server.DistillingServer.tiny_server`."""
+        """See :meth:`bench.methods.federated.federated_server.DistillingServer.tiny_server`."""
         return {"generator_width": 8}
 
     def synthesiser(self, config: FedDAFLConfig, server: Server) -> Synthesiser:
@@ -70,10 +70,10 @@ class FedDAFL(DistillingServer):
         import torch
 
         from bench.core.seeds import seeded
+        from bench.methods.federated.server_distillation import Synthesiser
         from bench.models.generators import DataFreeGenerator
         from bench.training.data_free import generator_terms
         from bench.training.divergence import check_finite
-        from methods.federated.server_distillation import Synthesiser
 
         with seeded(server.random):
             net = DataFreeGenerator(*server.facts.shape, config.latent_size, config.generator_width)

@@ -25,12 +25,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.interface import BenchError, Context, Facts, PrivacyUnit, PrivateData, register_method, setting
+from bench.methods.distillation.dpsd import DPSD, DPSDConfig
+from bench.methods.distillation.dpsd_family import train_teacher
+from bench.methods.federated.family import client_parts
+from bench.methods.shared.given_teacher import given_teacher
+from bench.methods.shared.settings_checks import at_least_one, positive
 from bench.storage.cache import digest_of
-from methods.distillation.dpsd import DPSD, DPSDConfig
-from methods.distillation.dpsd_family import train_teacher
-from methods.federated.family import client_parts
-from methods.shared.given_teacher import given_teacher
-from methods.shared.settings_checks import at_least_one, positive
 
 if TYPE_CHECKING:
     from torch import nn

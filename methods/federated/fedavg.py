@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import Context, Facts, PrivateData, PublicData, Released, make_student, register_method, setting
-from methods.federated.family import (
+from bench.methods.federated.family import (
     CODE,
     Federated,
     FederatedConfig,
@@ -26,13 +26,13 @@ from methods.federated.family import (
     local_models,
     quick_clients,
 )
-from methods.shared.settings_checks import at_least_one, student_depends
+from bench.methods.shared.settings_checks import at_least_one, student_depends
 
 if TYPE_CHECKING:
     from torch import nn
 
     from bench.interface import Ledger
-    from methods.federated.family import State
+    from bench.methods.federated.family import State
 
 
 @dataclass(frozen=True)

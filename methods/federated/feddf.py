@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import BenchError, Budget, Context, Facts, PublicData, PublicKind, register_method, setting
-from methods.federated.family import net_of
-from methods.federated.fedavg import FedAvg, FedAvgConfig
-from methods.shared.settings_checks import at_least_one, positive
+from bench.methods.federated.family import net_of
+from bench.methods.federated.fedavg import FedAvg, FedAvgConfig
+from bench.methods.shared.settings_checks import at_least_one, positive
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from methods.federated.family import State
+    from bench.methods.federated.family import State
 
 CODE = (
     "the authors' code epfml/federated-learning-public-code: FedDF-code/pcode/aggregation/noise_knowledge_transfer.py"

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bench.interface import Context, Facts, PrivateData, PublicData, Released, make_student
-from methods.federated.family import Federated, ServerConfig, client_parts, first_models, net_of, quick_clients
-from methods.shared.settings_checks import SHOWN, student_depends
+from bench.methods.federated.family import Federated, ServerConfig, client_parts, first_models, net_of, quick_clients
+from bench.methods.shared.settings_checks import SHOWN, student_depends
 
 if TYPE_CHECKING:
     from bench.interface import Ledger
-    from methods.federated.server_distillation import Server, Synthesiser
+    from bench.methods.federated.server_distillation import Server, Synthesiser
 
 
 class DistillingServer(Federated):
@@ -45,7 +45,7 @@ class DistillingServer(Federated):
         self, config: ServerConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
         """Train local models, then a student on images made from them, declared as a bypass."""
-        from methods.federated.server_distillation import Ensemble, Server, distil
+        from bench.methods.federated.server_distillation import Ensemble, Server, distil
 
         ledger.bypass(self.bypass)
         facts, streams = private.facts, context.streams

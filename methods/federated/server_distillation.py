@@ -23,8 +23,8 @@ from bench.training.loop import Batches, FitSettings, make_optimizer
 if TYPE_CHECKING:
     from bench.core.progress import Stage
     from bench.interface import Facts
+    from bench.methods.federated.family import ServerConfig
     from bench.storage.checkpoint import Checkpoint, Part
-    from methods.federated.family import ServerConfig
 
 
 class Ensemble(nn.Module):

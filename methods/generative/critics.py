@@ -12,7 +12,7 @@ from torch.nn import functional
 from bench.interface import Context, PrivateData, partition
 
 if TYPE_CHECKING:
-    from methods.generative.gan_parts import Forger
+    from bench.methods.generative.gan_parts import Forger
 
 Loss = Literal["binary", "wasserstein"]
 

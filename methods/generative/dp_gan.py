@@ -15,7 +15,7 @@ the charge holds with any clamp.
 
 Threat model: the attacker holds all that is released, and might hold the discriminator's weights at every step, and may
 know all records but one. Private: images and labels. Public: the number of records. Released: the generator, some of
-its images, the student. Unit record, adjacency add-remove, as zero-out (see :mod:`methods.dpsgd.dp_sgd`): Poisson
+its images, the student. Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson
 batches, the gradient of each real image clipped to `max_grad_norm` in L2, noise of `noise_multiplier` times that on the
 sum. The discriminator's steps cost what so many steps of DP-SGD cost, however many of the generator are between them.
 
@@ -32,15 +32,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.interface import BenchError, Claim, Context, Facts, PrivateData, PublicData, register_method, setting
-from methods.dpsgd.dp_sgd import DPSGD, PoissonBatches
-from methods.generative.family import Generative, GenerativeConfig, Source, balanced
-from methods.shared.settings_checks import at_least_one, check_latent_size, decay, positive, student_depends
+from bench.methods.dpsgd.dp_sgd import DPSGD, PoissonBatches
+from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
+from bench.methods.shared.settings_checks import at_least_one, check_latent_size, decay, positive, student_depends
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from bench.interface import Ledger
-    from methods.generative.gan_parts import Forger
+    from bench.methods.generative.gan_parts import Forger
 
 CODE = "Bie et al. 2023, the authors' code alexbie98/dpgan-revisit: "
 OURS = "ours: the net of methods/generative/dp_merf.py"
@@ -142,7 +142,7 @@ class DPGAN(Generative, DPSGD):
     ) -> Source:
         """Train the discriminator through the ledger, the generator between its steps."""
         from bench.core.seeds import seeded
-        from methods.generative.gan_parts import AdamAgainst, Forger
+        from bench.methods.generative.gan_parts import AdamAgainst, Forger
 
         facts = private.facts
         forger = Forger(config, facts, context)

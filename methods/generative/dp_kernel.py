@@ -7,7 +7,7 @@ Gaussian process is added to the values, and the generator descends the square o
 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
 Public: the number of records; generated labels are drawn evenly. Released: the generator, some of its images, the
-student. Unit record, adjacency add-remove, as zero-out (see :mod:`methods.dpsgd.dp_sgd`), the neighbours of what is
+student. Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`), the neighbours of what is
 claimed; an image's embedding has norm sqrt(m) in the kernel's norm, for m kernels.
 
 Claimed: Renyi accounting of a Gaussian release on Poisson samples, as if each step released f plus the process. Proven:
@@ -38,8 +38,8 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods.generative.family import Generative, GenerativeConfig, Source, drawn
-from methods.shared.settings_checks import at_least_one, check_latent_size, positive, student_depends
+from bench.methods.generative.family import Generative, GenerativeConfig, Source, drawn
+from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive, student_depends
 
 if TYPE_CHECKING:
     import torch
@@ -101,7 +101,7 @@ class DPKernel(Generative):
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
         """Return `config` with the least noise whose claim is in `budget`."""
-        from methods.dpsgd.dp_sgd import least_noise
+        from bench.methods.dpsgd.dp_sgd import least_noise
 
         if not config.batch_size <= facts.private_records:
             raise BenchError(

@@ -1,7 +1,7 @@
 """DP-Kernel repaired: the mean embedding in its kernel is released once, and the generator follows the release alone.
 
 After Jiang, Sun, Yu, "Functional Renyi Differential Privacy for Generative Modeling", NeurIPS 2023, whose generator
-gets gradients without noise (:mod:`methods.generative.dp_kernel`). Random Fourier features of the mean of the Gaussian
+gets gradients without noise (:mod:`bench.methods.generative.dp_kernel`). Random Fourier features of the mean of the Gaussian
 kernels, each frequency of one kernel in turn, make the function that is released a vector: Gaussian noise on its
 entries is a draw of the Gaussian process with the approximate kernel, and values and gradients are those of one noisy
 function. It is released once for all records, not for each of many batches, and class shares come with it, instead of
@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import Facts, register_method, setting
-from methods.generative.dp_kernel import PORT
-from methods.generative.mean_embedding import EmbeddingConfig, MeanEmbedding
-from methods.shared.settings_checks import at_least_one, positive
+from bench.methods.generative.dp_kernel import PORT
+from bench.methods.generative.mean_embedding import EmbeddingConfig, MeanEmbedding
+from bench.methods.shared.settings_checks import at_least_one, positive
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +51,7 @@ class DPKernelSound(MeanEmbedding):
 
     @staticmethod
     def frequencies(config: Any, facts: Facts, draws: torch.Generator) -> Tensor:
-        """See :meth:`methods.generative.mean_embedding.MeanEmbedding.frequencies`: one of each kernel in turn."""
+        """See :meth:`bench.methods.generative.mean_embedding.MeanEmbedding.frequencies`: one of each kernel in turn."""
         import torch
 
         deviations = torch.tensor([config.bandwidth * 2**number for number in range(config.kernels)])

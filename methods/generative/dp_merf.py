@@ -7,7 +7,7 @@ features approximate the kernel ``exp(-|x - y|^2 / 2 s)``.
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
 Public: the number of records, the random frequencies. Released: the generator, some of its images, the student. Unit
 record, adjacency replace: one Gaussian release of class sums of features and of class counts, L2 sensitivity 2
-(:mod:`methods.generative.mean_embedding`). The authors' code for images has no counts and draws labels evenly; that for
+(:mod:`bench.methods.generative.mean_embedding`). The authors' code for images has no counts and draws labels evenly; that for
 tables releases class shares by a second Gaussian.
 
 Claimed: the authors' accountant, sound and loose: what it calls 1 costs 0.74. Proven: the exact cost of Gaussian noise.
@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import Claim, Facts, register_method, setting
-from methods.generative.mean_embedding import CODE, EmbeddingConfig, MeanEmbedding
-from methods.shared.settings_checks import positive
+from bench.methods.generative.mean_embedding import CODE, EmbeddingConfig, MeanEmbedding
+from bench.methods.shared.settings_checks import positive
 
 if TYPE_CHECKING:
     import torch
@@ -74,7 +74,7 @@ class DPMERF(MeanEmbedding):
 
     @staticmethod
     def frequencies(config: Any, facts: Facts, draws: torch.Generator) -> Tensor:
-        """See :meth:`methods.generative.mean_embedding.MeanEmbedding.frequencies`."""
+        """See :meth:`bench.methods.generative.mean_embedding.MeanEmbedding.frequencies`."""
         import torch
 
         pixels = math.prod(facts.shape)

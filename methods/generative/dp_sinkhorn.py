@@ -8,7 +8,7 @@ X with noise, of the fresh images, on which Y has no influence, as it is.
 Threat model: the attacker holds all that is released, might hold every noisy gradient, and may know all records but
 one. Private: images and labels. Public: the number of records; generated labels are drawn evenly. Released: the
 generator, some of its images, the student. Unit record, adjacency add-remove, as zero-out (see
-:mod:`methods.dpsgd.dp_sgd`). One record changes the transport plan, and so any row of the gradient: the matrix of all
+:mod:`bench.methods.dpsgd.dp_sgd`). One record changes the transport plan, and so any row of the gradient: the matrix of all
 rows is clipped to `max_grad_norm` as a whole, as in the paper, and moves by twice that at most, to which
 `noise_multiplier` is relative. The fresh images' gradient is clipped by its own norm: by a common one, it would show
 that of X without noise.
@@ -47,8 +47,8 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods.generative.family import Generative, GenerativeConfig, Source, balanced
-from methods.shared.settings_checks import at_least_one, check_latent_size, decay, positive
+from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
+from bench.methods.shared.settings_checks import at_least_one, check_latent_size, decay, positive
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -124,7 +124,7 @@ class DPSinkhorn(Generative):
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
         """Return `config` with the least noise whose Renyi cost or PLD is in `budget`."""
-        from methods.dpsgd.dp_sgd import least_noise
+        from bench.methods.dpsgd.dp_sgd import least_noise
 
         if not config.batch_size <= facts.private_records:
             raise BenchError(
@@ -161,8 +161,8 @@ class DPSinkhorn(Generative):
         from torch.nn.functional import one_hot
 
         from bench.core.transforms import as_float
-        from methods.generative.gan_parts import Forger
-        from methods.generative.sinkhorn import costs, transport
+        from bench.methods.generative.gan_parts import Forger
+        from bench.methods.generative.sinkhorn import costs, transport
 
         facts, rows = private.facts, config.batch_size
         forger, shape = Forger(config, facts, context), (rows, *facts.shape)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import Context, Facts, Method, PrivateData, PublicData, Released, make_student, setting
+from bench.methods.shared.settings_checks import SHOWN, at_least_one, positive, student_depends
 from bench.training.divergence import CollapsedError
-from methods.shared.settings_checks import SHOWN, at_least_one, positive, student_depends
 
 if TYPE_CHECKING:
     import torch
@@ -106,7 +106,7 @@ class Generative(Method):
     def student_settings(cls, config: Any, facts: Facts) -> FitSettings:
         """Return how a student learns the images."""
         from bench.interface import FitSettings
-        from methods.shared.teachers import largest_shift
+        from bench.methods.shared.teachers import largest_shift
 
         return FitSettings(
             epochs=config.student_epochs, batch_size=config.student_batch, lr=config.student_lr, momentum=0.9,

@@ -25,15 +25,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import BenchError, Budget, Claim, Context, Facts, register_method, setting
-from methods.dpsgd.dp_sgd import least_noise
-from methods.generative.guided import Guide, Guided, GuidedConfig
-from methods.shared.settings_checks import at_least_one, positive
+from bench.methods.dpsgd.dp_sgd import least_noise
+from bench.methods.generative.guided import Guide, Guided, GuidedConfig
+from bench.methods.shared.settings_checks import at_least_one, positive
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from bench.interface import Event, Ledger
-    from methods.generative.critics import Critics
+    from bench.methods.generative.critics import Critics
 
 CODE = "the authors' code AI-secure/G-PATE: MNIST, "
 CLAIM = "Long et al., NeurIPS 2021 (arXiv:1906.09338) and the authors' code: the bound of PATE 2018"
@@ -120,7 +120,7 @@ class GPATE(Guided):
 
     @classmethod
     def generator_steps(cls, config: Any) -> int:
-        """See :meth:`methods.generative.guided.Guided.generator_steps`."""
+        """See :meth:`bench.methods.generative.guided.Guided.generator_steps`."""
         return int(config.steps)
 
     @classmethod

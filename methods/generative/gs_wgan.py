@@ -33,16 +33,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import Adjacency, BenchError, Budget, Claim, Context, Facts, register_method, setting
-from methods.dpsgd.dp_sgd import least_noise
-from methods.generative.guided import Guide, Guided, GuidedConfig
-from methods.shared.settings_checks import at_least_one, positive
+from bench.methods.dpsgd.dp_sgd import least_noise
+from bench.methods.generative.guided import Guide, Guided, GuidedConfig
+from bench.methods.shared.settings_checks import at_least_one, positive
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from bench.interface import Event, Ledger
+    from bench.methods.generative.critics import Critics
     from bench.privacy.accounting.accountants import Accounted
-    from methods.generative.critics import Critics
 
 CODE = "the authors' code DingfanChen/GS-WGAN: "
 
@@ -140,7 +140,7 @@ class GSWGAN(Guided):
 
     @classmethod
     def generator_steps(cls, config: Any) -> int:
-        """See :meth:`methods.generative.guided.Guided.generator_steps`."""
+        """See :meth:`bench.methods.generative.guided.Guided.generator_steps`."""
         return int(config.steps)
 
     @classmethod

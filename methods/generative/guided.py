@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import BenchError, Context, Facts, PrivateData, PublicData, setting
-from methods.generative.family import Generative, GenerativeConfig, Source, balanced
-from methods.shared.settings_checks import at_least_one, check_latent_size, positive
+from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
+from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from bench.interface import Ledger
-    from methods.generative.critics import Critics, Loss
+    from bench.methods.generative.critics import Critics, Loss
 
 Guide = Callable[["Tensor", "Tensor"], "Tensor"]
 """Maps images (n, channels, height, width) in [0, 1] and labels (n,) to where each pixel is to move, of their shape."""
@@ -96,8 +96,8 @@ class Guided(Generative):
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Source:
         """Train discriminators and generator by turns; `critics` in groups are trained a group a turn."""
-        from methods.generative.critics import critics_of
-        from methods.generative.gan_parts import Forger
+        from bench.methods.generative.critics import critics_of
+        from bench.methods.generative.gan_parts import Forger
 
         facts, steps = private.facts, self.generator_steps(config)
         forger = Forger(config, facts, context)

@@ -7,7 +7,7 @@ components decode to images and labels.
 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
 Public: the number of records. Released: the net with its components, mixture and centre, some of its images, the
-student. Unit record, adjacency add-remove, as zero-out (see :mod:`methods.dpsgd.dp_sgd`).
+student. Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`).
 
 Claimed: Renyi accounting of a Gaussian release for the principal components, 2k + 1 for each iteration of EM with k
 Gaussians, and DP-SGD. Proven: nothing. The paper's components have Wishart noise, whose analysis was retracted, by the
@@ -37,16 +37,16 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods.dpsgd.dp_sgd import DPSGD, PoissonBatches, least_noise
-from methods.generative.family import Generative, GenerativeConfig, Source
-from methods.shared.settings_checks import at_least_one, positive, student_depends
+from bench.methods.dpsgd.dp_sgd import DPSGD, PoissonBatches, least_noise
+from bench.methods.generative.family import Generative, GenerativeConfig, Source
+from bench.methods.shared.settings_checks import at_least_one, positive, student_depends
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from bench.interface import Event, Ledger
-    from methods.generative.pca_vae import Mixture, PhasedVAE
+    from bench.methods.generative.pca_vae import Mixture, PhasedVAE
 
 CODE = "the authors' code tsubasat/P3GM, exp.sh: "
 DEFAULT = "the authors' code tsubasat/P3GM, src/synthesize.py: "
@@ -152,7 +152,7 @@ class P3GM(Generative, DPSGD):
 
     def centre(self, private: PrivateData, ledger: Ledger) -> Tensor:
         """Return what is subtracted from every row, float64 (d,)."""
-        from methods.generative.pca_vae import chunks
+        from bench.methods.generative.pca_vae import chunks
 
         ledger.bypass(self.bypass)
         return sum(rows.sum(0) for rows in chunks(private)) / len(private)  # type: ignore[return-value]
@@ -165,7 +165,7 @@ class P3GM(Generative, DPSGD):
 
         from bench.core.seeds import seeded
         from bench.interface import in_equal_batches
-        from methods.generative import pca_vae as parts
+        from bench.methods.generative import pca_vae as parts
 
         facts, streams = private.facts, context.streams
         centre = self.centre(private, ledger)

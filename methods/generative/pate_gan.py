@@ -31,15 +31,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.interface import Basis, BenchError, Budget, Claim, Context, Facts, register_method, setting
-from methods.dpsgd.dp_sgd import least_noise
-from methods.generative.guided import Guide, Guided, GuidedConfig
-from methods.shared.settings_checks import at_least_one, positive
+from bench.methods.dpsgd.dp_sgd import least_noise
+from bench.methods.generative.guided import Guide, Guided, GuidedConfig
+from bench.methods.shared.settings_checks import at_least_one, positive
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from bench.interface import Event, Ledger
-    from methods.generative.critics import Critics
+    from bench.methods.generative.critics import Critics
 
 CODE = "the authors' code, mlforhealthlabpub, alg/pategan: "
 
@@ -115,7 +115,7 @@ class PATEGAN(Guided):
 
     @classmethod
     def generator_steps(cls, config: Any) -> int:
-        """See :meth:`methods.generative.guided.Guided.generator_steps`."""
+        """See :meth:`bench.methods.generative.guided.Guided.generator_steps`."""
         return -(-int(config.queries) // int(config.batch))
 
     @classmethod

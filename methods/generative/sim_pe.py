@@ -7,7 +7,7 @@ average; the next candidates are variations of parents that are drawn by noisy v
 class looks like: votes choose the texts.
 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
-Public: the simulator (:mod:`methods.generative.text_render`), the texts. Released: some of the images, the student.
+Public: the simulator (:mod:`bench.methods.generative.text_render`), the texts. Released: some of the images, the student.
 Unit record, adjacency add-remove: a record has one vote in each iteration, so that the votes have L2 sensitivity 1, and
 their number is no release. Claimed and proven: the exact cost of so many Gaussian releases.
 
@@ -36,16 +36,16 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods.dpsgd.dp_sgd import least_noise
-from methods.generative.family import Generative, GenerativeConfig, Source
-from methods.linear.class_sums import EXACT
-from methods.shared.settings_checks import at_least_one, positive
+from bench.methods.dpsgd.dp_sgd import least_noise
+from bench.methods.generative.family import Generative, GenerativeConfig, Source
+from bench.methods.linear.class_sums import EXACT
+from bench.methods.shared.settings_checks import at_least_one, positive
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from bench.interface import Event, Ledger
-    from methods.generative.text_render import Degrees
+    from bench.methods.generative.text_render import Degrees
 
 CODE = "microsoft/DPSDA, example/image/simulator/mnist_text_render.py: "
 DEGREES = ((0.8, 5, 1, 9), (0.4, 4, 1, 7), (0.2, 3, 0, 5), (0.0, 2, 0, 3))
@@ -123,7 +123,7 @@ class SimPE(Generative):
         """Let private images vote, and draw images by the last votes."""
         import torch
 
-        from methods.generative.text_render import random_parameters, rendered, varied
+        from bench.methods.generative.text_render import random_parameters, rendered, varied
 
         facts, draws = private.facts, context.streams.torch("candidates")
         labels = torch.arange(config.candidates) % facts.classes
@@ -155,7 +155,7 @@ class SimPE(Generative):
 
 def degrees_of(turn: int) -> Degrees:
     """Return how far variations of iteration `turn` may lie, from 0; those after the last are as in it."""
-    from methods.generative.text_render import Degrees
+    from bench.methods.generative.text_render import Degrees
 
     return Degrees(*DEGREES[min(turn, len(DEGREES) - 1)])
 

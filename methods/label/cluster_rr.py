@@ -31,8 +31,8 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods.label.family import LabelMethod, NoisyLabelConfig, learn, true_labels
-from methods.shared.settings_checks import at_least_one
+from bench.methods.label.family import LabelMethod, NoisyLabelConfig, learn, true_labels
+from bench.methods.shared.settings_checks import at_least_one
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.interface import Adjacency, Budget, Facts, Method, PrivacyUnit, PublicKind, setting
-from methods.shared.settings_checks import at_least_one, positive, student_depends
+from bench.methods.shared.settings_checks import at_least_one, positive, student_depends
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from methods.shared.settings_checks import at_least_one, positive
+from bench.methods.shared.settings_checks import at_least_one, positive
 
 if TYPE_CHECKING:
     import torch

@@ -37,9 +37,9 @@ from bench.interface import (
     register_method,
     setting,
 )
+from bench.methods.label.family import LabelMethod, true_labels
+from bench.methods.shared.settings_checks import at_least_one, positive
 from bench.privacy.mechanisms import margins
-from methods.label.family import LabelMethod, true_labels
-from methods.shared.settings_checks import at_least_one, positive
 
 if TYPE_CHECKING:
     from torch import Tensor

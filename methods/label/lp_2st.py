@@ -35,8 +35,8 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods.label.family import LabelMethod, NoisyLabelConfig, learn
-from methods.shared.settings_checks import positive
+from bench.methods.label.family import LabelMethod, NoisyLabelConfig, learn
+from bench.methods.shared.settings_checks import positive
 
 if TYPE_CHECKING:
     import numpy as np

@@ -38,10 +38,10 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods.label.cluster_rr import principal
-from methods.label.family import LabelMethod, true_labels
-from methods.label.fixmatch import FixMatchSettings, fixmatch
-from methods.shared.settings_checks import at_least_one, positive, student_depends
+from bench.methods.label.cluster_rr import principal
+from bench.methods.label.family import LabelMethod, true_labels
+from bench.methods.label.fixmatch import FixMatchSettings, fixmatch
+from bench.methods.shared.settings_checks import at_least_one, positive, student_depends
 
 if TYPE_CHECKING:
     import numpy as np

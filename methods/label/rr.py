@@ -3,7 +3,7 @@
 Warner 1965, as the baseline of Ghazi, Golowich, Kumar, Manurangsi, Zhang, "Deep Learning with Label Differential
 Privacy", NeurIPS 2021 (arXiv:2102.06062). Each label is kept with probability ``e^eps / (e^eps + K - 1)``, else
 replaced by another class, uniformly, once; the loss is corrected for that law (Patrini et al. 2017, see
-:mod:`methods.label.family`).
+:mod:`bench.methods.label.family`).
 
 Threat model: the attacker holds the student and the noisy labels, all images and all labels but one. Private: labels.
 Public: the images of the private records. Released: the student and the noisy labels. Unit label, adjacency replace,
@@ -27,7 +27,7 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods.label.family import LabelMethod, NoisyLabelConfig, learn, response_law
+from bench.methods.label.family import LabelMethod, NoisyLabelConfig, learn, response_law
 
 if TYPE_CHECKING:
     from bench.interface import Event, Ledger

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.interface import Adjacency, Budget, Claim, Facts, setting
-from bench.privacy.mechanisms import margins
-from methods.dpsgd.dp_sgd import least_noise
-from methods.linear.family import ROWS, layer_of
-from methods.shared.settings_checks import positive
-from methods.shared.transfer import (
+from bench.methods.dpsgd.dp_sgd import least_noise
+from bench.methods.linear.family import ROWS, layer_of
+from bench.methods.shared.settings_checks import positive
+from bench.methods.shared.transfer import (
     OnBackbone,
     TransferConfig,
     paper_transfer,
@@ -28,6 +27,7 @@ from methods.shared.transfer import (
     tiny_transfer,
     with_digest,
 )
+from bench.privacy.mechanisms import margins
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -34,9 +34,17 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods.linear.class_sums import CHOSEN, ClassSums, ClassSumsConfig, class_sums, clipped_rows, finite, set_head
-from methods.linear.family import begin, finish, scale
-from methods.shared.settings_checks import positive
+from bench.methods.linear.class_sums import (
+    CHOSEN,
+    ClassSums,
+    ClassSumsConfig,
+    class_sums,
+    clipped_rows,
+    finite,
+    set_head,
+)
+from bench.methods.linear.family import begin, finish, scale
+from bench.methods.shared.settings_checks import positive
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,7 +71,7 @@ class DPFCConfig(ClassSumsConfig):
     )
 
     def check(self) -> None:
-        """See :meth:`methods.shared.transfer.TransferConfig.check`."""
+        """See :meth:`bench.methods.shared.transfer.TransferConfig.check`."""
         super().check()
         positive(self, "ridge", "max_norm")
         if not 0 <= self.ridge_of_noise < math.inf:
@@ -86,7 +94,7 @@ class DPFC(ClassSums):
 
     @classmethod
     def calibrate(cls, config: DPFCConfig, budget: Budget, facts: Facts) -> Any:
-        """See :meth:`methods.linear.class_sums.ClassSums.calibrate`; raise BenchError without two public images."""
+        """See :meth:`bench.methods.linear.class_sums.ClassSums.calibrate`; raise BenchError without two public images."""
         if facts.public_records < 2:
             raise BenchError(
                 f"{cls.name} whitens features by unlabelled public images, and the split of {facts.dataset} has "

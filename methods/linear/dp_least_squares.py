@@ -31,9 +31,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.interface import BenchError, Context, PrivateData, PublicData, Released, register_method, setting
-from methods.linear.class_sums import CHOSEN, ClassSums, ClassSumsConfig, class_sums, clipped_rows, set_head
-from methods.linear.family import begin, finish
-from methods.shared.settings_checks import positive
+from bench.methods.linear.class_sums import CHOSEN, ClassSums, ClassSumsConfig, class_sums, clipped_rows, set_head
+from bench.methods.linear.family import begin, finish
+from bench.methods.shared.settings_checks import positive
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,7 +53,7 @@ class DPLeastSquaresConfig(ClassSumsConfig):
     ridge: float = setting(0.2, f"lambda over the bound on the noise's eigenvalues; {CHOSEN}")
 
     def check(self) -> None:
-        """See :meth:`methods.shared.transfer.TransferConfig.check`."""
+        """See :meth:`bench.methods.shared.transfer.TransferConfig.check`."""
         super().check()
         positive(self, "ridge")
         if not 0 < self.share < 1:

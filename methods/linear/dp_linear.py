@@ -6,7 +6,7 @@ ICLR 2021 (linear layer on fixed features).
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records, the backbone and its weights. Released: the student, a linear head on the named backbone.
-Unit record, adjacency add-remove, as zero-out (see :mod:`methods.dpsgd.dp_sgd`): Poisson batches, each gradient clipped
+Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches, each gradient clipped
 to `max_grad_norm` in L2, Gaussian noise of `noise_multiplier` times that on the sum, calibrated to the budget. Records
 in the public source have no guarantee.
 """
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import Budget, Claim, Context, Facts, PrivateData, PublicData, Released, register_method, setting
-from methods.dpsgd.dp_sgd import DPSGD, PoissonBatches
-from methods.linear.family import OURS, LinearConfig
-from methods.shared.transfer import OnBackbone, paper_transfer, quick_transfer, tiny_transfer, with_digest
+from bench.methods.dpsgd.dp_sgd import DPSGD, PoissonBatches
+from bench.methods.linear.family import OURS, LinearConfig
+from bench.methods.shared.transfer import OnBackbone, paper_transfer, quick_transfer, tiny_transfer, with_digest
 
 if TYPE_CHECKING:
     from bench.interface import Ledger
@@ -76,7 +76,7 @@ class DPLinear(OnBackbone, DPSGD):
         self, config: DPLinearConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
         """Train the head by DP-SGD on the features of the private records."""
-        from methods.linear.family import begin, finish
+        from bench.methods.linear.family import begin, finish
 
         features, student, options = begin(config, private, public, context)
         steps = config.steps(private.facts.private_records)

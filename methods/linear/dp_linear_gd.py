@@ -8,7 +8,7 @@ et al., arXiv:2204.13650, find that larger batches do better at the same epsilon
 Threat model: the attacker holds the released weights, even every iterate, and may know all records but one. Private:
 images and labels. Public: the number of records, which divides the noisy sum; the backbone and its weights. Released:
 the student, a linear head on the named backbone. Unit record, adjacency add-remove, as zero-out (see
-:mod:`methods.dpsgd.dp_sgd`): each example's gradient is clipped to `max_grad_norm` in L2; the noise is calibrated to
+:mod:`bench.methods.dpsgd.dp_sgd`): each example's gradient is clipped to `max_grad_norm` in L2; the noise is calibrated to
 the budget. Records in the public source have no guarantee.
 """
 
@@ -31,10 +31,10 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods.dpsgd.dp_sgd import least_noise
-from methods.linear.family import OURS, LinearConfig
-from methods.shared.settings_checks import at_least_one
-from methods.shared.transfer import OnBackbone, paper_transfer, quick_transfer, tiny_transfer, with_digest
+from bench.methods.dpsgd.dp_sgd import least_noise
+from bench.methods.linear.family import OURS, LinearConfig
+from bench.methods.shared.settings_checks import at_least_one
+from bench.methods.shared.transfer import OnBackbone, paper_transfer, quick_transfer, tiny_transfer, with_digest
 
 if TYPE_CHECKING:
     from bench.interface import Event, Ledger
@@ -47,7 +47,7 @@ class DPLinearGDConfig(LinearConfig):
     steps: int = setting(100, OURS)
 
     def check(self) -> None:
-        """See :meth:`methods.shared.transfer.TransferConfig.check`."""
+        """See :meth:`bench.methods.shared.transfer.TransferConfig.check`."""
         super().check()
         at_least_one(self, "steps")
 
@@ -100,7 +100,7 @@ class DPLinearGD(OnBackbone):
         """Train the head on noisy sums of the clipped gradients of all private records."""
         import torch
 
-        from methods.linear.family import begin, clipped_sum, finish, layer_of
+        from bench.methods.linear.family import begin, clipped_sum, finish, layer_of
 
         features, student, options = begin(config, private, public, context)
         layer = layer_of(student)

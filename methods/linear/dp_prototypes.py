@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.interface import Context, PrivateData, PublicData, Released, register_method
-from methods.linear.class_sums import ClassSums, ClassSumsConfig, class_sums, clipped_rows, set_head
-from methods.linear.family import begin, finish
+from bench.methods.linear.class_sums import ClassSums, ClassSumsConfig, class_sums, clipped_rows, set_head
+from bench.methods.linear.family import begin, finish
 
 if TYPE_CHECKING:
     from bench.interface import Ledger

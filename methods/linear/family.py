@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.interface import BenchError, setting
+from bench.methods.shared.settings_checks import positive
+from bench.methods.shared.transfer import TransferConfig
 from bench.privacy.mechanisms import margins
-from methods.shared.settings_checks import positive
-from methods.shared.transfer import TransferConfig
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -52,8 +52,8 @@ def begin(
     """Return the private records' scaled features, float32 (n, d), a student whose head is zero, and its options."""
     import torch
 
+    from bench.methods.shared.transfer import backbone_of, make_transfer
     from bench.training.features import features_of
-    from methods.shared.transfer import backbone_of, make_transfer
 
     backbone = backbone_of(config, private.facts, public, context)
     features = features_of(private.images, backbone, context, "private").div_(scale(backbone))

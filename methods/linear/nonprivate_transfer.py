@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.interface import Budget, Context, Facts, PrivateData, PublicData, Released, register_method, setting
-from methods.nonprivate import NonPrivate
-from methods.shared.transfer import (
+from bench.methods.nonprivate import NonPrivate
+from bench.methods.shared.transfer import (
     PAPER,
     OnBackbone,
     TransferConfig,
@@ -68,8 +68,8 @@ class NonPrivateTransfer(OnBackbone, NonPrivate):
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
         """Train the head on the features of all private records, or the config's number; it is a bypass."""
+        from bench.methods.shared.transfer import make_transfer
         from bench.training.features import features_of
-        from methods.shared.transfer import make_transfer
 
         ledger.bypass(self.bypass)
         backbone = self.backbone(config, public, private.facts, context)

@@ -7,7 +7,7 @@ whether it is answered or not.
 
 Threat model: the attacker holds the student and all records but one. Private: images and labels; each record trains one
 teacher, chosen by a hash of its index. Public: the number of records, the queries
-(:mod:`methods.shared.random_images`). Released: the student, the queries and their noisy labels. Unit record, adjacency
+(:mod:`bench.methods.shared.random_images`). Released: the student, the queries and their noisy labels. Unit record, adjacency
 replace: one record changes one teacher and so one vote per query, with batch statistics too, which are of queries.
 
 Claimed: with ``claim=data-dependent``, as the authors account, PATE 2018's figure for the votes, itself private; with
@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.interface import Budget, Facts, PrivateData, PublicData, PublicKind, Released, register_method, setting
-from methods.pate.pate_gnmax import PATEGNMax, PATEGNMaxConfig
-from methods.shared.settings_checks import at_least_one
+from bench.methods.pate.pate_gnmax import PATEGNMax, PATEGNMaxConfig
+from bench.methods.shared.settings_checks import at_least_one
 
 if TYPE_CHECKING:
     from bench.interface import Context, Ledger
@@ -66,16 +66,16 @@ class DietPATE(PATEGNMax):
 
     @classmethod
     def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
-        """See :meth:`methods.pate.family.PATEFamily.scaled`."""
+        """See :meth:`bench.methods.pate.family.PATEFamily.scaled`."""
         return {**super().scaled(settings, facts), "teacher": "small_cnn_bn"}
 
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
-        """See :meth:`methods.pate.pate_gnmax.PATEGNMax.calibrate`; queries are limited by the random images."""
+        """See :meth:`bench.methods.pate.pate_gnmax.PATEGNMax.calibrate`; queries are limited by the random images."""
         return super().calibrate(config, budget, asked_about(config, facts))
 
     def query_source(self, config: Any, public: PublicData) -> dict[str, Any]:
-        """See :meth:`methods.pate.family.PATEFamily.query_source`."""
+        """See :meth:`bench.methods.pate.family.PATEFamily.query_source`."""
         return {**super().query_source(config, public), "images": RANDOM, "statistics": config.batch_statistics}
 
     def make_shard(
@@ -87,12 +87,12 @@ class DietPATE(PATEGNMax):
     def train_student(
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
-        """See :meth:`methods.pate.family.PATEFamily.train_student`; the public images are not used."""
+        """See :meth:`bench.methods.pate.family.PATEFamily.train_student`; the public images are not used."""
         return super().train_student(config, *_with_random_images(config, private, context), ledger, context)
 
 
 def _with_random_images(config: Any, private: PrivateData, context: Context) -> tuple[PrivateData, PublicData]:
-    from methods.shared.random_images import random_images
+    from bench.methods.shared.random_images import random_images
 
     facts = asked_about(config, private.facts)
     images = random_images(config.images, facts.shape, context.streams.torch("images"))

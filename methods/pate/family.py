@@ -24,8 +24,8 @@ from bench.interface import (
     make_student,
     setting,
 )
-from methods.shared.settings_checks import at_least_one, positive, student_depends
-from methods.shared.teachers import (
+from bench.methods.shared.settings_checks import at_least_one, positive, student_depends
+from bench.methods.shared.teachers import (
     EnsembleMethod,
     augmented_settings,
     ensemble_depends,
@@ -200,7 +200,7 @@ class PATEFamily(EnsembleMethod):
         self, config: Any, teachers: Ensemble, numbers: range, private: PrivateData, public: PublicData,
         context: Context, pool: ProcessPoolExecutor | None,
     ) -> None:  # fmt: skip
-        """See :meth:`methods.shared.teachers.EnsembleMethod.label_in_shard`."""
+        """See :meth:`bench.methods.shared.teachers.EnsembleMethod.label_in_shard`."""
         chunks = self._chunks(config, private, context, numbers)
         blocks = query_blocks(config, query_order(public, context))
         with context.progress.stage("votes", len(blocks) * len(numbers)) as stage:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.core.progress import Stage
-    from methods.shared.settings_checks import HeadSettings
+    from bench.methods.shared.settings_checks import HeadSettings
 
 Result = TypeVar("Result")
 VERSION = 1  # raised when the same settings would give other heads: part of cache keys

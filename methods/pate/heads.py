@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.interface import Budget, Context, Facts, PrivateData, PublicData, PublicKind, setting
-from bench.storage.cache import digest_of
-from methods.pate.family import PATEFamily
-from methods.shared.settings_checks import HeadSettings, at_least_one
-from methods.shared.teachers import tiny_teachers
-from methods.shared.transfer import (
+from bench.methods.pate.family import PATEFamily
+from bench.methods.shared.settings_checks import HeadSettings, at_least_one
+from bench.methods.shared.teachers import tiny_teachers
+from bench.methods.shared.transfer import (
     PAPER,
     OnBackbone,
     TransferConfig,
@@ -25,6 +24,7 @@ from methods.shared.transfer import (
     with_digest,
     words_of,
 )
+from bench.storage.cache import digest_of
 
 if TYPE_CHECKING:
     import torch
@@ -57,10 +57,10 @@ class HeadStudent(OnBackbone):
     def student(
         self, config: Any, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, facts: Facts, context: Context
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
-        """See :meth:`methods.pate.family.PATEFamily.student`."""
+        """See :meth:`bench.methods.pate.family.PATEFamily.student`."""
+        from bench.methods.pate.head_training import train_heads
         from bench.models.frozen_backbone import DenseHead, FrozenTransfer
         from bench.training.features import features_of
-        from methods.pate.head_training import train_heads
 
         backbone = self.backbone(config, public, facts, context)
         features = features_of(public.images, backbone, context, "public")[asked]
@@ -124,9 +124,9 @@ class HeadTeachers(HeadStudent, PATEFamily):
         self, config: Any, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
     ) -> NDArray[np.int64]:
         from bench.interface import partition
+        from bench.methods.pate.head_training import VERSION, head_labels
         from bench.training.ensemble import count_votes
         from bench.training.features import features_of
-        from methods.pate.head_training import VERSION, head_labels
 
         facts = private.facts
         backbone = self.backbone(config, public, facts, context)

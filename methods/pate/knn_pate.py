@@ -35,9 +35,16 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods.pate.heads import HeadStudent
-from methods.shared.settings_checks import HeadSettings, at_least_one, positive
-from methods.shared.transfer import TransferConfig, paper_transfer, quick_transfer, tiny_transfer, with_digest, words_of
+from bench.methods.pate.heads import HeadStudent
+from bench.methods.shared.settings_checks import HeadSettings, at_least_one, positive
+from bench.methods.shared.transfer import (
+    TransferConfig,
+    paper_transfer,
+    quick_transfer,
+    tiny_transfer,
+    with_digest,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from bench.interface import Event, Ledger

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.interface import Basis, BenchError, Budget, Claim, Facts, register_method, setting
-from methods.pate.family import PATEFamily, PATEFamilyConfig
+from bench.methods.pate.family import PATEFamily, PATEFamilyConfig
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,7 +54,7 @@ class PATE(PATEFamily):
 
     @classmethod
     def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
-        """See :meth:`methods.pate.family.PATEFamily.scaled`."""
+        """See :meth:`bench.methods.pate.family.PATEFamily.scaled`."""
         # Chosen on MNIST: four noisy labels a class serve the student better than one good one.
         fewest = {"claim": "closed-form", "least_queries": 4 * facts.classes}
         return {**settings, **fewest, "gamma": 5 / settings["teachers"]}
@@ -114,7 +114,7 @@ class PATE(PATEFamily):
         return [LNMax(config.gamma, config.queries)]
 
     def answer(self, config: PATEConfig, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
-        """See :meth:`methods.pate.family.PATEFamily.answer`."""
+        """See :meth:`bench.methods.pate.family.PATEFamily.answer`."""
         return ledger.noisy_max(votes, teachers=config.teachers, gamma=config.gamma)
 
 

@@ -3,7 +3,7 @@
 Papernot, Song, Mironov, Raghunathan, Talwar, Erlingsson, "Scalable Private Learning with PATE", ICLR 2018
 (arXiv:1802.08908), section 4.2.
 
-Threat model, private and public data, released parts and unit are those of :mod:`methods.pate.pate`; the choice of
+Threat model, private and public data, released parts and unit are those of :mod:`bench.methods.pate.pate`; the choice of
 answered queries is released too. A query passes if its largest count, with N(0, sigma1^2) noise (sensitivity 1),
 reaches the threshold; GNMax with sigma2 (L2 sensitivity sqrt(2)) then answers it. Every query is charged for the
 threshold. How many pass is private, so the run stops at ``max_answers`` answers and is charged for all of them,
@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from bench.interface import Basis, Budget, Claim, Facts, register_method, setting
-from methods.pate.family import PATEFamilyConfig
-from methods.pate.pate_gnmax import PATEGNMax
+from bench.methods.pate.family import PATEFamilyConfig
+from bench.methods.pate.pate_gnmax import PATEGNMax
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,13 +100,13 @@ class PATEConfident(PATEGNMax):
 
     @classmethod
     def claim_of(cls, release: VoteRelease, config: Any, delta: float) -> Claim:
-        """See :meth:`methods.pate.pate_gnmax.PATEGNMax.claim_of`."""
+        """See :meth:`bench.methods.pate.pate_gnmax.PATEGNMax.claim_of`."""
         from bench.privacy.accounting.claims import pate_2018
 
         return pate_2018(release.votes, config.sigma2, delta, config.threshold, config.sigma1, release.answered)
 
     def noisy_answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
-        """See :meth:`methods.pate.pate_gnmax.PATEGNMax.noisy_answer`."""
+        """See :meth:`bench.methods.pate.pate_gnmax.PATEGNMax.noisy_answer`."""
         return ledger.confident_noisy_max(
             votes, teachers=config.teachers, threshold=config.threshold, sigma1=config.sigma1, sigma2=config.sigma2,
             max_answers=config.max_answers,

@@ -3,7 +3,7 @@
 Papernot, Song, Mironov, Raghunathan, Talwar, Erlingsson, "Scalable Private Learning with PATE", ICLR 2018
 (arXiv:1802.08908), section 4.1.
 
-Threat model, private and public data, released parts and unit are those of :mod:`methods.pate.pate`. One record changes
+Threat model, private and public data, released parts and unit are those of :mod:`bench.methods.pate.pate`. One record changes
 one teacher's vote, which moves the counts of a query by sqrt(2) in L2; N(0, sigma^2) noise is added to every count.
 
 Claimed: with ``claim=data-dependent`` the paper's Renyi accountant on the votes, itself private; with
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from bench.interface import BenchError, Budget, Claim, Facts, register_method, setting
-from methods.pate.family import PATEFamily, PATEFamilyConfig
+from bench.methods.pate.family import PATEFamily, PATEFamilyConfig
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,7 +70,7 @@ class PATEGNMax(PATEFamily):
 
     @classmethod
     def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
-        """See :meth:`methods.pate.family.PATEFamily.scaled`."""
+        """See :meth:`bench.methods.pate.family.PATEFamily.scaled`."""
         noises = {name: share * settings["teachers"] for name, share in cls.noises.items()}
         return {**settings, **noises, "claim": "data-independent"}
 
@@ -123,7 +123,7 @@ class PATEGNMax(PATEFamily):
         return [config.event()]
 
     def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
-        """See :meth:`methods.pate.family.PATEFamily.answer`."""
+        """See :meth:`bench.methods.pate.family.PATEFamily.answer`."""
         if config.claim == "sanitised":
             ledger.check_sanitised()
         return self.noisy_answer(config, votes, ledger)

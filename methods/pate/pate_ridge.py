@@ -35,9 +35,9 @@ from bench.interface import (
     register_method,
     setting,
 )
+from bench.methods.shared.settings_checks import SHOWN, at_least_one, positive
+from bench.methods.shared.teachers import tiny_teachers
 from bench.privacy.mechanisms import margins
-from methods.shared.settings_checks import SHOWN, at_least_one, positive
-from methods.shared.teachers import tiny_teachers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -120,8 +120,8 @@ class PATERidge(Method):
         """Return a record that becomes one of opposite answers; blank images have no features, hence no answers."""
         import torch
 
+        from bench.methods.shared.random_images import random_images
         from bench.models.feature_net import OnFixedMap
-        from methods.shared.random_images import random_images
 
         shape = (facts.shape[0], 8, 8)
         student, _ = make_student(config.student, dataclasses.replace(facts, shape=shape), torch.Generator())
@@ -142,9 +142,9 @@ class PATERidge(Method):
         import torch
 
         from bench.interface import partition
+        from bench.methods.shared.random_images import random_images
         from bench.models.feature_net import OnFixedMap
         from bench.training.features import features_of
-        from methods.shared.random_images import random_images
 
         facts = private.facts
         student, options = make_student(config.student, facts, context.streams.torch("student/start"))

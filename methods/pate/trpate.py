@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from bench.interface import Claim, Facts, register_method, setting
-from methods.pate.heads import HeadTeachers, HeadTeachersConfig
-from methods.pate.pate import PATE, Printed
-from methods.shared.transfer import PAPER
+from bench.methods.pate.heads import HeadTeachers, HeadTeachersConfig
+from bench.methods.pate.pate import PATE, Printed
+from bench.methods.shared.transfer import PAPER
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class TrPATE(HeadTeachers, PATE):
 
     @classmethod
     def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
-        """See :meth:`methods.pate.family.PATEFamily.scaled`."""
+        """See :meth:`bench.methods.pate.family.PATEFamily.scaled`."""
         # Forty queries for each 100 teachers, at least four a class; noise of a twentieth of the teachers, or as these
         # queries need. Chosen on Fashion-MNIST's public records.
         teachers = settings["teachers"]

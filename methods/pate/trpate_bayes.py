@@ -40,17 +40,17 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods.pate.pate import PATE
-from methods.shared.settings_checks import at_least_one, positive
-from methods.shared.teachers import quick_teachers, tiny_teachers
-from methods.shared.transfer import OnBackbone, TransferConfig, transfer_options, with_digest, words_of
+from bench.methods.pate.pate import PATE
+from bench.methods.shared.settings_checks import at_least_one, positive
+from bench.methods.shared.teachers import quick_teachers, tiny_teachers
+from bench.methods.shared.transfer import OnBackbone, TransferConfig, transfer_options, with_digest, words_of
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from bench.methods.pate.naive_bayes import GaussianPrior
     from bench.training.features import Part
-    from methods.pate.naive_bayes import GaussianPrior
 
 TABLE = "TrPATE, table 5"
 
@@ -112,7 +112,7 @@ class PATEBayes(PATE):
         }
 
     def check_models(self, config: Any, facts: Facts, context: Context) -> None:
-        """See :meth:`methods.pate.family.PATEFamily.check_models`."""
+        """See :meth:`bench.methods.pate.family.PATEFamily.check_models`."""
         make_student(student_name(facts), facts, context.streams.torch("unused"))
 
     def word_prior(self, config: Any, public: PublicData, facts: Facts, context: Context) -> NDArray[np.float64]:
@@ -140,7 +140,7 @@ class PATEBayes(PATE):
         self, config: Any, public: PublicData, width: int, facts: Facts, context: Context
     ) -> GaussianPrior:
         """Return the prior of the Gaussians over `width` features."""
-        from methods.pate.naive_bayes import flat_prior
+        from bench.methods.pate.naive_bayes import flat_prior
 
         return flat_prior(facts.classes, width)
 
@@ -154,9 +154,9 @@ class PATEBayes(PATE):
     def votes(
         self, config: Any, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
     ) -> NDArray[np.int64]:
-        """See :meth:`methods.pate.family.PATEFamily.votes`."""
+        """See :meth:`bench.methods.pate.family.PATEFamily.votes`."""
         from bench.interface import partition
-        from methods.pate import naive_bayes as naive_bayes
+        from bench.methods.pate import naive_bayes as naive_bayes
 
         facts, labels, queries = private.facts, private.labels.numpy(), order[: config.queries]
         # Parts are those of other PATEs with this seed and number of teachers.
@@ -185,9 +185,9 @@ class PATEBayes(PATE):
         """See `PATEFamily.student`: one more teacher, whose records are the answered queries."""
         import torch
 
+        from bench.methods.pate import naive_bayes as naive_bayes
         from bench.models.gaussian_nb import GaussianHead, set_gaussians
         from bench.models.text_nets import set_words
-        from methods.pate import naive_bayes as naive_bayes
 
         images, given = public.images[asked], labels.numpy()
         if is_text(facts.shape):
@@ -274,7 +274,7 @@ class TrPATEBayes(PATEBayes, OnBackbone):
 
     def word_prior(self, config: Any, public: PublicData, facts: Facts, context: Context) -> NDArray[np.float64]:
         """Return the posterior given the source, a flat prior plus the source's counts, cached for all cells."""
-        from methods.pate.naive_bayes import group_counts, source_part
+        from bench.methods.pate.naive_bayes import group_counts, source_part
 
         flat, source = super().word_prior(config, public, facts, context), public.labelled
         if source is None:
@@ -298,7 +298,7 @@ class TrPATEBayes(PATEBayes, OnBackbone):
         self, config: Any, public: PublicData, width: int, facts: Facts, context: Context
     ) -> GaussianPrior:
         """Return the source's Gaussians, or without a source those of the unlabelled pool, equal for all classes."""
-        from methods.pate.naive_bayes import pool_prior, source_part, source_prior
+        from bench.methods.pate.naive_bayes import pool_prior, source_part, source_prior
 
         source = public.labelled
         if source is None:

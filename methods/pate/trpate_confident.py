@@ -1,9 +1,9 @@
 """TrPATE with PATE's newer Confident-GNMax aggregator, which the paper names as better but does not try.
 
-Threat model: as for :mod:`methods.pate.trpate`, the attacker holds the released student and knows all records but one.
+Threat model: as for :mod:`bench.methods.pate.trpate`, the attacker holds the released student and knows all records but one.
 Private: images and labels. Public: the backbone's weights, their source, and unlabelled images. Released: the student's
 head, the choice of queries and of answered ones, and noisy labels. The rest is as in
-:mod:`methods.pate.pate_confident`.
+:mod:`bench.methods.pate.pate_confident`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from bench.interface import register_method, setting
-from methods.pate.heads import HeadTeachers, HeadTeachersConfig
-from methods.pate.pate_confident import ConfidentEvents, PATEConfident, Printed
+from bench.methods.pate.heads import HeadTeachers, HeadTeachersConfig
+from bench.methods.pate.pate_confident import ConfidentEvents, PATEConfident, Printed
 
 SHARE = "ours: the share of its 250 teachers that PATE 2018 has on MNIST (table 1), for 200"
 

@@ -8,14 +8,12 @@ from pathlib import Path
 
 from bench.core.errors import BenchError
 from bench.core.printable import page
-from bench.results.text import csv_text, markdown_list, markdown_table, md
-from bench.storage.files import write_atomic
-from reports.leaderboard import cells_of
-from reports.papers.coverage import cells_of_item
-from reports.papers.evidence import Evidence, Found
-from reports.papers.figures import POINT_COLUMNS, draw_figure, point_rows
-from reports.papers.notes import Left, Marks, commands_of, left_out, note, shown_panels, shown_table
-from reports.papers.spec import (
+from bench.reports.leaderboard import cells_of
+from bench.reports.papers.coverage import cells_of_item
+from bench.reports.papers.evidence import Evidence, Found
+from bench.reports.papers.figures import POINT_COLUMNS, draw_figure, point_rows
+from bench.reports.papers.notes import Left, Marks, commands_of, left_out, note, shown_panels, shown_table
+from bench.reports.papers.spec import (
     Attacked,
     Entry,
     FigureSpec,
@@ -33,8 +31,10 @@ from reports.papers.spec import (
     entries_of,
     number_text,
 )
-from reports.papers.tables import entry_text, latex_table, noted_text, texts_of
-from reports.reported.numbers import Reported
+from bench.reports.papers.tables import entry_text, latex_table, noted_text, texts_of
+from bench.reports.reported.numbers import Reported
+from bench.results.text import csv_text, markdown_list, markdown_table, md
+from bench.storage.files import write_atomic
 
 
 @dataclass(frozen=True, slots=True)

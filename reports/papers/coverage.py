@@ -9,10 +9,9 @@ from pathlib import Path
 
 from bench.core.errors import UnknownNameError
 from bench.data.datasets import get_dataset
-from bench.results.text import markdown_table, md
-from reports.papers.evidence import read_evidence
-from reports.papers.notes import commands_of
-from reports.papers.spec import (
+from bench.reports.papers.evidence import read_evidence
+from bench.reports.papers.notes import commands_of
+from bench.reports.papers.spec import (
     PAPERS,
     Attacked,
     Entry,
@@ -25,7 +24,8 @@ from reports.papers.spec import (
     entries_of,
     load_paper,
 )
-from reports.reported.numbers import Reported
+from bench.reports.reported.numbers import Reported
+from bench.results.text import markdown_table, md
 
 Cell = Ours | Attacked | Picture
 

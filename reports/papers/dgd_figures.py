@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from reports.papers.evidence import WantedCell, cell
-from reports.papers.spec import Attacked, Material, Ours, Panel, Picture, PicturePanel, curve
-from reports.papers.texts import Texts
-from reports.papers.vote_accounting import noise_panel, queries_panel
-from reports.reported.numbers import Reported
+from bench.reports.papers.evidence import WantedCell, cell
+from bench.reports.papers.spec import Attacked, Material, Ours, Panel, Picture, PicturePanel, curve
+from bench.reports.papers.texts import Texts
+from bench.reports.papers.vote_accounting import noise_panel, queries_panel
+from bench.reports.reported.numbers import Reported
 
 QUERIES = (27, 750, 1000, 3000)
 """Section IV-B, label query."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bench.core.types import Basis
-from reports.papers.dgd_figures import FIGURES, TEXTS
-from reports.papers.evidence import Usual, WantedCell, cell, elsewhere, proven_cell
-from reports.papers.pate import USUAL
-from reports.papers.spec import Entry, Material, Ours, Paper, TableRow, Theirs
-from reports.reported.numbers import Reported
+from bench.reports.papers.dgd_figures import FIGURES, TEXTS
+from bench.reports.papers.evidence import Usual, WantedCell, cell, elsewhere, proven_cell
+from bench.reports.papers.pate import USUAL
+from bench.reports.papers.spec import Entry, Material, Ours, Paper, TableRow, Theirs
+from bench.reports.reported.numbers import Reported
 
 BUDGETS = (10.0, 1.0)
 

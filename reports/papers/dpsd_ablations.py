@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bench.reports.papers.evidence import WantedCell, cell
+from bench.reports.papers.spec import Material, Panel, Series, curve, number_text
+from bench.reports.papers.texts import Texts
 from bench.results.text import epsilon_text
-from reports.papers.evidence import WantedCell, cell
-from reports.papers.spec import Material, Panel, Series, curve, number_text
-from reports.papers.texts import Texts
 
 NAMES = {
     "mnist": "MNIST", "fmnist": "FMNIST", "celeba-g": "CelebA-G", "celeba-h": "CelebA-H", "cifar10": "CIFAR10",

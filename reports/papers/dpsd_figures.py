@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bench.core.types import Basis
+from bench.reports.papers.dpsd_ablations import ABLATIONS, NAMES, TEXTS, TWO, WHOLE, shown
+from bench.reports.papers.evidence import WantedCell, cell, proven_cell
+from bench.reports.papers.spec import Attacked, Material, Ours, Panel, Picture, PicturePanel, Series, curve, number_text
 from bench.results.text import epsilon_text
-from reports.papers.dpsd_ablations import ABLATIONS, NAMES, TEXTS, TWO, WHOLE, shown
-from reports.papers.evidence import WantedCell, cell, proven_cell
-from reports.papers.spec import Attacked, Material, Ours, Panel, Picture, PicturePanel, Series, curve, number_text
 
 # --- Figure 3: a drawing ----------------------------------------------------------------------------------------------
 

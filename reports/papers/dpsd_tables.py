@@ -1,4 +1,4 @@
-"""DPSD's tables beside records (Liu et al., arXiv:2601.19090); its figures: :mod:`reports.papers.dpsd_figures`."""
+"""DPSD's tables beside records (Liu et al., arXiv:2601.19090); its figures: :mod:`bench.reports.papers.dpsd_figures`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.core.types import Basis
+from bench.reports.papers.dpsd_ablations import NAMES, TEXTS, TWO, shown
+from bench.reports.papers.dpsd_figures import FIGURES
+from bench.reports.papers.evidence import Check, Plain, Setting, WantedCell, as_preset, cell, elsewhere, proven_cell
+from bench.reports.papers.spec import Entry, Material, Ours, Paper, TableRow, Theirs, number_text
+from bench.reports.reported.numbers import Reported
 from bench.results.record import Record
 from bench.results.text import epsilon_text
-from reports.papers.dpsd_ablations import NAMES, TEXTS, TWO, shown
-from reports.papers.dpsd_figures import FIGURES
-from reports.papers.evidence import Check, Plain, Setting, WantedCell, as_preset, cell, elsewhere, proven_cell
-from reports.papers.spec import Entry, Material, Ours, Paper, TableRow, Theirs, number_text
-from reports.reported.numbers import Reported
 
 IMAGES = ("mnist", "fmnist", "celeba-g", "celeba-h")
 Place = tuple[str, float | None]

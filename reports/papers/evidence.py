@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.core.types import Basis
+from bench.reports.leaderboard import BoardRow, build_board
+from bench.reports.reported.numbers import Reported
+from bench.reports.runs import read_runs
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.record import Record, Status
-from reports.leaderboard import BoardRow, build_board
-from reports.reported.numbers import Reported
-from reports.runs import read_runs
 
 Setting = str | int | float | bool
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from reports.papers.evidence import Value
-from reports.papers.notes import Marks, marked_panels, note
-from reports.papers.spec import FigureSpec, Material, Ours, Panel, PaperPoint, PicturePanel, Series, Theirs
-from reports.papers.style import (
+from bench.reports.papers.evidence import Value
+from bench.reports.papers.notes import Marks, marked_panels, note
+from bench.reports.papers.spec import FigureSpec, Material, Ours, Panel, PaperPoint, PicturePanel, Series, Theirs
+from bench.reports.papers.style import (
     COLOURS,
     GREY,
     HATCHES,

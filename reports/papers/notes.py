@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from string import ascii_lowercase
 
-from bench.results.text import md
-from reports.papers.evidence import WantedCell
-from reports.papers.spec import (
+from bench.reports.papers.evidence import WantedCell
+from bench.reports.papers.spec import (
     Entry,
     Material,
     Missing,
@@ -21,6 +20,7 @@ from reports.papers.spec import (
     Theirs,
     entries_of,
 )
+from bench.results.text import md
 
 # --- settings that are not the paper's --------------------------------------------------------------------------------
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import yaml
 
-from reports.papers.evidence import Usual, WantedCell, cell
-from reports.papers.spec import Material, Ours, Panel, Paper, Plotted, TableRow, Theirs, curve
-from reports.papers.texts import Texts
-from reports.papers.vote_accounting import queries_panel
-from reports.reported.numbers import Reported
+from bench.reports.papers.evidence import Usual, WantedCell, cell
+from bench.reports.papers.spec import Material, Ours, Panel, Paper, Plotted, TableRow, Theirs, curve
+from bench.reports.papers.texts import Texts
+from bench.reports.papers.vote_accounting import queries_panel
+from bench.reports.reported.numbers import Reported
 
 NAMES = {"mnist": "MNIST", "svhn": "SVHN"}
 TEACHERS = (10, 100, 250)

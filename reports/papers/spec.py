@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench.core.errors import BenchError, UnknownNameError
-from reports.papers.evidence import Evidence, Found, Plain, Value, WantedCell
-from reports.reported.numbers import Reported
+from bench.reports.papers.evidence import Evidence, Found, Plain, Value, WantedCell
+from bench.reports.reported.numbers import Reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,8 +348,8 @@ def entries_of(parts: Sequence[TableRow | Panel | PicturePanel]) -> Iterator[Ent
 
 
 PAPERS = {
-    "dgd": "reports.papers.dgd_tables", "dpsd": "reports.papers.dpsd_tables",
-    "trpate": "reports.papers.trpate_tables", "pate": "reports.papers.pate",
+    "dgd": "bench.reports.papers.dgd_tables", "dpsd": "bench.reports.papers.dpsd_tables",
+    "trpate": "bench.reports.papers.trpate_tables", "pate": "bench.reports.papers.pate",
 }  # fmt: skip
 """Paper to the module with its ``PAPER``, in index order."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench.reports.papers.notes import Marks, note
+from bench.reports.papers.spec import Attacked, Entry, Material, Ours, TableRow, Theirs, number_text
 from bench.results.text import epsilon_text
-from reports.papers.notes import Marks, note
-from reports.papers.spec import Attacked, Entry, Material, Ours, TableRow, Theirs, number_text
 
 _EPSILONS = ("claimed", "proven", "replace_one", "audited")
 

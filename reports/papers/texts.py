@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
+from bench.reports.papers.spec import FigureSpec, Material, Panels, Rows, TableSpec
+from bench.reports.reported.numbers import Reported
 from bench.results.text import md
-from reports.papers.spec import FigureSpec, Material, Panels, Rows, TableSpec
-from reports.reported.numbers import Reported
 
 Fill = Callable[[Material], Mapping[str, str]]
 """Returns the values of a caption's {names}; an empty value drops its sentence."""

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bench.reports.papers.evidence import WantedCell, cell
+from bench.reports.papers.spec import Material, Ours, Panel, PaperPoint, Picture, PicturePanel, Series, curve
+from bench.reports.papers.texts import Texts
+from bench.reports.reported.numbers import Reported
 from bench.results.text import epsilon_text
-from reports.papers.evidence import WantedCell, cell
-from reports.papers.spec import Material, Ours, Panel, PaperPoint, Picture, PicturePanel, Series, curve
-from reports.papers.texts import Texts
-from reports.reported.numbers import Reported
 
 DELTA = 1e-5
 WHOLE = (0.0, 102.0)

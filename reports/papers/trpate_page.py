@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from bench.reports.reported.numbers import Reported, read_reported
 from bench.results.frame import row_key
 from bench.results.record import Record, Status
 from bench.results.replaced import replaced_epsilon
 from bench.results.text import epsilon_text, markdown_table
-from reports.reported.numbers import Reported, read_reported
 
 Printed = dict[int, tuple[float, float, float]]
 """Queries to printed values: epsilon, accuracy of PATE and of TrPATE in %."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from bench.reports.papers.evidence import Plain, WantedCell, as_preset, cell
+from bench.reports.papers.spec import Entry, Material, Ours, Paper, TableRow, Theirs, number_text
+from bench.reports.papers.trpate_figures import FIGURES, TEXTS, Settings, measured, plain_pate, transferred
+from bench.reports.reported.numbers import Reported
 from bench.results.text import epsilon_text
-from reports.papers.evidence import Plain, WantedCell, as_preset, cell
-from reports.papers.spec import Entry, Material, Ours, Paper, TableRow, Theirs, number_text
-from reports.papers.trpate_figures import FIGURES, TEXTS, Settings, measured, plain_pate, transferred
-from reports.reported.numbers import Reported
 
 SPLITS = (
     ("CIFAR-10", "cifar10", transferred("trpate", "cifar10", 0.05, 1000)),

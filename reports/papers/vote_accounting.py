@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 
-from reports.papers.spec import Panel, Series, curve
+from bench.reports.papers.spec import Panel, Series, curve
 
 DELTA = 1e-5
 

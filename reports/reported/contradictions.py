@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from reports.reported.numbers import BASELINE, Reported
-from reports.reported.systems import PAPERS
+from bench.reports.reported.numbers import BASELINE, Reported
+from bench.reports.reported.systems import PAPERS
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import PublicKind
 from bench.privacy.auditing.utility_bound import IMPLAUSIBLE, TRIES, honest_tries, odds, probability_bound
-from reports.reported.systems import (
+from bench.reports.reported.systems import (
     FOLDER,
     NUMBERS,
     PAPERS,

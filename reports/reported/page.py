@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from bench.privacy.auditing.utility_bound import TRIES
+from bench.reports.reported.contradictions import Conflict, DropError, conflicts, drop_errors
+from bench.reports.reported.numbers import Reported, Verdict
+from bench.reports.reported.systems import PAPERS
 from bench.results.text import markdown_list, markdown_table, md
-from reports.reported.contradictions import Conflict, DropError, conflicts, drop_errors
-from reports.reported.numbers import Reported, Verdict
-from reports.reported.systems import PAPERS
 
 NAMES = {"pate": "PATE", "trpate": "TrPATE", "dgd": "DGD", "dpsd": "DPSD"}
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from bench.core.errors import BenchError
 from bench.core.types import PublicKind
-from reports.reported.yaml_lines import YamlLines
+from bench.reports.reported.yaml_lines import YamlLines
 
 FOLDER = Path(__file__).parent.parent.parent / "leaderboards" / "reported"
 NUMBERS, SYSTEMS = "numbers.csv", "systems.yaml"

@@ -19,21 +19,21 @@ from bench.core.errors import BenchError
 from bench.core.plain_files import read_plain
 from bench.core.printable import page
 from bench.interface.registry import METHODS
+from bench.reports import audits
+from bench.reports.leaderboard import Source
+from bench.reports.order import BUDGETS, dataset_order
+from bench.reports.reported.numbers import Reported
+from bench.reports.site import record_pages
+from bench.reports.site.addresses import code_href, code_of, method_href, page_name, record_href
+from bench.reports.site.rows import Ranking, RowView, by_student, failing, glance, interval, rankings, small_print
+from bench.reports.site.svg import ONLY_REPORTED, looks, mark, row_axis, row_picture
+from bench.reports.site.table_data import plain_tables, table_data
+from bench.reports.site.terms import TERMS, term
 from bench.results.audited import with_audits
 from bench.results.frame import row_key
 from bench.results.record import Record
 from bench.results.text import audited_text, epsilon_text
 from bench.storage.files import writing
-from reports import audits
-from reports.leaderboard import Source
-from reports.order import BUDGETS, dataset_order
-from reports.reported.numbers import Reported
-from reports.site import record_pages
-from reports.site.addresses import code_href, code_of, method_href, page_name, record_href
-from reports.site.rows import Ranking, RowView, by_student, failing, glance, interval, rankings, small_print
-from reports.site.svg import ONLY_REPORTED, looks, mark, row_axis, row_picture
-from reports.site.table_data import plain_tables, table_data
-from reports.site.terms import TERMS, term
 
 HERE = Path(__file__).parent
 MADE = ("records", "methods", "images", "raw", "code")

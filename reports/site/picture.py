@@ -8,9 +8,9 @@ from pathlib import Path
 
 from markupsafe import escape
 
-from reports.leaderboard import Source
-from reports.site.rows import rankings
-from reports.site.svg import LARGE, SYMBOLS, scatter
+from bench.reports.leaderboard import Source
+from bench.reports.site.rows import rankings
+from bench.reports.site.svg import LARGE, SYMBOLS, scatter
 
 COLUMNS, LINE = 5, 18.0  # of the key; pixels
 STYLE = Path(__file__).parent / "assets" / "plot.css"

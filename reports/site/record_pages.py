@@ -12,17 +12,17 @@ from markupsafe import Markup, escape
 
 from bench.core.types import Adjacency, AuditKind
 from bench.interface.method import Method
+from bench.reports.attacks import percent
+from bench.reports.claims import Claim
+from bench.reports.reported.numbers import Reported
+from bench.reports.reported.page import NAMES
+from bench.reports.site.addresses import code_of, paper_href
+from bench.reports.site.rows import RowView, verdict_words
 from bench.results.attack_record import AttackRecord, AuditRecord, Channel, PairBound
 from bench.results.audited import bound_text, runs_text
 from bench.results.command import command_for
 from bench.results.record import Record
 from bench.results.text import Table, epsilon_text, ledger_table, record_tables, words
-from reports.attacks import percent
-from reports.claims import Claim
-from reports.reported.numbers import Reported
-from reports.reported.page import NAMES
-from reports.site.addresses import code_of, paper_href
-from reports.site.rows import RowView, verdict_words
 
 Parts = dict[str, list[Table]]
 

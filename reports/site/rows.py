@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from bench.core.types import PrivacyUnit
+from bench.reports.attacks import headline, strongest
+from bench.reports.claims import Claim
+from bench.reports.leaderboard import BoardRow, Source, cells_of
+from bench.reports.order import BUDGETS, Band, dataset_order
+from bench.reports.reported.numbers import Reported, Verdict
+from bench.reports.reported.page import NAMES
+from bench.reports.reported.systems import PAPERS
+from bench.reports.site.addresses import code_href, code_of, method_href, page_name, paper_href, record_href
+from bench.reports.site.svg import CARD, LARGE, ONLY_REPORTED, Look, Point, looks, scatter
 from bench.results.attack_record import AttackRecord, R, above
 from bench.results.record import Record, Status
 from bench.results.text import epsilon_text
-from reports.attacks import headline, strongest
-from reports.claims import Claim
-from reports.leaderboard import BoardRow, Source, cells_of
-from reports.order import BUDGETS, Band, dataset_order
-from reports.reported.numbers import Reported, Verdict
-from reports.reported.page import NAMES
-from reports.reported.systems import PAPERS
-from reports.site.addresses import code_href, code_of, method_href, page_name, paper_href, record_href
-from reports.site.svg import CARD, LARGE, ONLY_REPORTED, Look, Point, looks, scatter
 
 GOALS = ("inversion", "membership", "robustness")
 
@@ -180,7 +180,7 @@ GROUPS = (
     "printed in papers, epsilon not proven",
     "without privacy",
 )
-"""Headings of a ranking, in their order: the bands of :mod:`reports.order`, the unbounded one in three parts."""
+"""Headings of a ranking, in their order: the bands of :mod:`bench.reports.order`, the unbounded one in three parts."""
 
 
 def group_of(proven: float, claimed: float | None, ours: bool) -> int:

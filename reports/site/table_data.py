@@ -10,9 +10,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from bench.reports.site.rows import GOALS, GROUPS, Figure, Ranking, RowView, interval
+from bench.reports.site.terms import TERMS
 from bench.results.text import Table
-from reports.site.rows import GOALS, GROUPS, Figure, Ranking, RowView, interval
-from reports.site.terms import TERMS
 
 DETAILS = (
     "claimed", "claim", "proven, own adjacency", "audit", "whole test set", "drop", "public data", "preset", *GOALS,

@@ -48,7 +48,7 @@ class World:
 
 
 def world(classes: int = CLASSES, size: int = 16) -> World:
-    from attacks._inversion import blurred
+    from bench.attacks._inversion import blurred
 
     generator = torch.Generator().manual_seed(1)
     rough = blurred(torch.randn(classes, 1, size, size, generator=generator), 1.5)
@@ -195,7 +195,7 @@ def test_observed_answers_are_inverted(shapes: World, trained: torch.nn.Module) 
 
 
 def test_truncated_answers_keep_the_largest() -> None:
-    from attacks._decoder import encode
+    from bench.attacks._decoder import encode
 
     codes = encode(torch.tensor([[0.7, 0.2, 0.1, 0.0]]), 2)
     assert (codes > 0).tolist() == [[True, True, False, False]]

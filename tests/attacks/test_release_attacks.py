@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from attacks._nearest import nearest
-from attacks.nearest_record import NearestRecord, NearestRecordConfig
-from attacks.reconstruction_membership import ReconstructionConfig, ReconstructionMembership, inverted
+from bench.attacks._nearest import nearest
+from bench.attacks.nearest_record import NearestRecord, NearestRecordConfig
+from bench.attacks.reconstruction_membership import ReconstructionConfig, ReconstructionMembership, inverted
 from bench.core.config import Grid, Preset
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
@@ -30,12 +30,12 @@ from bench.experiments.run import run_cell
 from bench.interface import ReleasedImages
 from bench.metrics.roc import membership_metrics
 from bench.models.generators import ConditionalGenerator, DataFreeGenerator, DenseGenerator, generator_of
+from bench.reports.attacks import tables
 from bench.results.attack_record import AttackRecord, Role
 from bench.results.record import Record, Status
 from bench.results.run_dir import RunDir
 from bench.storage.cache import Cache
 from bench.training.context import Context
-from reports.attacks import tables
 
 SHAPE = (1, 8, 8)
 

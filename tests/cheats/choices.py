@@ -10,9 +10,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from bench.interface import Context, Ledger, PrivateData, PublicData, Released
+from bench.methods.dpsgd.dp_sgd import DPSGD
+from bench.methods.dpsgd.gep import GEP
 from cheats.honest import Given, Honest, Student
-from methods.dpsgd.dp_sgd import DPSGD
-from methods.dpsgd.gep import GEP
 
 
 class LearningRate(Honest):

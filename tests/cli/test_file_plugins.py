@@ -14,7 +14,7 @@ from helpers.paths import GRID_METHOD
 PLUGIN = """
 '''Mine: a method of a user.'''
 from bench.interface import Claim, register_method
-from methods.nonprivate import NonPrivate
+from bench.methods.nonprivate import NonPrivate
 
 
 @register_method("mine")

@@ -329,7 +329,7 @@ def test_a_plugin_may_register_its_net_in_training(tmp_path: Path) -> None:
 
 LATE_NET = """
 from bench.interface import register_method
-from methods.nonprivate import NonPrivate
+from bench.methods.nonprivate import NonPrivate
 
 @register_method("late")
 class Late(NonPrivate):

@@ -12,7 +12,7 @@ from helpers.commands import bench
 PLUGIN = """
 import sys
 from bench.interface import register_method
-from methods.nonprivate import NonPrivate
+from bench.methods.nonprivate import NonPrivate
 
 IMPORT
 

@@ -20,7 +20,7 @@ from helpers.paths import ROOT
 
 PLUGIN = """
 from bench.interface import register_method
-from methods.nonprivate import NonPrivate
+from bench.methods.nonprivate import NonPrivate
 
 @register_method("waits")
 class Waits(NonPrivate):

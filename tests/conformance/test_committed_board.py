@@ -17,11 +17,11 @@ import pytest
 from bench.experiments.calibration_cache import Calibrations
 from bench.publishing.reproduce import missing_plugin
 from bench.publishing.validate import audited_above_proven, vet_attack, vet_audit, vet_record
+from bench.reports.pages import gather, write_pages
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from helpers.paths import ROOT
 from helpers.site import dead_links
-from reports.pages import gather, write_pages
 
 
 def test_committed_pages_and_readme_are_regenerated_to_the_byte(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from bench.evaluation.check.check_runs import Processes
 from bench.evaluation.check.noninterference import FEW, Rejected, check_few, trial_for
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
-from methods.generative.sim_pe import SimPE
-from methods.pate.knn_pate import KNNPATE
+from bench.methods.generative.sim_pe import SimPE
+from bench.methods.pate.knn_pate import KNNPATE
 
 FAST = {"sim-pe", "knn-pate", "dp-fc"}
 
@@ -97,7 +97,7 @@ def found_by_few(method: type[Method]) -> str:
 @pytest.mark.parametrize("distances", [by_product, torch.cdist], ids=["product", "cdist"])
 def test_distances_in_float32_are_found(distances: Distances, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first is what Sim-PE had: BLAS takes another kernel for fewer rows, and near-ties of other records flip."""
-    monkeypatch.setattr("methods.generative.sim_pe.votes_for", voting_by(distances))
+    monkeypatch.setattr("bench.methods.generative.sim_pe.votes_for", voting_by(distances))
     assert "which is charged for 1" in found_by_few(SimPE)
 
 

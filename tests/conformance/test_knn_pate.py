@@ -16,9 +16,9 @@ from bench.evaluation.check.noninterference import CheckVerdict, check_method
 from bench.interface.registry import METHODS
 from bench.privacy.accounting.accountants import proven, replace_one
 from bench.privacy.events.events import GNMax
+from bench.reports.leaderboard import build_board
 from helpers.paths import ROOT
 from helpers.records import record
-from reports.leaderboard import build_board
 
 FILE = ROOT / "tests" / "fixtures" / "knn_pate.py"
 FACTS = Facts("digits", 1_000, 400, 397, 10, (1, 8, 8))

@@ -11,14 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.methods.distillation.annotation import bounded
+from bench.methods.generative.mean_embedding import embedded
+from bench.methods.generative.pca_vae import clipped
+from bench.methods.linear.class_sums import clipped_rows
+from bench.methods.linear.family import clipped_sum
+from bench.methods.pate.pate_ridge import normalised
 from bench.privacy.dpsgd.example_gradients import Outer, weighted_sum
 from bench.privacy.mechanisms import mechanisms
-from methods.distillation.annotation import bounded
-from methods.generative.mean_embedding import embedded
-from methods.generative.pca_vae import clipped
-from methods.linear.class_sums import clipped_rows
-from methods.linear.family import clipped_sum
-from methods.pate.pate_ridge import normalised
 
 
 def exact_norms(rows: Any) -> np.ndarray:

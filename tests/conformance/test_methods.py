@@ -73,7 +73,7 @@ def test_every_path_through_pate_does_not_interfere(path: tuple[str, ...], monke
     """The tiny preset takes one of them only; the family shares this code."""
     few = FitSettings(steps=3, batch_size=8, shift=1)
     short = SelfTrainingSettings(labelled=few, pool=few, committee=2)
-    monkeypatch.setattr("methods.pate.family.self_training", lambda facts: short)
+    monkeypatch.setattr("bench.methods.pate.family.self_training", lambda facts: short)
 
     class Short(METHODS.get(path[0])):  # type: ignore[misc]  # local, so that the check runs here, with short students
         pass

@@ -7,14 +7,14 @@ import math
 import pytest
 
 from bench.core.types import Basis, Budget, Facts, TargetAdjacency
+from bench.methods.dpsgd.dp_sgd import DPSGD as DPSGDMethod
+from bench.methods.linear.dp_linear import DPLinear
 from bench.privacy.accounting import accountants, claims
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.accounting.calibrate import largest_count, smallest_noise
 from bench.privacy.events import conversions
 from bench.privacy.events.events import DPSGD, Bypass, Gaussian, LNMax, RandomizedResponse
 from helpers.epsilons import answer, digits, epsilons
-from methods.dpsgd.dp_sgd import DPSGD as DPSGDMethod
-from methods.linear.dp_linear import DPLinear
 
 # ------------------------------------------------------------------------------------------------- TrPATE, DGD and DPSD
 

@@ -33,6 +33,7 @@ from bench.experiments.run import run_cell
 from bench.models.build import build
 from bench.privacy.events.events import Bypass, Event, GNMax, LNMax, RandomizedResponse
 from bench.privacy.mechanisms.ledger import Ledger
+from bench.reports.leaderboard import build_board, cells_of
 from bench.results.attack_record import AuditRecord, Channel, MechanismAudited, parse_row
 from bench.results.audited import audited_of, with_audits
 from bench.results.record import Record, Status, parse_record
@@ -41,7 +42,6 @@ from bench.training.context import Context
 from helpers.one_teacher import OneTeacher, one_cell
 from helpers.paths import BOARD
 from helpers.records import asked, provenance, record
-from reports.leaderboard import build_board, cells_of
 
 FACTS = Facts("made", 2_000, 0, 10, 10, (1, 12, 12))
 by_canaries = functools.partial(AuditOptions, kind=AuditKind.ONE_RUN)

@@ -47,9 +47,9 @@ from bench.publishing.publish import Publication
 from bench.publishing.reproduce import command_of
 from bench.publishing.validate import vet_record
 from bench.publishing.verify import demand_audits
+from bench.reports.leaderboard import build_board, cells_of
 from bench.results.record import Record, Status
 from bench.results.run_dir import RunDir
-from reports.leaderboard import build_board, cells_of
 
 SPACE = {"scale": [0.0, 1.0, -1.0]}
 

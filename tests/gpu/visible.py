@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.interface import Context, Ledger, PrivateData, PublicData, Released, register_method
-from methods.nonprivate import NonPrivate, NonPrivateConfig
+from bench.methods.nonprivate import NonPrivate, NonPrivateConfig
 
 
 @dataclass(frozen=True)

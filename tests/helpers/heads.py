@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from bench.methods.shared.settings_checks import HeadSettings
 from bench.models.frozen_backbone import DenseHead
-from methods.shared.settings_checks import HeadSettings
 
 
 def by_autograd(

@@ -10,11 +10,11 @@ from bench.data.splits import TRPATE_POOLED, TRPATE_PUBLIC
 from bench.experiments.plan import Cell as Planned
 from bench.experiments.plan import Dataset, expand
 from bench.interface import DATASETS, METHODS, Basis, BenchError, Facts, TargetAdjacency
+from bench.reports.papers.evidence import Evidence, WantedCell, answers
+from bench.reports.papers.spec import Attacked, Material, Ours, Paper, Picture, Spec, TableSpec, entries_of
+from bench.reports.reported.numbers import read_reported
 from bench.results.record import Record
 from helpers.records import record
-from reports.papers.evidence import Evidence, WantedCell, answers
-from reports.papers.spec import Attacked, Material, Ours, Paper, Picture, Spec, TableSpec, entries_of
-from reports.reported.numbers import read_reported
 
 
 def cells_of(paper: Paper) -> Iterator[tuple[Spec, WantedCell]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reports.reported.numbers import Reported, read_reported
+from bench.reports.reported.numbers import Reported, read_reported
 
 ROWS = read_reported()
 

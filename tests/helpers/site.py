@@ -11,12 +11,12 @@ from urllib.parse import parse_qsl, unquote, urldefrag, urlsplit
 
 from bench.core.rows import Change, Estimated
 from bench.interface import Adjacency, PrivacyUnit, PublicKind
+from bench.reports.leaderboard import Source
+from bench.reports.reported.numbers import Reported, Verdict
 from bench.results.attack_record import AttackRecord, AuditRecord, Channel, Scores
 from bench.results.record import Record, Status
 from helpers.pairs import pair_audit, release
 from helpers.records import failed, provenance, record
-from reports.leaderboard import Source
-from reports.reported.numbers import Reported, Verdict
 
 NASTY = "<script>alert(1)</script></script><!-- \"'>&amp; {{ 7*7 }}\n=HYPERLINK(1)|x"
 LINKS = "`[a](http://evil.example) ![b](//evil.example/b.png) \\[c](http://evil.example) https://evil.x www.evil.x`"

@@ -14,7 +14,7 @@ from bench.interface.registry import METHODS, Registry
 
 PLUGIN = """
 from bench.interface.registry import register_method
-from methods.nonprivate import NonPrivate
+from bench.methods.nonprivate import NonPrivate
 
 @register_method("{name}")
 class Mine(NonPrivate):
@@ -41,7 +41,7 @@ def test_method_from_a_file(tmp_path: Path) -> None:
 
 
 def test_file_of_this_project_and_file_given_twice(tmp_path: Path) -> None:
-    import methods.pate.pate as module
+    import bench.methods.pate.pate as module
 
     assert METHODS.get(str(module.__file__)) is METHODS.get("pate")
     path = str(write(tmp_path / "again.py", "again"))
@@ -57,7 +57,7 @@ def test_file_that_is_not_there_or_registers_nothing(tmp_path: Path) -> None:
 
 
 def test_taken_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="taken by methods"):
+    with pytest.raises(BenchError, match="taken by bench.methods"):
         METHODS.get(str(write(tmp_path / "other.py", "pate")))
 
 

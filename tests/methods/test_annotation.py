@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
-from methods.distillation.annotation import bounded, distillation_gradient, gradient_sensitivity, keep_top
+from bench.methods.distillation.annotation import bounded, distillation_gradient, gradient_sensitivity, keep_top
 
 
 def one_gradient(teacher: np.ndarray, student: np.ndarray, kind: Any, k: int, how: Any = "normalise") -> np.ndarray:

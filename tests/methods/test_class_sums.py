@@ -18,15 +18,15 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, PublicData, TargetAdjacency
 from bench.interface.registry import METHODS
+from bench.methods.linear.class_sums import class_sums, clipped_rows
+from bench.methods.linear.dp_fc import whitened, whitening
+from bench.methods.linear.dp_least_squares import joined, parted, solved, symmetric, triangle
 from bench.privacy.accounting.accountants import proven, replace_one
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods.linear.class_sums import class_sums, clipped_rows
-from methods.linear.dp_fc import whitened, whitening
-from methods.linear.dp_least_squares import joined, parted, solved, symmetric, triangle
 
 FMNIST = Facts("fmnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
 NAMES = ("dp-fc", "dp-prototypes", "dp-least-squares")

@@ -18,6 +18,16 @@ from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Budget, Facts, PrivacyUnit
 from bench.evaluation.check.noninterference import CheckVerdict, check_method
 from bench.interface.method import Method
+from bench.methods.distillation.dgd import DGD, DGDPrintedConfig
+from bench.methods.distillation.dgd_plus import DGDPlus
+from bench.methods.distillation.dgd_sound import DGDSound, DGDSoundConfig
+from bench.methods.distillation.tangent_normal import (
+    StudentSettings,
+    directions,
+    make_triples,
+    train_tangent_normal,
+    train_vae,
+)
 from bench.models.autoencoders import VAE
 from bench.models.build import build
 from bench.models.generators import DataFreeGenerator
@@ -29,16 +39,6 @@ from bench.training.data_free import GeneratorSettings, generate, generator_term
 from bench.training.divergence import NotFiniteError, check_finite
 from bench.training.loop import FitSettings, fit
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods.distillation.dgd import DGD, DGDPrintedConfig
-from methods.distillation.dgd_plus import DGDPlus
-from methods.distillation.dgd_sound import DGDSound, DGDSoundConfig
-from methods.distillation.tangent_normal import (
-    StudentSettings,
-    directions,
-    make_triples,
-    train_tangent_normal,
-    train_vae,
-)
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
 
@@ -266,7 +266,7 @@ def test_the_printed_reading_reaches_the_student_too(monkeypatch: pytest.MonkeyP
         seen.append(settings)
         return student.eval()
 
-    monkeypatch.setattr("methods.distillation.tangent_normal.train_tangent_normal", spy)
+    monkeypatch.setattr("bench.methods.distillation.tangent_normal.train_tangent_normal", spy)
     private, _ = private_pair()
     for reading in ("dafl", "printed"):
         config = tiny(DGD, reading=reading, regularise=1.0)

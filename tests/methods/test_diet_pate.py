@@ -13,6 +13,9 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, PrivacyUnit, PublicData, Released
+from bench.methods.pate.diet_pate import DietPATE, DietPATEConfig
+from bench.methods.pate.family import PATEFamily
+from bench.methods.pate.pate_gnmax import PATEGNMax
 from bench.models.build import build
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.mechanisms.ledger import seeded_ledger
@@ -21,9 +24,6 @@ from bench.training.context import Context
 from bench.training.loop import FitSettings
 from bench.training.teacher import TeacherTask, rebuilt, teacher_labels
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods.pate.diet_pate import DietPATE, DietPATEConfig
-from methods.pate.family import PATEFamily
-from methods.pate.pate_gnmax import PATEGNMax
 
 NONE = dataclasses.replace(SMALL, public_records=0)
 

@@ -20,6 +20,10 @@ from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, TargetAdjacency
 from bench.experiments.plan import Dataset, expand
 from bench.interface.registry import METHODS
+from bench.methods.linear import family as _linear
+from bench.methods.linear.dp_linear import DPLinear
+from bench.methods.linear.dp_linear_gd import DPLinearGD
+from bench.methods.linear.family import clipped_sum
 from bench.privacy.accounting.accountants import proven, replace_one
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
 from bench.privacy.events.events import DPSGD, Gaussian
@@ -28,10 +32,6 @@ from bench.privacy.mechanisms.noise import SeededNoise
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods.linear import family as _linear
-from methods.linear.dp_linear import DPLinear
-from methods.linear.dp_linear_gd import DPLinearGD
-from methods.linear.family import clipped_sum
 
 FMNIST = Facts("fmnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
 PRIVATE = ("dp-linear", "dp-linear-gd")

@@ -13,13 +13,13 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Budget, Facts
+from bench.methods.generative.dp_sinkhorn import DPSinkhorn, DPSinkhornConfig
+from bench.methods.generative.sinkhorn import costs, transport
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods.generative.dp_sinkhorn import DPSinkhorn, DPSinkhornConfig
-from methods.generative.sinkhorn import costs, transport
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 X = torch.rand(6, 5, generator=torch.Generator().manual_seed(0))

@@ -16,6 +16,7 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
 from bench.evaluation.check.noninterference import check_method
+from bench.methods.distillation.dpdfd import DPDFD, DPDFDConfig, answered, bounded
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.accounting.claims import dpsd
 from bench.privacy.auditing.bounds import many_run_epsilon
@@ -23,7 +24,6 @@ from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods.distillation.dpdfd import DPDFD, DPDFDConfig, answered, bounded
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
 
@@ -110,7 +110,7 @@ def test_claims_are_those_of_both_readings_and_the_proof_is_of_neither() -> None
 
 
 def test_generator_learns_from_the_student_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from methods.distillation import alternation as _alternation
+    from bench.methods.distillation import alternation as _alternation
 
     seen: list[list[str]] = []
     check = _alternation.check_finite

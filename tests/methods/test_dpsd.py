@@ -19,25 +19,25 @@ from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
 from bench.evaluation.check.noninterference import check_method
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
-from bench.privacy.accounting.accountants import proven
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
-from bench.storage.cache import Cache
-from bench.training.context import Context
-from bench.training.divergence import NotFiniteError
-from helpers.small_sets import SMALL, private_pair, public_set
-from methods.distillation.annotation import (
+from bench.methods.distillation.annotation import (
     bounded,
     distillation_gradient,
     distillation_loss,
     keep_top,
     released_gradients,
 )
-from methods.distillation.dpsd import DPSD, DPSDConfig
-from methods.distillation.dpsd_family import train_teacher
-from methods.distillation.dpsd_label import DPSDLabel, DPSDLabelConfig
-from methods.distillation.dpsd_sound import DPSDSound, DPSDSoundConfig, ask
-from methods.federated.fed_dpsd import FedDPSD, FedDPSDConfig
-from methods.shared.random_images import random_images
+from bench.methods.distillation.dpsd import DPSD, DPSDConfig
+from bench.methods.distillation.dpsd_family import train_teacher
+from bench.methods.distillation.dpsd_label import DPSDLabel, DPSDLabelConfig
+from bench.methods.distillation.dpsd_sound import DPSDSound, DPSDSoundConfig, ask
+from bench.methods.federated.fed_dpsd import FedDPSD, FedDPSDConfig
+from bench.methods.shared.random_images import random_images
+from bench.privacy.accounting.accountants import proven
+from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.storage.cache import Cache
+from bench.training.context import Context
+from bench.training.divergence import NotFiniteError
+from helpers.small_sets import SMALL, private_pair, public_set
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
 FAMILY = ["dpsd", "dpsd-label", "dpsd-t", "fed-dpsd"]
@@ -319,8 +319,8 @@ def test_record_of_a_query_label_row_says_what_follows_for_a_record(tmp_path: Pa
     from bench.experiments.data_source import DataSource
     from bench.experiments.plan import expand
     from bench.experiments.run import run_cell
+    from bench.reports.leaderboard import build_board
     from bench.results.run_dir import RunDir
-    from reports.leaderboard import build_board
 
     source = DataSource(Progress())
     grid = Grid(methods=("dpsd-label",), datasets=("digits",), epsilons=(1.0,), preset=Preset.TINY)

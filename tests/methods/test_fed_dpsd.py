@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from methods.federated.family import deal
+from bench.methods.federated.family import deal
 
 
 def dealt(labels: np.ndarray, clients: int, concentration: float, seed: int) -> list[np.ndarray]:

@@ -15,15 +15,15 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Budget, PrivateData, Released
 from bench.interface.registry import METHODS
+from bench.methods.federated.dp_fedavg import DPFedAvgConfig, parts_of
+from bench.methods.federated.family import average, client_parts
+from bench.methods.federated.fed_adi import agreement, total_variation
+from bench.methods.federated.server_distillation import BatchStatistics, Ensemble, softened_divergence
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import Noise, SeededNoise, Silence
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods.federated.dp_fedavg import DPFedAvgConfig, parts_of
-from methods.federated.family import average, client_parts
-from methods.federated.fed_adi import agreement, total_variation
-from methods.federated.server_distillation import BatchStatistics, Ensemble, softened_divergence
 
 BARE = ["fedavg", "feddf", "fed-dafl", "fed-adi", "dense"]
 EVERY = [*BARE, "dp-fedavg"]

@@ -19,6 +19,8 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Budget, Facts
 from bench.interface.registry import METHODS
+from bench.methods.dpsgd.dp_sgd import processed
+from bench.methods.dpsgd.spectral_dp import filtered, low_pass
 from bench.privacy.accounting import accountants, claims
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.events.events import DPSGD
@@ -26,8 +28,6 @@ from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods.dpsgd.dp_sgd import processed
-from methods.dpsgd.spectral_dp import filtered, low_pass
 
 MNIST = Facts("mnist", 60_000, 0, 10_000, 10, (1, 28, 28), public_benchmark=True)
 NAMES = ("spectral-dp", "topagg")

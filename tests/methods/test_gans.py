@@ -16,6 +16,13 @@ from bench.core.types import Basis, Budget, Facts, PrivateData
 from bench.evaluation.audit.pair_runs import Runs, transcript
 from bench.evaluation.audit.pairs import worst_pairs
 from bench.interface.method import Method
+from bench.methods.generative.critics import critics_of
+from bench.methods.generative.datalens import DataLens, DataLensConfig, summed_signs
+from bench.methods.generative.dp_gan import DPGAN, DPGANConfig, Game, discriminator
+from bench.methods.generative.g_pate import GPATE, GPATEConfig, counted
+from bench.methods.generative.gan_parts import AdamAgainst, Forger
+from bench.methods.generative.gs_wgan import GSWGAN, GSWGANConfig, clipped_rows, one_of_all
+from bench.methods.generative.pate_gan import PATEGAN, PATEGANConfig
 from bench.models.discriminators import ConvDiscriminator, DenseDiscriminator
 from bench.privacy.accounting.accountants import accountant, proven
 from bench.privacy.dpsgd.example_gradients import ExampleGradients, Outer, norms
@@ -23,13 +30,6 @@ from bench.privacy.mechanisms.ledger import seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair
-from methods.generative.critics import critics_of
-from methods.generative.datalens import DataLens, DataLensConfig, summed_signs
-from methods.generative.dp_gan import DPGAN, DPGANConfig, Game, discriminator
-from methods.generative.g_pate import GPATE, GPATEConfig, counted
-from methods.generative.gan_parts import AdamAgainst, Forger
-from methods.generative.gs_wgan import GSWGAN, GSWGANConfig, clipped_rows, one_of_all
-from methods.generative.pate_gan import PATEGAN, PATEGANConfig
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 FEW = {"teachers": 6, "critic_units": 3, "critic_batch": 5, "generator_units": 8, "generator_maps": 2, "latent": 2}

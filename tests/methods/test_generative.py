@@ -18,6 +18,11 @@ from bench.core.seeds import Streams
 from bench.core.types import Basis, Budget, PrivateData
 from bench.experiments.run import run_cell
 from bench.interface.registry import METHODS, groups_of
+from bench.methods.generative.dp_kernel import DPKernelConfig, distance
+from bench.methods.generative.dp_kernel_sound import DPKernelSound, DPKernelSoundConfig
+from bench.methods.generative.dp_merf import DPMERF, DPMERFConfig
+from bench.methods.generative.family import Source, as_bytes, drawn, usable
+from bench.methods.generative.mean_embedding import SENSITIVITY, class_sums, embedded, fit_embedding
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from bench.results.record import Status
@@ -26,11 +31,6 @@ from bench.training.context import Context
 from bench.training.divergence import CollapsedError
 from helpers.one_teacher import one_cell
 from helpers.small_sets import SMALL, private_pair
-from methods.generative.dp_kernel import DPKernelConfig, distance
-from methods.generative.dp_kernel_sound import DPKernelSound, DPKernelSoundConfig
-from methods.generative.dp_merf import DPMERF, DPMERFConfig
-from methods.generative.family import Source, as_bytes, drawn, usable
-from methods.generative.mean_embedding import SENSITIVITY, class_sums, embedded, fit_embedding
 
 LABELS = torch.arange(600) % 10
 NOISE = torch.rand(600, 1, 8, 8, generator=torch.Generator().manual_seed(0))

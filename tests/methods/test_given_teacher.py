@@ -24,6 +24,8 @@ from bench.experiments.plan import Cell, Dataset, cell_of, expand
 from bench.experiments.run import _agreement, run_cell
 from bench.interface.registry import METHODS
 from bench.launchers.bundle import _data_files
+from bench.methods.distillation.dpsd_family import train_teacher
+from bench.methods.shared.teachers import train_ensemble
 from bench.models.given_teacher import GivenNet, _ready, load_given
 from bench.privacy.mechanisms.ledger import seeded_ledger
 from bench.publishing.reproduce import public_dataset
@@ -33,8 +35,6 @@ from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.student import make_student
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods.distillation.dpsd_family import train_teacher
-from methods.shared.teachers import train_ensemble
 
 DIGITS = Facts("digits", 1_000, 400, 397, 10, (1, 8, 8), public_benchmark=True)
 

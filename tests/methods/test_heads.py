@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from bench.core.errors import BenchError
 from bench.data.splits import partition
+from bench.methods.pate.head_training import Heads, head_labels, train_heads
+from bench.methods.shared.settings_checks import HeadSettings
 from bench.models.frozen_backbone import DenseHead
 from bench.training.processes import one_thread
 from helpers.heads import by_autograd
-from methods.pate.head_training import Heads, head_labels, train_heads
-from methods.shared.settings_checks import HeadSettings
 
 FEW = HeadSettings(hidden=8, epochs=3, batch_size=4, lr=0.05)
 
@@ -88,7 +88,7 @@ def test_labels_do_not_depend_on_how_many_heads_there_are_beside() -> None:
 
 
 def test_heads_are_the_same_for_every_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("methods.pate.head_training.TOGETHER", 20)
+    monkeypatch.setattr("bench.methods.pate.head_training.TOGETHER", 20)
     features, labels = records(120, 60)
     parts = partition(120, 12, "heads")
     with one_thread():

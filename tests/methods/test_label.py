@@ -18,15 +18,15 @@ from bench.core.types import Budget, Facts, PrivacyUnit, PrivateData, PublicKind
 from bench.evaluation.audit.pair_runs import Runs, transcript
 from bench.evaluation.audit.pairs import worst_pairs
 from bench.interface.registry import METHODS, method_groups
+from bench.methods.label.alibi import laplace_law
+from bench.methods.label.cluster_rr import drawn
+from bench.methods.label.family import negative_log_likelihood, response_law
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from bench.privacy.mechanisms.mechanisms import keep_probability
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods.label.alibi import laplace_law
-from methods.label.cluster_rr import drawn
-from methods.label.family import negative_log_likelihood, response_law
 
 NAMES = sorted(name for name in METHODS.names() if METHODS.get(name).unit is PrivacyUnit.LABEL)
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)

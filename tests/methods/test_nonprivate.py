@@ -15,11 +15,11 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Budget, PrivacyUnit, PrivateData
 from bench.interface.registry import METHODS
+from bench.methods.shared.settings_checks import some_records
 from bench.privacy.mechanisms.ledger import seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.small_sets import private_pair, public_set
-from methods.shared.settings_checks import some_records
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "nonprivate": {"student": "small_cnn", "epochs": 3.0, "batch_size": 16},

@@ -18,16 +18,9 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Basis, Budget, Facts, PrivateData
 from bench.evaluation.audit.pairs import worst_pairs
-from bench.privacy.accounting.accountants import proven
-from bench.privacy.mechanisms.ledger import Ledger
-from bench.privacy.mechanisms.noise import SeededNoise
-from bench.storage.cache import Cache
-from bench.training.context import Context
-from helpers import outside_accountant
-from helpers.small_sets import SMALL, private_pair
-from methods.generative.p3gm import P3GM, P3GMConfig
-from methods.generative.p3gm_sound import P3GMSound, P3GMSoundConfig
-from methods.generative.pca_vae import (
+from bench.methods.generative.p3gm import P3GM, P3GMConfig
+from bench.methods.generative.p3gm_sound import P3GMSound, P3GMSoundConfig
+from bench.methods.generative.pca_vae import (
     EM_SENSITIVITY,
     Codes,
     Mixture,
@@ -41,6 +34,13 @@ from methods.generative.pca_vae import (
     start_mixture,
     statistics,
 )
+from bench.privacy.accounting.accountants import proven
+from bench.privacy.mechanisms.ledger import Ledger
+from bench.privacy.mechanisms.noise import SeededNoise
+from bench.storage.cache import Cache
+from bench.training.context import Context
+from helpers import outside_accountant
+from helpers.small_sets import SMALL, private_pair
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 FEW = Facts("few", 21, 0, 0, 4, (1, 4, 4))

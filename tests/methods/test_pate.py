@@ -15,15 +15,15 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
 from bench.interface.registry import METHODS
+from bench.methods.pate import family as _pate
+from bench.methods.pate.pate import PATE, PATEConfig
+from bench.methods.pate.pate_confident import PATEConfident, PATEConfidentConfig
+from bench.methods.pate.pate_gnmax import PATEGNMax, PATEGNMaxConfig
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods.pate import family as _pate
-from methods.pate.pate import PATE, PATEConfig
-from methods.pate.pate_confident import PATEConfident, PATEConfidentConfig
-from methods.pate.pate_gnmax import PATEGNMax, PATEGNMaxConfig
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
 
@@ -197,7 +197,7 @@ def test_every_kind_of_student_training_learns_from_right_answers(
 
     short = FitSettings(steps=60, batch_size=30, lr=0.05)
     settings = SelfTrainingSettings(labelled=short, pool=short, committee=2, graph_below=2)
-    monkeypatch.setattr("methods.pate.family.self_training", lambda facts: settings)
+    monkeypatch.setattr("bench.methods.pate.family.self_training", lambda facts: settings)
     private, _ = private_pair()
     public = dataclasses.replace(public_set(), images=private.images[:80])
     config = tiny(student_training=training, student="small_cnn", student_epochs=30)

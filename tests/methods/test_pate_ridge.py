@@ -15,13 +15,13 @@ from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, PrivacyUnit, PrivateData, Released
 from bench.evaluation.audit.pair_runs import Runs, transcript
 from bench.evaluation.audit.pairs import worst_pairs
+from bench.methods.pate.pate_ridge import PATERidge, PATERidgeConfig, most_likely, normalised, ridge
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import accuracy
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods.pate.pate_ridge import PATERidge, PATERidgeConfig, most_likely, normalised, ridge
 
 FEW = PATERidgeConfig(teachers=8, queries=40)
 

@@ -16,6 +16,8 @@ from bench.core.seeds import Streams
 from bench.core.types import Facts
 from bench.evaluation.audit.pair_runs import Runs, transcript
 from bench.evaluation.audit.pairs import worst_pairs
+from bench.methods.generative.distilled import LearnedImages, Standstill, distance
+from bench.methods.generative.psg import PSG, PSGConfig
 from bench.models.build import build
 from bench.privacy.accounting.accountants import accountant, proven
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
@@ -23,8 +25,6 @@ from bench.privacy.mechanisms.ledger import seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods.generative.distilled import LearnedImages, Standstill, distance
-from methods.generative.psg import PSG, PSGConfig
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 

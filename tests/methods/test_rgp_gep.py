@@ -20,6 +20,7 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Basis, Budget, Facts
 from bench.interface.registry import METHODS
+from bench.methods.dpsgd.low_rank import LowRank, RebuildingSGD, insert, remove
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.accounting.claims import moments_accountant
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
@@ -28,7 +29,6 @@ from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods.dpsgd.low_rank import LowRank, RebuildingSGD, insert, remove
 
 CIFAR = Facts("cifar10", 50_000, 5_000, 5_000, 10, (3, 32, 32), public_benchmark=True)
 

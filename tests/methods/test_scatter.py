@@ -19,6 +19,8 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, Released, TargetAdjacency
 from bench.interface.registry import METHODS
+from bench.methods.dpsgd import dp_sgd
+from bench.methods.dpsgd import scatter as _scatter
 from bench.models import scattering
 from bench.models.rebuild import rebuild
 from bench.models.scattering import ChannelNorm
@@ -28,8 +30,6 @@ from bench.storage.cache import Cache
 from bench.training import features
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods.dpsgd import dp_sgd
-from methods.dpsgd import scatter as _scatter
 
 OWN = TargetAdjacency.OWN
 NAMES = ("scatter-linear", "scatter-cnn")

@@ -17,14 +17,23 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Budget, Facts, PrivateData
 from bench.evaluation.audit.pairs import worst_pairs
+from bench.methods.generative import sim_pe
+from bench.methods.generative.sim_pe import SimPE, SimPEConfig, degrees_of, parents, votes_for
+from bench.methods.generative.text_render import (
+    ANGLES,
+    FONTS,
+    SIZES,
+    STROKES,
+    Degrees,
+    random_parameters,
+    rendered,
+    varied,
+)
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.small_sets import SMALL
-from methods.generative import sim_pe
-from methods.generative.sim_pe import SimPE, SimPEConfig, degrees_of, parents, votes_for
-from methods.generative.text_render import ANGLES, FONTS, SIZES, STROKES, Degrees, random_parameters, rendered, varied
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 CPU = torch.device("cpu")

@@ -19,6 +19,8 @@ from bench.core.types import Basis, Budget, Facts, PrivateData, PublicData, Rele
 from bench.data.splits import partition
 from bench.evaluation.check.noninterference import CheckVerdict, check_method
 from bench.interface.registry import METHODS
+from bench.methods.pate.head_training import head_labels
+from bench.methods.pate.trpate import TrPATE, TrPATEConfig
 from bench.models.frozen_backbone import headless
 from bench.models.weight_packages import PACKAGES
 from bench.privacy.accounting.accountants import proven
@@ -29,8 +31,6 @@ from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.features import features_of
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods.pate.head_training import head_labels
-from methods.pate.trpate import TrPATE, TrPATEConfig
 
 CIFAR = Facts("cifar10", 40_000, 10_000, 10_000, 10, (3, 32, 32), public_benchmark=True)
 FAMILY = ("trpate", "trpate-gnmax", "trpate-confident")
@@ -252,8 +252,8 @@ def test_a_sanitised_claim_that_cannot_be_made_is_refused_beforehand() -> None:
 
 def test_another_data_set_as_source_and_parts_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A source is read batch by batch; a tenth of it has a tenth of every class, and is another backbone."""
+    from bench.methods.shared.transfer import _source_records
     from bench.training.pretraining import LazyImages
-    from methods.shared.transfer import _source_records
 
     public = PublicData(torch.zeros(5, 3, 32, 32, dtype=torch.uint8), "made up")
     config = TrPATEConfig(backbone="small_cnn", weights="source:digits", image_size=16, source_epochs=1.0)
@@ -264,7 +264,7 @@ def test_another_data_set_as_source_and_parts_of_it(monkeypatch: pytest.MonkeyPa
     assert revision.startswith("sha256:")
     assert images[torch.tensor([3, 1])].shape == (2, 1, 8, 8)
     assert 10 <= np.bincount(labels).min() <= np.bincount(labels).max() <= 16
-    from methods.shared.transfer import backbone_of
+    from bench.methods.shared.transfer import backbone_of
 
     whole, part = (backbone_of(one, CIFAR, public, context()) for one in (config, tenth))
     assert whole.spec.sha256 != part.spec.sha256

@@ -17,6 +17,8 @@ from bench.evaluation.check.noninterference import check_method
 from bench.experiments.release import load_released, save_released
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
+from bench.methods.pate import naive_bayes as nb
+from bench.methods.pate.trpate_bayes import PATEBayes, PATEBayesConfig, TrPATEBayes, TrPATEBayesConfig
 from bench.privacy.accounting.claims import pate_closed_form
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise
@@ -24,8 +26,6 @@ from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import accuracy
 from helpers.sentences import counted, sentences
-from methods.pate import naive_bayes as nb
-from methods.pate.trpate_bayes import PATEBayes, PATEBayesConfig, TrPATEBayes, TrPATEBayesConfig
 
 WORDS = Facts("made up", 400, 100, 200, 2, (2, 1, 12), public_benchmark=True)
 MR = Facts("movie-review", 6_400, 1_000, 1_130, 2, (2, 1, 64), public_benchmark=True)

@@ -35,6 +35,8 @@ from bench.core.transforms import shifted
 from bench.core.types import Facts
 from bench.data.datasets import load
 from bench.data.splits import materialise, split
+from bench.methods.pate.pate import PATEConfig
+from bench.methods.shared.teachers import augmented_settings
 from bench.models.build import build
 from bench.training.ensemble import Ensemble, train_teachers
 from bench.training.heap import tune_malloc
@@ -42,8 +44,6 @@ from bench.training.loop import Batches, predict
 from bench.training.precision import arithmetic
 from bench.training.teacher import Arrays, Labels, TeacherTask, train_teacher
 from bench.training.vectorised import train_together
-from methods.pate.pate import PATEConfig
-from methods.shared.teachers import augmented_settings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from bench.data.splits import partition
+from bench.methods.pate.head_training import train_heads
+from bench.methods.shared.settings_checks import HeadSettings
 from bench.models.frozen_backbone import DenseHead
 from bench.training.loop import FitSettings, fit
 from bench.training.processes import available_cores
 from helpers.heads import by_autograd
-from methods.pate.head_training import train_heads
-from methods.shared.settings_checks import HeadSettings
 
 pytestmark = pytest.mark.performance
 

@@ -26,10 +26,10 @@ from bench.privacy.auditing.utility_bound import (
     remark,
     rounded_up,
 )
+from bench.reports.leaderboard import build_board, to_csv
 from bench.results.record import Plausibility, Record, parse_record
 from helpers.one_teacher import OneTeacher, run
 from helpers.records import record
-from reports.leaderboard import build_board, to_csv
 
 Permutation = tuple[int, ...]
 TEN = [0.1] * 10

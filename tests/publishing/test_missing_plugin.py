@@ -9,12 +9,12 @@ import pytest
 from bench.publishing.publish import examine, rebuild, write
 from bench.publishing.reproduce import missing_plugin
 from bench.publishing.validate import vet_audit, vet_record
+from bench.reports.pages import gather
 from bench.results.record import Record, parse_record
 from bench.results.run_dir import RunDir
 from helpers.commands import bench
 from helpers.paths import BOARD
 from helpers.publishing import AUDIT, PATE, put, refusals, values_of
-from reports.pages import gather
 
 WHY = "plug-in private-knn 0.3.1 not installed here"
 KEY = PATE.replace("pate", "private-knn")

@@ -11,6 +11,13 @@ import pytest
 
 from bench.cli.audit_output import print_audits
 from bench.core.types import AuditKind, PrivacyUnit
+from bench.reports.audits import audits_page
+from bench.reports.leaderboard import Source, build_board, cells_of, to_csv, to_markdown
+from bench.reports.pages import write_pages
+from bench.reports.site.addresses import page_name, record_href
+from bench.reports.site.build import write_site
+from bench.reports.site.rows import rankings
+from bench.reports.summary import summary
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from helpers.pairs import pair_audit, release, transcript
@@ -18,13 +25,6 @@ from helpers.paths import BOARD
 from helpers.records import record
 from helpers.site import NASTY, Page, dead_links
 from helpers.site import audit as canary_audit
-from reports.audits import audits_page
-from reports.leaderboard import Source, build_board, cells_of, to_csv, to_markdown
-from reports.pages import write_pages
-from reports.site.addresses import page_name, record_href
-from reports.site.build import write_site
-from reports.site.rows import rankings
-from reports.summary import summary
 
 
 def rows() -> tuple[list[Record], Source]:

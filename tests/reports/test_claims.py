@@ -8,13 +8,13 @@ import pytest
 
 from bench.interface import Facts
 from bench.interface.registry import METHODS
+from bench.reports.claims import CHOSEN, Claim
+from bench.reports.leaderboard import BoardRow, build_board
+from bench.reports.runs import read_runs
 from bench.results.record import Accountant, Record
 from helpers.pairs import pair_audit, release
 from helpers.paths import BOARD
 from helpers.records import record
-from reports.claims import CHOSEN, Claim
-from reports.leaderboard import BoardRow, build_board
-from reports.runs import read_runs
 
 
 def with_votes(one: Record, epsilon: float) -> Record:

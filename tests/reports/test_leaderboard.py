@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from bench.core.types import Adjacency, Basis, PrivacyUnit, TargetAdjacency
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.events.events import Gaussian, RandomizedResponse
+from bench.reports.leaderboard import COLUMNS, Source, build_board, cells_of, to_csv, to_markdown
+from bench.reports.site.rows import glance, rankings
 from bench.results.frame import NUMBERS, results_frame
 from bench.results.record import Record
 from bench.results.text import epsilon_rows
 from helpers.records import collapsed, failed, provenance, record
-from reports.leaderboard import COLUMNS, Source, build_board, cells_of, to_csv, to_markdown
-from reports.site.rows import glance, rankings
 
 
 def test_seeds_are_one_row_with_mean_and_spread() -> None:

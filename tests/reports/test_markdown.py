@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 
 from bench.cli.main import app
 from bench.core.rows import Change
+from bench.reports.leaderboard import Source
+from bench.reports.pages import write_pages
 from bench.results.record import ImageGrid
 from bench.results.run_dir import RunDir
 from bench.results.text import markdown_table, md
 from helpers.records import failed, record
 from helpers.site import LINKS, attack
-from reports.leaderboard import Source
-from reports.pages import write_pages
 
 
 def leads(text: str) -> list[str]:

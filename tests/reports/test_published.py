@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from bench.core.types import Basis
+from bench.reports.leaderboard import build_board
+from bench.reports.published import COLUMNS, published_page
+from bench.reports.reported.numbers import read_reported
+from bench.reports.reported.systems import read_systems
 from bench.results.record import Record
 from helpers.records import collapsed, failed, record
-from reports.leaderboard import build_board
-from reports.published import COLUMNS, published_page
-from reports.reported.numbers import read_reported
-from reports.reported.systems import read_systems
 
 SYSTEMS, NUMBERS = read_systems(), read_reported()
 

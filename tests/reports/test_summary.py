@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bench.reports.leaderboard import build_board
+from bench.reports.summary import MOST, summary
 from helpers.records import record
-from reports.leaderboard import build_board
-from reports.summary import MOST, summary
 
 
 def test_methods_beyond_the_table_are_named_below_it() -> None:

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 import bench
 from bench.cli.main import app
 from bench.core.errors import BenchError
+from bench.reports.papers.evidence import read_evidence
+from bench.reports.runs import read_runs
 from bench.results.run_dir import RunDir
 from helpers.paths import BOARD
 from helpers.records import failed, provenance, record
 from helpers.site import attack, audit
-from reports.papers.evidence import read_evidence
-from reports.runs import read_runs
 
 
 def command(*words: str) -> Callable[[list[Path], Path], None]:

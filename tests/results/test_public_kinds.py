@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 from bench.core.types import Facts, PublicKind
 from bench.interface.registry import METHODS
+from bench.reports.leaderboard import Source
+from bench.reports.site.build import write_site
 from bench.results.record import Record
 from bench.results.record_upgrades import public_kinds_of_words
 from bench.results.run_dir import RunDir
 from helpers.paths import ROOT
 from helpers.records import record
 from helpers.site import reported, rows_of
-from reports.leaderboard import Source
-from reports.site.build import write_site
 
 
 def committed() -> list[Record]:

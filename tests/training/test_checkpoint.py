@@ -21,13 +21,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks._conditional_gan import ProjectionDiscriminator, train_conditional_gan
-from attacks._decoder import Decoder, train_decoder
+from bench.attacks._conditional_gan import ProjectionDiscriminator, train_conditional_gan
+from bench.attacks._decoder import Decoder, train_decoder
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, seeded
 from bench.core.types import Adjacency, Budget, PrivacyUnit
 from bench.interface.registry import METHODS
+from bench.methods.distillation.tangent_normal import StudentSettings, Triples, train_tangent_normal, train_vae
 from bench.models.autoencoders import VAE
 from bench.models.build import build
 from bench.models.generators import DataFreeGenerator, DenseGenerator
@@ -44,7 +45,6 @@ from bench.training.pretraining import LazyImages
 from bench.training.self_training import SelfTrainingSettings, train_self_trained
 from helpers.small_sets import SMALL, private_pair, public_set
 from helpers.stages import CLASSES, FITS, Stage, Stopped, blobs, check_resumes, dropout_net, everything, net, seed
-from methods.distillation.tangent_normal import StudentSettings, Triples, train_tangent_normal, train_vae
 
 pytestmark = pytest.mark.usefixtures("checkpoints_at_every_step")
 

@@ -20,6 +20,8 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Facts, PrivateData
+from bench.methods.distillation import dpsd_family as _dpsd
+from bench.methods.distillation.dpsd import DPSDConfig
 from bench.models.build import build
 from bench.storage.cache import Cache
 from bench.training.context import Context
@@ -29,8 +31,6 @@ from bench.training.ensemble import train_teachers
 from bench.training.loop import FitSettings, fit
 from bench.training.teacher import TeacherTask
 from helpers.paths import ROOT
-from methods.distillation import dpsd_family as _dpsd
-from methods.distillation.dpsd import DPSDConfig
 
 TWO = ("cpu", "cpu")
 LINUX = Path("/proc/self/task").exists()

@@ -15,6 +15,7 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Released
 from bench.experiments.release import load_released, save_released
+from bench.methods.shared.transfer import transfer_options
 from bench.models.build import build
 from bench.models.frozen_backbone import (
     BackboneSpec,
@@ -29,7 +30,6 @@ from bench.models.frozen_backbone import (
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.features import CHUNK, features_of, image_digests, student_logits, trained_part
-from methods.shared.transfer import transfer_options
 
 SHAPE = (1, 8, 8)
 

@@ -14,6 +14,8 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Facts, PrivateData
+from bench.methods.pate.pate import PATEConfig
+from bench.methods.shared.teachers import ensemble_depends, train_ensemble
 from bench.models.build import build
 from bench.storage.cache import Cache
 from bench.training import vectorised as batched
@@ -24,8 +26,6 @@ from bench.training.loop import FitSettings, fit
 from bench.training.precision import Precision, arithmetic, check_precision
 from bench.training.teacher import Arrays, Labels, TeacherTask
 from bench.training.vectorised import evenly, fitting, train_together, why_not
-from methods.pate.pate import PATEConfig
-from methods.shared.teachers import ensemble_depends, train_ensemble
 
 TEACHERS = 5
 SETTINGS = {

@@ -179,7 +179,7 @@ def baseline_cell(cell: Cell, student: str) -> Cell:
     """Return the cell of the non-private baseline for this net, data and seed, with the same frozen backbone if any."""
     name, overrides = "nonprivate", [f"nonprivate.student={student}"]
     if student == "frozen_transfer":
-        from methods.shared.transfer import TransferConfig
+        from bench.methods.shared.transfer import TransferConfig
 
         name, fields = "nonprivate-transfer", {field.name for field in dataclasses.fields(TransferConfig)}
         shared = {key: value for key, value in as_dict(cell.config).items() if key in fields}

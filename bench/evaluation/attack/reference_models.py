@@ -77,8 +77,8 @@ def make_control(
 
 def recipe(facts: Facts, preset: str, records: int | None = None) -> FitSettings:
     """Return the training settings of a control: the non-private baseline's at this preset, for `records`."""
+    from bench.methods.nonprivate import NonPrivate
     from bench.training.loop import FitSettings
-    from methods.nonprivate import NonPrivate
 
     facts = facts if records is None else dataclasses.replace(facts, private_records=records)
     config = NonPrivate.Config(**NonPrivate.presets(facts).get(preset, {}))

@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cli.main import app
+from bench.reports.papers.coverage import Reason, coverage_page
+from bench.reports.reported.numbers import read_reported
 from bench.results.run_dir import RunDir
 from helpers.paths import BOARD
 from helpers.records import failed, record
-from reports.papers.coverage import Reason, coverage_page
-from reports.reported.numbers import read_reported
 
 
 def rows_of(page: str) -> dict[str, list[int]]:

@@ -9,17 +9,17 @@ import pytest
 
 from bench.core.rows import Change
 from bench.core.types import Basis, PrivacyUnit
+from bench.reports.papers.dgd_tables import PAPER as DGD
+from bench.reports.papers.dpsd_ablations import why_not
+from bench.reports.papers.dpsd_figures import EPSILONS, FAR
+from bench.reports.papers.dpsd_tables import PAPER, TABLE_1
+from bench.reports.papers.evidence import WantedCell, cell, proven_cell
+from bench.reports.papers.figures import POINT_COLUMNS, point_rows
+from bench.reports.papers.spec import FigureSpec, Material, Panel, TableSpec, Theirs, choose, entries_of
+from bench.reports.papers.tables import texts_of
 from bench.results.record import Accountant, Record
 from helpers.records import collapsed, record
 from helpers.report_commands import check_records, check_settings, material_of, record_of
-from reports.papers.dgd_tables import PAPER as DGD
-from reports.papers.dpsd_ablations import why_not
-from reports.papers.dpsd_figures import EPSILONS, FAR
-from reports.papers.dpsd_tables import PAPER, TABLE_1
-from reports.papers.evidence import WantedCell, cell, proven_cell
-from reports.papers.figures import POINT_COLUMNS, point_rows
-from reports.papers.spec import FigureSpec, Material, Panel, TableSpec, Theirs, choose, entries_of
-from reports.papers.tables import texts_of
 
 QUICK = [Change.of("beta", None, 0.0001), Change.of("iterations", 200, 300)]
 CONFIG: dict[str, Any] = {

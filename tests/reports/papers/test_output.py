@@ -15,14 +15,12 @@ import pytest
 from bench.core.errors import BenchError
 from bench.core.rows import Change
 from bench.core.types import PublicKind
-from bench.results.text import csv_text, markdown_table
-from helpers.records import failed, record
-from reports.papers import build
-from reports.papers import spec as papers
-from reports.papers.evidence import Evidence, WantedCell, cell
-from reports.papers.figures import POINT_COLUMNS, point_rows
-from reports.papers.notes import Marks, commands_of, marked_panels
-from reports.papers.spec import (
+from bench.reports.papers import build
+from bench.reports.papers import spec as papers
+from bench.reports.papers.evidence import Evidence, WantedCell, cell
+from bench.reports.papers.figures import POINT_COLUMNS, point_rows
+from bench.reports.papers.notes import Marks, commands_of, marked_panels
+from bench.reports.papers.spec import (
     FigureSpec,
     Material,
     Ours,
@@ -37,8 +35,10 @@ from reports.papers.spec import (
     Theirs,
     curve,
 )
-from reports.papers.tables import latex, latex_table
-from reports.reported.numbers import Reported, Verdict
+from bench.reports.papers.tables import latex, latex_table
+from bench.reports.reported.numbers import Reported, Verdict
+from bench.results.text import csv_text, markdown_table
+from helpers.records import failed, record
 
 EVIL = '=cmd|"x" & <b>$5_%{}~^#\\ @a\nb`'
 
@@ -294,8 +294,8 @@ def test_a_rule_above_a_row_that_is_left_out_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("y_scale", ["linear", "log"])
 @pytest.mark.parametrize("y_limits", [None, (1.0, 105.0)])
 def test_no_cross_lies_on_a_point(form: Any, y_scale: Any, y_limits: Any) -> None:
-    from reports.papers.figures import _draw_panel
-    from reports.papers.style import new_figure
+    from bench.reports.papers.figures import _draw_panel
+    from bench.reports.papers.style import new_figure
 
     x = ["1", "2"]
     series = (

@@ -15,10 +15,9 @@ import pytest
 
 from bench.core.config import Grid, Preset, as_dict, parse_overrides
 from bench.core.types import Basis, Facts
-from helpers.records import record
-from reports.papers.build import commands_of
-from reports.papers.evidence import MEASURES, OF_ROW, Evidence, Usual, WantedCell
-from reports.papers.spec import (
+from bench.reports.papers.build import commands_of
+from bench.reports.papers.evidence import MEASURES, OF_ROW, Evidence, Usual, WantedCell
+from bench.reports.papers.spec import (
     PAPERS,
     Attacked,
     Entry,
@@ -34,7 +33,8 @@ from reports.papers.spec import (
     entries_of,
     load_paper,
 )
-from reports.reported.numbers import read_reported
+from bench.reports.reported.numbers import read_reported
+from helpers.records import record
 
 MNIST = Facts("mnist", 60_000, 9000, 1000, classes=10, shape=(1, 28, 28))
 SPECS = [
@@ -221,9 +221,9 @@ def test_nothing_slow_is_imported() -> None:
     """Reports are functions of records: no torch, and nothing that brings it."""
     code = (
         "import sys\n"
-        "from reports.papers.spec import PAPERS, Material, entries_of, load_paper\n"
-        "from reports.papers.evidence import read_evidence\n"
-        "from reports.reported.numbers import read_reported\n"
+        "from bench.reports.papers.spec import PAPERS, Material, entries_of, load_paper\n"
+        "from bench.reports.papers.evidence import read_evidence\n"
+        "from bench.reports.reported.numbers import read_reported\n"
         "from pathlib import Path\n"
         "evidence, reported = read_evidence([Path('leaderboards')]), read_reported()\n"
         "for name in PAPERS:\n"

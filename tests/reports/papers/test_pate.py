@@ -10,12 +10,12 @@ import pytest
 from bench.core.errors import BenchError
 from bench.data.datasets import load
 from bench.privacy.accounting import pate
+from bench.reports.papers.pate import PAPER, _figure_3, _table_4, _votes, student_cell
+from bench.reports.papers.spec import Material
+from bench.reports.papers.tables import texts_of
 from helpers.epsilons import MNIST, SVHN, needs_votes, votes_of
 from helpers.records import record
 from helpers.report_commands import material_of, record_of
-from reports.papers.pate import PAPER, _figure_3, _table_4, _votes, student_cell
-from reports.papers.spec import Material
-from reports.papers.tables import texts_of
 
 
 def quick(epsilon: float, accuracy: float) -> Any:

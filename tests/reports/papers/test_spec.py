@@ -12,15 +12,15 @@ import pytest
 from bench.core.errors import BenchError
 from bench.core.rows import Change, Estimated
 from bench.core.types import Basis, PublicKind
+from bench.reports.papers.evidence import Evidence, Usual, WantedCell, cell, proven_cell, read_evidence
+from bench.reports.papers.notes import note
+from bench.reports.papers.spec import Attacked, Material, Ours, Picture, Theirs
+from bench.reports.reported.numbers import Reported, Verdict
 from bench.results.attack_record import AttackRecord, Scores
 from bench.results.record import ImageGrid, Record, Status
 from bench.results.run_dir import RunDir
 from helpers.pairs import pair_audit, release
 from helpers.records import asked, failed, provenance, record
-from reports.papers.evidence import Evidence, Usual, WantedCell, cell, proven_cell, read_evidence
-from reports.papers.notes import note
-from reports.papers.spec import Attacked, Material, Ours, Picture, Theirs
-from reports.reported.numbers import Reported, Verdict
 
 PLAIN = {
     "dgd": {

@@ -8,15 +8,15 @@ import pytest
 
 from bench.core.rows import Change
 from bench.privacy.accounting.claims import advanced_largest_count
+from bench.reports.papers.evidence import WantedCell
+from bench.reports.papers.figures import POINT_COLUMNS, point_rows
+from bench.reports.papers.spec import FigureSpec, Material, TableSpec, Theirs, choose, entries_of
+from bench.reports.papers.tables import texts_of
+from bench.reports.papers.trpate_figures import DELTA, GAMMAS, asked_for, plain_pate, transferred
+from bench.reports.papers.trpate_tables import PAPER, QUERIES, QUERIES_2
 from bench.results.record import Queries, Record
 from helpers.records import asked, record
 from helpers.report_commands import check_records, check_settings, material_of, planned, record_of
-from reports.papers.evidence import WantedCell
-from reports.papers.figures import POINT_COLUMNS, point_rows
-from reports.papers.spec import FigureSpec, Material, TableSpec, Theirs, choose, entries_of
-from reports.papers.tables import texts_of
-from reports.papers.trpate_figures import DELTA, GAMMAS, asked_for, plain_pate, transferred
-from reports.papers.trpate_tables import PAPER, QUERIES, QUERIES_2
 
 
 def run(wanted: WantedCell, accuracy: float, labels: float = 0.8, **changes: Any) -> Record:

@@ -8,9 +8,9 @@ import pytest
 
 from bench.core.types import Basis
 from bench.privacy.accounting.claims import pate_closed_form
+from bench.reports.papers.trpate_page import TABLES, trpate_page
 from bench.results.record import Queries, Record
 from helpers.records import failed, record
-from reports.papers.trpate_page import TABLES, trpate_page
 
 
 def of(method: str, queries: int, accuracy: float, *, seed: int = 0, **changes: Any) -> Record:

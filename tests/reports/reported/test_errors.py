@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.core.errors import BenchError
-from reports.reported.numbers import Verdict, read_reported
-from reports.reported.systems import NUMBERS, SYSTEMS, read_systems
+from bench.reports.reported.numbers import Verdict, read_reported
+from bench.reports.reported.systems import NUMBERS, SYSTEMS, read_systems
 
 HEADER = "paper,table,row,column,system,dataset,setting,epsilon,delta,measure,value,note\n"
 GOOD = "dgd,I,Our X,MNIST,X,mnist,,10,1e-5,accuracy,97.4,\n"

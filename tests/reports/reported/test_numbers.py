@@ -19,12 +19,12 @@ from bench.cli.main import app
 from bench.core.types import PrivacyUnit
 from bench.interface.registry import METHODS
 from bench.privacy.accounting import claims
+from bench.reports.reported.contradictions import conflicts, drop_errors, drop_parts
+from bench.reports.reported.numbers import BASELINE, Reported, Verdict
+from bench.reports.reported.page import to_markdown
+from bench.reports.reported.systems import FOLDER, NUMBERS
 from helpers.paths import ROOT
 from helpers.reported import ROWS, one
-from reports.reported.contradictions import conflicts, drop_errors, drop_parts
-from reports.reported.numbers import BASELINE, Reported, Verdict
-from reports.reported.page import to_markdown
-from reports.reported.systems import FOLDER, NUMBERS
 
 PAPERS = ROOT.parent / "shared" / "papers"
 
@@ -260,7 +260,9 @@ def test_the_command_prints_and_writes_the_page(tmp_path: Path) -> None:
 
 
 def test_no_torch_is_imported() -> None:
-    code = "import reports.reported.numbers, reports.reported.page, sys; reports.reported.numbers.read_reported(); "
+    code = (
+        "import bench.reports.reported.numbers, reports.reported.page, sys; reports.reported.numbers.read_reported(); "
+    )
     subprocess.run([sys.executable, "-c", code + "assert 'torch' not in sys.modules"], check=True, cwd=ROOT)
 
 

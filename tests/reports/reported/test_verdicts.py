@@ -16,8 +16,8 @@ from bench.privacy.accounting.pate import pure_moments_epsilon
 from bench.privacy.auditing.utility_bound import IMPLAUSIBLE, TRIES, honest_tries, probability_bound, rounded_up
 from bench.privacy.events.conversions import classic_epsilon, exact_gaussian_epsilon
 from bench.privacy.events.events import DPSGD, LNMax
+from bench.reports.reported.numbers import Reported, Verdict
 from helpers.reported import ROWS, one
-from reports.reported.numbers import Reported, Verdict
 
 
 def test_what_no_epsilon_allows_is_computed() -> None:

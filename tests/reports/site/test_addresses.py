@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bench.interface.registry import METHODS
-from reports.reported.systems import PAPERS
-from reports.site.addresses import paper_href
+from bench.reports.reported.systems import PAPERS
+from bench.reports.site.addresses import paper_href
 
 
 def test_every_paper_of_a_method_or_a_printed_number_has_an_address() -> None:

@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
+from bench.reports.leaderboard import Source
+from bench.reports.reported.numbers import read_reported
+from bench.reports.site.addresses import page_name
+from bench.reports.site.build import write_site
 from helpers.records import record
 from helpers.site import NASTY, source
-from reports.leaderboard import Source
-from reports.reported.numbers import read_reported
-from reports.site.addresses import page_name
-from reports.site.build import write_site
 
 pytestmark = pytest.mark.browser
 sync_api = pytest.importorskip("playwright.sync_api")

@@ -13,19 +13,19 @@ from typer.testing import CliRunner
 
 from bench.cli.main import app
 from bench.interface.registry import METHODS
+from bench.reports.leaderboard import Source, build_board, to_markdown
+from bench.reports.reported.numbers import Verdict
+from bench.reports.site import record_pages as site_pages
+from bench.reports.site.addresses import page_name
+from bench.reports.site.build import build_site, write_site
+from bench.reports.site.rows import attack_figure, failing, glance, rankings, small_print
+from bench.reports.site.svg import axis_of, row_picture, row_place
 from bench.results.attack_record import Scores
 from bench.results.record import ImageGrid, Record
 from bench.results.run_dir import RunDir
 from bench.results.text import epsilon_text, ledger_table
 from helpers.records import record
 from helpers.site import NASTY, Page, attack, audit, dead_links, records, reported, rows_of, source
-from reports.leaderboard import Source, build_board, to_markdown
-from reports.reported.numbers import Verdict
-from reports.site import record_pages as site_pages
-from reports.site.addresses import page_name
-from reports.site.build import build_site, write_site
-from reports.site.rows import attack_figure, failing, glance, rankings, small_print
-from reports.site.svg import axis_of, row_picture, row_place
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.reports.leaderboard import Source
+from bench.reports.pages import write_pages
 from helpers.records import record
 from helpers.site import dead_links
-from reports.leaderboard import Source
-from reports.pages import write_pages
 
 
 def largest_record_page(folder: Path, seeds: int) -> int:

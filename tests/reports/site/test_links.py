@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from bench.core.errors import BenchError
+from bench.reports.leaderboard import Source
+from bench.reports.site.build import write_site
 from bench.results.run_dir import RunDir
 from helpers.records import record
 from helpers.site import source
-from reports.leaderboard import Source
-from reports.site.build import write_site
 
 
 @pytest.mark.parametrize("place", ["site", "site/assets", "site/records", "site/raw", "site/raw/records"])

@@ -9,14 +9,14 @@ import re
 import numpy as np
 import pytest
 
+from bench.reports.leaderboard import Source
+from bench.reports.pages import gather
+from bench.reports.reported.numbers import Verdict
+from bench.reports.site.rows import rankings
+from bench.reports.site.svg import COLOURS, ONLY_REPORTED, Look, front, looks
 from helpers.paths import ROOT
 from helpers.records import record
 from helpers.site import reported
-from reports.leaderboard import Source
-from reports.pages import gather
-from reports.reported.numbers import Verdict
-from reports.site.rows import rankings
-from reports.site.svg import COLOURS, ONLY_REPORTED, Look, front, looks
 
 
 def test_rows_are_ranked_within_the_budget_that_covers_what_is_proven() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+from bench.reports.pages import gather
+from bench.reports.site.picture import board_picture
 from helpers.paths import ROOT
-from reports.pages import gather
-from reports.site.picture import board_picture
 
 SVG = "{http://www.w3.org/2000/svg}"
 
