@@ -1,9 +1,9 @@
 """Label-only inversion by repulsion from the boundary: Kahla, Chen, Just and Jia, CVPR 2022 (BREP-MI).
 
 Threat model: the attacker may query the student for labels only, and holds unlabelled auxiliary images, none of them
-private. GMI's GAN (:mod:`bench.attacks._gan`) makes the images. Points on a sphere about its noise are labelled; the noise
-moves away from the mean of those of other classes. Where nearly all have the class, the sphere grows: the larger it is
-at the end, the deeper the image is inside the class.
+private. GMI's GAN (:mod:`bench.attacks._gan`) makes the images. Points on a sphere about its noise are labelled; the
+noise moves away from the mean of those of other classes. Where nearly all have the class, the sphere grows: the larger
+it is at the end, the deeper the image is inside the class.
 
 What differs from the paper: the published code attacks the classes that the GAN happens to hit; here every class is
 attacked, each try from its own start, and a class without a start within ``draws`` images is a failure (``reached`` is

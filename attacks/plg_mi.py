@@ -2,8 +2,9 @@
 
 Threat model: the attacker holds the student's weights and unlabelled auxiliary images, none of them private. Of these,
 the student's ``top`` surest images per class get its label. They train a conditional GAN that is also pulled towards
-images of the student's class (:mod:`bench.attacks._conditional_gan`). Then noise of a fixed label descends the student's
-margin for two augmented views of its image. As in the paper nothing is selected at the end: each start counts.
+images of the student's class (:mod:`bench.attacks._conditional_gan`). Then noise of a fixed label descends the
+student's margin for two augmented views of its image. As in the paper nothing is selected at the end: each start
+counts.
 
 What differs from the paper: small nets, not residual ones, with the class as input of the generator, not conditional
 batch normalisation; mirrored views for photographs only, not for digits.

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from bench.data.spec import DatasetSpec, Progress
+    from bench.core.fetch_progress import Progress
+    from bench.data.spec import DatasetSpec
 
 app = typer.Typer(
     name="data",

@@ -11,7 +11,7 @@ from bench.cli.options import Json, Quiet
 from bench.core.progress import echo, print_json, print_table
 
 if TYPE_CHECKING:
-    from bench.data.spec import Progress
+    from bench.core.fetch_progress import Progress
     from bench.models.weight_store import PublicWeights
 
 app = typer.Typer(

@@ -45,7 +45,7 @@ class NoiseKind(StrEnum):
 
 
 class PrecisionKind(StrEnum):
-    """Arithmetic of teacher training and inference; see :mod:`bench.training.precision`."""
+    """Arithmetic of teacher training and inference; see :mod:`bench.core.precision`."""
 
     FLOAT32 = "float32"
     TF32 = "tf32"

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bench.core.fetch_progress import Progress
 from bench.data.image_files import decode
 from bench.data.loaders import Arrays, View
-from bench.data.spec import ArrayRecords, Progress, Records
+from bench.data.spec import ArrayRecords, Records
 from bench.storage.array_store import Blocks, storage_errors
 from bench.storage.download import HandRoute, RouteError, file_digest
 

@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.core.errors import BenchError, UnknownNameError, no_exit
+from bench.core.fetch_progress import Progress, silent
 from bench.data import catalog as builtin
-from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Progress, Records, silent
+from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Records
 from bench.storage.array_store import data_root
 
 __all__ = [

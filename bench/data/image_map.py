@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.core.errors import BenchError
+from bench.core.fetch_progress import Progress, silent
 from bench.core.processes import available_cores, end_with_parent, owner_only
 from bench.data.image_files import FileRecords, ListedFile, check_listed, decode
-from bench.data.spec import ArrayRecords, Loaded, Progress, silent
+from bench.data.spec import ArrayRecords, Loaded
 from bench.storage.array_store import (
     FORMAT,
     DamagedError,

@@ -10,15 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bench.core.fetch_progress import Progress
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-Progress = Callable[[str, int, "int | None"], None]
-"""Called with the current step, the amount done and the total (None: unknown), in bytes or records."""
-
-
-def silent(what: str, done: int, total: int | None) -> None:
-    """Show no progress."""
 
 
 class Records(abc.ABC):

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.fetch_progress import Progress, silent
 from bench.data.image_map import MappedRecords, is_files, mapped
 from bench.data.index_hash import ranks
-from bench.data.spec import DatasetSpec, Loaded, Progress, silent
+from bench.data.spec import DatasetSpec, Loaded
 
 if TYPE_CHECKING:
     import torch

@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Iterator
 
 from bench.core.errors import telling
+from bench.core.fetch_progress import Progress as FetchProgress
 from bench.core.progress import Progress, Stage
 from bench.core.types import Facts
 from bench.data.datasets import load
 from bench.data.image_folder import PREFIX
 from bench.data.spec import Loaded
-from bench.data.spec import Progress as FetchProgress
 from bench.data.splits import Materialised, Split, facts, map_images, materialise, split
 from bench.experiments.plan import Dataset
 

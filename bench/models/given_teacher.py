@@ -17,9 +17,9 @@ from timm.models import create_model, model_entrypoint
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.fetch_progress import Progress
 from bench.core.plain_files import user_path
 from bench.core.types import Facts, GivenTeacher
-from bench.data.spec import Progress
 from bench.models.frozen_backbone import BackboneSpec, prepared
 from bench.models.pretrained import find_weights, native_input
 from bench.models.registration import OWN_MODULES, check_model, model_options

@@ -22,8 +22,8 @@ from timm.models import is_model, list_models, model_entrypoint
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError, UnknownNameError, telling
+from bench.core.fetch_progress import Progress, silent
 from bench.core.plain_files import user_path
-from bench.data.spec import Progress, silent
 from bench.models import classifiers
 from bench.models.timm_hub import fetch_from_hub, trained_on
 from bench.models.weight_packages import PACKAGES

@@ -16,7 +16,7 @@ from torch import Tensor
 from bench.core.errors import BenchError
 
 if TYPE_CHECKING:
-    from bench.data.spec import Progress
+    from bench.core.fetch_progress import Progress
 
 ANSWER_SECONDS = 6.0
 """Time limit for the hub's first answer; its client alone would try for most of a minute."""

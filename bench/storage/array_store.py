@@ -27,7 +27,7 @@ from bench.core.rows import json_object
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from bench.data.spec import Progress
+    from bench.core.fetch_progress import Progress
 
 FORMAT = 1
 DTYPES = {"uint8": "|u1", "int64": "<i8"}

@@ -24,7 +24,7 @@ from bench.storage.archives import Wanted, extract
 from bench.storage.array_store import storage_errors
 
 if TYPE_CHECKING:
-    from bench.data.spec import Progress
+    from bench.core.fetch_progress import Progress
 
 CONNECT_SECONDS = 10
 CLIENT_SECONDS = 1800

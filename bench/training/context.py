@@ -11,11 +11,11 @@ from bench.core.seeds import new_salt
 if TYPE_CHECKING:
     import torch
 
+    from bench.core.precision import Precision
     from bench.core.progress import Progress
     from bench.core.seeds import Streams
     from bench.storage.cache import Cache
     from bench.storage.checkpoint import Checkpoint
-    from bench.training.precision import Precision
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, distributed, nn
 
 from bench.core.errors import BenchError
-from bench.training.precision import Precision, arithmetic, check_precision
+from bench.core.precision import Precision, arithmetic, check_precision
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage

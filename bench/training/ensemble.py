@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError
+from bench.core.precision import arithmetic
 from bench.training.heap import release_freed
 from bench.training.loop import predict
 from bench.training.mapped_rows import rows_of, sendable
-from bench.training.precision import arithmetic
 from bench.training.processes import one_thread
 from bench.training.teacher import Arrays, Labels, Result, TeacherTask, rebuilt, teacher_labels, train_teacher
 

@@ -136,7 +136,7 @@ def fit(
     `settle`. With `share`, which excludes a checkpoint, this process trains on its part of each batch
     (:mod:`bench.training.data_parallel`). Training ends before a step if ``stop(steps done)``, which must draw nothing
     at random, is true. ``loss_of(logits, labels)`` replaces the mean cross-entropy; it takes the labels of a batch as
-    they are. `bf16`: see :mod:`bench.training.precision`. Raises :class:`BenchError` for an empty set, labels of
+    they are. `bf16`: see :mod:`bench.core.precision`. Raises :class:`BenchError` for an empty set, labels of
     another length or, if `must_converge`, a loss that is not finite.
     """
     device = torch.device(device)

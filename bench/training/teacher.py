@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bench.core.precision import Precision, arithmetic, check_precision
 from bench.core.seeds import seeded
 from bench.training.loop import FitSettings, fit, predict
-from bench.training.precision import Precision, arithmetic, check_precision
 from bench.training.processes import one_thread
 
 if TYPE_CHECKING:

@@ -28,11 +28,11 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from bench.core.errors import BenchError
+from bench.core.precision import arithmetic
 from bench.core.seeds import seeded
 from bench.core.transforms import as_float, moved
 from bench.training.early_stopping import settling_for
 from bench.training.loop import Batches, dense_weights, make_optimizer
-from bench.training.precision import arithmetic
 from bench.training.processes import one_thread
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from bench.privacy.mechanisms import margins
+from bench.core import margins
 
 if TYPE_CHECKING:
     from bench.interface import Ledger

@@ -187,7 +187,7 @@ class DGD(DGDFamily):
         return config.images != "private"
 
     def images(self, config: DGDPrintedConfig, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
-        """See :meth:`bench.methods.distillation.dgd_family.DGDFamily.images`; uses private data outside any mechanism."""
+        """See `DGDFamily.images`; uses private data outside any mechanism."""
         import torch
 
         ledger.bypass(OTHER_IMAGES.get(config.images, self.bypass))

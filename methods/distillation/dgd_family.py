@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.interface import BenchError, Context, Facts, PrivateData, PublicData, Released, make_student, setting
-from bench.methods.pate.family import quick_settings
 from bench.methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
 from bench.methods.shared.settings_checks import SHOWN, at_least_one, positive, student_depends
 from bench.methods.shared.teachers import (
@@ -20,6 +19,7 @@ from bench.methods.shared.teachers import (
     augmented_settings,
     ensemble_labels,
     largest_shift,
+    quick_settings,
     say_missing_classes,
     tiny_teachers,
 )

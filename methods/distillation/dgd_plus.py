@@ -3,8 +3,8 @@
 Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discriminative-Generative Distillation", IEEE
 TIP 2023, Fig. 7, with the aggregation of Papernot et al., ICLR 2018 (arXiv:1802.08908).
 
-Threat model, private and public data, released parts and bypass are those of :mod:`bench.methods.distillation.dgd`. Claimed:
-the Renyi accounting of GNMax without votes. Proven: infinite.
+Threat model, private and public data, released parts and bypass are those of :mod:`bench.methods.distillation.dgd`.
+Claimed: the Renyi accounting of GNMax without votes. Proven: infinite.
 """
 
 from __future__ import annotations

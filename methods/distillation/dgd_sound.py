@@ -2,8 +2,8 @@
 
 After Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discriminative-Generative
 Distillation", IEEE TIP 2023. DGD's epsilon is infinite because of its generator. Here images of random processes
-(:mod:`bench.methods.shared.random_images`) replace it, so only the votes are private. The whole noisy histogram is released,
-at the cost of its largest entry; the student learns from its softmax. Other repairs: docs/reproduction.md.
+(:mod:`bench.methods.shared.random_images`) replace it, so only the votes are private. The whole noisy histogram is
+released, at the cost of its largest entry; the student learns from its softmax. Other repairs: docs/reproduction.md.
 
 Threat model: the attacker holds the released student and knows all records but one. Private: images and labels; each
 record trains one teacher, chosen by a hash of its index. Public: the random images. Released: the student, the noisy

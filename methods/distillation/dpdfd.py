@@ -2,8 +2,8 @@
 
 Liu, Wang, Li, Zeng, Ge, "Model Conversion via Differentially Private Data-Free Distillation", IJCAI 2023
 (arXiv:2304.12528). Built after its abstract and the part of its code that adds the noise (llbbcc/DPDFD, utils.py); the
-rest of the paper was not read, and what they leave open is as in :mod:`bench.methods.distillation.dpsd`, by four of the same
-authors.
+rest of the paper was not read, and what they leave open is as in :mod:`bench.methods.distillation.dpsd`, by four of the
+same authors.
 
 Threat model: the attacker holds student and generator and may know all records but one. Private: images and labels,
 and the teacher trained on them. Public: the number of records. Released: the student, the generator and some of its

@@ -13,7 +13,6 @@ Gaussian noise of `noise_multiplier` times that on the sum, calibrated to the bu
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -34,6 +33,7 @@ from bench.interface import (
     register_method,
     setting,
 )
+from bench.methods.shared.calibration import PoissonBatches, least_noise
 from bench.methods.shared.settings_checks import student_depends
 
 if TYPE_CHECKING:
@@ -45,21 +45,6 @@ if TYPE_CHECKING:
     from bench.privacy.accounting.accountants import AccountantFunction
     from bench.privacy.dpsgd.dp_sgd import DPSGDRun
     from bench.storage.checkpoint import Checkpoint
-
-
-class PoissonBatches:
-    """Steps and sampling rate from the epochs and the expected batch of a config."""
-
-    epochs: float
-    batch_size: int
-
-    def steps(self, records: int) -> int:
-        """Return the number of Poisson batches in all epochs over `records` records."""
-        return max(1, round(self.epochs * records / self.batch_size))
-
-    def sampling_rate(self, records: int) -> float:
-        """Return the probability that a record enters a batch."""
-        return self.batch_size / records
 
 
 @dataclass(frozen=True)
@@ -77,18 +62,6 @@ class DPSGDConfig(PoissonBatches):
         False, "ours: divides lr by the noise above the stated one; chosen on Fashion-MNIST's training records",
         later=True,
     )  # fmt: skip
-
-
-def least_noise(
-    events: Callable[[float], Sequence[Event]], budget: Budget, claimed: AccountantFunction | str, sound: str, *,
-    tolerance: float,
-) -> float:  # fmt: skip
-    """Return the least noise for which `claimed` or the accountant `sound` (proven) is in `budget`, rounded up."""
-    from bench.interface import smallest_noise
-
-    noise = smallest_noise(events, budget, claimed=claimed, sound=sound, tolerance=tolerance)
-    # More noise stays within the budget, and a short number reads well in a record.
-    return math.ceil(noise * 1e4) / 1e4
 
 
 def continued(make: Callable[[Any], Optimizer]) -> Callable[[Any], Optimizer]:

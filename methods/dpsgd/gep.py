@@ -7,10 +7,10 @@ public images with random labels span a subspace, by one power iteration for eac
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: unlabelled images of the split's public part (the paper takes 2,000 of ImageNet), their random labels, and the
 number of records. Released: the student. Unit record, adjacency add-remove, as zero-out (see
-:mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches; of each gradient the part in the subspace is clipped to `max_grad_norm`
-in L2, the rest to `residual_norm`. Each part, over its bound, has norm 1, so both together move a batch's sum by
-sqrt(2): one Gaussian release, with noise of ``sqrt(2) * noise_multiplier`` times its bound on each part, calibrated to
-the budget. The rest is orthogonal to the subspace, and so is the noise on it, unlike the paper's.
+:mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches; of each gradient the part in the subspace is clipped to
+`max_grad_norm` in L2, the rest to `residual_norm`. Each part, over its bound, has norm 1, so both together move a
+batch's sum by sqrt(2): one Gaussian release, with noise of ``sqrt(2) * noise_multiplier`` times its bound on each part,
+calibrated to the budget. The rest is orthogonal to the subspace, and so is the noise on it, unlike the paper's.
 
 The authors charge as if each part came from a batch of its own: twice the Renyi divergence of one sampled release. But
 both show the same batch, and one sampled release with sensitivity sqrt(2) costs more: what their code calls epsilon 8

@@ -5,9 +5,9 @@ separate clipping of vector groups; net and settings of DP-SGD, after Tramer and
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records. Released: the student. Unit record, adjacency add-remove, as zero-out (see
-:mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches; the gradient of each of m layers, weights and bias together, is clipped
-to ``max_grad_norm / sqrt(m)`` in L2, so a record's gradient has at most `max_grad_norm`. With equal bounds the paper's
-noise, of deviation ``noise_multiplier * sqrt(m)`` times a layer's bound, is that of DP-SGD, and so is the cost.
+:mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches; the gradient of each of m layers, weights and bias together, is
+clipped to ``max_grad_norm / sqrt(m)`` in L2, so a record's gradient has at most `max_grad_norm`. With equal bounds the
+paper's noise, of deviation ``noise_multiplier * sqrt(m)`` times a layer's bound, is that of DP-SGD, and so is the cost.
 """
 
 from __future__ import annotations

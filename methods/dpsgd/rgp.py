@@ -8,9 +8,10 @@ gradients; from those of L and R the update of W is rebuilt.
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records and the start of each power iteration. Released: the student. Unit record, adjacency
-add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches, the gradients of all that is trained clipped
-together to `max_grad_norm` in L2, Gaussian noise of `noise_multiplier` times that on their sum, calibrated to the
-budget. Carriers are functions of released weights, and rebuilding is post-processing: a step costs what DP-SGD's does.
+add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches, the gradients of all that is trained
+clipped together to `max_grad_norm` in L2, Gaussian noise of `noise_multiplier` times that on their sum, calibrated to
+the budget. Carriers are functions of released weights, and rebuilding is post-processing: a step costs what DP-SGD's
+does.
 
 The authors' code differs from the paper: it shuffles, trains the left carriers alone (`left_only`), and unless
 --warmup_epoch is given decomposes W itself (`warmup_epochs` of none). It also divides the last layer's gradient by 100

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import BenchError, Claim, Context, Facts, PrivateData, PublicData, Released, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
-from bench.methods.linear.class_sums import clipped_rows
+from bench.methods.shared.clipping import clipped_rows
 from bench.methods.shared.settings_checks import positive, student_depends
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ DP-SGD, after Tramer and Boneh 2021.
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records. Released: the student. Unit record, adjacency add-remove, as zero-out (see
-:mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches. Of each gradient the share `kept` of its entries stays, the largest ones;
-what is left is clipped to `max_grad_norm` in L2. Which entries stay depends on the record: they are part of the clipped
-vector, and Gaussian noise of `noise_multiplier` times the bound, calibrated to the budget, goes on all entries of the
-sum, not on those that some record kept, which would show the support. So the cost is that of DP-SGD. Entries of the
-noisy sum below `threshold` deviations of the noise are then set to zero, which is post-processing. The selection alone
-takes nothing from the noise.
+:mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches. Of each gradient the share `kept` of its entries stays, the largest
+ones; what is left is clipped to `max_grad_norm` in L2. Which entries stay depends on the record: they are part of the
+clipped vector, and Gaussian noise of `noise_multiplier` times the bound, calibrated to the budget, goes on all entries
+of the sum, not on those that some record kept, which would show the support. So the cost is that of DP-SGD. Entries of
+the noisy sum below `threshold` deviations of the noise are then set to zero, which is post-processing. The selection
+alone takes nothing from the noise.
 """
 
 from __future__ import annotations

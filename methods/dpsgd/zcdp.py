@@ -7,8 +7,8 @@ numerically. Decay by validation accuracy is not built: it needs public validati
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records and the schedule. Released: the student. Unit record, adjacency add-remove, as zero-out
-(see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches, each gradient clipped to `max_grad_norm` in L2, Gaussian noise on
-the sum that begins at `noise_multiplier` times that, calibrated to the budget, and is multiplied by `decay` every
+(see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches, each gradient clipped to `max_grad_norm` in L2, Gaussian noise
+on the sum that begins at `noise_multiplier` times that, calibrated to the budget, and is multiplied by `decay` every
 `decay_epochs`. The schedule is fixed beforehand; each step is charged with its own noise.
 """
 

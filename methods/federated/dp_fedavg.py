@@ -40,8 +40,8 @@ from bench.interface import (
     register_method,
     setting,
 )
-from bench.methods.dpsgd.dp_sgd import least_noise
 from bench.methods.federated.family import check_clients, client_parts
+from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import at_least_one, positive
 
 if TYPE_CHECKING:

@@ -32,8 +32,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.interface import BenchError, Claim, Context, Facts, PrivateData, PublicData, register_method, setting
-from bench.methods.dpsgd.dp_sgd import DPSGD, PoissonBatches
+from bench.methods.dpsgd.dp_sgd import DPSGD
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
+from bench.methods.shared.calibration import PoissonBatches
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, decay, positive, student_depends
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ Gaussian process is added to the values, and the generator descends the square o
 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
 Public: the number of records; generated labels are drawn evenly. Released: the generator, some of its images, the
-student. Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`), the neighbours of what is
-claimed; an image's embedding has norm sqrt(m) in the kernel's norm, for m kernels.
+student. Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`), the neighbours of what
+is claimed; an image's embedding has norm sqrt(m) in the kernel's norm, for m kernels.
 
 Claimed: Renyi accounting of a Gaussian release on Poisson samples, as if each step released f plus the process. Proven:
 nothing. The noise is a sample that autograd does not differentiate (``mmd.py``: mvn_Dxy.sample()): what reaches the
@@ -101,7 +101,7 @@ class DPKernel(Generative):
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
         """Return `config` with the least noise whose claim is in `budget`."""
-        from bench.methods.dpsgd.dp_sgd import least_noise
+        from bench.methods.shared.calibration import least_noise
 
         if not config.batch_size <= facts.private_records:
             raise BenchError(

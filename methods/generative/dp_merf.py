@@ -7,8 +7,8 @@ features approximate the kernel ``exp(-|x - y|^2 / 2 s)``.
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
 Public: the number of records, the random frequencies. Released: the generator, some of its images, the student. Unit
 record, adjacency replace: one Gaussian release of class sums of features and of class counts, L2 sensitivity 2
-(:mod:`bench.methods.generative.mean_embedding`). The authors' code for images has no counts and draws labels evenly; that for
-tables releases class shares by a second Gaussian.
+(:mod:`bench.methods.generative.mean_embedding`). The authors' code for images has no counts and draws labels evenly;
+that for tables releases class shares by a second Gaussian.
 
 Claimed: the authors' accountant, sound and loose: what it calls 1 costs 0.74. Proven: the exact cost of Gaussian noise.
 No epsilon counts the choice of the length scale s, whose median heuristic in that code (mnist_sr_gen.py) reads MNIST's

@@ -8,8 +8,8 @@ X with noise, of the fresh images, on which Y has no influence, as it is.
 Threat model: the attacker holds all that is released, might hold every noisy gradient, and may know all records but
 one. Private: images and labels. Public: the number of records; generated labels are drawn evenly. Released: the
 generator, some of its images, the student. Unit record, adjacency add-remove, as zero-out (see
-:mod:`bench.methods.dpsgd.dp_sgd`). One record changes the transport plan, and so any row of the gradient: the matrix of all
-rows is clipped to `max_grad_norm` as a whole, as in the paper, and moves by twice that at most, to which
+:mod:`bench.methods.dpsgd.dp_sgd`). One record changes the transport plan, and so any row of the gradient: the matrix of
+all rows is clipped to `max_grad_norm` as a whole, as in the paper, and moves by twice that at most, to which
 `noise_multiplier` is relative. The fresh images' gradient is clipped by its own norm: by a common one, it would show
 that of X without noise.
 
@@ -124,7 +124,7 @@ class DPSinkhorn(Generative):
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
         """Return `config` with the least noise whose Renyi cost or PLD is in `budget`."""
-        from bench.methods.dpsgd.dp_sgd import least_noise
+        from bench.methods.shared.calibration import least_noise
 
         if not config.batch_size <= facts.private_records:
             raise BenchError(

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import BenchError, Budget, Claim, Context, Facts, register_method, setting
-from bench.methods.dpsgd.dp_sgd import least_noise
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
+from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import at_least_one, positive
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bench.core import margins
 from bench.interface import BenchError, Budget, Claim, Context, Facts, PrivateData, PublicData, setting
-from bench.methods.dpsgd.dp_sgd import least_noise
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, drawn
-from bench.methods.linear.class_sums import EXACT
+from bench.methods.shared.calibration import least_noise
+from bench.methods.shared.clipping import EXACT
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive, student_depends
-from bench.privacy.mechanisms import margins
 
 if TYPE_CHECKING:
     import torch

@@ -37,8 +37,9 @@ from bench.interface import (
     register_method,
     setting,
 )
-from bench.methods.dpsgd.dp_sgd import DPSGD, PoissonBatches, least_noise
+from bench.methods.dpsgd.dp_sgd import DPSGD
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
+from bench.methods.shared.calibration import PoissonBatches, least_noise
 from bench.methods.shared.settings_checks import at_least_one, positive, student_depends
 
 if TYPE_CHECKING:

@@ -1,14 +1,14 @@
 """P3GM repaired: records are centred by a public constant, and each release has noise for what one record can move.
 
 After Takagi et al., "P3GM: Private High-Dimensional Data Release via Privacy Preserving Phased Generative Model", ICDE
-2021 (:mod:`bench.methods.generative.p3gm`). Rows are not centred at all: the constant is zero, and the first component takes
-the mean.
+2021 (:mod:`bench.methods.generative.p3gm`). Rows are not centred at all: the constant is zero, and the first component
+takes the mean.
 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
 Public: the number of records. Released: the net with its components and its mixture, some of its images, the student.
-Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Gaussian releases of the rows' second
-moments and of each iteration of EM (sensitivities in :mod:`bench.methods.generative.pca_vae`), and DP-SGD on Poisson batches.
-Claimed: the paper's Renyi accounting of what runs. Proven: its PLD.
+Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Gaussian releases of the rows'
+second moments and of each iteration of EM (sensitivities in :mod:`bench.methods.generative.pca_vae`), and DP-SGD on
+Poisson batches. Claimed: the paper's Renyi accounting of what runs. Proven: its PLD.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
+from bench.core import margins
 from bench.interface import PrivateData, as_float, in_equal_batches
-from bench.privacy.mechanisms import margins
 
 if TYPE_CHECKING:
     from bench.interface import Ledger

@@ -7,9 +7,9 @@ for many random starts. Images, nets and students follow from the noisy gradient
 
 Threat model: the attacker holds all that is released, might hold every noisy gradient, and may know all records but
 one. Private: images and labels. Public: the number of records; images are as many of each class. Released: the images,
-as bytes, and the student. Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson
-batches, the gradient of each record clipped to `max_grad_norm` in L2, noise of `noise_multiplier` times that on the
-sum. The weights at which gradients are taken follow from earlier answers, as those of DP-SGD do.
+as bytes, and the student. Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`):
+Poisson batches, the gradient of each record clipped to `max_grad_norm` in L2, noise of `noise_multiplier` times that on
+the sum. The weights at which gradients are taken follow from earlier answers, as those of DP-SGD do.
 
 Claimed: Renyi accounting of `runs` starts. Off by one: the loop of ``main.py`` takes another, in whose beginning
 accuracies are measured and at whose end the images are saved. It is taken here too. Proven: the PLD of all its steps.
@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import Claim, Context, Facts, PrivateData, PublicData, register_method, setting
-from bench.methods.dpsgd.dp_sgd import DPSGD, PoissonBatches
+from bench.methods.dpsgd.dp_sgd import DPSGD
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
+from bench.methods.shared.calibration import PoissonBatches
 from bench.methods.shared.settings_checks import at_least_one, decay, positive, student_depends
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ average; the next candidates are variations of parents that are drawn by noisy v
 class looks like: votes choose the texts.
 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
-Public: the simulator (:mod:`bench.methods.generative.text_render`), the texts. Released: some of the images, the student.
-Unit record, adjacency add-remove: a record has one vote in each iteration, so that the votes have L2 sensitivity 1, and
-their number is no release. Claimed and proven: the exact cost of so many Gaussian releases.
+Public: the simulator (:mod:`bench.methods.generative.text_render`), the texts. Released: some of the images, the
+student. Unit record, adjacency add-remove: a record has one vote in each iteration, so that the votes have L2
+sensitivity 1, and their number is no release. Claimed and proven: the exact cost of so many Gaussian releases.
 
 Not as in the authors' example: all classes have as many candidates, where it takes the exact class shares of the
 private records, which its log warns it assumes to be public (pe/runner/pe.py); distances are those of pixels, not of
@@ -36,9 +36,9 @@ from bench.interface import (
     register_method,
     setting,
 )
-from bench.methods.dpsgd.dp_sgd import least_noise
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
-from bench.methods.linear.class_sums import EXACT
+from bench.methods.shared.calibration import least_noise
+from bench.methods.shared.clipping import EXACT
 from bench.methods.shared.settings_checks import at_least_one, positive
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bench.core import margins
 from bench.interface import (
     BenchError,
     Budget,
@@ -39,7 +40,6 @@ from bench.interface import (
 )
 from bench.methods.label.family import LabelMethod, true_labels
 from bench.methods.shared.settings_checks import at_least_one, positive
-from bench.privacy.mechanisms import margins
 
 if TYPE_CHECKING:
     from torch import Tensor

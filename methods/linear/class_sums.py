@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.interface import Adjacency, Budget, Claim, Facts, setting
-from bench.methods.dpsgd.dp_sgd import least_noise
-from bench.methods.linear.family import ROWS, layer_of
+from bench.methods.linear.family import layer_of
+from bench.methods.shared.calibration import least_noise
+from bench.methods.shared.clipping import EXACT, ROWS
 from bench.methods.shared.settings_checks import positive
 from bench.methods.shared.transfer import (
     OnBackbone,
@@ -27,17 +28,13 @@ from bench.methods.shared.transfer import (
     tiny_transfer,
     with_digest,
 )
-from bench.privacy.mechanisms import margins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
     from bench.interface import Event
     from bench.models.frozen_backbone import FrozenTransfer
 
-EXACT = "exact-gaussian"
 CHOSEN = "ours: chosen on Fashion-MNIST's public records, which are of its test file, for all data sets"
 
 
@@ -82,30 +79,6 @@ class ClassSums(OnBackbone):
         from bench.interface import Gaussian
 
         return [Gaussian(config.noise_multiplier, adjacency=cls.adjacency)]
-
-
-def clipped_rows(
-    features: Tensor, max_norm: float, transform: Callable[[Tensor], Tensor] | None = None
-) -> Iterator[Tensor]:
-    """Yield `features` (n, d) in float64, `transform` applied, each row clipped to `max_norm` in L2, 4,096 at a time.
-
-    A value that is not finite becomes 0, before and after `transform`: it cannot be clipped.
-    """
-    import torch
-
-    for rows in torch.split(features, ROWS):
-        # Float64: rounding over all records stays far below one record's share.
-        x = finite(rows)
-        if transform is not None:
-            x = finite(transform(x))
-        yield x * (max_norm / (x.norm(dim=1) * margins.FLOAT64).clamp_min(max_norm))[:, None]
-
-
-def finite(rows: Tensor) -> Tensor:
-    """Return `rows` in float64, 0 for values that are not finite."""
-    import torch
-
-    return torch.nan_to_num(rows.to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def class_sums(rows: Iterator[Tensor], labels: Tensor, classes: int) -> Tensor:

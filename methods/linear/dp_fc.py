@@ -34,16 +34,9 @@ from bench.interface import (
     register_method,
     setting,
 )
-from bench.methods.linear.class_sums import (
-    CHOSEN,
-    ClassSums,
-    ClassSumsConfig,
-    class_sums,
-    clipped_rows,
-    finite,
-    set_head,
-)
+from bench.methods.linear.class_sums import CHOSEN, ClassSums, ClassSumsConfig, class_sums, set_head
 from bench.methods.linear.family import begin, finish, scale
+from bench.methods.shared.clipping import clipped_rows, finite
 from bench.methods.shared.settings_checks import positive
 
 if TYPE_CHECKING:
@@ -94,7 +87,7 @@ class DPFC(ClassSums):
 
     @classmethod
     def calibrate(cls, config: DPFCConfig, budget: Budget, facts: Facts) -> Any:
-        """See :meth:`bench.methods.linear.class_sums.ClassSums.calibrate`; raise BenchError without two public images."""
+        """See `ClassSums.calibrate`; raise BenchError without two public images."""
         if facts.public_records < 2:
             raise BenchError(
                 f"{cls.name} whitens features by unlabelled public images, and the split of {facts.dataset} has "

@@ -31,8 +31,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.interface import BenchError, Context, PrivateData, PublicData, Released, register_method, setting
-from bench.methods.linear.class_sums import CHOSEN, ClassSums, ClassSumsConfig, class_sums, clipped_rows, set_head
+from bench.methods.linear.class_sums import CHOSEN, ClassSums, ClassSumsConfig, class_sums, set_head
 from bench.methods.linear.family import begin, finish
+from bench.methods.shared.clipping import clipped_rows
 from bench.methods.shared.settings_checks import positive
 
 if TYPE_CHECKING:

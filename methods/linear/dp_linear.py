@@ -6,9 +6,9 @@ ICLR 2021 (linear layer on fixed features).
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records, the backbone and its weights. Released: the student, a linear head on the named backbone.
-Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches, each gradient clipped
-to `max_grad_norm` in L2, Gaussian noise of `noise_multiplier` times that on the sum, calibrated to the budget. Records
-in the public source have no guarantee.
+Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches, each gradient
+clipped to `max_grad_norm` in L2, Gaussian noise of `noise_multiplier` times that on the sum, calibrated to the budget.
+Records in the public source have no guarantee.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import Budget, Claim, Context, Facts, PrivateData, PublicData, Released, register_method, setting
-from bench.methods.dpsgd.dp_sgd import DPSGD, PoissonBatches
+from bench.methods.dpsgd.dp_sgd import DPSGD
 from bench.methods.linear.family import OURS, LinearConfig
+from bench.methods.shared.calibration import PoissonBatches
 from bench.methods.shared.transfer import OnBackbone, paper_transfer, quick_transfer, tiny_transfer, with_digest
 
 if TYPE_CHECKING:

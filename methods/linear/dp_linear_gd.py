@@ -8,8 +8,8 @@ et al., arXiv:2204.13650, find that larger batches do better at the same epsilon
 Threat model: the attacker holds the released weights, even every iterate, and may know all records but one. Private:
 images and labels. Public: the number of records, which divides the noisy sum; the backbone and its weights. Released:
 the student, a linear head on the named backbone. Unit record, adjacency add-remove, as zero-out (see
-:mod:`bench.methods.dpsgd.dp_sgd`): each example's gradient is clipped to `max_grad_norm` in L2; the noise is calibrated to
-the budget. Records in the public source have no guarantee.
+:mod:`bench.methods.dpsgd.dp_sgd`): each example's gradient is clipped to `max_grad_norm` in L2; the noise is calibrated
+to the budget. Records in the public source have no guarantee.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from bench.interface import (
     register_method,
     setting,
 )
-from bench.methods.dpsgd.dp_sgd import least_noise
 from bench.methods.linear.family import OURS, LinearConfig
+from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import at_least_one
 from bench.methods.shared.transfer import OnBackbone, paper_transfer, quick_transfer, tiny_transfer, with_digest
 

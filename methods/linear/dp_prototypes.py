@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.interface import Context, PrivateData, PublicData, Released, register_method
-from bench.methods.linear.class_sums import ClassSums, ClassSumsConfig, class_sums, clipped_rows, set_head
+from bench.methods.linear.class_sums import ClassSums, ClassSumsConfig, class_sums, set_head
 from bench.methods.linear.family import begin, finish
+from bench.methods.shared.clipping import clipped_rows
 
 if TYPE_CHECKING:
     from bench.interface import Ledger

@@ -17,10 +17,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bench.core import margins
 from bench.interface import BenchError, setting
+from bench.methods.shared.clipping import ROWS
 from bench.methods.shared.settings_checks import positive
 from bench.methods.shared.transfer import TransferConfig
-from bench.privacy.mechanisms import margins
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from bench.models.frozen_backbone import FrozenBackbone, FrozenTransfer
 
 OURS = "ours: chosen on Fashion-MNIST's public records, see methods/linear/family.py"
-ROWS = 4_096  # records per sum of gradients
 
 
 @dataclass(frozen=True)

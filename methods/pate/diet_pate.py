@@ -7,8 +7,9 @@ whether it is answered or not.
 
 Threat model: the attacker holds the student and all records but one. Private: images and labels; each record trains one
 teacher, chosen by a hash of its index. Public: the number of records, the queries
-(:mod:`bench.methods.shared.random_images`). Released: the student, the queries and their noisy labels. Unit record, adjacency
-replace: one record changes one teacher and so one vote per query, with batch statistics too, which are of queries.
+(:mod:`bench.methods.shared.random_images`). Released: the student, the queries and their noisy labels. Unit record,
+adjacency replace: one record changes one teacher and so one vote per query, with batch statistics too, which are of
+queries.
 
 Claimed: with ``claim=data-dependent``, as the authors account, PATE 2018's figure for the votes, itself private; with
 ``claim=data-independent`` order / sigma^2 a query in Renyi DP. Proven: the exact figure of Gaussian noise.

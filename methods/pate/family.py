@@ -31,10 +31,10 @@ from bench.methods.shared.teachers import (
     ensemble_depends,
     ensemble_labels,
     largest_shift,
-    quick_teachers,
+    quick_settings,
     say_missing_classes,
     teachers_per_artefact,
-    tiny_teachers,
+    tiny_settings,
     watched_images,
 )
 
@@ -101,31 +101,6 @@ class PATEFamilyConfig:
             schedule="staircase", decay_steps=max(1, 350 * part // self.teacher_batch), order="sequential", ema=0.9999,
             dense_decay=0.004, settle=settle,
         )  # fmt: skip
-
-
-def quick_settings(facts: Facts) -> dict[str, Any]:
-    """Return the changes of ``quick``: small nets, fewer teachers where records are few."""
-    teachers = quick_teachers(facts)
-    return {
-        "teachers": teachers,
-        "teacher": "small_cnn",
-        "teacher_recipe": "augmented",
-        "teacher_steps": 240,
-        "teacher_batch": min(60, max(4, facts.private_records // teachers * 4 // 5)),
-        "teacher_lr": 0.1,
-        "student": "small_cnn",
-        "student_training": "self-training",
-    }
-
-
-def tiny_settings(facts: Facts) -> dict[str, Any]:
-    return {
-        **quick_settings(facts),
-        "teachers": tiny_teachers(facts),
-        "teacher_steps": 5,
-        "student_training": "supervised",
-        "student_epochs": 1,
-    }
 
 
 class PATEFamily(EnsembleMethod):

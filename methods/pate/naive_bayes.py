@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.data.index_hash import ranks
 from bench.data.text import FIRST_WORD, VOCABULARY, word_numbers
 from bench.interface import BenchError
 
@@ -48,21 +47,6 @@ def votes_of(scores: Floats) -> Ints:
     flat = np.arange(len(choice))[:, None] * classes + choice
     counts: Ints = np.bincount(flat.reshape(-1), minlength=len(choice) * classes).reshape(-1, classes)
     return counts
-
-
-def source_part(labels: Ints, fraction: float, name: str) -> Ints:
-    """Return the sorted positions of a share `fraction` of each class's records, chosen by a hash of index and `name`.
-
-    Drawn as TrPATE's ImageNet0.1x (section V.A.2). Raises :class:`BenchError` unless `fraction` is in (0, 1].
-    """
-    if not 0 < fraction <= 1:
-        raise BenchError(f"the fraction of the source must lie in (0, 1], not {fraction}. Use 1 for all of it.")
-    order = ranks(name, len(labels), "source fraction")
-    kept = []
-    for label in np.unique(labels):
-        own = order[labels[order] == label]
-        kept.append(own[: max(1, round(fraction * len(own)))])
-    return np.sort(np.concatenate(kept)) if kept else order
 
 
 def group_counts(images: NDArray[np.uint8], groups: Ints, count: int, vocabulary: int = VOCABULARY) -> Ints:

@@ -3,8 +3,8 @@
 Papernot, Song, Mironov, Raghunathan, Talwar, Erlingsson, "Scalable Private Learning with PATE", ICLR 2018
 (arXiv:1802.08908), section 4.2.
 
-Threat model, private and public data, released parts and unit are those of :mod:`bench.methods.pate.pate`; the choice of
-answered queries is released too. A query passes if its largest count, with N(0, sigma1^2) noise (sensitivity 1),
+Threat model, private and public data, released parts and unit are those of :mod:`bench.methods.pate.pate`; the choice
+of answered queries is released too. A query passes if its largest count, with N(0, sigma1^2) noise (sensitivity 1),
 reaches the threshold; GNMax with sigma2 (L2 sensitivity sqrt(2)) then answers it. Every query is charged for the
 threshold. How many pass is private, so the run stops at ``max_answers`` answers and is charged for all of them,
 whatever the votes.

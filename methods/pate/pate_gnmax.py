@@ -3,8 +3,9 @@
 Papernot, Song, Mironov, Raghunathan, Talwar, Erlingsson, "Scalable Private Learning with PATE", ICLR 2018
 (arXiv:1802.08908), section 4.1.
 
-Threat model, private and public data, released parts and unit are those of :mod:`bench.methods.pate.pate`. One record changes
-one teacher's vote, which moves the counts of a query by sqrt(2) in L2; N(0, sigma^2) noise is added to every count.
+Threat model, private and public data, released parts and unit are those of :mod:`bench.methods.pate.pate`. One record
+changes one teacher's vote, which moves the counts of a query by sqrt(2) in L2; N(0, sigma^2) noise is added to every
+count.
 
 Claimed: with ``claim=data-dependent`` the paper's Renyi accountant on the votes, itself private; with
 ``claim=sanitised`` one noisy, publishable draw of it by smooth sensitivity; with ``claim=data-independent`` order /

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bench.core import margins
 from bench.interface import (
     BenchError,
     Budget,
@@ -37,7 +38,6 @@ from bench.interface import (
 )
 from bench.methods.shared.settings_checks import SHOWN, at_least_one, positive
 from bench.methods.shared.teachers import tiny_teachers
-from bench.privacy.mechanisms import margins
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -274,7 +274,8 @@ class TrPATEBayes(PATEBayes, OnBackbone):
 
     def word_prior(self, config: Any, public: PublicData, facts: Facts, context: Context) -> NDArray[np.float64]:
         """Return the posterior given the source, a flat prior plus the source's counts, cached for all cells."""
-        from bench.methods.pate.naive_bayes import group_counts, source_part
+        from bench.methods.pate.naive_bayes import group_counts
+        from bench.methods.shared.source_parts import source_part
 
         flat, source = super().word_prior(config, public, facts, context), public.labelled
         if source is None:
@@ -298,7 +299,8 @@ class TrPATEBayes(PATEBayes, OnBackbone):
         self, config: Any, public: PublicData, width: int, facts: Facts, context: Context
     ) -> GaussianPrior:
         """Return the source's Gaussians, or without a source those of the unlabelled pool, equal for all classes."""
-        from bench.methods.pate.naive_bayes import pool_prior, source_part, source_prior
+        from bench.methods.pate.naive_bayes import pool_prior, source_prior
+        from bench.methods.shared.source_parts import source_part
 
         source = public.labelled
         if source is None:

@@ -1,8 +1,8 @@
 """TrPATE with PATE's newer Confident-GNMax aggregator, which the paper names as better but does not try.
 
-Threat model: as for :mod:`bench.methods.pate.trpate`, the attacker holds the released student and knows all records but one.
-Private: images and labels. Public: the backbone's weights, their source, and unlabelled images. Released: the student's
-head, the choice of queries and of answered ones, and noisy labels. The rest is as in
+Threat model: as for :mod:`bench.methods.pate.trpate`, the attacker holds the released student and knows all records but
+one. Private: images and labels. Public: the backbone's weights, their source, and unlabelled images. Released: the
+student's head, the choice of queries and of answered ones, and noisy labels. The rest is as in
 :mod:`bench.methods.pate.pate_confident`.
 """
 

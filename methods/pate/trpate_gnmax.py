@@ -1,8 +1,9 @@
 """TrPATE with PATE's newer GNMax aggregator, which the paper names as better but does not try.
 
-Threat model: as for :mod:`bench.methods.pate.trpate`, the attacker holds the released student and knows all records but one.
-Private: images and labels. Public: the backbone's weights, their source, and unlabelled images. Released: the student's
-head, the choice of queries, and their noisy labels. Aggregator and claims are those of :mod:`bench.methods.pate.pate_gnmax`.
+Threat model: as for :mod:`bench.methods.pate.trpate`, the attacker holds the released student and knows all records but
+one. Private: images and labels. Public: the backbone's weights, their source, and unlabelled images. Released: the
+student's head, the choice of queries, and their noisy labels. Aggregator and claims are those of
+:mod:`bench.methods.pate.pate_gnmax`.
 """
 
 from __future__ import annotations

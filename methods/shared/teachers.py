@@ -220,3 +220,28 @@ def teacher_pool(config: TeacherConfig, context: Context) -> Iterator[ProcessPoo
     workers = context.workers if config.teachers > 2 * CHUNK and len(context.devices) < 2 else 1
     with worker_pool(workers, context.device.type) as pool:
         yield pool
+
+
+def quick_settings(facts: Facts) -> dict[str, Any]:
+    """Return the changes of ``quick``: small nets, fewer teachers where records are few."""
+    teachers = quick_teachers(facts)
+    return {
+        "teachers": teachers,
+        "teacher": "small_cnn",
+        "teacher_recipe": "augmented",
+        "teacher_steps": 240,
+        "teacher_batch": min(60, max(4, facts.private_records // teachers * 4 // 5)),
+        "teacher_lr": 0.1,
+        "student": "small_cnn",
+        "student_training": "self-training",
+    }
+
+
+def tiny_settings(facts: Facts) -> dict[str, Any]:
+    return {
+        **quick_settings(facts),
+        "teachers": tiny_teachers(facts),
+        "teacher_steps": 5,
+        "student_training": "supervised",
+        "student_epochs": 1,
+    }

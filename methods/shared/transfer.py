@@ -308,7 +308,7 @@ def _source_records(
     """Return images, labels, number of classes, name and revision of a part, drawn by class (section V.A.2)."""
     import torch
 
-    from bench.methods.pate.naive_bayes import source_part
+    from bench.methods.shared.source_parts import source_part
 
     _, _, name = config.weights.partition(":")
     if not name:

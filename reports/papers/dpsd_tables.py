@@ -1,4 +1,4 @@
-"""DPSD's tables beside records (Liu et al., arXiv:2601.19090); its figures: :mod:`bench.reports.papers.dpsd_figures`."""
+"""DPSD's tables beside records (Liu et al., arXiv:2601.19090)."""
 
 from __future__ import annotations
 

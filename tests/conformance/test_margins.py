@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from bench.methods.distillation.annotation import bounded
 from bench.methods.generative.mean_embedding import embedded
 from bench.methods.generative.pca_vae import clipped
-from bench.methods.linear.class_sums import clipped_rows
 from bench.methods.linear.family import clipped_sum
 from bench.methods.pate.pate_ridge import normalised
+from bench.methods.shared.clipping import clipped_rows
 from bench.privacy.dpsgd.example_gradients import Outer, weighted_sum
 from bench.privacy.mechanisms import mechanisms
 

@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from bench.core.errors import BenchError
+from bench.core.fetch_progress import silent
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Basis, Budget
@@ -23,7 +24,7 @@ from bench.data import file_list, image_map
 from bench.data.datasets import load
 from bench.data.file_list import ChangedError, place
 from bench.data.image_map import mapping_of, verify_map
-from bench.data.spec import Loaded, silent
+from bench.data.spec import Loaded
 from bench.data.splits import Materialised, map_images, materialise, split
 from bench.interface.registry import METHODS
 from bench.models.frozen_backbone import random_backbone

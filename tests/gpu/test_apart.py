@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.core.precision import Precision
 from bench.core.seeds import Streams
 from bench.training.ensemble import train_teachers
 from bench.training.loop import FitSettings
-from bench.training.precision import Precision
 from bench.training.teacher import Arrays, TeacherTask
 
 pytestmark = pytest.mark.gpu

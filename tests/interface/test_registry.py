@@ -57,7 +57,7 @@ def test_file_that_is_not_there_or_registers_nothing(tmp_path: Path) -> None:
 
 
 def test_taken_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="taken by bench.methods"):
+    with pytest.raises(BenchError, match=r"taken by bench\.methods"):
         METHODS.get(str(write(tmp_path / "other.py", "pate")))
 
 

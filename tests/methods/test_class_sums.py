@@ -18,9 +18,10 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, PublicData, TargetAdjacency
 from bench.interface.registry import METHODS
-from bench.methods.linear.class_sums import class_sums, clipped_rows
+from bench.methods.linear.class_sums import class_sums
 from bench.methods.linear.dp_fc import whitened, whitening
 from bench.methods.linear.dp_least_squares import joined, parted, solved, symmetric, triangle
+from bench.methods.shared.clipping import clipped_rows
 from bench.privacy.accounting.accountants import proven, replace_one
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from bench.core.errors import BenchError
-from bench.data.spec import silent
+from bench.core.fetch_progress import silent
 from bench.models import timm_hub as hub
 from bench.models.build import build
 from bench.models.pretrained import find_weights, load_backbone

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench.core.precision import arithmetic
 from bench.core.seeds import Streams, seeded
 from bench.core.transforms import shifted
 from bench.core.types import Facts
@@ -41,7 +42,6 @@ from bench.models.build import build
 from bench.training.ensemble import Ensemble, train_teachers
 from bench.training.heap import tune_malloc
 from bench.training.loop import Batches, predict
-from bench.training.precision import arithmetic
 from bench.training.teacher import Arrays, Labels, TeacherTask, train_teacher
 from bench.training.vectorised import train_together
 

@@ -85,8 +85,9 @@ def step(teachers: int, pixels: int, known: bool) -> dict[str, float]:
 
     if known:
         known_pixels((3, pixels, pixels))
+    from bench.core.fetch_progress import silent
     from bench.data.datasets import DATASETS
-    from bench.data.spec import LoadRequest, silent
+    from bench.data.spec import LoadRequest
     from bench.data.splits import map_images, materialise, partition, split
     from bench.storage.array_store import data_root
     from bench.training.loop import Batches

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bench.core.errors import BenchError
+from bench.core.precision import Precision, arithmetic, check_precision
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Facts, PrivateData
@@ -23,7 +24,6 @@ from bench.training.context import Context
 from bench.training.early_stopping import Settle, Settling
 from bench.training.ensemble import train_teachers
 from bench.training.loop import FitSettings, fit
-from bench.training.precision import Precision, arithmetic, check_precision
 from bench.training.teacher import Arrays, Labels, TeacherTask
 from bench.training.vectorised import evenly, fitting, train_together, why_not
 

@@ -13,8 +13,9 @@ from bench.core.config import Preset, as_dict
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.seeds import Streams
 from bench.evaluation.attack.data_roles import TINY_RECORDS
-from bench.evaluation.attack.workplace import ROBUSTNESS, AttackOptions, Workplace, attempted, configurable, configured
+from bench.evaluation.attack.workplace import ROBUSTNESS, AttackOptions, Workplace, configurable, configured
 from bench.evaluation.audit.audit import refuse_given
+from bench.evaluation.common import attempted
 from bench.experiments.plan import Cell
 from bench.experiments.run import cache_base
 from bench.interface.attack import InversionAttack, MembershipAttack, ReleaseAttack

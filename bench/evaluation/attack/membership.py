@@ -179,9 +179,10 @@ def baseline_cell(cell: Cell, student: str) -> Cell:
     """Return the cell of the non-private baseline for this net, data and seed, with the same frozen backbone if any."""
     name, overrides = "nonprivate", [f"nonprivate.student={student}"]
     if student == "frozen_transfer":
-        from bench.methods.shared.transfer import TransferConfig
-
-        name, fields = "nonprivate-transfer", {field.name for field in dataclasses.fields(TransferConfig)}
+        name = "nonprivate-transfer"
+        # What all its kin configure alike is in the base of their configs.
+        base = [base for base in METHODS.get(name).Config.__mro__ if dataclasses.is_dataclass(base)][-1]
+        fields = {field.name for field in dataclasses.fields(base)}
         shared = {key: value for key, value in as_dict(cell.config).items() if key in fields}
         overrides = [f"{name}.{key}={value}" for key, value in shared.items()]
     method = METHODS.get(name)

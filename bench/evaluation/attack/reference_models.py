@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.core.seeds import Streams
 from bench.core.types import Facts, Released
+from bench.interface.registry import METHODS
 from bench.results.attack_record import Role
 from bench.training.context import Context
 
@@ -77,11 +78,11 @@ def make_control(
 
 def recipe(facts: Facts, preset: str, records: int | None = None) -> FitSettings:
     """Return the training settings of a control: the non-private baseline's at this preset, for `records`."""
-    from bench.methods.nonprivate import NonPrivate
     from bench.training.loop import FitSettings
 
     facts = facts if records is None else dataclasses.replace(facts, private_records=records)
-    config = NonPrivate.Config(**NonPrivate.presets(facts).get(preset, {}))
+    baseline = METHODS.get("nonprivate")
+    config = baseline.Config(**baseline.presets(facts).get(preset, {}))
     return FitSettings(
         epochs=config.epochs, batch_size=min(config.batch_size, max(1, facts.private_records // 4)), lr=config.lr,
         momentum=config.momentum,

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.core.config import Preset, build_config
-from bench.core.errors import no_exit
 from bench.core.rows import Change
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell, cell_of
-from bench.experiments.run import failure_of
 from bench.interface.registry import ATTACKS
-from bench.results.record import Record, Status
+from bench.results.record import Record
 
 if TYPE_CHECKING:
     from bench.core.progress import Progress
     from bench.evaluation.attack.data_roles import AttackData
-    from bench.results.provenance import Clock
     from bench.results.run_dir import RunDir
-    from bench.storage.cache import Cache
 
 
 ROBUSTNESS = "robustness"
@@ -79,30 +74,6 @@ class Workplace:
             data = attack_data(name, self.source, self.options.auxiliary)
             self.data[name] = fewer(data) if self.options.preset is Preset.TINY else data
         return self.data[name]
-
-
-def attempted(
-    work: Callable[[], dict[str, Any]],
-    record: Record,
-    key: str,
-    run_dir: RunDir,
-    progress: Progress,
-    clock: Clock,
-    caches: Sequence[Cache],
-    notes: Sequence[str],
-) -> dict[str, Any]:
-    """Return the parts of a record from `work`, with status, notes and provenance; an exception gives a failure."""
-    private = not record.public_benchmark
-    try:
-        with no_exit(f"what {key} runs"), run_dir.guarded(private):
-            parts = {**work(), "status": Status.DONE}
-    except Exception as error:  # noqa: BLE001 (it becomes a record)
-        parts = {"status": Status.FAILED, "failure": failure_of(error, record.public_benchmark, run_dir, key)}
-        if private:
-            progress.say(f"{type(error).__name__}: {error}")
-    made, found = (sum(len(getattr(cache, side)) for cache in caches) for side in ("made", "found"))
-    provenance = clock.stop(made=made, found=found, private=private)
-    return {**parts, "notes": list(dict.fromkeys(notes)), "provenance": provenance}
 
 
 def configurable(name: str) -> Any:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from bench.core.errors import BenchError
 from bench.core.seeds import Streams
 from bench.core.types import AuditKind, Family, PrivacyUnit
-from bench.evaluation.attack.workplace import attempted
 from bench.evaluation.audit.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries, speaks_of
 from bench.evaluation.audit.canary_runs import ShadowRun, coin_scores, image_scores, train_shadow_run
+from bench.evaluation.common import attempted
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell, cell_of
 from bench.experiments.run import cache_base

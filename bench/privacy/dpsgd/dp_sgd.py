@@ -14,6 +14,7 @@ import torch
 from opacus.accountants import RDPAccountant
 from opacus.optimizers import DPOptimizer
 
+from bench.core import margins
 from bench.core.errors import BenchError
 from bench.core.transforms import as_float
 from bench.privacy.dpsgd.anchor_subspace import AnchorSubspace, Parts
@@ -28,8 +29,6 @@ from bench.privacy.dpsgd.example_gradients import (
     without,
 )
 from bench.privacy.events import events
-from bench.privacy.mechanisms import margins
-from bench.privacy.mechanisms.loss_change import known_labels
 from bench.storage.checkpoint import Checkpoint, Loop
 
 if TYPE_CHECKING:
@@ -379,3 +378,10 @@ def _buffers(model: torch.nn.Module) -> list[Buffer]:
 
 def _is(value: torch.Tensor, kept: torch.Tensor) -> bool:
     return value.shape == kept.shape and bool(((value == kept) | (kept != kept)).all())  # NaN is NaN
+
+
+def known_labels(labels: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+    """Return `labels` (n,); of several `outputs` (n, classes), one that has none counts as 0 and raises no error."""
+    if outputs.dim() < 2 or outputs.shape[1] < 2:
+        return labels
+    return labels.where((labels >= 0) & (labels < outputs.shape[1]), 0)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from bench.core.errors import BenchError
-from bench.training.precision import arithmetic
+from bench.core.precision import arithmetic
 
 _AT_ONCE = 32  # Of this many examples, copies of the windows stay in a processor's cache.
 _TINY = 1e-15  # Squares below 1e-45 are 0 in float32; this hides no factor of a norm, and changes no norm above 1e-8.

@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from bench.core.transforms import as_float
+from bench.privacy.dpsgd.dp_sgd import known_labels
 from bench.privacy.mechanisms.mechanisms import poisson_sample
 
 if TYPE_CHECKING:
@@ -43,13 +44,6 @@ def _mean_loss(net: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor)
         total += float(cross_entropy(outputs, known_labels(theirs.to(device), outputs), reduction="sum"))
     net.train(training)
     return total / len(labels)
-
-
-def known_labels(labels: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
-    """Return `labels` (n,); of several `outputs` (n, classes), one that has none counts as 0 and raises no error."""
-    if outputs.dim() < 2 or outputs.shape[1] < 2:
-        return labels
-    return labels.where((labels >= 0) & (labels < outputs.shape[1]), 0)
 
 
 def sampled_loss_change(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bench.core import margins
 from bench.core.errors import BenchError
-from bench.privacy.mechanisms import margins
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,40 @@
+"""What attacks and audits share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bench.core.errors import no_exit
+from bench.experiments.run import failure_of
+from bench.results.record import Record, Status
+
+if TYPE_CHECKING:
+    from bench.core.progress import Progress
+    from bench.results.provenance import Clock
+    from bench.results.run_dir import RunDir
+    from bench.storage.cache import Cache
+
+
+def attempted(
+    work: Callable[[], dict[str, Any]],
+    record: Record,
+    key: str,
+    run_dir: RunDir,
+    progress: Progress,
+    clock: Clock,
+    caches: Sequence[Cache],
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """Return the parts of a record from `work`, with status, notes and provenance; an exception gives a failure."""
+    private = not record.public_benchmark
+    try:
+        with no_exit(f"what {key} runs"), run_dir.guarded(private):
+            parts = {**work(), "status": Status.DONE}
+    except Exception as error:  # noqa: BLE001 (it becomes a record)
+        parts = {"status": Status.FAILED, "failure": failure_of(error, record.public_benchmark, run_dir, key)}
+        if private:
+            progress.say(f"{type(error).__name__}: {error}")
+    made, found = (sum(len(getattr(cache, side)) for cache in caches) for side in ("made", "found"))
+    provenance = clock.stop(made=made, found=found, private=private)
+    return {**parts, "notes": list(dict.fromkeys(notes)), "provenance": provenance}

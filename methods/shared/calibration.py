@@ -1,0 +1,39 @@
+"""The least noise within a budget, and the steps of Poisson batches."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bench.interface import Budget, Event
+    from bench.privacy.accounting.accountants import AccountantFunction
+
+
+class PoissonBatches:
+    """Steps and sampling rate from the epochs and the expected batch of a config."""
+
+    epochs: float
+    batch_size: int
+
+    def steps(self, records: int) -> int:
+        """Return the number of Poisson batches in all epochs over `records` records."""
+        return max(1, round(self.epochs * records / self.batch_size))
+
+    def sampling_rate(self, records: int) -> float:
+        """Return the probability that a record enters a batch."""
+        return self.batch_size / records
+
+
+def least_noise(
+    events: Callable[[float], Sequence[Event]], budget: Budget, claimed: AccountantFunction | str, sound: str, *,
+    tolerance: float,
+) -> float:  # fmt: skip
+    """Return the least noise for which `claimed` or the accountant `sound` (proven) is in `budget`, rounded up."""
+    from bench.interface import smallest_noise
+
+    noise = smallest_noise(events, budget, claimed=claimed, sound=sound, tolerance=tolerance)
+    # More noise stays within the budget, and a short number reads well in a record.
+    return math.ceil(noise * 1e4) / 1e4
