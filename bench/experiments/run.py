@@ -29,6 +29,7 @@ from bench.metrics.intervals import accuracy_interval
 from bench.privacy.accounting.accountants import Accounted, account, merged, proven
 from bench.privacy.auditing.utility_bound import probability_bound
 from bench.privacy.events.events import Event, RepeatAndSelect
+from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.results.provenance import Clock
 from bench.results.record import (
@@ -81,7 +82,7 @@ def run_cell(
         method = METHODS.get(cell.method)
         salt = salt_of(cell, run_dir, noise_salt)
         context = _context(cell, cache, progress, device, workers, devices, salt)
-        ledger = Ledger(method.unit, method.adjacency, noise_of(cell, salt))
+        ledger = Ledger(method.unit, method.adjacency, Noisy(noise_of(cell, salt)))
         with no_exit(cell.method):
             record = _train(cell, run_dir, source, context, ledger, clock, tuned)
     except Exception as error:  # noqa: BLE001 (one cell's failure must not stop the grid)

@@ -14,7 +14,6 @@ from bench.interface.registry import METHODS
 from bench.privacy.accounting.accountants import Accounted, account, proven
 from bench.privacy.events.base_event import Event
 from bench.privacy.mechanisms.ledger import Ledger
-from bench.privacy.mechanisms.noise import ZeroNoise
 from bench.results.record import Privacy, Record
 
 TOLERANCE = 1e-4  # relative; machines and package versions differ by less
@@ -95,10 +94,9 @@ def account_events(events: str, unit: str, delta: float) -> tuple[Accounted, Acc
     """Return the proven figure for a ledger's `events` (JSON), and the record-level one."""
     from bench.core.types import Adjacency, PrivacyUnit
 
-    ledger = Ledger(PrivacyUnit(unit), Adjacency.REPLACE, ZeroNoise(exact=False))
-    parsed = tuple(Event.from_dict(values) for values in json.loads(events))
-    ledger._events.extend(parsed)
-    return proven(parsed, delta), ledger.record_level(delta)
+    parsed = [Event.from_dict(values) for values in json.loads(events)]
+    level = Ledger.from_events(PrivacyUnit(unit), Adjacency.REPLACE, parsed).record_level(delta)
+    return proven(parsed, delta), level
 
 
 class _NoVotes(Exception):
@@ -121,9 +119,9 @@ class _Ledger(Ledger):
 def claimed(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list[str]]:
     """Return the problem of the claimed epsilon given the method's claim, and the check that could not run."""
     method = METHODS.get(record.method)
-    ledger = _Ledger(method.unit, method.adjacency, ZeroNoise(exact=False))
     try:
-        ledger._events.extend(Event.from_dict(values) for values in privacy.events)
+        events = [Event.from_dict(values) for values in privacy.events]
+        ledger = _Ledger.from_events(method.unit, method.adjacency, events)
         if cell.spec.tuning is None:
             claim = method.claimed_after(cell.config, cell.facts, cell.delta, ledger)
         else:

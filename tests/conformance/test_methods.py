@@ -20,6 +20,7 @@ from bench.evaluation.check.noninterference import CheckVerdict, check_method
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.privacy.accounting.accountants import proven
+from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise
 from bench.storage.cache import Cache
@@ -91,7 +92,7 @@ def test_what_is_found_in_the_cache_gives_what_making_it_gave(name: str, tmp_pat
     for _ in range(2):
         streams, cache = Streams(0), Cache(tmp_path, {})
         context = Context(torch.device("cpu"), streams, cache, Progress(), note=lambda text: None)
-        ledger = Ledger(method.unit, method.adjacency, SeededNoise(streams.numpy("noise")))
+        ledger = Ledger(method.unit, method.adjacency, Noisy(SeededNoise(streams.numpy("noise"))))
         released = method().train_student(config, private_pair()[0], public_set(), ledger, context)
         releases.append([*released.student.state_dict().values(), *released.extras.values()])
         artefacts = cache.counts()

@@ -24,7 +24,7 @@ from bench.privacy.auditing.transcript_loss import exact_epsilon
 from bench.privacy.events.conversions import exact_gaussian_epsilon
 from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from bench.training.divergence import CollapsedError
-from helpers.lockstep import Work, lockstep, silent
+from helpers.lockstep import Work, lockstep
 
 FACTS = Facts("small", 40, 4, 4, 2, (1, 2, 2))
 TIED, MOVED = np.array([[4.0, 4.0], [6.0, 2.0]]), np.array([[5.0, 3.0], [6.0, 2.0]])
@@ -123,8 +123,7 @@ def test_randomised_responses_lose_their_epsilon() -> None:
 
     losses = {}
     for seed in range(30):
-        ledgers = silent(PrivacyUnit.LABEL), silent(PrivacyUnit.LABEL)
-        found, one, _ = lockstep(work(0), work(1), seed=seed, ledgers=ledgers)
+        found, one, _ = lockstep(work(0), work(1), seed=seed, unit=PrivacyUnit.LABEL)
         losses[int(one[0])] = found.loss
     assert losses == pytest.approx({0: 0.7, 1: -0.7, 2: 0.0})
 
@@ -134,14 +133,14 @@ def test_calls_charged_again_count_as_the_answers_of_the_stopped_run() -> None:
         def asks(ledger: Ledger) -> list[np.ndarray]:
             with ledger.charging_again():
                 kept = ledger.gaussian(np.array([value]), sensitivity=1.0, noise_multiplier=2.0)
-            return [kept, ledger.gaussian(np.array([value]), sensitivity=1.0, noise_multiplier=2.0)]
+            answers = [kept, ledger.gaussian(np.array([value]), sensitivity=1.0, noise_multiplier=2.0)]
+            assert len(ledger.events) == 2
+            return answers
 
         return asks
 
-    ledgers = silent(), silent()
-    found, one, other = lockstep(work(0.0), work(1.0), ledgers=ledgers)
+    found, one, other = lockstep(work(0.0), work(1.0))
     assert one == other
-    assert [len(ledger.events) for ledger in ledgers] == [2, 2]
     assert found.loss == pytest.approx(sum(((answer[0] - 1) ** 2 - answer[0] ** 2) / 8 for answer in one))
 
 
@@ -264,10 +263,10 @@ def test_a_stopped_auditor_ends_both_runs() -> None:
             stopped.append(ledger)
             raise
 
-    ledgers = silent(), silent()
+    generator = Interrupted(np.random.PCG64(0))
     with pytest.raises(KeyboardInterrupt):
-        in_lockstep((work, work), ledgers, Interrupted(np.random.PCG64(0)), 0.0)
-    assert stopped == list(ledgers)
+        in_lockstep((work, work), PrivacyUnit.RECORD, Adjacency.REPLACE, generator, 0.0)
+    assert len({id(ledger) for ledger in stopped}) == 2
 
 
 @pytest.mark.parametrize(

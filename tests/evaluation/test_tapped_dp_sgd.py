@@ -15,7 +15,7 @@ from bench.evaluation.audit.lockstep import Transcript
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 from bench.privacy.events.losses import sampled_gaussian_pld
 from bench.privacy.mechanisms.ledger import Ledger
-from helpers.lockstep import Work, lockstep, silent
+from helpers.lockstep import Work, lockstep
 
 RECORDS = 40
 
@@ -31,7 +31,7 @@ def images(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 def trains(present: bool, batch: int, steps: int, noise: float, count: int = 4, *, centred: bool = False) -> Work:
     """DP-SGD on `count` records, of which the first may be absent, from a start at which its gradient is clipped."""
 
-    def work(ledger: Ledger) -> dict[str, torch.Tensor]:
+    def work(ledger: Ledger) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
@@ -42,18 +42,19 @@ def trains(present: bool, batch: int, steps: int, noise: float, count: int = 4, 
         x, y = images(count)
         given = x[not present :]
         ledger.dp_sgd(model, given / 255 - (given / 255).mean(0) if centred else given, y[not present :], run)
-        return {name: value.clone() for name, value in model.state_dict().items()}
+        weights = {name: value.clone() for name, value in model.state_dict().items()}
+        return weights, [event.as_dict() for event in ledger.events]
 
     return work
 
 
 def dp_sgd(present: bool, batch: int, steps: int, noise: float, tilt: float, seed: int = 0) -> Transcript:
-    ledgers = silent(adjacency=Adjacency.ADD_REMOVE), silent(adjacency=Adjacency.ADD_REMOVE)
     works = trains(present, batch, steps, noise), trains(not present, batch, steps, noise)
-    found, one, other = lockstep(*works, tilt, seed, ledgers)
+    found, one, other = lockstep(*works, tilt, seed, adjacency=Adjacency.ADD_REMOVE)
     assert found.difference == ""
-    assert all(torch.equal(one[name], other[name]) for name in one), "both models are trained"
-    assert [event.as_dict() for event in ledgers[0].events] == [event.as_dict() for event in ledgers[1].events]
+    (weights, events), (others, charged) = one, other
+    assert all(torch.equal(weights[name], others[name]) for name in weights), "both models are trained"
+    assert events == charged
     return found
 
 
@@ -71,8 +72,7 @@ def test_a_record_that_is_clipped_otherwise_moves_the_sum_as_far(clipping: dict[
 
         return train
 
-    ledgers = silent(adjacency=Adjacency.ADD_REMOVE), silent(adjacency=Adjacency.ADD_REMOVE)
-    found, _, _ = lockstep(work(True), work(False), 0.0, 0, ledgers)
+    found, _, _ = lockstep(work(True), work(False), adjacency=Adjacency.ADD_REMOVE)
     assert found.training is not None
     assert found.training.distances == pytest.approx([0.5] * 3, rel=0.02)
 
@@ -107,13 +107,12 @@ def test_the_losses_of_dp_sgd_estimate_the_delta_of_its_pld(present: bool, tilt:
 
 @pytest.mark.parametrize("other", [trains(True, 10, 2, 1.0), trains(False, 10, 2, 1.0, count=3)])
 def test_dp_sgd_on_sets_that_differ_otherwise_is_refused(other: Work) -> None:
-    ledgers = silent(adjacency=Adjacency.ADD_REMOVE), silent(adjacency=Adjacency.ADD_REMOVE)
     with pytest.raises(BenchError, match="differ in a first record, present or absent"):
-        lockstep(trains(True, 10, 2, 1.0), other, ledgers=ledgers)
+        lockstep(trains(True, 10, 2, 1.0), other, adjacency=Adjacency.ADD_REMOVE)
 
 
 def test_records_that_move_with_another_one_are_named_as_a_difference() -> None:
     """Centred by a mean without noise, as P3GM's code does."""
-    ledgers = silent(adjacency=Adjacency.ADD_REMOVE), silent(adjacency=Adjacency.ADD_REMOVE)
     works = (trains(present, 10, 2, 1.0, centred=True) for present in (True, False))
-    assert "records that change where another record" in lockstep(*works, ledgers=ledgers)[0].difference
+    found, _, _ = lockstep(*works, adjacency=Adjacency.ADD_REMOVE)
+    assert "records that change where another record" in found.difference

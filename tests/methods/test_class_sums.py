@@ -23,6 +23,7 @@ from bench.methods.linear.dp_fc import whitened, whitening
 from bench.methods.linear.dp_least_squares import joined, parted, solved, symmetric, triangle
 from bench.methods.shared.clipping import clipped_rows
 from bench.privacy.accounting.accountants import proven, replace_one
+from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise
 from bench.storage.cache import Cache
@@ -166,7 +167,7 @@ class Watched(Ledger):
     """Notes what each Gaussian release is said to be moved by."""
 
     def __init__(self, adjacency: Adjacency) -> None:
-        super().__init__(PrivacyUnit.RECORD, adjacency, SeededNoise(np.random.default_rng(0)))
+        super().__init__(PrivacyUnit.RECORD, adjacency, Noisy(SeededNoise(np.random.default_rng(0))))
         self.sensitivities: list[float] = []
 
     def gaussian(self, values: Any, *, sensitivity: float, noise_multiplier: float) -> Any:

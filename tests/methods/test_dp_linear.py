@@ -27,6 +27,7 @@ from bench.methods.linear.family import clipped_sum
 from bench.privacy.accounting.accountants import proven, replace_one
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
 from bench.privacy.events.events import DPSGD, Gaussian
+from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from bench.privacy.mechanisms.noise import SeededNoise
 from bench.storage.cache import Cache
@@ -238,7 +239,7 @@ def test_the_secure_source_is_refused_where_no_exact_sampler_exists() -> None:
 
     method, context = DPLinear, Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
     config = build_config(method, Preset.TINY, SMALL)[0]
-    book = Ledger(PrivacyUnit.RECORD, method.adjacency, Exact(np.random.default_rng(0)))
+    book = Ledger(PrivacyUnit.RECORD, method.adjacency, Noisy(Exact(np.random.default_rng(0))))
     with pytest.raises(BenchError, match="no exact sampler"):
         method().train_student(config, private_pair()[0], public_set(), book, context)
 

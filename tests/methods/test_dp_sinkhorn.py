@@ -16,7 +16,9 @@ from bench.core.types import Budget, Facts
 from bench.methods.generative.dp_sinkhorn import DPSinkhorn, DPSinkhornConfig
 from bench.methods.generative.sinkhorn import costs, transport
 from bench.privacy.accounting.accountants import proven
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.executors import Call, Noisy
+from bench.privacy.mechanisms.ledger import Ledger
+from bench.privacy.mechanisms.noise import SeededNoise
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set
@@ -59,18 +61,18 @@ def test_the_gradient_is_that_of_the_regularised_distance() -> None:
 
 def noiseless() -> tuple[Ledger, list[np.ndarray], list[np.ndarray]]:
     """Return a ledger that keeps what its functions give on an empty sample and on a whole one, before clipping."""
-    ledger = seeded_ledger(DPSinkhorn.unit, DPSinkhorn.adjacency, np.random.default_rng(0))
     empty: list[np.ndarray] = []
     whole: list[np.ndarray] = []
-    release = ledger.sampled_function
 
-    def watched(function, images, labels, **settings):  # type: ignore[no-untyped-def]
-        empty.append(function(images[:0], labels[:0]))
-        whole.append(function(images, labels))
-        return release(function, images, labels, **settings)
+    class Watching(Noisy):
+        def begin(self, call: Call) -> Call:
+            function, images, labels = (call.private[name] for name in ("function", "images", "labels"))
+            empty.append(function(images[:0], labels[:0]))
+            whole.append(function(images, labels))
+            return call
 
-    vars(ledger)["sampled_function"] = watched
-    return ledger, empty, whole
+    executor = Watching(SeededNoise(np.random.default_rng(0)))
+    return Ledger(DPSinkhorn.unit, DPSinkhorn.adjacency, executor), empty, whole
 
 
 def test_the_noisy_matrix_has_as_many_rows_whatever_the_sample() -> None:

@@ -19,6 +19,7 @@ from bench.methods.federated.dp_fedavg import DPFedAvgConfig, parts_of
 from bench.methods.federated.family import average, client_parts
 from bench.methods.federated.fed_adi import agreement, total_variation
 from bench.methods.federated.server_distillation import BatchStatistics, Ensemble, softened_divergence
+from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import Noise, SeededNoise, Silence
 from bench.storage.cache import Cache
@@ -39,7 +40,7 @@ def run(
 ) -> tuple[Released, Ledger]:
     method = METHODS.get(name)
     config = method.Config(**{**method.presets(SMALL)["tiny"], **changes})
-    ledger = Ledger(method.unit, method.adjacency, noise or SeededNoise(np.random.default_rng(0)))
+    ledger = Ledger(method.unit, method.adjacency, Noisy(noise or SeededNoise(np.random.default_rng(0))))
     private = private or private_pair()[0]
     return method().train_student(config, private, public_set(), ledger, context()), ledger
 

@@ -35,6 +35,7 @@ from bench.methods.generative.pca_vae import (
     statistics,
 )
 from bench.privacy.accounting.accountants import proven
+from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise
 from bench.storage.cache import Cache
@@ -51,7 +52,7 @@ class Heard(Ledger):
     """A ledger that keeps what it releases."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__(P3GM.unit, P3GM.adjacency, SeededNoise(np.random.default_rng(seed)))
+        super().__init__(P3GM.unit, P3GM.adjacency, Noisy(SeededNoise(np.random.default_rng(seed))))
         self.released: list[Any] = []
 
     def gaussian(self, *args: Any, **kwargs: Any) -> Any:

@@ -24,6 +24,7 @@ from bench.methods.dpsgd import scatter as _scatter
 from bench.models import scattering
 from bench.models.rebuild import rebuild
 from bench.models.scattering import ChannelNorm
+from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise
 from bench.storage.cache import Cache
@@ -134,7 +135,7 @@ def run(name: str, cache: Cache, epsilon: float = 10.0, **changes: object) -> tu
     config = method.calibrate(dataclasses.replace(config, **changes), Budget(epsilon, 1e-5), SMALL)
     streams = Streams(0)
     context = Context(torch.device("cpu"), streams, cache, Progress())
-    ledger = Ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, SeededNoise(streams.numpy("noise")))
+    ledger = Ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, Noisy(SeededNoise(streams.numpy("noise"))))
     return method().train_student(config, private_pair()[0], public_set(), ledger, context), context
 
 

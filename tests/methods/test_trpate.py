@@ -25,6 +25,7 @@ from bench.models.frozen_backbone import headless
 from bench.models.weight_packages import PACKAGES
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.events.events import LNMax
+from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SecureNoise, SeededNoise
 from bench.storage.cache import Cache
@@ -98,7 +99,7 @@ def test_a_file_is_known_by_its_digest(tmp_path: Path, monkeypatch: pytest.Monke
     small = dataclasses.replace(CIFAR, private_records=60, public_records=20)
     images = torch.randint(0, 256, (80, 3, 32, 32), dtype=torch.uint8)
     private = PrivateData(images[:60], torch.arange(60) % 10, small)
-    ledger = Ledger(TrPATE.unit, TrPATE.adjacency, SeededNoise(np.random.default_rng(0)))
+    ledger = Ledger(TrPATE.unit, TrPATE.adjacency, Noisy(SeededNoise(np.random.default_rng(0))))
     few = dataclasses.replace(calibrated, teachers=3, queries=5, epochs=1, hidden=4)
     released = TrPATE().train_student(few, private, PublicData(images[60:], "made up"), ledger, context())
     assert released.student_options["backbone"]["sha256"] == calibrated.weights_sha256
@@ -136,7 +137,7 @@ def test_settings_that_cannot_be_meant(changes: dict[str, Any]) -> None:
 def test_a_source_must_be_there() -> None:
     config = TrPATEConfig(weights="source", backbone="small_cnn", image_size=0, teachers=4, queries=4)
     first, _ = private_pair()
-    ledger = Ledger(TrPATE.unit, TrPATE.adjacency, SeededNoise(np.random.default_rng(0)))
+    ledger = Ledger(TrPATE.unit, TrPATE.adjacency, Noisy(SeededNoise(np.random.default_rng(0))))
     with pytest.raises(BenchError, match="labelled public source"):
         TrPATE().train_student(config, first, public_set(), ledger, context())
 
@@ -166,7 +167,7 @@ def test_knowledge_of_a_source_helps() -> None:
             lr=0.05,
             source_epochs=60.0,
         )
-        ledger = Ledger(TrPATE.unit, TrPATE.adjacency, SeededNoise(np.random.default_rng(0)))
+        ledger = Ledger(TrPATE.unit, TrPATE.adjacency, Noisy(SeededNoise(np.random.default_rng(0))))
         released = TrPATE().train_student(config, private, public, ledger, context())
         logits = released.student(images[700:1000].float() / 255)
         found[weights] = float((logits.argmax(1) == labels[700:1000]).float().mean())
@@ -230,7 +231,7 @@ def test_claims_of_the_newer_pate(name: str, claim: str) -> None:
     facts = dataclasses.replace(SMALL, public_benchmark=True)
     config, _ = build_config(method, Preset.TINY, facts, [f"claim={claim}", "sigma=20", "sigma2=20", "sigma1=60"])
     config = method.calibrate(config, Budget(10, 1e-5, Basis.PROVEN), facts)
-    ledger = Ledger(method.unit, method.adjacency, SeededNoise(np.random.default_rng(3)))
+    ledger = Ledger(method.unit, method.adjacency, Noisy(SeededNoise(np.random.default_rng(3))))
     released: Released = method().train_student(config, private_pair()[0], public_set(), ledger, context())
     assert released.extras["query_labels"].numel() > 0
     claimed = method.claimed_after(config, facts, 1e-5, ledger)
@@ -247,7 +248,7 @@ def test_a_sanitised_claim_that_cannot_be_made_is_refused_beforehand() -> None:
     with pytest.raises(BenchError, match="public benchmarks"):
         method.calibrate(dataclasses.replace(config, sigma=20.0), Budget(10, 1e-5), SMALL)
     with pytest.raises(BenchError, match="exact sampler"):
-        Ledger(method.unit, method.adjacency, SecureNoise()).check_sanitised()
+        Ledger(method.unit, method.adjacency, Noisy(SecureNoise())).check_sanitised()
 
 
 def test_another_data_set_as_source_and_parts_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

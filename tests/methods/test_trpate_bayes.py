@@ -20,6 +20,7 @@ from bench.interface.registry import METHODS
 from bench.methods.pate import naive_bayes as nb
 from bench.methods.pate.trpate_bayes import PATEBayes, PATEBayesConfig, TrPATEBayes, TrPATEBayesConfig
 from bench.privacy.accounting.claims import pate_closed_form
+from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise
 from bench.storage.cache import Cache
@@ -54,7 +55,7 @@ def context(seed: int = 0) -> Context:
 
 
 def ledger(method: type[Method]) -> Ledger:
-    return Ledger(method.unit, method.adjacency, SeededNoise(np.random.default_rng(0)))
+    return Ledger(method.unit, method.adjacency, Noisy(SeededNoise(np.random.default_rng(0))))
 
 
 def train(method: type[Method], **changes: Any) -> tuple[Released, float]:

@@ -18,7 +18,8 @@ from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 from bench.privacy.mechanisms import mechanisms
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.executors import Noisy
+from bench.privacy.mechanisms.ledger import PRIVATE, Ledger, seeded_ledger
 from bench.privacy.mechanisms.noise import ZeroNoise
 
 RECORDS, CLASSES = 6, 3
@@ -106,12 +107,7 @@ def test_one_record_of_any_content_raises_nothing(name: str, value: float, label
 def test_no_mechanism_of_the_ledger_is_left_out() -> None:
     """Counts of votes are no values of records: see the module of the mechanisms."""
     of_votes = {"noisy_max", "noisy_max_gaussian", "confident_noisy_max"}
-    others = {
-        "answered", "adjacency", "asked", "bypass", "bypasses", "charging_again", "check_sanitised", "data_dependent",
-        "events", "private_votes", "record_level", "sanitised", "unit",
-    }  # fmt: skip
-    public = {name for name in dir(Ledger) if not name.startswith("_")}
-    assert public - others - of_votes == {name for name in MECHANISMS if " " not in name}
+    assert set(PRIVATE) - of_votes == {name for name in MECHANISMS if " " not in name}
 
 
 @pytest.mark.parametrize("name", ["sampled_noisy_max", "sampled_function", "dp_sgd", "sampled_loss_change"])
@@ -125,7 +121,7 @@ def test_a_record_that_cannot_be_used_moves_a_mechanism_no_more_than_another(val
     """Its own part alone is left out; the others' stays."""
     rows, labels = a_set(value, 1)
     without = np.delete(rows, 2, axis=0)
-    silent = Ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, ZeroNoise(exact=False))
+    silent = Ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, Noisy(ZeroNoise(exact=False)))
     everyone = {**SAMPLED, "sampling_rate": 1.0}
     assert np.array_equal(
         silent.sampled_gaussian(rows[None], **everyone), silent.sampled_gaussian(without[None], **everyone)

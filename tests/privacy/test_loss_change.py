@@ -15,6 +15,7 @@ from bench.evaluation.audit.tapped_dp_sgd import tapped_loss_change
 from bench.privacy.accounting import accountants
 from bench.privacy.events.events import SampledGaussian
 from bench.privacy.mechanisms import loss_change
+from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from bench.privacy.mechanisms.noise import SeededNoise, ZeroNoise
 from helpers.draws import DELTA, best
@@ -136,7 +137,7 @@ def test_what_is_given_is_checked() -> None:
             release(book, torch.ones(3, 1, 1, 1), **changed)
         assert book.events == ()
     with pytest.raises(BenchError, match="no accountant"):
-        release(Ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, ZeroNoise(exact=True)), torch.ones(3, 1, 1, 1))
+        release(Ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, Noisy(ZeroNoise(exact=True))), torch.ones(3, 1, 1, 1))
     book = ledger()
     with book.charging_again(), pytest.raises(BenchError, match="cannot be charged again"):
         release(book, torch.ones(3, 1, 1, 1))

@@ -13,6 +13,7 @@ from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.accounting.accountants import exact_gaussian_epsilon, proven
 from bench.privacy.events import events
 from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from bench.privacy.mechanisms.noise import Noise, SecureNoise, SeededNoise
 from helpers.audits import half_noise, lower_bound
@@ -256,7 +257,7 @@ def test_bad_priors_and_positions_are_refused(change: dict[str, np.ndarray], sai
 
 
 def ledger(noise: Noise | None = None) -> Ledger:
-    return Ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, noise or SeededNoise(np.random.default_rng(0)))
+    return Ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, Noisy(noise or SeededNoise(np.random.default_rng(0))))
 
 
 @pytest.mark.parametrize(

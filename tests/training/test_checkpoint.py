@@ -32,6 +32,7 @@ from bench.methods.distillation.tangent_normal import StudentSettings, Triples, 
 from bench.models.autoencoders import VAE
 from bench.models.build import build
 from bench.models.generators import DataFreeGenerator, DenseGenerator
+from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from bench.privacy.mechanisms.noise import Noise, SeededNoise
 from bench.storage.cache import Cache
@@ -240,7 +241,7 @@ def run_method(
     config = method.calibrate(config, Budget(10.0, 1e-5), SMALL)
     streams = Streams(0)
     context = Context(torch.device("cpu"), streams, Cache(root, {}), progress, cell="of this test")
-    ledger = Ledger(method.unit, method.adjacency, noise or SeededNoise(streams.numpy("noise")))
+    ledger = Ledger(method.unit, method.adjacency, Noisy(noise or SeededNoise(streams.numpy("noise"))))
     torch.manual_seed(streams.integer("global"))
     released = method().train_student(config, private_pair()[0], public_set(), ledger, context)
     found = everything(released.student) + [value.numpy().tobytes() for value in released.extras.values()]

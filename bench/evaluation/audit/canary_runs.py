@@ -27,6 +27,7 @@ from bench.evaluation.audit.canaries import Canaries, place
 from bench.experiments.noise_salt import cell_token, noise_of
 from bench.interface.registry import METHODS, plugin_file
 from bench.privacy.accounting.accountants import proven
+from bench.privacy.mechanisms.executors import Call, Noisy
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import Noise, Silence
 from bench.storage.cache import Arrays, Cache
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
     from bench.data.splits import Materialised
     from bench.experiments.plan import Cell
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,15 @@ class ShadowRun:
     accuracy: float
 
 
-class NoiselessLedger(Ledger):
-    """A ledger for power runs: it charges for the configured mechanisms and runs them without noise."""
+class Noiseless(Noisy):
+    """Runs DP-SGD for power runs, with clipping and batches, without noise; its `noise` silences other mechanisms."""
 
-    def dp_sgd(self, model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun) -> None:
-        """Train `model` as DP-SGD does, with clipping and batches, without noise."""
-        super().dp_sgd(model, images, labels, dataclasses.replace(run, noise_multiplier=1e-9))
+    def begin(self, call: Call) -> Call:
+        """See :meth:`bench.privacy.mechanisms.executors.Executor.begin`."""
+        if call.name != "dp_sgd":
+            return call
+        run = dataclasses.replace(call.public["run"], noise_multiplier=1e-9)
+        return dataclasses.replace(call, public={**call.public, "run": run})
 
 
 SHADOW_RUN_VERSION = 2  # Part of keys: raise it when the same plan gives other canaries, coins or shadow runs.
@@ -137,7 +140,7 @@ def _train(
 
     method = METHODS.get(cell.method)
     private = place(material.private, canaries, coins)
-    ledger = (NoiselessLedger if noiseless else Ledger)(method.unit, method.adjacency, noise)
+    ledger = Ledger(method.unit, method.adjacency, (Noiseless if noiseless else Noisy)(noise))
     context.streams.seed_globals()
     released = method().train_student(cell.config, private, material.public, ledger, context)
     released.student.eval()

@@ -11,7 +11,6 @@ thousand shows are then seen in every other run. The loss assumes noise of the s
 
 from __future__ import annotations
 
-import inspect
 import math
 import random
 import threading
@@ -22,12 +21,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from bench.core.errors import BenchError
+from bench.core.types import Adjacency, PrivacyUnit
 from bench.evaluation.audit.tapped_dp_sgd import TappedTraining, tapped_dp_sgd, tapped_loss_change
-from bench.evaluation.check.tape import charged_for, hook
+from bench.evaluation.check.tape import charged_for
 from bench.privacy.auditing.compared import Comparison
 from bench.privacy.auditing.transcript_loss import PublicDifference, compare
-from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms.executors import Call, Executor
 from bench.privacy.mechanisms.ledger import Ledger
+from bench.privacy.mechanisms.noise import Noise, ZeroNoise
 from bench.training.divergence import CollapsedError
 
 if TYPE_CHECKING:
@@ -89,19 +90,19 @@ class _Stopped(BaseException):
     """Ends a run that waits for an answer; no `except Exception` of a method catches it."""
 
 
-class _Side:
-    """One run, in a thread that works only between two calls of the ledger."""
+class Lockstep(Executor):
+    """Gives the auditor's answers to one run, in a thread that works only between two calls of the ledger."""
 
-    def __init__(self, work: Callable[[Ledger], Any], ledger: Ledger) -> None:
-        self.asked: tuple[str, dict[str, Any], str] | None = None  # mechanism, arguments, charge
+    def __init__(self, work: Callable[[Ledger], Any], unit: PrivacyUnit, adjacency: Adjacency) -> None:
+        super().__init__(ZeroNoise(exact=False))
+        self.asked: Call | None = None
         self.result: Any = None
         self.error: BaseException | None = None
         self._answer: NDArray[Any] | None = None
         self._stop = False
         self._go, self._waits = threading.Semaphore(0), threading.Semaphore(0)
         self._states = _global_states()
-        self._thread = threading.Thread(target=self._run, args=(work, ledger), daemon=True)
-        _hook(ledger, self._ask)
+        self._thread = threading.Thread(target=self._run, args=(work, Ledger(unit, adjacency, self)), daemon=True)
 
     def _run(self, work: Callable[[Ledger], Any], ledger: Ledger) -> None:
         import torch
@@ -116,8 +117,11 @@ class _Side:
         self.asked = None
         self._waits.release()
 
-    def _ask(self, name: str, arguments: dict[str, Any], charged: str) -> Any:
-        self.asked = name, arguments, charged
+    def answer(self, call: Call, release: Callable[[Noise], Any]) -> Any:
+        """Wait for the auditor's answer; the mechanism runs without noise, so that it raises the errors it would."""
+        if call.name != "dp_sgd":
+            self.draw(release)
+        self.asked = call
         self._waits.release()
         self._go.acquire()
         if self._stop:
@@ -146,22 +150,25 @@ class _Side:
 
 def in_lockstep(
     works: tuple[Callable[[Ledger], T], Callable[[Ledger], T]],
-    ledgers: tuple[Ledger, Ledger],
+    unit: PrivacyUnit,
+    adjacency: Adjacency,
     generator: np.random.Generator,
     tilt: float,
 ) -> tuple[Transcript, T | None, T | None]:
     """Return the transcript of two runs and what they returned, None where they parted.
 
-    `works` train on the first and the second set with the ledger they are given; `ledgers` charge for both. The answers
+    `works` train on the first and the second set with a ledger each, which charges for `unit` and `adjacency`. Answers
     come from the law on the first set, tilted by `tilt`. Errors of a run propagate, unless the other run goes on: then
     the transcript says that they differ; or unless both refuse the same answers.
     """
-    found, sides = Transcript(), tuple(_Side(*pair) for pair in zip(works, ledgers, strict=True))
+    found, sides = Transcript(), tuple(Lockstep(work, unit, adjacency) for work in works)
     try:
         for side in sides:
             side.go()
         while sides[0].asked is not None and sides[1].asked is not None:
-            (name, first, charged), (other, second, also) = sides[0].asked, sides[1].asked
+            (name, first, charged), (other, second, also) = (
+                (asked.name, asked.arguments, charged_for(asked)) for asked in (sides[0].asked, sides[1].asked)
+            )
             found.calls += 1
             if name != other or charged != also:
                 raise Parted(f"call {found.calls} is {name} ({charged}) in one run and {other} ({also}) in the other")
@@ -205,36 +212,6 @@ def in_lockstep(
     if found.difference:
         return found, None, None
     return found, sides[0].result, sides[1].result
-
-
-def _hook(ledger: Ledger, ask: Callable[[str, dict[str, Any], str], Any]) -> None:
-    """Let every mechanism of `ledger` charge as it does, and answer what `ask` returns."""
-    depth = 0
-
-    def hooked(name: str, mechanism: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **options: Any) -> Any:
-            nonlocal depth
-            if depth:  # a mechanism that uses another is one call
-                return mechanism(*args, **options)
-            bound = inspect.signature(mechanism).bind(*args, **options)
-            bound.apply_defaults()
-            before, held, depth = len(ledger.events), len(ledger._votes), 1
-            try:
-                if name == "dp_sgd":
-                    ledger._charge_steps(bound.arguments["run"])
-                else:
-                    mechanism(*bound.args, **bound.kwargs)
-            finally:
-                depth = 0
-            charged = charged_for(ledger, before, bound.arguments)
-            answer = ask(name, dict(bound.arguments), charged)
-            if len(ledger._votes) > held:  # its count of answers must be that of the answer given
-                ledger._votes[-1] = replace(ledger._votes[-1], answered=answer != mechanisms.UNANSWERED)
-            return answer
-
-        return call
-
-    hook(ledger, hooked)
 
 
 def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:

@@ -23,8 +23,9 @@ from bench.evaluation.audit.release_score import Channels, as_channels, channels
 from bench.evaluation.check.check_runs import MethodPlace, fresh_processes
 from bench.interface.method import Method
 from bench.privacy.auditing.transcript_loss import exact_epsilon
+from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger
-from bench.privacy.mechanisms.noise import Noise, SeededNoise, Silence, ZeroNoise
+from bench.privacy.mechanisms.noise import SeededNoise, Silence
 from bench.storage.cache import Cache, digest_of
 from bench.training.context import Context
 from bench.training.divergence import CollapsedError
@@ -55,7 +56,7 @@ def release(runs: Runs, side: int, seed: int, *, silent: bool = False) -> Channe
     method, pair = runs.loaded()
     noise = (Silence if silent else SeededNoise)(np.random.default_rng(secrets.randbits(256)))
     try:
-        released = _trained(method, pair, side, seed, {}, _ledger(method, noise))
+        released = _trained(method, pair, side, seed, {}, Ledger(method.unit, method.adjacency, Noisy(noise)))
     except CollapsedError as error:  # a failed row shows its images
         shown = {"synthetic_images": error.images.detach().cpu(), "synthetic_labels": error.labels.detach().cpu()}
         return {**as_channels(of_parts(shown, pair.facts.classes)), "failure": np.ones(1, np.float32)}
@@ -71,10 +72,9 @@ def transcript(runs: Runs, swapped: bool, tilt: float, delta: float) -> Transcri
     """
     method, pair = runs.loaded()
     sides = (1, 0) if swapped else (0, 1)
-    ledgers = tuple(_ledger(method, ZeroNoise(exact=False)) for _ in sides)
     generator = np.random.default_rng(secrets.randbits(256))
     works = tuple(partial(_trained, method, pair, side, 0, _CACHES) for side in sides)
-    found, first, second = in_lockstep((works[0], works[1]), (ledgers[0], ledgers[1]), generator, tilt)
+    found, first, second = in_lockstep((works[0], works[1]), method.unit, method.adjacency, generator, tilt)
     if first is not None and second is not None:
         found.difference = _first_difference(first, second, _probes(pair))
     if found.comparisons is not None:  # they stay in this process
@@ -82,10 +82,6 @@ def transcript(runs: Runs, swapped: bool, tilt: float, delta: float) -> Transcri
         found.exact = None if None in epsilons else (epsilons[0], epsilons[1])  # type: ignore[assignment]
         found.comparisons = None
     return found
-
-
-def _ledger(method: type[Method], noise: Noise) -> Ledger:
-    return Ledger(method.unit, method.adjacency, noise)
 
 
 _CACHES: dict[str, Cache] = {}

@@ -32,7 +32,7 @@ from bench.data.splits import Materialised
 from bench.evaluation.check.check_data import Few, Step, Variant, generated, lacks_one, renamed_source, variant_of
 from bench.evaluation.check.sensitivity import Given, violation, walk
 from bench.evaluation.check.shaped_kernels import ShapedKernels
-from bench.evaluation.check.tape import Call, Taping, hook, record, replay
+from bench.evaluation.check.tape import Recording, Replaying, Taped
 from bench.interface.method import Method
 from bench.interface.registry import import_file
 from bench.privacy.mechanisms.ledger import Ledger
@@ -112,14 +112,14 @@ class Outcome:
     bypasses: list[str] = field(default_factory=list)
     events: int = 0
     watched: bool = False  # whether inputs of mechanisms were compared
-    calls: list[Call] = field(default_factory=list)
+    calls: list[Taped] = field(default_factory=list)
     difference: str = ""  # where a replayed run left the tape, or why it failed
     moved: str = ""  # the input that one record moved by more than its charge
     predicted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     accuracy: float = 0.0
 
 
-def session(trial: Trial, variants: Sequence[Variant], tape: list[Call] | None, seconds: float = 0.0) -> list[Outcome]:
+def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None, seconds: float = 0.0) -> list[Outcome]:
     """Return the outcomes of runs on `variants`, one after the other in this process.
 
     Without a tape the first run is recorded and its tape answers the others, which share its cache. With a tape as many
@@ -147,7 +147,7 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Call] | None, 
     return outcomes
 
 
-def walked(trial: Trial, tape: list[Call], patience: float) -> str:
+def walked(trial: Trial, tape: list[Taped], patience: float) -> str:
     """Return what a walk to the unrelated set finds wrong with the stated sensitivities, empty if nothing."""
     from bench.experiments.device import prepare_device
 
@@ -163,7 +163,7 @@ def walked(trial: Trial, tape: list[Call], patience: float) -> str:
 
 
 def _run(
-    trial: Trial, method: type[Method], which: Variant, tape: list[Call] | None, folder: Path, *, keep: bool = False
+    trial: Trial, method: type[Method], which: Variant, tape: list[Taped] | None, folder: Path, *, keep: bool = False
 ) -> Outcome:
     """Return the outcome of one run; its calls are in it without a `tape`, or to `keep` them."""
     import torch
@@ -182,15 +182,13 @@ def _run(
     cache = Cache(folder / "cache", {"dataset": trial.facts.dataset, "split": str(trial.facts)})
     context = Context(torch.device("cpu"), streams, cache, Progress(), note=notes.append, cell=trial.cell)
     noise = SeededNoise if trial.noisy else Silence
-    ledger = Ledger(method.unit, method.adjacency, noise(np.random.default_rng(trial.noise)))
-    taping = record(ledger) if tape is None else replay(ledger, tape)
+    source, kernels = noise(np.random.default_rng(trial.noise)), ShapedKernels()
+    taping = Recording(source, kernels.paused) if tape is None else Replaying(source, tape, kernels.paused)
+    ledger = Ledger(method.unit, method.adjacency, taping)
     streams.seed_globals()
     config = method.Config(**trial.config)
     try:
-        with no_exit(method.name), contextlib.ExitStack() as stack:
-            if isinstance(which, Few):
-                kernels = stack.enter_context(ShapedKernels())
-                hook(ledger, lambda _, mechanism: kernels.around(mechanism))
+        with no_exit(method.name), kernels if isinstance(which, Few) else contextlib.nullcontext():
             released = method().train_student(config, private, public, ledger, context)
     except Exception as error:
         if tape is None:
@@ -212,7 +210,7 @@ def _run(
     return dataclasses.replace(outcome, calls=taping.calls, predicted=predicted.numpy(), accuracy=accuracy)
 
 
-def _moved(taping: Taping, tape: list[Call], method: type[Method], absent: int | None) -> str:
+def _moved(taping: Recording, tape: list[Taped], method: type[Method], absent: int | None) -> str:
     recorded = [call.given for call in tape if call.given is not None]
     return violation(recorded, taping.given, method.adjacency, absent=absent)
 
@@ -266,12 +264,12 @@ class Processes:
         self._context = fresh_processes()
 
     def run(
-        self, trial: Trial, variants: Sequence[Variant], tape: list[Call] | None = None, seconds: float = 0.0
+        self, trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None = None, seconds: float = 0.0
     ) -> list[Outcome]:
         """Return the outcomes of :func:`session`; errors of the method propagate."""
         return self._apart(trial, session, variants, tape, seconds)
 
-    def walk(self, trial: Trial, tape: list[Call], patience: float) -> str:
+    def walk(self, trial: Trial, tape: list[Taped], patience: float) -> str:
         """Return the finding of :func:`walked`."""
         return self._apart(trial, walked, tape, patience)
 

@@ -10,9 +10,9 @@ are not covered.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -27,8 +27,6 @@ PRODUCTS = frozenset(
     )
 )  # fmt: skip
 """The operations that compute products; torch.cdist is the Euclidean one, unless it compares few rows pair by pair."""
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class ShapedKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -57,17 +55,9 @@ class ShapedKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
             product.mul_(1 + AMOUNT * torch.sin(waves * product.abs().add(1e-30).log()))
         return found
 
-    def around(self, mechanism: Callable[P, R]) -> Callable[P, R]:
-        """Return `mechanism` with products as they are: its sensitivity covers what it computes."""
-
-        def call(*args: P.args, **options: P.kwargs) -> R:
-            with self._pause():
-                return mechanism(*args, **options)
-
-        return call
-
     @contextmanager
-    def _pause(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
+        """Leave products as they are, as inside a mechanism: its sensitivity covers what it computes."""
         before, self._paused = self._paused, True
         try:
             yield

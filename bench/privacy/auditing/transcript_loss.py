@@ -31,6 +31,7 @@ from bench.privacy.auditing.vote_laws import log_winners
 from bench.privacy.events import losses
 from bench.privacy.events.conversions import exact_gaussian_epsilon
 from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms.ledger import PRIVATE
 from bench.privacy.mechanisms.noise import SeededNoise
 
 Arguments = Mapping[str, Any]
@@ -52,7 +53,7 @@ def compare(mechanism: str, first: Arguments, second: Arguments) -> Comparison:
     """
     if mechanism not in _MECHANISMS:
         raise UnknownNameError("mechanism with an exact loss", mechanism, _MECHANISMS)
-    private, build = _MECHANISMS[mechanism]
+    private, build = PRIVATE[mechanism], _MECHANISMS[mechanism]
     for name in dict.fromkeys((*first, *second)):
         if name not in private and not _equal(first.get(name), second.get(name)):
             raise PublicDifference(
@@ -211,31 +212,25 @@ def _vectors(kind: type[GaussianVectors] | type[LaplaceVectors], first: Argument
     return kind(values, other, float(first["noise_multiplier"] * first["sensitivity"]))
 
 
-_MECHANISMS: dict[str, tuple[tuple[str, ...], Callable[[Arguments, Arguments], Comparison]]] = {
-    "noisy_max": (
-        ("votes",),
-        partial(
-            _votes,
-            lambda votes, given, noise: mechanisms.lnmax(votes, given["gamma"], noise),
-            lambda votes, given: log_winners(votes, 1 / given["gamma"], "laplace"),
-        ),
+_MECHANISMS: dict[str, Callable[[Arguments, Arguments], Comparison]] = {
+    "noisy_max": partial(
+        _votes,
+        lambda votes, given, noise: mechanisms.lnmax(votes, given["gamma"], noise),
+        lambda votes, given: log_winners(votes, 1 / given["gamma"], "laplace"),
     ),
-    "noisy_max_gaussian": (
-        ("votes",),
-        partial(
-            _votes,
-            lambda votes, given, noise: mechanisms.gnmax(votes, given["sigma"], noise),
-            lambda votes, given: log_winners(votes, given["sigma"], "gaussian"),
-        ),
+    "noisy_max_gaussian": partial(
+        _votes,
+        lambda votes, given, noise: mechanisms.gnmax(votes, given["sigma"], noise),
+        lambda votes, given: log_winners(votes, given["sigma"], "gaussian"),
     ),
-    "confident_noisy_max": (("votes",), partial(_votes, _confident_draw, _confident_law, unanswered=True)),
-    "gaussian": (("values",), partial(_vectors, GaussianVectors)),
-    "laplace": (("values",), partial(_vectors, LaplaceVectors)),
-    "randomized_response": (("labels",), _labels),
-    "top_k_randomized_response": (("labels",), _labels),
-    "prior_randomized_response": (("labels",), _prior_labels),
-    "sampled_noisy_max": (("distances", "labels"), SampledVotes.of),
-    "sampled_gaussian": (("values",), SampledSums.of),
-    "sampled_updates": (("updates",), SampledUpdates.of),
-    "sampled_function": (("function", "images", "labels"), SampledFunction.of),
+    "confident_noisy_max": partial(_votes, _confident_draw, _confident_law, unanswered=True),
+    "gaussian": partial(_vectors, GaussianVectors),
+    "laplace": partial(_vectors, LaplaceVectors),
+    "randomized_response": _labels,
+    "top_k_randomized_response": _labels,
+    "prior_randomized_response": _prior_labels,
+    "sampled_noisy_max": SampledVotes.of,
+    "sampled_gaussian": SampledSums.of,
+    "sampled_updates": SampledUpdates.of,
+    "sampled_function": SampledFunction.of,
 }

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,10 +13,9 @@ import numpy as np
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.accounting.pate import check_votes
-from bench.privacy.events.base_event import Event, positive
+from bench.privacy.events.base_event import positive
 from bench.privacy.events.events import (
     DPSGD,
-    Bypass,
     ConfidentGNMax,
     Gaussian,
     GNMax,
@@ -30,19 +28,21 @@ from bench.privacy.events.events import (
 )
 from bench.privacy.events.label_events import LabelResponse
 from bench.privacy.mechanisms import mechanisms
-from bench.privacy.mechanisms.noise import GRANULARITY, DiscardedNoise, Noise, SeededNoise
+from bench.privacy.mechanisms.charging import PRIVATE as PRIVATE
+from bench.privacy.mechanisms.charging import mechanism
+from bench.privacy.mechanisms.executors import Executor, Noisy
+from bench.privacy.mechanisms.noise import GRANULARITY, Noise, SeededNoise
 from bench.privacy.mechanisms.sampled_ledger import SampledMechanisms
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
     from numpy.typing import NDArray
 
     from bench.core.types import Claim
     from bench.privacy.accounting.accountants import Accounted
     from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-
-
-PUBLIC_IMAGES = "images are public in the analysis: nothing bounds what a release shows of a record's image"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +55,15 @@ class VoteRelease:
 
 
 class Ledger(SampledMechanisms):
-    """Applies mechanisms with the given noise and records them, for one privacy unit and adjacency.
+    """Charges for mechanisms and releases what its executor answers.
 
     Its public attributes are read-only: a method can neither move the noise nor take back an event.
     """
 
-    def __init__(self, unit: PrivacyUnit, adjacency: Adjacency, noise: Noise) -> None:
-        self._unit, self._adjacency = unit, adjacency
-        self._noise = noise
-        self._events: list[Event] = []
+    def __init__(self, unit: PrivacyUnit, adjacency: Adjacency, executor: Executor) -> None:
+        super().__init__(unit, adjacency, executor)
         self._votes: list[VoteRelease] = []
-        self._sampled_answers = 0
         self._hidden: tuple[NDArray[np.int64], NDArray[np.bool_]] | None = None  # labels, and which are answered
-        self._again = False
-
-    @property
-    def unit(self) -> PrivacyUnit:
-        """The privacy unit."""
-        return self._unit
-
-    @property
-    def adjacency(self) -> Adjacency:
-        """The adjacency."""
-        return self._adjacency
 
     @property
     def asked(self) -> int:
@@ -89,53 +75,27 @@ class Ledger(SampledMechanisms):
         """Teacher queries that got an answer."""
         return self._sampled_answers + sum(int(release.answered.sum()) for release in self._votes)
 
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """All events so far, in order."""
-        return tuple(self._events)
-
-    @property
-    def bypasses(self) -> list[str]:
-        """The reasons why private data was used outside any mechanism."""
-        return [event.reason for event in self._events if isinstance(event, Bypass)]
-
-    def bypass(self, reason: str) -> None:
-        """Declare why private data is used outside any mechanism here: the proven epsilon becomes infinite."""
-        self._events.append(Bypass(reason))
-
-    def _charge(self, event: Event) -> None:
-        """Record `event` before any draw, so that no failure hides its cost; refuse one that protects too little."""
-        covering = {
-            PrivacyUnit.LABEL: (PrivacyUnit.LABEL, PrivacyUnit.RECORD, PrivacyUnit.CLIENT),
-            PrivacyUnit.RECORD: (PrivacyUnit.RECORD, PrivacyUnit.CLIENT),
-        }.get(self.unit, (self.unit,))
-        if self.adjacency is Adjacency.ADD_REMOVE:  # a record that is absent is another value of its client
-            covering = (self.unit,)
-        if event.unit not in covering or event.adjacency is not self.adjacency:
-            raise BenchError(
-                f"{event.kind} protects one {event.unit.value} under {event.adjacency.value}, and the method states "
-                f"{self.unit.value} under {self.adjacency.value}. State what its mechanisms protect."
-            )
-        self._events.append(event)
-
+    @mechanism("votes")
     def noisy_max(self, votes: NDArray[Any], *, teachers: int, gamma: float) -> NDArray[np.int64]:
         """Release :func:`bench.privacy.mechanisms.mechanisms.lnmax` of `votes` (queries, classes): int64 (queries,).
 
         Raises :class:`BenchError` on votes that are negative, not finite, or do not sum to `teachers` in each row.
         """
         counts = self._counts(votes, teachers)
-        granularity = GRANULARITY if self._noise.exact else None
+        granularity = GRANULARITY if self._executor.exact else None
         event = LNMax(gamma, len(counts), secure_granularity=granularity)
         self._charge(event)
-        return self._release_votes(event, counts, mechanisms.lnmax(counts, gamma, self._noise))
+        return self._release_votes(event, counts, partial(mechanisms.lnmax, counts, gamma))
 
+    @mechanism("votes")
     def noisy_max_gaussian(self, votes: NDArray[Any], *, teachers: int, sigma: float) -> NDArray[np.int64]:
         """Release :func:`bench.privacy.mechanisms.mechanisms.gnmax` of `votes`; see :meth:`noisy_max`."""
         counts = self._counts(votes, teachers)
-        event = GNMax(sigma, len(counts), exact=self._noise.exact)
+        event = GNMax(sigma, len(counts), exact=self._executor.exact)
         self._charge(event)
-        return self._release_votes(event, counts, mechanisms.gnmax(counts, sigma, self._noise))
+        return self._release_votes(event, counts, partial(mechanisms.gnmax, counts, sigma))
 
+    @mechanism("votes")
     def confident_noisy_max(
         self, votes: NDArray[Any], *, teachers: int, threshold: float, sigma1: float, sigma2: float, max_answers: int
     ) -> NDArray[np.int64]:
@@ -145,11 +105,12 @@ class Ledger(SampledMechanisms):
         """
         counts = self._counts(votes, teachers)
         cap = min(max_answers, len(counts))
-        event = ConfidentGNMax(threshold, sigma1, sigma2, len(counts), cap, exact=self._noise.exact)
+        event = ConfidentGNMax(threshold, sigma1, sigma2, len(counts), cap, exact=self._executor.exact)
         self._charge(event)
-        answers = mechanisms.confident_gnmax(counts, threshold, sigma1, sigma2, cap, self._noise)
-        return self._release_votes(event, counts, answers)
+        release = partial(mechanisms.confident_gnmax, counts, threshold, sigma1, sigma2, cap)
+        return self._release_votes(event, counts, release)
 
+    @mechanism("values")
     def gaussian(self, values: NDArray[Any], *, sensitivity: float, noise_multiplier: float) -> NDArray[np.float64]:
         """Release `mechanisms.gaussian` of `values`, whose L2 sensitivity the caller states."""
         given = np.asarray(values, dtype=np.float64)
@@ -158,11 +119,12 @@ class Ledger(SampledMechanisms):
             self._multiplier(noise_multiplier, sensitivity, given.size, 2),
             unit=self.unit,
             adjacency=self.adjacency,
-            exact=self._noise.exact,
+            exact=self._executor.exact,
         )
         self._charge(event)
-        return mechanisms.gaussian(self._or_zeros(given), sensitivity, noise_multiplier, self._noise)
+        return self._ask(partial(mechanisms.gaussian, self._or_zeros(given), sensitivity, noise_multiplier))
 
+    @mechanism("values")
     def laplace(
         self, values: NDArray[Any], *, sensitivity: float, noise_multiplier: float, entries: int | None = None
     ) -> NDArray[np.float64]:
@@ -175,19 +137,21 @@ class Ledger(SampledMechanisms):
         moved = given.size if entries is None else entries
         multiplier = self._multiplier(noise_multiplier, sensitivity, moved, 1)
         steps = None
-        if self._noise.exact:
+        if self._executor.exact:
             # Fewer grid steps cost more at the same pure epsilon: rounded down, the event stays an upper bound.
             steps = max(1, math.floor(mechanisms.grid_sensitivity(sensitivity, moved, 1) * GRANULARITY))
         event = Laplace(multiplier, grid_steps=steps, unit=self.unit, adjacency=self.adjacency)
         self._charge(event)
-        return mechanisms.laplace(self._or_zeros(given), sensitivity, noise_multiplier, self._noise)
+        return self._ask(partial(mechanisms.laplace, self._or_zeros(given), sensitivity, noise_multiplier))
 
+    @mechanism("labels")
     def randomized_response(self, labels: NDArray[Any], *, epsilon: float, classes: int) -> NDArray[np.int64]:
         """Release :func:`bench.privacy.mechanisms.mechanisms.randomized_response` of `labels` (n,), each label once."""
         given = self._labels(labels)
         self._charge_labels(RandomizedResponse(epsilon, classes, answers=len(given), unit=self._label_unit))
-        return mechanisms.randomized_response(given, epsilon, classes, self._noise)
+        return self._ask(partial(mechanisms.randomized_response, given, epsilon, classes))
 
+    @mechanism("labels")
     def top_k_randomized_response(
         self,
         labels: NDArray[Any],
@@ -205,10 +169,11 @@ class Ledger(SampledMechanisms):
 
             # Positional: reason, epsilon, k, classes, answers.
             self._events.append(PrintedTopK(DPSD_LABEL_GAP, epsilon, k, classes, len(given), unit=self._label_unit))
-            return mechanisms.printed_top_k(given, sets, epsilon, classes, self._noise)
+            return self._ask(partial(mechanisms.printed_top_k, given, sets, epsilon, classes))
         self._charge_labels(TopKRandomizedResponse(epsilon, k, classes, answers=len(given), unit=self._label_unit))
-        return mechanisms.top_k_randomized_response(given, sets, epsilon, classes, self._noise)
+        return self._ask(partial(mechanisms.top_k_randomized_response, given, sets, epsilon, classes))
 
+    @mechanism("labels")
     def prior_randomized_response(
         self, labels: NDArray[Any], prior: NDArray[Any], *, rows: NDArray[Any], epsilon: float
     ) -> NDArray[np.int64]:
@@ -236,7 +201,7 @@ class Ledger(SampledMechanisms):
             self._charge(event)
         self._hidden[1][chosen] = True
         asked = self._labels(given[chosen])
-        return mechanisms.prior_randomized_response(asked, known, epsilon, self._noise)
+        return self._ask(partial(mechanisms.prior_randomized_response, asked, known, epsilon))
 
     @property
     def _label_unit(self) -> PrivacyUnit:
@@ -252,6 +217,7 @@ class Ledger(SampledMechanisms):
                 return
         self._charge(event)
 
+    @mechanism("images", "labels")
     def dp_sgd(self, model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun) -> None:
         """Train `model` in place by DP-SGD: Poisson batches, clipped per-example gradients, Gaussian noise.
 
@@ -267,14 +233,18 @@ class Ledger(SampledMechanisms):
         # Each setting is read once: another type of run could give the charge one value and the training another.
         run = DPSGDRun(**{field.name: getattr(run, field.name) for field in dataclasses.fields(DPSGDRun)})
         planned = self._charge_steps(run)
-        # Knowing the public streams must not reveal batches or noise: both come from the ledger's noise.
-        words = self._noise.uniform((8,), 2**32)
-        counted = train(model, images, labels, run, randomness=np.random.default_rng(words))
-        if counted != planned:
-            raise AssertionError(f"Opacus counted {counted.describe()}, the ledger charged {planned.describe()}")
+
+        def release(noise: Noise) -> None:
+            # Knowing the public streams must not reveal batches or noise: both come from the ledger's noise.
+            words = noise.uniform((8,), 2**32)
+            counted = train(model, images, labels, run, randomness=np.random.default_rng(words))
+            if counted != planned:
+                raise AssertionError(f"Opacus counted {counted.describe()}, the ledger charged {planned.describe()}")
+
+        self._ask(release)
 
     def _charge_steps(self, run: DPSGDRun) -> DPSGD:
-        if self._noise.exact:
+        if self._executor.exact:
             raise BenchError(
                 "--noise secure has no exact sampler for DP-SGD's gradient noise. Use --noise seeded, and keep the "
                 "seed secret where a guarantee is needed."
@@ -292,48 +262,13 @@ class Ledger(SampledMechanisms):
         self._charge(planned)
         return planned
 
-    @contextlib.contextmanager
-    def charging_again(self) -> Iterator[None]:
-        """Charge again for answers that the caller has from a stopped run, and draw their noise without using it.
-
-        Each call records its event, moves the noise to where the stopped run had it, and returns a value that depends
-        on public arguments alone. Not for votes, which the data-dependent accountants need, nor for DP-SGD:
-        :class:`BenchError`.
-        """
-        before = self._noise, self._again
-        self._noise, self._again = DiscardedNoise(self._noise), True
-        try:
-            yield
-        finally:
-            self._noise, self._again = before
-
-    def _refuse_again(self) -> None:
-        if self._again:
-            raise BenchError(
-                "votes, DP-SGD and samples cannot be charged again: run them again. Use charging_again for others."
-            )
-
-    def record_level(self, delta: float) -> Accounted | None:
-        """Return the epsilon for a training record, None unless the unit is a label.
-
-        All labels of queries compose; nothing finite follows from its own label alone, where images are public.
-        """
-        from bench.privacy.accounting.accountants import proven
-
-        if self.unit is PrivacyUnit.LABEL:
-            return proven([Bypass(PUBLIC_IMAGES)], delta)
-        if self.unit is not PrivacyUnit.QUERY_LABEL:
-            return None
-        events = [event.for_record() if isinstance(event, LabelResponse) else event for event in self._events]
-        return proven(events, delta)
-
     def private_votes(self) -> tuple[VoteRelease, ...]:
         """Return every batch of answered votes, for data-dependent accounting; private, never released."""
         return tuple(self._votes)
 
     def check_sanitised(self) -> None:
         """Raise :class:`BenchError`, before any vote is cast, where :meth:`sanitised` has no sound noise."""
-        if self._noise.exact:
+        if self._executor.exact:
             raise BenchError(
                 "claim=sanitised has no exact sampler: its noise is scaled by a private figure. Use --noise seeded and "
                 "keep the seed secret, or another claim."
@@ -364,7 +299,8 @@ class Ledger(SampledMechanisms):
             )  # fmt: skip
         else:
             found = sanitise(release.votes, event.sigma, delta, order)
-        drawn = found.mean + found.deviation * float(self._noise.gaussian((1,), 1.0)[0])
+        noise = self._executor.draw(lambda source: source.gaussian((1,), 1.0))
+        drawn = found.mean + found.deviation * float(noise[0])
         return Claim(
             drawn,
             delta,
@@ -386,11 +322,15 @@ class Ledger(SampledMechanisms):
         return check_votes(votes, teachers)
 
     def _release_votes(
-        self, event: LNMax | GNMax | ConfidentGNMax, counts: NDArray[np.float64], answers: NDArray[np.int64]
+        self,
+        event: LNMax | GNMax | ConfidentGNMax,
+        counts: NDArray[np.float64],
+        release: Callable[[Noise], NDArray[np.int64]],
     ) -> NDArray[np.int64]:
-        release = VoteRelease(event, counts.copy(), answers != mechanisms.UNANSWERED)
-        release.votes.flags.writeable = release.answered.flags.writeable = False  # the caller holds its own arrays
-        self._votes.append(release)
+        answers = self._ask(release)
+        kept = VoteRelease(event, counts.copy(), answers != mechanisms.UNANSWERED)
+        kept.votes.flags.writeable = kept.answered.flags.writeable = False  # the caller holds its own arrays
+        self._votes.append(kept)
         return answers
 
     def _or_zeros(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -401,11 +341,11 @@ class Ledger(SampledMechanisms):
         return np.zeros_like(given) if self._again else given
 
     def _multiplier(self, noise_multiplier: float, sensitivity: float, entries: int, order: int) -> float:
-        if not self._noise.exact:
+        if not self._executor.exact:
             return noise_multiplier
         return noise_multiplier * sensitivity / mechanisms.grid_sensitivity(sensitivity, entries, order)
 
 
 def seeded_ledger(unit: PrivacyUnit, adjacency: Adjacency, generator: np.random.Generator) -> Ledger:
     """Return a ledger whose noise comes from `generator`."""
-    return Ledger(unit, adjacency, SeededNoise(generator))
+    return Ledger(unit, adjacency, Noisy(SeededNoise(generator)))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import abc
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bench.core.errors import BenchError
-from bench.core.types import Adjacency, PrivacyUnit
-from bench.privacy.events.base_event import Event, positive, whole
+from bench.core.types import PrivacyUnit
+from bench.privacy.events.base_event import positive, whole
 from bench.privacy.events.events import SampledGaussian, SampledGNMax
 from bench.privacy.mechanisms import mechanisms
-from bench.privacy.mechanisms.noise import Noise
+from bench.privacy.mechanisms.charging import Charging, mechanism
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,24 +20,18 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from bench.core.types import Adjacency
+    from bench.privacy.mechanisms.executors import Executor
 
-class SampledMechanisms(abc.ABC):
+
+class SampledMechanisms(Charging):
     """Part of the ledger: it samples, so that no method sees who is in a sample."""
 
-    _noise: Noise
-    _sampled_answers: int
+    def __init__(self, unit: PrivacyUnit, adjacency: Adjacency, executor: Executor) -> None:
+        super().__init__(unit, adjacency, executor)
+        self._sampled_answers = 0
 
-    @property
-    @abc.abstractmethod
-    def adjacency(self) -> Adjacency:
-        """The adjacency."""
-
-    @abc.abstractmethod
-    def _charge(self, event: Event) -> None: ...
-
-    @abc.abstractmethod
-    def _refuse_again(self) -> None: ...
-
+    @mechanism("distances", "labels")
     def sampled_noisy_max(
         self,
         distances: NDArray[Any],
@@ -64,8 +58,9 @@ class SampledMechanisms(abc.ABC):
         whole("the number of neighbours", neighbours)
         self._charge(SampledGNMax(sampling_rate, sigma, len(given), adjacency=self.adjacency))
         self._sampled_answers += len(given)
-        return mechanisms.sampled_gnmax(given, votes, classes, neighbours, sampling_rate, sigma, self._noise)
+        return self._ask(partial(mechanisms.sampled_gnmax, given, votes, classes, neighbours, sampling_rate, sigma))
 
+    @mechanism("values")
     def sampled_gaussian(
         self, values: NDArray[Any], *, max_norm: float, sampling_rate: float, noise_multiplier: float
     ) -> NDArray[np.float64]:
@@ -81,8 +76,9 @@ class SampledMechanisms(abc.ABC):
             raise BenchError(f"values must be (sums, records, entries), not {given.shape}.")
         positive("max_norm", max_norm)
         self._charge(SampledGaussian(sampling_rate, noise_multiplier, len(given), adjacency=self.adjacency))
-        return mechanisms.sampled_gaussian(given, max_norm, sampling_rate, noise_multiplier, self._noise)
+        return self._ask(partial(mechanisms.sampled_gaussian, given, max_norm, sampling_rate, noise_multiplier))
 
+    @mechanism("updates")
     def sampled_updates(
         self,
         updates: Callable[[int], NDArray[np.float64]],
@@ -107,10 +103,11 @@ class SampledMechanisms(abc.ABC):
         positive("max_norm", max_norm)
         event = SampledGaussian(sampling_rate, noise_multiplier, unit=PrivacyUnit.CLIENT, adjacency=self.adjacency)
         self._charge(event)
-        return mechanisms.sampled_updates(
-            updates, clients, entries, max_norm, sampling_rate, noise_multiplier, self._noise
+        return self._ask(
+            partial(mechanisms.sampled_updates, updates, clients, entries, max_norm, sampling_rate, noise_multiplier)
         )
 
+    @mechanism("function", "images", "labels")
     def sampled_function(
         self,
         function: Callable[[torch.Tensor, torch.Tensor], NDArray[np.float64]],
@@ -134,11 +131,10 @@ class SampledMechanisms(abc.ABC):
         whole("the number of entries", entries)
         positive("max_norm", max_norm)
         self._charge(SampledGaussian(sampling_rate, noise_multiplier, adjacency=self.adjacency))
-        return mechanisms.sampled_function(
-            on_rows(function, images, labels), len(images), entries, max_norm, sampling_rate, noise_multiplier,
-            self._noise,
-        )  # fmt: skip
+        given = on_rows(function, images, labels), len(images), entries, max_norm, sampling_rate, noise_multiplier
+        return self._ask(partial(mechanisms.sampled_function, *given))
 
+    @mechanism("images", "labels")
     def sampled_loss_change(
         self,
         before: torch.nn.Module,
@@ -161,10 +157,12 @@ class SampledMechanisms(abc.ABC):
         self._refuse_again()
         positive("bound", bound)
         self._charge(SampledGaussian(sampling_rate, noise_multiplier, adjacency=self.adjacency))
-        return sampled_loss_change(before, after, images, labels, bound, sampling_rate, noise_multiplier, self._noise)
+        return self._ask(
+            partial(sampled_loss_change, before, after, images, labels, bound, sampling_rate, noise_multiplier)
+        )
 
     def _refuse_exact(self) -> None:
-        if self._noise.exact:
+        if self._executor.exact:
             raise BenchError(
                 "--noise secure has no accountant for discrete noise on a sample. Use --noise seeded, and keep the "
                 "seed secret where a guarantee is needed."

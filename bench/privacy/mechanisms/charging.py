@@ -1,0 +1,170 @@
+"""The part of the ledger that charges: its events, and how a mechanism is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency, PrivacyUnit
+from bench.privacy.events.base_event import Event
+from bench.privacy.events.events import Bypass
+from bench.privacy.events.label_events import LabelResponse
+from bench.privacy.mechanisms.executors import Call, Executor, Noisy
+from bench.privacy.mechanisms.noise import DiscardedNoise, Noise, ZeroNoise
+
+if TYPE_CHECKING:
+    from bench.privacy.accounting.accountants import Accounted
+
+PUBLIC_IMAGES = "images are public in the analysis: nothing bounds what a release shows of a record's image"
+PRIVATE: dict[str, tuple[str, ...]] = {}
+"""The names of the private arguments of each mechanism of the ledger; all others are public."""
+
+A = TypeVar("A")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def mechanism(*private: str) -> Callable[[F], F]:
+    """Make a method of :class:`Charging` a mechanism whose arguments named in `private` are private, others public.
+
+    The method charges, then returns what :meth:`Charging._ask` returns.
+    """
+
+    def decorate(method: F) -> F:
+        signature = inspect.signature(method)
+        if not private or set(private) - set(signature.parameters):
+            raise TypeError(f"{method.__name__} needs private arguments among {list(signature.parameters)}")
+        PRIVATE[method.__name__] = private
+
+        @functools.wraps(method)
+        def called(self: Charging, *args: Any, **options: Any) -> Any:
+            if self._answering:  # by a function that another mechanism calls: both are one call
+                return method(self, *args, **options)
+            bound = signature.bind(self, *args, **options)
+            bound.apply_defaults()
+            _, *given = bound.arguments.items()
+            call = Call(
+                method.__name__,
+                self.unit,
+                {name: value for name, value in given if name in private},
+                {name: value for name, value in given if name not in private},
+            )
+            self._call, self._charged_before = self._executor.begin(call), len(self._events)
+            return method(self, **self._call.arguments)
+
+        return cast("F", called)
+
+    return decorate
+
+
+class Charging:
+    """Charges for mechanisms and has an executor answer them, for one privacy unit and adjacency.
+
+    Its public attributes are read-only: a method can neither move the noise nor take back an event.
+    """
+
+    def __init__(self, unit: PrivacyUnit, adjacency: Adjacency, executor: Executor) -> None:
+        self._unit, self._adjacency, self._executor = unit, adjacency, executor
+        self._events: list[Event] = []
+        self._again = self._answering = False
+        self._call: Call | None = None
+        self._charged_before = 0  # the number of events before the call
+
+    @classmethod
+    def from_events(cls, unit: PrivacyUnit, adjacency: Adjacency, events: Iterable[Event]) -> Self:
+        """Return a ledger that was charged `events`, as a record tells; its answers have no noise."""
+        ledger = cls(unit, adjacency, Noisy(ZeroNoise(exact=False)))
+        ledger._events.extend(events)
+        return ledger
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        """The privacy unit."""
+        return self._unit
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """The adjacency."""
+        return self._adjacency
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """All events so far, in order."""
+        return tuple(self._events)
+
+    @property
+    def bypasses(self) -> list[str]:
+        """The reasons why private data was used outside any mechanism."""
+        return [event.reason for event in self._events if isinstance(event, Bypass)]
+
+    def bypass(self, reason: str) -> None:
+        """Declare why private data is used outside any mechanism here: the proven epsilon becomes infinite."""
+        self._events.append(Bypass(reason))
+
+    def record_level(self, delta: float) -> Accounted | None:
+        """Return the epsilon for a training record, None unless the unit is a label.
+
+        All labels of queries compose; nothing finite follows from its own label alone, where images are public.
+        """
+        from bench.privacy.accounting.accountants import proven
+
+        if self.unit is PrivacyUnit.LABEL:
+            return proven([Bypass(PUBLIC_IMAGES)], delta)
+        if self.unit is not PrivacyUnit.QUERY_LABEL:
+            return None
+        events = [event.for_record() if isinstance(event, LabelResponse) else event for event in self._events]
+        return proven(events, delta)
+
+    @contextlib.contextmanager
+    def charging_again(self) -> Iterator[None]:
+        """Charge again for answers that the caller has from a stopped run, and draw their noise without using it.
+
+        Each call records its event, moves the noise to where the stopped run had it, and returns a value that depends
+        on public arguments alone. Not for votes, which the data-dependent accountants need, nor for DP-SGD:
+        :class:`BenchError`.
+        """
+        before, self._again = self._again, True
+        try:
+            yield
+        finally:
+            self._again = before
+
+    def _charge(self, event: Event) -> None:
+        """Record `event` before any draw, so that no failure hides its cost; refuse one that protects too little."""
+        covering = {
+            PrivacyUnit.LABEL: (PrivacyUnit.LABEL, PrivacyUnit.RECORD, PrivacyUnit.CLIENT),
+            PrivacyUnit.RECORD: (PrivacyUnit.RECORD, PrivacyUnit.CLIENT),
+        }.get(self.unit, (self.unit,))
+        if self.adjacency is Adjacency.ADD_REMOVE:  # a record that is absent is another value of its client
+            covering = (self.unit,)
+        if event.unit not in covering or event.adjacency is not self.adjacency:
+            raise BenchError(
+                f"{event.kind} protects one {event.unit.value} under {event.adjacency.value}, and the method states "
+                f"{self.unit.value} under {self.adjacency.value}. State what its mechanisms protect."
+            )
+        self._events.append(event)
+
+    def _ask(self, release: Callable[[Noise], A]) -> A:
+        """Return the executor's answer to the call in progress; ``release(noise)`` is the mechanism."""
+        drawn = (lambda noise: release(DiscardedNoise(noise))) if self._again else release
+        if self._answering:
+            return self._executor.draw(drawn)
+        call, self._call = self._call, None
+        if call is None:
+            raise AssertionError("only a method of the ledger that is a mechanism may ask for an answer")
+        self._answering = True
+        try:
+            charged = tuple(self._events[self._charged_before :])
+            return self._executor.answer(dataclasses.replace(call, charged=charged), drawn)
+        finally:
+            self._answering = False
+
+    def _refuse_again(self) -> None:
+        if self._again:
+            raise BenchError(
+                "votes, DP-SGD and samples cannot be charged again: run them again. Use charging_again for others."
+            )

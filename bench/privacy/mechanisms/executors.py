@@ -1,0 +1,64 @@
+"""Executors answer a ledger's mechanisms, with noise or from elsewhere, after the ledger has charged for them."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from bench.core.types import PrivacyUnit
+    from bench.privacy.events.base_event import Event
+    from bench.privacy.mechanisms.noise import Noise
+
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a mechanism: all its arguments by name, defaults included, and the events that it is charged."""
+
+    name: str
+    unit: PrivacyUnit  # the ledger's
+    private: dict[str, Any]
+    public: dict[str, Any]
+    """What must not depend on private data, save through earlier answers."""
+    charged: tuple[Event, ...] = ()
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Private and public arguments."""
+        return {**self.private, **self.public}
+
+
+class Executor(abc.ABC):
+    """Answers the calls of one ledger; `noise` is at hand for what it computes itself."""
+
+    def __init__(self, noise: Noise) -> None:
+        self._noise = noise
+
+    @property
+    def exact(self) -> bool:
+        """Whether the noise is exact; see :class:`bench.privacy.mechanisms.noise.Noise`."""
+        return self._noise.exact
+
+    def begin(self, call: Call) -> Call:
+        """Return the call to charge for and to answer, `call` itself by default; called before anything is charged."""
+        return call
+
+    @abc.abstractmethod
+    def answer(self, call: Call, release: Callable[[Noise], A]) -> A:
+        """Return the answer of `call`, for which ``release(noise)`` is the mechanism's own."""
+
+    def draw(self, release: Callable[[Noise], A]) -> A:
+        """Return ``release(noise)``, also for what is released beside any call."""
+        return release(self._noise)
+
+
+class Noisy(Executor):
+    """Draws each answer with its noise: the executor of every real run."""
+
+    def answer(self, call: Call, release: Callable[[Noise], A]) -> A:
+        """See :meth:`Executor.answer`."""
+        return self.draw(release)

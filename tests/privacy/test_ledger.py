@@ -1,0 +1,218 @@
+"""The ledger: it validates, charges, and has its executor answer; each argument of a mechanism is private or public."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency, PrivacyUnit
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+from bench.privacy.events.base_event import Event
+from bench.privacy.events.events import Bypass, Gaussian, GNMax
+from bench.privacy.events.label_events import LabelResponse
+from bench.privacy.mechanisms.charging import mechanism
+from bench.privacy.mechanisms.executors import A, Call, Noisy
+from bench.privacy.mechanisms.ledger import PRIVATE, Ledger, seeded_ledger
+from bench.privacy.mechanisms.noise import Noise, SeededNoise, ZeroNoise
+
+VOTES = np.array([[5, 3, 2], [1, 8, 1]])
+GAUSSIAN = {"sensitivity": 1.0, "noise_multiplier": 2.0}
+OTHERS = {
+    "answered", "adjacency", "asked", "bypass", "bypasses", "charging_again", "check_sanitised", "data_dependent",
+    "events", "from_events", "private_votes", "record_level", "sanitised", "unit",
+}  # fmt: skip
+
+
+class Watching(Noisy):
+    """Keeps the calls that it answers."""
+
+    def __init__(self, noise: Noise | None = None) -> None:
+        super().__init__(noise or SeededNoise(np.random.default_rng(0)))
+        self.begun: list[Call] = []
+        self.calls: list[Call] = []
+
+    def begin(self, call: Call) -> Call:
+        self.begun.append(call)
+        return call
+
+    def answer(self, call: Call, release: Callable[[Noise], A]) -> A:
+        self.calls.append(call)
+        return super().answer(call, release)
+
+
+def watched(adjacency: Adjacency = Adjacency.REPLACE, **options: Any) -> tuple[Ledger, Watching]:
+    executor = Watching(**options)
+    return Ledger(PrivacyUnit.RECORD, adjacency, executor), executor
+
+
+def test_every_public_method_is_a_mechanism_or_releases_nothing() -> None:
+    assert {name for name in dir(Ledger) if not name.startswith("_")} - OTHERS == set(PRIVATE)
+
+
+@pytest.mark.parametrize("name", sorted(PRIVATE))
+def test_private_arguments_are_values_of_records(name: str) -> None:
+    arguments = list(inspect.signature(getattr(Ledger, name)).parameters)
+    assert set(PRIVATE[name]) < set(arguments)
+    kept = {"votes", "values", "labels", "distances", "updates", "function", "images"}
+    assert set(PRIVATE[name]) == kept & set(arguments)
+
+
+def test_an_executor_gets_all_arguments_by_name_with_defaults_and_the_charge() -> None:
+    book, executor = watched()
+    book.laplace(np.ones(2), **GAUSSIAN)
+    book.laplace(values=np.ones(2), entries=1, **GAUSSIAN)
+    assert [call.name for call in executor.calls] == ["laplace", "laplace"]
+    for call, event, entries in zip(executor.calls, book.events, (None, 1), strict=True):
+        assert list(call.private) == ["values"]
+        assert call.public == {**GAUSSIAN, "entries": entries}
+        assert call.arguments == {**call.private, **call.public}
+        assert (call.unit, call.charged) == (PrivacyUnit.RECORD, (event,))
+
+
+def test_dp_sgd_shows_its_data_as_private_and_the_rest_as_public() -> None:
+    book, executor = watched(Adjacency.ADD_REMOVE)
+    run = DPSGDRun(
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1), torch.nn.functional.cross_entropy,
+        noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=4, steps=1, records=20,
+    )  # fmt: skip
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
+    book.dp_sgd(model, torch.rand(20, 1, 2, 2), torch.zeros(20, dtype=torch.int64), run)
+    (call,) = executor.calls
+    assert set(call.private) == {"images", "labels"}
+    assert call.public == {"model": model, "run": run}
+
+
+def test_a_mechanism_must_name_private_arguments_that_it_has() -> None:
+    def release(self: Ledger, values: Any) -> None: ...
+
+    for names in ((), ("votes",)):
+        with pytest.raises(TypeError, match="needs private arguments"):
+            mechanism(*names)(release)
+    assert "release" not in PRIVATE
+
+
+def test_what_is_no_mechanism_gets_no_answer() -> None:
+    class Forgetful(Ledger):
+        def forgotten(self, values: Any) -> Any:
+            return self._ask(lambda noise: noise.gaussian((1,), 1.0))
+
+    with pytest.raises(AssertionError, match="mechanism"):
+        Forgetful(PrivacyUnit.RECORD, Adjacency.REPLACE, Watching()).forgotten(1.0)
+
+
+def test_an_executor_may_answer_itself_and_the_ledger_counts_its_answers() -> None:
+    class Silent(Noisy):
+        def answer(self, call: Call, release: Callable[[Noise], Any]) -> Any:
+            return np.array([-1, 2])
+
+    book = Ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, Silent(ZeroNoise(exact=False)))
+    given = {"threshold": 1.0, "sigma1": 1.0, "sigma2": 1.0, "max_answers": 2}
+    assert book.confident_noisy_max(VOTES, teachers=10, **given).tolist() == [-1, 2]
+    assert (book.asked, book.answered) == (2, 1)
+    assert book.private_votes()[0].answered.tolist() == [False, True]
+
+
+def test_an_executor_may_replace_arguments_before_the_charge() -> None:
+    class Louder(Watching):
+        def begin(self, call: Call) -> Call:
+            return Call(call.name, call.unit, call.private, {**call.public, "noise_multiplier": 9.0})
+
+    book = Ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, Louder())
+    book.gaussian(np.ones(1), **GAUSSIAN)
+    assert book.events == (Gaussian(9.0, unit=PrivacyUnit.RECORD, adjacency=Adjacency.REPLACE),)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda book: book.gaussian(np.ones(1), sensitivity=-1.0, noise_multiplier=1.0),
+        lambda book: book.noisy_max(VOTES, teachers=9, gamma=1.0),
+        lambda book: book.sampled_gaussian(np.ones(3), max_norm=1.0, sampling_rate=0.5, noise_multiplier=1.0),
+        lambda book: book.prior_randomized_response([0, 1], np.ones((2, 2)), rows=[0, 0], epsilon=1.0),
+    ],
+)
+def test_what_is_refused_costs_nothing_and_is_not_answered(ask: Callable[[Ledger], Any]) -> None:
+    book, executor = watched()
+    with pytest.raises(BenchError):
+        ask(book)
+    assert book.events == ()
+    assert (len(executor.begun), executor.calls) == (1, [])
+    book.gaussian(np.ones(1), **GAUSSIAN)
+    assert len(executor.calls[0].charged) == 1
+
+
+def test_a_mechanism_that_fails_is_charged_and_the_next_one_is_a_call_again() -> None:
+    book, executor = watched()
+    settings = {"entries": 2, "max_norm": 1.0, "sampling_rate": 1.0, "noise_multiplier": 1.0}
+    with pytest.raises(ValueError, match="no client"):
+        book.sampled_updates(fail, 1, **settings)
+    book.gaussian(np.ones(1), **GAUSSIAN)
+    assert [call.name for call in executor.calls] == ["sampled_updates", "gaussian"]
+    assert len(book.events) == 2
+
+
+def fail(number: int) -> Any:
+    raise ValueError("no client")
+
+
+def test_a_mechanism_inside_another_is_charged_and_part_of_its_call() -> None:
+    book, executor = watched()
+
+    def update(number: int) -> np.ndarray:
+        return book.gaussian(np.zeros(2), **GAUSSIAN)
+
+    book.sampled_updates(update, 2, entries=2, max_norm=1.0, sampling_rate=1.0, noise_multiplier=1.0)
+    assert [call.name for call in executor.calls] == ["sampled_updates"]
+    assert len(book.events) == 3
+
+
+def test_answers_are_those_of_the_noise_in_the_order_of_the_calls() -> None:
+    book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, np.random.default_rng(7))
+    found = [book.gaussian(np.ones(3), **GAUSSIAN), book.laplace(np.ones(3), **GAUSSIAN)]
+    generator = np.random.default_rng(7)
+    assert np.array_equal(found[0], 1 + generator.normal(0.0, 2.0, 3))
+    assert np.array_equal(found[1], 1 + generator.laplace(0.0, 2.0, 3))
+
+
+def test_charging_again_charges_and_moves_the_noise_on_but_tells_nothing() -> None:
+    books = [seeded_ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, np.random.default_rng(7)) for _ in range(2)]
+    books[0].gaussian(np.ones(3), **GAUSSIAN)
+    with books[1].charging_again():
+        assert not books[1].gaussian(np.ones(3), **GAUSSIAN).any()
+        with pytest.raises(BenchError, match="cannot be charged again"):
+            books[1].noisy_max(VOTES, teachers=10, gamma=1.0)
+    later = [book.gaussian(np.ones(3), **GAUSSIAN) for book in books]
+    assert np.array_equal(*later)
+    assert books[0].events == books[1].events
+
+
+def test_a_ledger_of_events_has_their_cost() -> None:
+    events = [Event.from_dict(event.as_dict()) for event in asked_labels().events]
+    for unit in PrivacyUnit:
+        again = Ledger.from_events(unit, Adjacency.REPLACE, events)
+        assert again.events == tuple(events)
+        assert (again.record_level(1e-5) is None) == (unit not in (PrivacyUnit.LABEL, PrivacyUnit.QUERY_LABEL))
+    book = Ledger.from_events(PrivacyUnit.RECORD, Adjacency.REPLACE, [GNMax(2.0, 3), Bypass("looks")])
+    assert (book.bypasses, book.asked) == (["looks"], 0)
+    assert asked_labels().record_level(1e-5) == Ledger.from_events(
+        PrivacyUnit.QUERY_LABEL, Adjacency.REPLACE, events
+    ).record_level(1e-5)
+
+
+def asked_labels() -> Ledger:
+    book = seeded_ledger(PrivacyUnit.QUERY_LABEL, Adjacency.REPLACE, np.random.default_rng(0))
+    for _ in range(2):
+        book.randomized_response(np.arange(4), epsilon=1.0, classes=4)
+    return book
+
+
+def test_equal_answers_for_query_labels_join_one_event() -> None:
+    (event,) = asked_labels().events
+    assert isinstance(event, LabelResponse)
+    assert event.answers == 8
