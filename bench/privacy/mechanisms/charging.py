@@ -71,6 +71,7 @@ class Charging:
         self._unit, self._adjacency, self._executor = unit, adjacency, executor
         self._events: list[Event] = []
         self._again = self._answering = False
+        self._sampled_answers = 0
         self._call: Call | None = None
         self._charged_before = 0  # the number of events before the call
 

@@ -55,10 +55,7 @@ class VoteRelease:
 
 
 class Ledger(SampledMechanisms):
-    """Charges for mechanisms and releases what its executor answers.
-
-    Its public attributes are read-only: a method can neither move the noise nor take back an event.
-    """
+    """Charges for each mechanism that a method uses, and releases what its executor answers."""
 
     def __init__(self, unit: PrivacyUnit, adjacency: Adjacency, executor: Executor) -> None:
         super().__init__(unit, adjacency, executor)

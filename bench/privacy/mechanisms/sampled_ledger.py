@@ -20,16 +20,9 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from bench.core.types import Adjacency
-    from bench.privacy.mechanisms.executors import Executor
-
 
 class SampledMechanisms(Charging):
     """Part of the ledger: it samples, so that no method sees who is in a sample."""
-
-    def __init__(self, unit: PrivacyUnit, adjacency: Adjacency, executor: Executor) -> None:
-        super().__init__(unit, adjacency, executor)
-        self._sampled_answers = 0
 
     @mechanism("distances", "labels")
     def sampled_noisy_max(
