@@ -131,7 +131,7 @@ def expand(
             config, reduced = build_config(method, grid.preset, meant.facts, grid.overrides)
             overrides = needed_overrides(method, grid.preset, meant.facts, grid.overrides)
             # A wrong file is an error here: a record's reason would tell its path.
-            pinned = method.pin_teacher(config, meant.facts)
+            pinned = method(config, meant.facts).pin_teacher()
             if pinned != config:
                 config, reduced = pinned, changes_from_paper(method, pinned, meant.facts)
             planned = []
@@ -151,12 +151,17 @@ def expand(
     return cells
 
 
+def bound_method(cell: Cell) -> Method:
+    """Return the method of `cell`, bound to its config and facts."""
+    return METHODS.get(cell.method)(cell.config, cell.facts)
+
+
 def private_facts(method: type[Method], config: Any, facts: Facts) -> Facts:
     """Return `facts` as they are for `config`: a given teacher's records are the private ones.
 
     Raises :class:`BenchError` where there are none.
     """
-    given = method.given_teacher(config)
+    given = method(config, facts).given_teacher()
     if given is not None:
         return given.facts(facts)
     if not facts.private_records:
@@ -216,7 +221,7 @@ def _calibrated(
         else:
             texts = [f"{name}={text}" for name, text in overrides.items()]
             check_kept(method, start, config, texts, calibrate, grid.preset, dataset.facts, budget)
-    check_public(method, config, dataset.facts)
+    check_public(method(config, dataset.facts))
     facts = dataset.facts
     stated = re.search(r"@(\d+x\d+x\d+)$", dataset.name) if facts.dataset.startswith("folder:") else None
     spec = CellSpec(

@@ -21,7 +21,7 @@ from bench.data.splits import Materialised
 from bench.experiments.candidates import public_kinds_of, public_words_of, trial_events, tuned_claim
 from bench.experiments.data_source import DataSource
 from bench.experiments.noise_salt import RANDOM, cell_token, forget_salt, noise_of, salt_of
-from bench.experiments.plan import Cell
+from bench.experiments.plan import Cell, bound_method
 from bench.experiments.release import save_image_grid, save_released
 from bench.interface.method import check_costs, checked_claim
 from bench.interface.registry import METHODS
@@ -129,15 +129,15 @@ def _train(
     tuned: RepeatAndSelect | None,
 ) -> Record:  # fmt: skip
     method = METHODS.get(cell.method)
-    check_costs(method, cell.config, cell.facts, cell.delta)  # an error after hours of training helps nobody
+    check_costs(bound_method(cell), cell.delta)  # an error after hours of training helps nobody
     material = source.material(cell.dataset)
     notes: list[str] = []
     context.note = notes.append
     context.streams.seed_globals()
-    private, given = material.private, method.given_teacher(cell.config)
+    private, given = material.private, bound_method(cell).given_teacher()
     if given is not None:  # the data set's own records are neither private nor of any use
         private = PrivateData(private.images[:0], private.labels[:0], cell.facts)
-    released = method().train_student(cell.config, private, material.public, ledger, context)
+    released = method(cell.config, private.facts).train_student(private, material.public, ledger, context)
     if method.private and not ledger.events:
         raise BenchError(
             f"{method.name} took nothing through the ledger, so nothing is known of its privacy. Route what it takes "
@@ -241,10 +241,10 @@ def _privacy(
 ) -> Privacy:
     method = METHODS.get(cell.method)
     if cell.facts.public_benchmark and tuned is None:
-        after = method.claimed_after(cell.config, cell.facts, cell.delta, ledger)
+        after = bound_method(cell).claimed_after(cell.delta, ledger)
         claim = checked_claim(after, f"{method.name}.claimed_after()")
     else:
-        claim = method.claimed(cell.config, cell.facts, cell.delta)
+        claim = bound_method(cell).claimed(cell.delta)
     events: Sequence[Event] = ledger.events
     if tuned is not None:
         if set(merged(events)) != set(trial_events(cell)):
@@ -320,7 +320,9 @@ def make_shard(
         context.streams.seed_globals()
         material = source.material(cell.dataset)
         with no_exit(cell.method):
-            METHODS.get(cell.method)().make_shard(cell.config, material.private, material.public, context, *shard)
+            METHODS.get(cell.method)(cell.config, material.private.facts).make_shard(
+                material.private, material.public, context, *shard
+            )
     except Exception as error:  # noqa: BLE001 (see above)
         progress.say(f"{cell.title}, shard {shard[0] + 1} of {shard[1]}: {type(error).__name__}: {error}")
 

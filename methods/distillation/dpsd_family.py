@@ -51,45 +51,44 @@ class Alternation(TakesTeacher):
     public_data: ClassVar[str] = "none"
     releases_generator: ClassVar[bool] = True
 
-    @classmethod
-    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
-        meant = [config.teacher, config.teacher_epochs, config.teacher_lr]
-        return (f"teacher of {facts.dataset}, seed {seed}, {digest_of(meant)}",)
+    def shares(self, seed: int) -> tuple[str, ...]:
+        meant = [self.config.teacher, self.config.teacher_epochs, self.config.teacher_lr]
+        return (f"teacher of {self.facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
     @abc.abstractmethod
-    def annotator(self, config: Any, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
+    def annotator(self, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
         """Return the function that annotates a batch: it queries the teacher through the ledger."""
 
     @abc.abstractmethod
-    def charge(self, config: Any, facts: Facts, ledger: Ledger) -> None:
+    def charge(self, ledger: Ledger) -> None:
         """Charge `ledger` for one annotated batch of a stopped run, without querying a teacher."""
 
-    def train_student(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         from bench.core.seeds import seeded
         from bench.methods.distillation.alternation import Alternating, Resumption
         from bench.models.generators import DataFreeGenerator
 
-        config.top_k(private.facts)
-        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
+        self.config.top_k(private.facts)
+        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         with seeded(context.streams.torch("generator/start")):
-            generator = DataFreeGenerator(*private.facts.shape, config.latent_size, config.generator_width)
+            generator = DataFreeGenerator(*private.facts.shape, self.config.latent_size, self.config.generator_width)
             xavier(student)
             xavier(generator)
-        annotate = self.annotator(config, private, ledger, context)
+        annotate = self.annotator(private, ledger, context)
 
         def charge(batches: int) -> None:
             with ledger.charging_again():
                 for _ in range(batches):
-                    self.charge(config, private.facts, ledger)
+                    self.charge(ledger)
 
-        with context.checkpoint("alternation", {"method": self.name, **student_depends(config, context)}) as checkpoint:
+        with context.checkpoint(
+            "alternation", {"method": self.name, **student_depends(self.config, context)}
+        ) as checkpoint:
             run = Alternating(
-                config,
+                self.config,
                 student.to(context.device),
                 generator.to(context.device),
-                self.discriminator(config, private, student, ledger, context),
+                self.discriminator(private, student, ledger, context),
                 annotate,
                 private.facts,
                 context,
@@ -98,15 +97,13 @@ class Alternation(TakesTeacher):
             images = run.alternate()
         return Released(
             student.eval(),
-            config.student,
+            self.config.student,
             options,
             generator=generator.eval() if self.releases_generator else None,
             extras={"synthetic_images": images} if self.releases_generator else {},
         )
 
-    def discriminator(
-        self, config: Any, private: PrivateData, student: nn.Module, ledger: Ledger, context: Context
-    ) -> nn.Module:
+    def discriminator(self, private: PrivateData, student: nn.Module, ledger: Ledger, context: Context) -> nn.Module:
         """Return the classifier that drives the generator: the student, which depends on released answers only."""
         return student
 

@@ -122,7 +122,7 @@ def events(config: DPSDSoundConfig, facts: Facts, sigma: float) -> list[Gaussian
 class DPSDSound(TakesTeacher, EnsembleMethod):
     """Synthetic queries, an ensemble's noisy answers, a student that learns from them."""
 
-    Config = DPSDSoundConfig
+    config: DPSDSoundConfig
     citation = f"after {CITATION}"
     public_data = "none"
 
@@ -136,33 +136,30 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
         tiny = {"teachers": tiny_teachers(facts), "teacher_steps": 5, "queries": 64}
         return {"quick": quick, "tiny": {**tiny, "student_steps": 10, "generator_steps": 2, "generator_width": 8}}
 
-    @classmethod
-    def calibrate(cls, config: DPSDSoundConfig, budget: Budget, facts: Facts) -> DPSDSoundConfig:
+    def calibrate(self, budget: Budget) -> DPSDSoundConfig:
         """Return `config` with the least noise that keeps the exact figure of all its queries within `budget`."""
         from bench.interface import smallest_noise
 
-        config.top_k(facts)
-        cls.check_facts(config, facts)
+        self.config.top_k(self.facts)
+        self.check_facts()
         exact = "exact-gaussian"
-        sigma = smallest_noise(lambda noise: events(config, facts, noise), budget, claimed=exact, sound=exact)
-        return dataclasses.replace(config, sigma=sigma)
+        sigma = smallest_noise(lambda noise: events(self.config, self.facts, noise), budget, claimed=exact, sound=exact)
+        return dataclasses.replace(self.config, sigma=sigma)
 
-    @classmethod
-    def claimed(cls, config: DPSDSoundConfig, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the exact figure of Gaussian noise."""
         from bench.interface import claim_by
 
         source = "ours: exact figure of Gaussian noise"
-        return claim_by("exact-gaussian", events(config, facts, config.sigma), delta, source, "as proven")
+        return claim_by(
+            "exact-gaussian", events(self.config, self.facts, self.config.sigma), delta, source, "as proven"
+        )
 
-    @classmethod
-    def charges(cls, config: DPSDSoundConfig, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return the noisy sums of all queries."""
-        return events(config, facts, config.sigma)
+        return events(self.config, self.facts, self.config.sigma)
 
-    def train_student(
-        self, config: DPSDSoundConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the ensemble, query it in rounds, train student and generator on the answers."""
         import torch
 
@@ -173,33 +170,33 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
         from bench.training.data_free import generate
 
         facts, draws = private.facts, context.streams.torch("queries")
-        student, options = make_student(config.student, facts, context.streams.torch("student/start"))
+        student, options = make_student(self.config.student, facts, context.streams.torch("student/start"))
         with seeded(context.streams.torch("generator/start")):
-            generator = DataFreeGenerator(*facts.shape, config.latent_size, config.generator_width)
+            generator = DataFreeGenerator(*facts.shape, self.config.latent_size, self.config.generator_width)
         generator.to(context.device)
-        given = given_net(config, facts, context)
+        given = given_net(self.config, facts, context)
         teachers: Ensemble | OneTeacher
         if given is not None:
             teachers = OneTeacher(given, context)
         else:
-            with teacher_pool(config, context) as pool:
-                teachers = train_ensemble(config, private, context, pool)
+            with teacher_pool(self.config, context) as pool:
+                teachers = train_ensemble(self.config, private, context, pool)
         images, labels = [], []
-        for number in range(config.rounds):
+        for number in range(self.config.rounds):
             # Earlier rounds are larger where the queries do not divide.
-            count = len(range(number, config.queries, config.rounds))
-            made = round(count * (1 - config.random_share)) if number else 0
+            count = len(range(number, self.config.queries, self.config.rounds))
+            made = round(count * (1 - self.config.random_share)) if number else 0
             asked = random_images(count - made, facts.shape, draws)
             if made:
-                drive(generator, student, config, context)
+                drive(generator, student, self.config, context)
                 asked = torch.cat([asked, generate(generator.eval(), made, draws, context.device, 200)])
             believed = predict(student, asked, device=context.device).softmax(1)
             images.append(asked)
-            labels.append(ask(teachers, asked, believed, config, ledger, facts, context))
-            learn(student, torch.cat(images), torch.cat(labels), config, facts, context, number)
-        drive(generator, student, config, context)
+            labels.append(ask(teachers, asked, believed, self.config, ledger, facts, context))
+            learn(student, torch.cat(images), torch.cat(labels), self.config, facts, context, number)
+        drive(generator, student, self.config, context)
         shown = generate(generator.eval(), SHOWN, draws, context.device, 200)
-        return Released(student, config.student, options, generator, {"synthetic_images": shown})
+        return Released(student, self.config.student, options, generator, {"synthetic_images": shown})
 
 
 def ask(

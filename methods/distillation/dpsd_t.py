@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from bench.interface import Context, PrivateData, register_method
-from bench.methods.distillation.dpsd import DPSD, DPSDConfig
+from bench.methods.distillation.dpsd import DPSD
 from bench.methods.distillation.dpsd_family import train_teacher
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ class DPSDT(DPSD):
     repaired_by: ClassVar[str] = "dpsd-sound"
     releases_generator: ClassVar[bool] = False
 
-    def discriminator(
-        self, config: DPSDConfig, private: PrivateData, student: nn.Module, ledger: Ledger, context: Context
-    ) -> nn.Module:
+    def discriminator(self, private: PrivateData, student: nn.Module, ledger: Ledger, context: Context) -> nn.Module:
         """Return the teacher, declared as a bypass."""
         ledger.bypass(self.bypass)
-        return train_teacher(config, private, context)
+        return train_teacher(self.config, private, context)

@@ -96,21 +96,18 @@ class Federated(Method):
     bypass = "the clients send their models to the server without noise"
     private: ClassVar[bool] = False
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` unchanged; raise BenchError for more clients than records."""
-        check_clients(config.clients, facts.private_records)
-        return config
+        check_clients(self.config.clients, self.facts.private_records)
+        return self.config
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return infinity: nothing is claimed."""
         return Claim(math.inf, delta, "no privacy is claimed")
 
-    @classmethod
-    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+    def shares(self, seed: int) -> tuple[str, ...]:
         """Return the clients' models of the first round, which all these methods share."""
-        return (f"local models of {facts.dataset}, seed {seed}, {digest_of(local_depends(config))}",)
+        return (f"local models of {self.facts.dataset}, seed {seed}, {digest_of(local_depends(self.config))}",)
 
 
 def quick_clients(facts: Facts) -> dict[str, Any]:

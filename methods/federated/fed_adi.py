@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from bench.interface import register_method, setting
 from bench.methods.federated.family import ServerConfig
@@ -51,7 +51,7 @@ class FedADIConfig(ServerConfig):
 class FedADI(DistillingServer):
     """Images found by gradient descent on the ensemble, a batch in each epoch."""
 
-    Config: ClassVar[type] = FedADIConfig
+    config: FedADIConfig
     citation = "Yin et al. 2020 on an ensemble of clients, as in Zhang et al. 2022"
 
     @classmethod
@@ -64,7 +64,7 @@ class FedADI(DistillingServer):
         """See :meth:`bench.methods.federated.federated_server.DistillingServer.tiny_server`."""
         return {"student_steps": 2, "iterations": 3}
 
-    def synthesiser(self, config: FedADIConfig, server: Server) -> Synthesiser:
+    def synthesiser(self, server: Server) -> Synthesiser:
         """Return the inversion: each batch starts from noise."""
         import torch
         from torch.nn import functional
@@ -74,18 +74,18 @@ class FedADI(DistillingServer):
         statistics = BatchStatistics(server.ensemble)
 
         def make() -> Tensor:
-            classes = server.classes(config.batch)
-            noise = torch.randn(config.batch, *server.facts.shape, generator=server.random)
+            classes = server.classes(self.config.batch)
+            noise = torch.randn(self.config.batch, *server.facts.shape, generator=server.random)
             # Pixels in [0, 1]; the nets map them to [-1, 1], where the authors' images and noise are.
             images = (noise.to(server.device) / 2 + 0.5).clamp(0, 1).requires_grad_()
-            optimizer = torch.optim.Adam([images], config.image_lr / 2)
-            for _ in range(config.iterations):
+            optimizer = torch.optim.Adam([images], self.config.image_lr / 2)
+            for _ in range(self.config.iterations):
                 down, across = torch.randint(-JITTER, JITTER + 1, (2,), generator=server.random).tolist()
                 moved = images.roll((down, across), (2, 3))
                 logits = server.ensemble(moved)
-                loss = functional.cross_entropy(logits, classes) + config.statistics * statistics.take()
-                loss = loss + config.variation * total_variation(2 * moved)
-                loss = loss + config.competition * agreement(server.student(moved), logits)
+                loss = functional.cross_entropy(logits, classes) + self.config.statistics * statistics.take()
+                loss = loss + self.config.variation * total_variation(2 * moved)
+                loss = loss + self.config.competition * agreement(server.student(moved), logits)
                 (images.grad,) = torch.autograd.grad(loss, images)
                 optimizer.step()
                 with torch.no_grad():

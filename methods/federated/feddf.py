@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from bench.interface import BenchError, Budget, Context, Facts, PublicData, PublicKind, register_method, setting
 from bench.methods.federated.family import net_of
@@ -48,7 +48,7 @@ class FedDFConfig(FedAvgConfig):
 class FedDF(FedAvg):
     """Average, then distil the ensemble on public images."""
 
-    Config: ClassVar[type] = FedDFConfig
+    config: FedDFConfig
     citation = "Lin et al. 2020"
     public_data = "unlabelled images of the target's distribution"
     public_data_kinds = (PublicKind.UNLABELLED,)
@@ -60,30 +60,29 @@ class FedDF(FedAvg):
         given = super().presets(facts)
         return {"quick": {**given["quick"], "student_steps": 1000}, "tiny": {**given["tiny"], "student_steps": 3}}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` unchanged; raise BenchError for more clients than records, or without public images."""
-        if facts.public_records < 1:
+        if self.facts.public_records < 1:
             raise BenchError(
-                f"{cls.name} distils on public images, and the split of {facts.dataset} has none. Take dense."
+                f"{self.name} distils on public images, and the split of {self.facts.dataset} has none. Take dense."
             )
-        return super().calibrate(config, budget, facts)
+        return super().calibrate(budget)
 
-    def fuse(
-        self, net: nn.Module, states: Sequence[State], config: FedDFConfig, facts: Facts, public: PublicData,
-        context: Context, done: int,
-    ) -> None:  # fmt: skip
+    def fuse(self, net: nn.Module, states: Sequence[State], public: PublicData, context: Context, done: int) -> None:  # fmt: skip
         """Train `net` towards the softmax of the clients' mean logits."""
         import torch
 
         from bench.interface import FitSettings, fit, predict
 
-        ensemble = [net_of(config, facts, state, context) for state in states]
+        ensemble = [net_of(self.config, self.facts, state, context) for state in states]
         logits = torch.stack([predict(one, public.images, device=context.device) for one in ensemble]).mean(0)
         settings = FitSettings(
-            steps=config.student_steps, batch_size=config.student_batch, optimizer="adam", lr=config.student_lr
+            steps=self.config.student_steps,
+            batch_size=self.config.student_batch,
+            optimizer="adam",
+            lr=self.config.student_lr,
         )
-        with context.progress.stage("distillation", config.student_steps) as stage:
+        with context.progress.stage("distillation", self.config.student_steps) as stage:
             fit(
                 net, public.images, logits.softmax(1), settings, context.streams.torch(f"server {done}"),
                 device=context.device, stage=stage,

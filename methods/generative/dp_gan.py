@@ -29,7 +29,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bench.interface import BenchError, Claim, Context, Facts, PrivateData, PublicData, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD
@@ -95,7 +95,7 @@ class DPGANConfig(PoissonBatches, GenerativeConfig):
 class DPGAN(Generative, DPSGD):
     """DP-SGD on the discriminator, with the generator's steps between its own."""
 
-    Config: ClassVar[type] = DPGANConfig
+    config: DPGANConfig
     version = 1
     citation = "Bie et al. 2023; Xie et al. 2018"
 
@@ -126,39 +126,36 @@ class DPGAN(Generative, DPSGD):
         """Return Renyi accounting, that of the authors' library."""
         return "rdp"
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the cost of the discriminator's steps by Renyi accounting."""
         from bench.privacy.accounting.accountants import claim_by
 
-        if config.clamp is None:
+        if self.config.clamp is None:
             source, note = "Bie et al., TMLR 2023 (arXiv:2302.02936): Renyi accounting of the discriminator's steps", ""
         else:
             source = "Xie et al. 2018 (arXiv:1802.06739), section 3: moments accountant of the critic's steps"
             note = "holds here, where gradients are clipped; clamped weights alone do not bound them as the claim needs"
-        return claim_by(cls.accountant(), cls.charges(config, facts), delta, source, note)
+        return claim_by(self.accountant(), self.charges(), delta, source, note)
 
-    def fit_generator(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Source:
+    def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Train the discriminator through the ledger, the generator between its steps."""
         from bench.core.seeds import seeded
         from bench.methods.generative.gan_parts import AdamAgainst, Forger
 
         facts = private.facts
-        forger = Forger(config, facts, context)
+        forger = Forger(self.config, facts, context)
         with seeded(context.streams.torch("discriminator/start")):
-            critic = discriminator(config, facts).to(context.device)
-        game = Game(critic, forger, config)
-        depends = student_depends(config, context)
+            critic = discriminator(self.config, facts).to(context.device)
+        game = Game(critic, forger, self.config)
+        depends = student_depends(self.config, context)
         with (
             context.checkpoint("gan", depends) as checkpoint,
-            context.progress.stage("discriminator", config.discriminator_steps) as stage,
+            context.progress.stage("discriminator", self.config.discriminator_steps) as stage,
         ):
             run = dataclasses.replace(
-                self.dp_sgd_run(config, facts, stage, checkpoint), loss=game.private_loss,
+                self.dp_sgd_run(stage, checkpoint), loss=game.private_loss,
                 optimizer=lambda weights: AdamAgainst(
-                    weights, config.discriminator_lr, config.betas, forger, game.before_step, game.after_step
+                    weights, self.config.discriminator_lr, self.config.betas, forger, game.before_step, game.after_step
                 ),
             )  # fmt: skip
             ledger.dp_sgd(critic, private.images, private.labels, run)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from bench.interface import Facts, register_method, setting
 from bench.methods.generative.dp_kernel import PORT
@@ -46,7 +46,7 @@ class DPKernelSoundConfig(EmbeddingConfig):
 class DPKernelSound(MeanEmbedding):
     """The mean embedding of a sum of Gaussian kernels."""
 
-    Config: ClassVar[type] = DPKernelSoundConfig
+    config: DPKernelSoundConfig
     citation = "after Jiang et al. 2023"
 
     @staticmethod

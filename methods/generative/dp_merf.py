@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from bench.interface import Claim, Facts, register_method, setting
 from bench.methods.generative.mean_embedding import CODE, EmbeddingConfig, MeanEmbedding
@@ -48,7 +48,7 @@ class DPMERFConfig(EmbeddingConfig):
 class DPMERF(MeanEmbedding):
     """The mean embedding of a Gaussian kernel of one length scale."""
 
-    Config: ClassVar[type] = DPMERFConfig
+    config: DPMERFConfig
     citation = "Harder et al. 2021"
 
     @classmethod
@@ -63,12 +63,11 @@ class DPMERF(MeanEmbedding):
 
         return moments_accountant
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the figure of the authors' code."""
         from bench.privacy.accounting.claims import moments_accountant
 
-        row = moments_accountant(cls.charges(config, facts), delta)
+        row = moments_accountant(self.charges(), delta)
         source = "Harder et al., AISTATS 2021 (arXiv:2002.11603), the authors' code, code_balanced/dp_analysis.py"
         return Claim(row.epsilon, delta, source, f"order {row.order:g}; sound, and loose")
 

@@ -72,9 +72,7 @@ class Generative(Method):
     public_data: ClassVar[str] = "none"
 
     @abc.abstractmethod
-    def fit_generator(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Source:
+    def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Train the generator through the ledger; what is returned must depend on private data through it alone."""
 
     @classmethod
@@ -82,46 +80,41 @@ class Generative(Method):
         """See :meth:`bench.interface.Method.presets`."""
         return {"quick": quick_student(facts), "tiny": tiny_student(facts)}
 
-    def train_student(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         import torch
 
         facts = private.facts
         # Before minutes of training: a wrong name is an error.
-        student, options = make_student(config.student, facts, context.streams.torch("student/start"))
-        source = self.fit_generator(config, private, public, ledger, context)
-        images, labels = source.draw(config.synthetic, context.streams.torch("synthetic"))
+        student, options = make_student(self.config.student, facts, context.streams.torch("student/start"))
+        source = self.fit_generator(private, public, ledger, context)
+        images, labels = source.draw(self.config.synthetic, context.streams.torch("synthetic"))
         images, labels = as_bytes(images, labels).cpu(), labels.cpu()
         usable(images, labels, facts.classes, context)
-        self.learn(student, images, labels, config, facts, context)
+        self.learn(student, images, labels, context)
         rows = [
             (labels == label).nonzero().flatten()[: max(1, SHOWN // facts.classes)] for label in range(facts.classes)
         ]
         shown = torch.cat(rows)
         extras = {"synthetic_images": images[shown], "synthetic_labels": labels[shown]}
-        return Released(student, config.student, options, source.net, extras)
+        return Released(student, self.config.student, options, source.net, extras)
 
-    @classmethod
-    def student_settings(cls, config: Any, facts: Facts) -> FitSettings:
+    def student_settings(self) -> FitSettings:
         """Return how a student learns the images."""
         from bench.interface import FitSettings
         from bench.methods.shared.teachers import largest_shift
 
         return FitSettings(
-            epochs=config.student_epochs, batch_size=config.student_batch, lr=config.student_lr, momentum=0.9,
-            schedule="cosine", shift=largest_shift(facts), label_smoothing=0.1,
+            epochs=self.config.student_epochs, batch_size=self.config.student_batch, lr=self.config.student_lr, momentum=0.9,
+            schedule="cosine", shift=largest_shift(self.facts), label_smoothing=0.1,
         )  # fmt: skip
 
-    def learn(
-        self, student: nn.Module, images: Tensor, labels: Tensor, config: Any, facts: Facts, context: Context
-    ) -> None:
+    def learn(self, student: nn.Module, images: Tensor, labels: Tensor, context: Context) -> None:
         """Train `student` on `images` and `labels`; equal for all generative methods but those whose images are few."""
         from bench.interface import fit
 
-        settings = self.student_settings(config, facts)
+        settings = self.student_settings()
         with (
-            context.checkpoint("student", student_depends(config, context)) as checkpoint,
+            context.checkpoint("student", student_depends(self.config, context)) as checkpoint,
             context.progress.stage("student", settings.total_steps(len(images))) as stage,
         ):
             fit(

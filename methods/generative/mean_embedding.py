@@ -85,34 +85,29 @@ class MeanEmbedding(Generative):
         """Return the accountant of :meth:`claimed`: the exact one, unless a paper has another."""
         return EXACT
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose claim or exact cost (proven) is in `budget`."""
 
         def events(noise: float) -> Sequence[Event]:
-            return cls.charges(dataclasses.replace(config, noise_multiplier=noise), facts)
+            return self.changed(noise_multiplier=noise).charges()
 
-        noise = least_noise(events, budget, cls.accountant(), EXACT, tolerance=1e-6)
-        return dataclasses.replace(config, noise_multiplier=noise)
+        noise = least_noise(events, budget, self.accountant(), EXACT, tolerance=1e-6)
+        return dataclasses.replace(self.config, noise_multiplier=noise)
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the proven figure."""
         from bench.interface import claim_by
 
         source = "the proven figure: no paper claims anything for this variant"
-        return claim_by(EXACT, cls.charges(config, facts), delta, source)
+        return claim_by(EXACT, self.charges(), delta, source)
 
-    @classmethod
-    def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return the one release."""
         from bench.interface import Gaussian
 
-        return [Gaussian(config.noise_multiplier)]
+        return [Gaussian(self.config.noise_multiplier)]
 
-    def fit_generator(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Source:
+    def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Release the embedding and fit a generator to it."""
         import torch
 
@@ -120,20 +115,20 @@ class MeanEmbedding(Generative):
         from bench.models.generators import ConditionalGenerator
 
         facts = private.facts
-        frequencies = self.frequencies(config, facts, context.streams.torch("frequencies"))
+        frequencies = self.frequencies(self.config, facts, context.streams.torch("frequencies"))
         with context.progress.stage("mean embedding", facts.private_records) as stage:
             sums = class_sums(private, frequencies, context.device, stage.advance)
         noisy = torch.from_numpy(
-            ledger.gaussian(sums.numpy(), sensitivity=SENSITIVITY, noise_multiplier=config.noise_multiplier)
+            ledger.gaussian(sums.numpy(), sensitivity=SENSITIVITY, noise_multiplier=self.config.noise_multiplier)
         )
         shares = noisy[-1].clamp_min(0) + 1e-9
         # By the public number in the facts: a count of the records would be private.
         wanted = (noisy[:-1] / facts.private_records).float()
         with seeded(context.streams.torch("generator/start")):
             net = ConditionalGenerator(
-                *facts.shape, facts.classes, config.latent, config.generator_units, config.generator_maps
+                *facts.shape, facts.classes, self.config.latent, self.config.generator_units, self.config.generator_maps
             )
-        fit_embedding(net, wanted, shares, frequencies, config, facts, context)
+        fit_embedding(net, wanted, shares, frequencies, self.config, facts, context)
 
         def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
             labels = torch.multinomial(shares, count, replacement=True, generator=draws)

@@ -76,10 +76,9 @@ class LabelMethod(Method):
         }
         return {"quick": quick, "tiny": {**quick, "epochs": 2.0}}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the budget as the pure epsilon of each label."""
-        return dataclasses.replace(config, epsilon=budget.epsilon)
+        return dataclasses.replace(self.config, epsilon=budget.epsilon)
 
 
 def true_labels(private: PrivateData) -> NDArray[np.int64]:

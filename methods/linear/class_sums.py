@@ -56,29 +56,26 @@ class ClassSums(OnBackbone):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         return {"paper": paper_transfer(facts), "quick": quick_transfer(facts), "tiny": tiny_transfer(facts)}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose exact cost is in `budget`, and with its weights named."""
-        named = with_digest(config, facts)
+        named = with_digest(self.config, self.facts)
 
         def events(noise: float) -> Sequence[Event]:
-            return cls.charges(dataclasses.replace(config, noise_multiplier=noise), facts)
+            return self.changed(noise_multiplier=noise).charges()
 
         noise = least_noise(events, budget, EXACT, EXACT, tolerance=1e-6)
         return dataclasses.replace(named, noise_multiplier=noise)
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         from bench.interface import claim_by
 
         source = "Balle and Wang, ICML 2018 (arXiv:1805.06530), theorem 8: the exact cost of Gaussian noise"
-        return claim_by(EXACT, cls.charges(config, facts), delta, source)
+        return claim_by(EXACT, self.charges(), delta, source)
 
-    @classmethod
-    def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         from bench.interface import Gaussian
 
-        return [Gaussian(config.noise_multiplier, adjacency=cls.adjacency)]
+        return [Gaussian(self.config.noise_multiplier, adjacency=self.adjacency)]
 
 
 def class_sums(rows: Iterator[Tensor], labels: Tensor, classes: int) -> Tensor:

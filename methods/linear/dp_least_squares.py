@@ -65,21 +65,19 @@ class DPLeastSquaresConfig(ClassSumsConfig):
 class DPLeastSquares(ClassSums):
     """Second moments and class sums of the features with Gaussian noise, once, and ridge regression on them."""
 
-    Config = DPLeastSquaresConfig
+    config: DPLeastSquaresConfig
     citation = "after Mehta et al. 2022"
 
-    def train_student(
-        self, config: DPLeastSquaresConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Release noisy moments and sums and solve for the weights."""
         import torch
 
-        features, student, options = begin(config, private, public, context)
+        features, student, options = begin(self.config, private, public, context)
         classes, width = private.facts.classes, features.shape[1]
-        asked = joined(features, private.labels, classes, config.share)
-        answer = ledger.gaussian(asked.numpy(), sensitivity=1.0, noise_multiplier=config.noise_multiplier)
-        moments, sums = parted(torch.from_numpy(answer), width, config.share)
-        weights = solved(moments, sums, config.ridge * config.noise_multiplier / math.sqrt(config.share))
+        asked = joined(features, private.labels, classes, self.config.share)
+        answer = ledger.gaussian(asked.numpy(), sensitivity=1.0, noise_multiplier=self.config.noise_multiplier)
+        moments, sums = parted(torch.from_numpy(answer), width, self.config.share)
+        weights = solved(moments, sums, self.config.ridge * self.config.noise_multiplier / math.sqrt(self.config.share))
         set_head(student, weights)
         return Released(finish(student), "frozen_transfer", options)
 

@@ -55,26 +55,26 @@ class HeadStudent(OnBackbone):
     """The student is a head on the features of a frozen backbone."""
 
     def student(
-        self, config: Any, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, facts: Facts, context: Context
+        self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
         """See :meth:`bench.methods.pate.family.PATEFamily.student`."""
         from bench.methods.pate.head_training import train_heads
         from bench.models.frozen_backbone import DenseHead, FrozenTransfer
         from bench.training.features import features_of
 
-        backbone = self.backbone(config, public, facts, context)
+        backbone = self.backbone(public, context)
         features = features_of(public.images, backbone, context, "public")[asked]
         everything = [np.arange(len(asked), dtype=np.int64)]
         with context.progress.stage("student", 1) as stage:
             (heads,) = train_heads(
-                features, labels, everything, facts.classes, config.heads(), context.streams.torch("student"),
+                features, labels, everything, self.facts.classes, self.config.heads(), context.streams.torch("student"),
                 device=context.device, stage=stage,
             )  # fmt: skip
         student = FrozenTransfer(
-            backbone, DenseHead(backbone.num_features, config.hidden, facts.classes), facts.classes
+            backbone, DenseHead(backbone.num_features, self.config.hidden, self.facts.classes), self.facts.classes
         )
         heads.write(0, student.head)
-        return student, "frozen_transfer", transfer_options(backbone, facts, "dense", config.hidden)
+        return student, "frozen_transfer", transfer_options(backbone, self.facts, "dense", self.config.hidden)
 
 
 class HeadTeachers(HeadStudent, PATEFamily):
@@ -100,28 +100,34 @@ class HeadTeachers(HeadStudent, PATEFamily):
             tiny["backbone"] = paper["backbone"]
         return {"paper": paper, "quick": cls.scaled(quick, facts), "tiny": cls.scaled(tiny, facts)}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
-        cls.check_facts(config, facts)
-        return with_digest(super().calibrate(config, budget, facts), facts)
+    def calibrate(self, budget: Budget) -> Any:
+        self.check_facts()
+        return with_digest(super().calibrate(budget), self.facts)  # type: ignore[safe-super]  # the aggregator, next of the bases
 
-    @classmethod
-    def public_words(cls, config: Any, facts: Facts) -> str:
-        return f"{words_of(config, facts)}; unlabelled images of the target's distribution"
+    def public_words(self) -> str:
+        return f"{words_of(self.config, self.facts)}; unlabelled images of the target's distribution"
 
     shardable = False  # heads are trained all at once, in seconds
 
-    @classmethod
-    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
-        features = shared_features(config, facts)
-        heads = digest_of([features, config.teachers, config.hidden, config.epochs, config.batch_size, config.lr])
-        return (features, f"heads on {facts.dataset}, seed {seed}, {heads}")
+    def shares(self, seed: int) -> tuple[str, ...]:
+        features = shared_features(self.config, self.facts)
+        heads = digest_of(
+            [
+                features,
+                self.config.teachers,
+                self.config.hidden,
+                self.config.epochs,
+                self.config.batch_size,
+                self.config.lr,
+            ]
+        )
+        return (features, f"heads on {self.facts.dataset}, seed {seed}, {heads}")
 
-    def check_models(self, config: Any, facts: Facts, context: Context) -> None:
+    def check_models(self, context: Context) -> None:
         """Do nothing: planning has checked the backbone."""
 
     def votes(
-        self, config: Any, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
+        self, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
     ) -> NDArray[np.int64]:
         from bench.interface import partition
         from bench.methods.pate.head_training import VERSION, head_labels
@@ -129,11 +135,11 @@ class HeadTeachers(HeadStudent, PATEFamily):
         from bench.training.features import features_of
 
         facts = private.facts
-        backbone = self.backbone(config, public, facts, context)
-        settings = config.heads()
+        backbone = self.backbone(public, context)
+        settings = self.config.heads()
         part_name = f"{facts.dataset}/teachers/{context.streams.seed}"
         depends = {
-            "backbone": backbone.spec.identity(), "heads": [repr(settings), VERSION], "teachers": config.teachers,
+            "backbone": backbone.spec.identity(), "heads": [repr(settings), VERSION], "teachers": self.config.teachers,
             "partition": part_name, "public": len(public), "seed": context.streams.seed,
             "device": context.device.type,
         }  # fmt: skip
@@ -141,13 +147,13 @@ class HeadTeachers(HeadStudent, PATEFamily):
         def make() -> dict[str, NDArray[Any]]:
             features = features_of(private.images, backbone, context, "private")
             asked = features_of(public.images, backbone, context, "public")
-            with context.progress.stage("heads", config.teachers) as stage:
+            with context.progress.stage("heads", self.config.teachers) as stage:
                 labels = head_labels(
-                    features, private.labels, partition(len(private), config.teachers, part_name), asked,
+                    features, private.labels, partition(len(private), self.config.teachers, part_name), asked,
                     facts.classes, settings, context.streams.child("teachers").torch("heads"),
                     device=context.device, threads=context.workers, stage=stage,
                 )  # fmt: skip
             return {"labels": labels.astype(np.int16)}
 
         labels = context.cache.get("head-labels", depends, make)["labels"].astype(np.int64)
-        return count_votes(labels[:, order[: config.queries]], facts.classes)
+        return count_votes(labels[:, order[: self.config.queries]], facts.classes)

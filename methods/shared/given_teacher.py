@@ -60,21 +60,21 @@ def given_teacher(config: Any) -> GivenTeacher | None:
 class TakesTeacher(Method):
     """A method whose teacher may be given."""
 
-    @classmethod
-    def given_teacher(cls, config: Any) -> GivenTeacher | None:
-        return given_teacher(config)
+    def given_teacher(self) -> GivenTeacher | None:
+        return given_teacher(self.config)
 
-    @classmethod
-    def pin_teacher(cls, config: Any, facts: Facts) -> Any:
+    def pin_teacher(self) -> Any:
         """Return `config` with the teacher's digest; an ensemble is that one teacher."""
-        given = given_teacher(config)
+        given = given_teacher(self.config)
         if given is None:
-            return config
+            return self.config
         from bench.models.given_teacher import pin
 
-        found = pin(given, facts)
-        alone = {"teachers": 1} if hasattr(config, "teachers") else {}
-        return dataclasses.replace(config, teacher_weights=found.weights, teacher_weights_sha256=found.sha256, **alone)
+        found = pin(given, self.facts)
+        alone = {"teachers": 1} if hasattr(self.config, "teachers") else {}
+        return dataclasses.replace(
+            self.config, teacher_weights=found.weights, teacher_weights_sha256=found.sha256, **alone
+        )
 
 
 def given_net(config: Any, facts: Facts, context: Context) -> GivenNet | None:

@@ -42,39 +42,34 @@ class EnsembleMethod(Method):
 
     shardable = True
 
-    @classmethod
-    def check_facts(cls, config: Any, facts: Facts) -> None:
-        if config.teachers > facts.private_records:
+    def check_facts(self) -> None:
+        if self.config.teachers > self.facts.private_records:
             raise BenchError(
-                f"more teachers than records: {config.teachers} teachers, {facts.private_records} private records of "
-                f"{facts.dataset}. Use --set {cls.name}.teachers=N with N at most {facts.private_records}."
+                f"more teachers than records: {self.config.teachers} teachers, {self.facts.private_records} private records of "
+                f"{self.facts.dataset}. Use --set {self.name}.teachers=N with N at most {self.facts.private_records}."
             )
 
-    @classmethod
-    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
-        meant = {name: value for name, value in as_dict(config).items() if name.startswith("teacher")}
+    def shares(self, seed: int) -> tuple[str, ...]:
+        meant = {name: value for name, value in as_dict(self.config).items() if name.startswith("teacher")}
         if meant.get("teacher_recipe") != "augmented":  # then each method has a recipe of its own
-            meant["recipe"] = type(config).teacher_settings.__qualname__
-        return (f"teachers of {facts.dataset}, seed {seed}, {digest_of(meant)}",)
+            meant["recipe"] = type(self.config).teacher_settings.__qualname__
+        return (f"teachers of {self.facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
-    def make_shard(
-        self, config: Any, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int
-    ) -> None:
+    def make_shard(self, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int) -> None:
         from bench.training.ensemble import shard_range
 
-        if self.given_teacher(config) is not None:
+        if self.given_teacher() is not None:
             return
-        chunk = teachers_per_artefact(config, private.facts, context.device)
-        numbers = shard_range(config.teachers, shard, shards, chunk)
+        chunk = teachers_per_artefact(self.config, private.facts, context.device)
+        numbers = shard_range(self.config.teachers, shard, shards, chunk)
         if numbers:
-            with teacher_pool(config, context) as pool:
-                teachers = train_ensemble(config, private, context, pool, numbers, watched_images(config, public))
-                self.label_in_shard(config, teachers, numbers, private, public, context, pool)
+            with teacher_pool(self.config, context) as pool:
+                teachers = train_ensemble(
+                    self.config, private, context, pool, numbers, watched_images(self.config, public)
+                )
+                self.label_in_shard(teachers, numbers, private, public, context, pool)
 
-    def label_in_shard(
-        self, config: Any, teachers: Ensemble, numbers: range, private: PrivateData, public: PublicData,
-        context: Context, pool: ProcessPoolExecutor | None,
-    ) -> None:  # fmt: skip
+    def label_in_shard(self, teachers: Ensemble, numbers: range, private: PrivateData, public: PublicData, context: Context, pool: ProcessPoolExecutor | None) -> None:  # fmt: skip
         """Keep what a shard's `teachers` say of public images, where a method needs only that. For the ledger only."""
 
 

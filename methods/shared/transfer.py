@@ -80,18 +80,16 @@ class OnBackbone(Method):
     public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.TRANSFERRED,)
     _loaded: FrozenBackbone | None = None
 
-    @classmethod
-    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
-        return (shared_features(config, facts),)
+    def shares(self, seed: int) -> tuple[str, ...]:
+        return (shared_features(self.config, self.facts),)
 
-    @classmethod
-    def public_words(cls, config: Any, facts: Facts) -> str:
-        return words_of(config, facts)
+    def public_words(self) -> str:
+        return words_of(self.config, self.facts)
 
-    def backbone(self, config: Any, public: PublicData, facts: Facts, context: Context) -> FrozenBackbone:
+    def backbone(self, public: PublicData, context: Context) -> FrozenBackbone:
         """Return the backbone, loaded once: an instance serves one cell."""
         if self._loaded is None:
-            self._loaded = backbone_of(config, facts, public, context)
+            self._loaded = backbone_of(self.config, self.facts, public, context)
         return self._loaded
 
 

@@ -21,7 +21,7 @@ from bench.evaluation.audit.canaries import Canaries, CanaryPlan, canary_unit, d
 from bench.evaluation.audit.canary_runs import ShadowRun, coin_scores, image_scores, train_shadow_run
 from bench.evaluation.common import attempted
 from bench.experiments.data_source import DataSource
-from bench.experiments.plan import Cell, cell_of
+from bench.experiments.plan import Cell, bound_method, cell_of
 from bench.experiments.run import cache_base
 from bench.interface.registry import METHODS
 from bench.privacy.events.base_event import Event
@@ -168,7 +168,7 @@ def audit_student(
 
 def refuse_given(cell: Cell) -> None:
     """Raise :class:`BenchError` where the teacher was given: nobody here can train it with and without a record."""
-    if METHODS.get(cell.method).given_teacher(cell.config) is not None:
+    if bound_method(cell).given_teacher() is not None:
         raise BenchError(
             f"{cell.key} learnt from a given teacher, whose training records are not here: it cannot be trained again "
             "with and without one of them. Audit or attack a student of the same method whose teacher is trained here."

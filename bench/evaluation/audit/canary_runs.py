@@ -139,7 +139,7 @@ def _train(
     private = place(material.private, canaries, coins)
     ledger = (NoiselessLedger if noiseless else Ledger)(method.unit, method.adjacency, noise)
     context.streams.seed_globals()
-    released = method().train_student(cell.config, private, material.public, ledger, context)
+    released = method(cell.config, private.facts).train_student(private, material.public, ledger, context)
     released.student.eval()
     if noiseless:
         cost = math.inf

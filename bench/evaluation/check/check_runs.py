@@ -191,7 +191,7 @@ def _run(
             if isinstance(which, Few):
                 kernels = stack.enter_context(ShapedKernels())
                 hook(ledger, lambda _, mechanism: kernels.around(mechanism))
-            released = method().train_student(config, private, public, ledger, context)
+            released = method(config, private.facts).train_student(private, public, ledger, context)
     except Exception as error:
         if tape is None:
             raise

@@ -170,7 +170,7 @@ def trial_for(
 ) -> Trial:  # fmt: skip
     """Return the trial of `method` with the settings of a preset for `facts`, calibrated to a budget of the seed's."""
     built, _ = build_config(method, preset, facts, overrides)
-    if method.given_teacher(built) is not None:
+    if method(built, facts).given_teacher() is not None:
         raise BenchError(
             "a given teacher is all that is private, and there is no other to replay with: check the method with "
             "the teacher that it trains, without teacher_weights. What follows the teacher is the same code."
@@ -178,17 +178,17 @@ def trial_for(
     budgets = [Budget(epsilon, 1e-5) for epsilon in EPSILONS]
     budget = budgets[seed % len(budgets)]
     try:  # another budget for each seed: a few answers take other branches than many
-        config = method.calibrate(built, budget, facts)
+        config = method(built, facts).calibrate(budget)
     except BenchError:
         budget = budgets[0]
-        config = method.calibrate(built, budget, facts)
+        config = method(built, facts).calibrate(budget)
 
     def calibrate(start: object) -> object:
-        return method.calibrate(start, budget, facts)
+        return method(start, facts).calibrate(budget)
 
     check_kept(method, built, config, overrides, calibrate, preset, facts, budget)
-    check_public(method, config, facts)
-    check_costs(method, config, facts, budget.delta)
+    check_public(method(config, facts))
+    check_costs(method(config, facts), budget.delta)
     values = {entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}
     return Trial(MethodPlace.of(method) or method, values, facts, seed, dataset, labelled)
 
