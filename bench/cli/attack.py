@@ -73,9 +73,7 @@ def audit(
     ] = AuditKind.PAIR,
     minutes: Annotated[float, what("--minutes", help="Runs per student, with --kind pair.")] = 10.0,
     family: Annotated[Family, canary("--family", help="Which canaries to guess about.")] = (Family.OUTLIER),
-    canaries: Annotated[
-        int, canary("--canaries", help="Canaries per run; 0: 10% of the records, at most 1000.")
-    ] = 0,
+    canaries: Annotated[int, canary("--canaries", help="Canaries per run; 0: 10% of the records, at most 1000.")] = 0,
     guesses: Annotated[int, canary("--guesses", help="Guesses per run; 0: half of the canaries, at most 100.")] = 0,
     runs: Annotated[int, canary("--runs", help="Number of shadow runs.")] = 1,
     copies: Annotated[int, canary("--copies", help="Copies of a duplicated canary.")] = 4,
