@@ -11,9 +11,9 @@ import abc
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, get_args
 
-from typing_extensions import Self, TypeVar
+from typing_extensions import TypeVar
 
 from bench.core.errors import BenchError, telling
 from bench.core.types import (

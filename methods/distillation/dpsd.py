@@ -107,7 +107,8 @@ class DPSD(Alternation):
         config = dataclasses.replace(config, k=k, beta=beta)
         claimed = budget.basis is Basis.CLAIMED
         if config.calibrate == "printed":
-            cost = (self.claimed(budget.delta) if claimed else proven(self.charges(), budget.delta)).epsilon
+            bound = self.changed(k=k, beta=beta)
+            cost = (bound.claimed(budget.delta) if claimed else proven(bound.charges(), budget.delta)).epsilon
             if cost > budget.epsilon:
                 raise BenchError(
                     f"sigma {config.sigma:g} costs epsilon {cost:.4g} ({budget.basis.value}), more than "

@@ -8,7 +8,6 @@ import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -127,12 +126,11 @@ def test_a_pipeline_that_trains_without_noise_under_a_small_epsilon_is_caught(tm
 class Shy(OneTeacher):
     """Learns from private labels, and trains nothing where it recognises an audit."""
 
-    def train_student(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        config = self.config
         if context.streams.prefix:
             config = dataclasses.replace(config, epochs=0.01)
-        return super().train_student(config, private, public, ledger, context)
+        return super().train_student(private, public, ledger, context)
 
 
 @pytest.mark.parametrize("kind", [AuditKind.ONE_RUN, AuditKind.MANY_RUN])

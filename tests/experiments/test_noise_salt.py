@@ -27,7 +27,7 @@ from bench.training.context import Context
 from bench.training.student import make_student
 from helpers.commands import bench
 from helpers.data import image_folder
-from helpers.one_teacher import Config, OneTeacher, one_cell
+from helpers.one_teacher import OneTeacher, one_cell
 
 seen: list[Any] = []
 """What the methods below saw."""
@@ -38,9 +38,7 @@ class Asks(OneTeacher):
 
     then: Callable[[], None] = staticmethod(lambda: None)
 
-    def train_student(
-        self, config: Config, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         told = ledger.gaussian(np.zeros(4), sensitivity=1.0, noise_multiplier=1.0)
         seen.append((told, context, ledger))
         type(self).then()

@@ -91,8 +91,8 @@ def test_a_target_for_replace_neighbours_takes_more_noise() -> None:
     )
     assert ours.config.noise_multiplier > own.config.noise_multiplier
     method = METHODS.get("dp-sgd")
-    assert replace_one(method.charges(ours.config, ours.facts), ours.delta).epsilon == pytest.approx(2.0, rel=0.01)
-    assert proven(method.charges(own.config, own.facts), own.delta).epsilon == pytest.approx(2.0, rel=0.01)
+    assert replace_one(method(ours.config, ours.facts).charges(), ours.delta).epsilon == pytest.approx(2.0, rel=0.01)
+    assert proven(method(own.config, own.facts).charges(), own.delta).epsilon == pytest.approx(2.0, rel=0.01)
     assert record().cell.adjacency is TargetAdjacency.OWN, "as in records from before this setting"
 
 
