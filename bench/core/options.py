@@ -159,14 +159,23 @@ def flag_of(kind: type, name: str) -> str:
 
 def words_of(options: Any) -> list[str]:
     """Return the words that give `options`, a dataclass of them, to a command; those that are None are left out."""
-    words: list[str] = []
-    for one in fields(options):
-        flag, value = flag_of(type(options), one.name), getattr(options, one.name)
-        if isinstance(value, bool):
-            words.append(flag.split("/")[not value])
-        elif flag and value is not None:
-            words += [flag, number_word(value) if isinstance(value, float) else str(value)]
-    return words
+    given = {one.name: getattr(options, one.name) for one in fields(options)}
+    return [word for name, value in given.items() for word in _words(flag_of(type(options), name), value)]
+
+
+def grid_words(**given: object) -> list[str]:
+    """Return the words that give these fields of :class:`GridOptions` to a command, without None and usual choices."""
+    usual = {one.name: one.default for one in fields(GridOptions) if isinstance(one.default, StrEnum)}
+    told = {name: value for name, value in given.items() if value is not usual.get(name)}
+    return [word for name, value in told.items() for word in _words(flag_of(GridOptions, name), value)]
+
+
+def _words(flag: str, value: object) -> list[str]:
+    if isinstance(value, bool):
+        return [flag.split("/")[not value]]
+    if not flag or value is None:
+        return []
+    return [flag, number_word(value) if isinstance(value, float) else str(value)]
 
 
 def number_word(value: float) -> str:

@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.core.config import Preset, build_config
+from bench.core.config import Preset, build_config, parse_overrides, values_of
 from bench.core.options import ONE_CPU, Resources
 from bench.core.rows import Change
 from bench.experiments.data_source import DataSource
@@ -89,5 +89,6 @@ def configured(record: Record, name: str, place: Workplace) -> tuple[Cell, Any, 
     """Return the cell of `record`, the config of the attack `name`, and its differences from the paper's."""
     folder = place.folder if record.cell.own_folder else None
     cell = cell_of(record, place.source.describe(folder or record.dataset))
-    config, reduced = build_config(configurable(name), place.options.preset, cell.facts, place.options.overrides)
+    values = values_of(parse_overrides(configurable(name), place.options.overrides))
+    config, reduced = build_config(configurable(name), place.options.preset, cell.facts, values)
     return cell, config, reduced
