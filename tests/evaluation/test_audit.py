@@ -18,16 +18,10 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, AuditKind, Facts, Family, PrivacyUnit, PrivateData, PublicData, Released
-from bench.evaluation.audit.audit import (
-    AuditOptions,
-    audit_key,
-    audit_student,
-    check_accuracy,
-    count_guesses,
-    events_of,
-)
+from bench.evaluation.audit.audit import audit_key, audit_student, check_accuracy, count_guesses, events_of
 from bench.evaluation.audit.canaries import CanaryPlan, draw_canaries
 from bench.evaluation.audit.canary_runs import ShadowRun
+from bench.evaluation.audit.options import AuditOptions
 from bench.experiments.run import run_cell
 from bench.models.build import build
 from bench.privacy.events.events import Bypass, Event, GNMax, LNMax, RandomizedResponse

@@ -14,7 +14,8 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import AuditKind, PrivateData, PublicData, Released
-from bench.evaluation.audit.audit import AuditOptions, audit_student
+from bench.evaluation.audit.audit import audit_student
+from bench.evaluation.audit.options import AuditOptions
 from bench.experiments.noise_salt import check_salt, salt_of, sweep_salts
 from bench.experiments.run import record_failure, run_cell
 from bench.interface.registry import METHODS

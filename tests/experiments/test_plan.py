@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from bench.core.config import Grid, NoiseKind, Preset, Reuse, build_config, default_delta, parse_overrides, setting
+from bench.core.config import (
+    Grid,
+    NoiseKind,
+    Preset,
+    Reuse,
+    build_config,
+    default_delta,
+    parse_overrides,
+    setting,
+    values_of,
+)
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.rows import Change
 from bench.core.types import Basis, Budget, Facts, TargetAdjacency
@@ -141,8 +151,9 @@ def test_bad_override_is_refused(text: str) -> None:
 
 def test_overrides_reach_their_method_with_the_right_type() -> None:
     pate = METHODS.get("pate")
-    assert parse_overrides(pate, ["teachers=50", "pate.gamma=0.1", "dp-sgd.epochs=3"]) == {"teachers": 50, "gamma": 0.1}
-    config, changed = build_config(pate, Preset.PAPER, FACTS, ["teachers=50"])
+    given = parse_overrides(pate, ["teachers=50", "pate.gamma=0.1", "dp-sgd.epochs=3"])
+    assert values_of(given) == {"teachers": 50, "gamma": 0.1}
+    config, changed = build_config(pate, Preset.PAPER, FACTS, {"teachers": 50})
     assert config.teachers == 50
     assert changed == [Change(field="teachers", paper=250, value=50)]
     assert str(changed[0]) == "teachers: 250 -> 50"
@@ -274,6 +285,6 @@ def test_a_field_that_came_later_leaves_older_keys_as_they_are() -> None:
     with pytest.raises(BenchError, match="value"):
         config_from(Growing, {"added": 1})
     assert [row[0] for row in field_table(Growing, {})] == ["value", "added"]
-    config, reduced = build_config(Growing, Preset.PAPER, FACTS, ["added=5"])
+    config, reduced = build_config(Growing, Preset.PAPER, FACTS, {"added": 5})
     assert config == Grown(3, 5)
     assert reduced == [Change.of("added", None, 5)]

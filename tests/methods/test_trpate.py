@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from bench.core.config import Preset, build_config, parse_overrides
+from bench.core.config import Preset, build_config, parse_overrides, values_of
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
@@ -78,8 +78,8 @@ def test_the_source_and_its_overlap_are_in_the_row(name: str) -> None:
 
 
 def test_teacher_names_the_backbone() -> None:
-    assert parse_overrides(TrPATE, ["teacher=resnet18"]) == {"backbone": "resnet18"}
-    assert parse_overrides(METHODS.get("pate"), ["teacher=resnet18"]) == {"teacher": "resnet18"}
+    assert values_of(parse_overrides(TrPATE, ["teacher=resnet18"])) == {"backbone": "resnet18"}
+    assert values_of(parse_overrides(METHODS.get("pate"), ["teacher=resnet18"])) == {"teacher": "resnet18"}
 
 
 def test_packages_are_pinned_in_the_config() -> None:
@@ -228,7 +228,9 @@ def test_claims_of_the_newer_pate(name: str, claim: str) -> None:
     """The sanitised draw scatters around the data-dependent figure and says that it is one."""
     method = METHODS.get(name)
     facts = dataclasses.replace(SMALL, public_benchmark=True)
-    config, _ = build_config(method, Preset.TINY, facts, [f"claim={claim}", "sigma=20", "sigma2=20", "sigma1=60"])
+    config, _ = build_config(
+        method, Preset.TINY, facts, {"claim": claim, "sigma": 20.0, "sigma2": 20.0, "sigma1": 60.0}
+    )
     config = method(config, facts).calibrate(Budget(10, 1e-5, Basis.PROVEN))
     ledger = Ledger(method.unit, method.adjacency, SeededNoise(np.random.default_rng(3)))
     released: Released = method(config, private_pair()[0].facts).train_student(
@@ -243,7 +245,7 @@ def test_claims_of_the_newer_pate(name: str, claim: str) -> None:
 def test_a_sanitised_claim_that_cannot_be_made_is_refused_beforehand() -> None:
     method = METHODS.get("trpate-gnmax")
     known = dataclasses.replace(SMALL, public_benchmark=True)
-    config, _ = build_config(method, Preset.TINY, known, ["claim=sanitised", "sigma=1.6"])
+    config, _ = build_config(method, Preset.TINY, known, {"claim": "sanitised", "sigma": 1.6})
     with pytest.raises(BenchError, match="smooth sensitivity"):
         method(config, known).calibrate(Budget(10, 1e-5))
     with pytest.raises(BenchError, match="public benchmarks"):

@@ -151,11 +151,11 @@ def test_settings_are_the_papers() -> None:
 
 
 def test_presets() -> None:
-    paper = build_config(TrPATEBayes, Preset.PAPER, MR, [])
+    paper = build_config(TrPATEBayes, Preset.PAPER, MR)
     assert paper == (TrPATEBayesConfig(), [])
-    assert build_config(TrPATEBayes, Preset.QUICK, MR, [])[0].teachers == 80
+    assert build_config(TrPATEBayes, Preset.QUICK, MR)[0].teachers == 80
     small = Facts("digits", 1_000, 400, 397, 10, (1, 8, 8))
-    assert build_config(PATEBayes, Preset.QUICK, small, [])[0].teachers == 40
+    assert build_config(PATEBayes, Preset.QUICK, small)[0].teachers == 40
 
 
 def test_a_row_says_what_the_source_shares() -> None:
