@@ -30,13 +30,11 @@ students = partial(typer.Option, rich_help_panel="Students")
 
 Keys = Annotated[
     list[str] | None,
-    typer.Argument(
-        help="Keys of records, their beginnings, or files of methods; none: every student of the directory."
-    ),
+    typer.Argument(help="Keys of records or their prefixes, or method files; default: every student of the directory."),
 ]
-Out = Annotated[Path, students("--out", "-o", help="Run directory, as given to `bench run`.")]
+Out = Annotated[Path, students("--out", "-o", help="Run directory of `bench run`.")]
 Methods = Annotated[
-    str, students("--methods", "-m", help="Only students of these methods, with commas; or files of methods.")
+    str, students("--methods", "-m", help="Only students of these methods, comma-separated; method files work too.")
 ]
 Data = Annotated[str | None, students("--data", help="folder:PATH, if the students were trained on a folder.")]
 CREW = where("--workers", help="Processes for teachers; 0: one per core.", min=0)
@@ -55,13 +53,13 @@ def audit(
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
-    """Audit the methods behind the students of a run directory: a lower bound on each one's epsilon.
+    """Audit the methods behind the students of a run directory: bound each one's epsilon from below.
 
-    Runs the method many times on two adjacent private sets, chosen so that one record shows most, with the student's
-    privacy settings, and tells the sets apart by what it releases and by the exact losses of its mechanisms' answers.
-    With canaries (--kind one-run, many-run), trains the student's own pipeline again with some of them in its data.
-    Exits with status 1 if a bound exceeds the proven epsilon. Several commands with --kind pair may share a directory;
-    --launcher makes each audit a process or a job of Slurm.
+    Runs the method many times on two worst-case adjacent private sets with the student's privacy settings, and tells
+    the sets apart by the releases and by the exact privacy losses of the mechanisms' answers. With canaries (--kind
+    one-run, many-run), retrains the student's pipeline with a random subset of the canaries in its data. Exits with
+    status 1 if a bound exceeds the proven epsilon. Several commands with --kind pair may share a directory;
+    --launcher runs each audit as a process or a Slurm job.
     """
     with starting(quiet=quiet or json_):
         from bench.cli.audit_jobs import check_time, launch_audits
@@ -105,11 +103,11 @@ def audit(
         results = [found for key in planned if (found := run_dir.read_audit(key)) is not None]
     else:
         raise BenchError(
-            f"--launcher {settings.launcher} takes audits by pairs alone: canaries hold the run directory exclusively. "
-            "Leave --launcher out, or use --kind pair."
+            f"--launcher {settings.launcher} supports only pair audits: canary audits lock the directory. "
+            "Leave out --launcher, or use --kind pair."
         )
     for key in elsewhere:
-        echo(f"left out: {key}, which another process makes", err=True)
+        echo(f"skipped: {key}, which another process is auditing", err=True)
     if json_:
         print_json({"audits": [result.model_dump(mode="json") for result in results]})
     else:
@@ -121,7 +119,7 @@ def audit(
 
 
 def _without_files(keys: Sequence[str] | None, methods: str) -> tuple[list[str], str]:
-    """Return the keys of records, and `methods` with the files that stand among the keys."""
+    """Return the record keys, and `methods` extended by the files given among the keys."""
     files = [key for key in keys or () if key.endswith(".py")]
     return [key for key in keys or () if key not in files], ",".join([methods, *files])
 
@@ -152,7 +150,7 @@ def _each_student(
 ) -> int | None:
     """Call `do` for each chosen student, then `end`; return the signal that stopped it.
 
-    The directory is held exclusively, or, if `shared`, joined: `do` then claims what it makes.
+    Hold the directory exclusively, or join it if `shared`; `do` then claims each result that it makes.
     """
     from bench.core.progress import open_progress
     from bench.experiments.data_source import DataSource
@@ -190,8 +188,8 @@ def _chosen(out: Path, keys: Sequence[str] | None, methods: str, data: str | Non
     students = choose_students(run_dir, keys, methods)
     if data is None and (own := [record.key for record in students if record.cell.own_folder]):
         raise BenchError(
-            f"{own[0]} was trained on a folder of your own, whose path no record holds. Give the folder: "
-            "--data folder:PATH, as it was given to `bench run`; or give keys of other students."
+            f"{own[0]} was trained on your own folder, and records never store its path. Give the folder as in "
+            "`bench run`: --data folder:PATH; or give keys of other students."
         )
     return run_dir.create(), students
 
@@ -207,20 +205,20 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
     done = [record for record in read.found if record.status is Status.DONE]
     if not done:
         raise BenchError(
-            f"no finished student in {run_dir.path}. `python -m bench run --out {run_dir.path}` makes one."
+            f"no finished student in {run_dir.path}. Make one with `python -m bench run --out {run_dir.path}`."
         )
     for key in keys or ():
         if not any(record.key.startswith(key) for record in done):
             raise UnknownNameError("record", key, [record.key for record in done])
     chosen = methods_named(word for word in map(str.strip, methods.split(",")) if word)
-    # Importing a file registers its method's name.
+    # Importing a file registers the name of its method.
     wanted = {METHODS.get(n).name if n.endswith(".py") else n: itself for n, itself in chosen.items()}
     for name, itself in wanted.items():
         if itself and not any(record.method == name for record in done):
             raise UnknownNameError("method among the students", name, {record.method for record in done})
     if wanted and not any(record.method in wanted for record in done):
         others = ", ".join(sorted({record.method for record in done}))
-        raise BenchError(f"none of {methods} has a student in {run_dir.path}; these have: {others}.")
+        raise BenchError(f"none of {methods} has a student in {run_dir.path}. These methods do: {others}.")
     asked = [
         record
         for record in done
@@ -230,8 +228,8 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
     kept = [record for record in asked if record.method not in strange]
     for name, file in strange.items():
         if not kept or wanted.get(name):
-            raise BenchError(f"the method {name} is not known here. Give its file: --methods PATH/{file}.")
-        echo(f"left out: the students of {name}, whose file is not given: --methods PATH/{file}", err=True)
+            raise BenchError(f"the method {name} is not registered. Give its file: --methods PATH/{file}.")
+        echo(f"skipped: the students of {name}, because its file is not given: --methods PATH/{file}", err=True)
     return kept
 
 
@@ -242,28 +240,28 @@ def attack(
     out: Out = Path("runs"),
     attacks: Annotated[
         str,
-        what("--attacks", "-a", help="Attacks, with commas; quick, or all. `bench ls attacks` lists them."),
+        what("--attacks", "-a", help="Attacks, comma-separated; or quick, or all. `bench ls attacks` lists them."),
     ] = "quick",
     methods: Methods = "",
     preset: Annotated[Preset, PRESET] = Preset.QUICK,
     set_: Annotated[list[str] | None, what("--set", help="FIELD=VALUE or ATTACK.FIELD=VALUE; repeatable.")] = None,
     auxiliary: Annotated[
-        str | None, what("--auxiliary", help="Data set that the attacker knows; default: half the public part.")
+        str | None, what("--auxiliary", help="Data set known to the attacker; default: half the public part.")
     ] = None,
     shadow_runs: Annotated[
-        int, what("--shadow-runs", help="For membership attacks; 0: 2 in quick, 64 in paper.", min=0)
+        int, what("--shadow-runs", help="Shadow runs of membership attacks; 0: 2 in quick, 64 in paper.", min=0)
     ] = 0,
-    seed: Annotated[int, what("--seed", help="Of the attacks.")] = 0,
+    seed: Annotated[int, what("--seed", help="Seed of the attacks.")] = 0,
     data: Data = None,
     reuse: ReuseOption = Reuse.DONE,
     resources: Resources,
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
-    """Attack the students of a run directory, beside controls: inversion, membership, release, robustness.
+    """Attack the students of a run directory and their controls: inversion, membership, release, robustness.
 
-    Controls: the same net without privacy, one trained on other records, and an untrained one. A cell is inconclusive
-    (`no power`) if its attack does not break the net without privacy.
+    The controls are the same net without privacy, one trained on other records, and an untrained one. A cell is
+    inconclusive (`no power`) if its attack does not break the net without privacy.
     """
     from bench.core.config import check_overrides
 
@@ -314,7 +312,7 @@ def attack(
 
 
 def print_attacks(results: Sequence[AttackRecord], out: Path) -> None:
-    """Print attacks as one table per goal, picture paths, and the reasons for inconclusive cells."""
+    """Print one table per attack goal, the paths of pictures, and the reasons for inconclusive cells."""
     from bench.reports.attacks import powerless, tables
     from bench.results.run_dir import RunDir
 

@@ -30,7 +30,7 @@ MNIST_FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 def listing(what: str, out: Path | None = None) -> tuple[str, tuple[str, ...], Rows, list[str]]:
     """Return title, columns, rows and notes of the listing `what`, or of the records of the run directory `out`.
 
-    Raise UnknownNameError on an unknown `what`, BenchError where `out` is no directory.
+    Raise UnknownNameError on an unknown `what`, BenchError if `out` is not a directory.
     """
     if out is not None:
         return _records(out)
@@ -117,9 +117,9 @@ def method_page(method: type[Method]) -> tuple[str, str, tuple[str, ...], Rows]:
 
 
 def plugin_page(place: Path, name: str) -> tuple[str, str, tuple[str, ...], Rows] | None:
-    """Return title, text, columns and rows of a method whose plug-in is not here, from its records in `place`, if any.
+    """Return title, text, columns and rows of a method whose plug-in is missing, from its records in `place`, if any.
 
-    Records are written by strangers: the file that they name is not imported.
+    Records are untrusted, so the file that they name is never imported.
     """
     records = RunDir(place).read_records(set_aside=False).found if place.is_dir() else []
     mine = [record for record in records if record.method == name and record.cell.plugin is not None]
@@ -137,29 +137,29 @@ def plugin_page(place: Path, name: str) -> tuple[str, str, tuple[str, ...], Rows
 def find_record(places: Sequence[Path], key: str, *, among: Sequence[str] = ()) -> tuple[Record, Path]:
     """Return the only record whose key starts with `key`, and its folder: the first of `places` that has one.
 
-    `among` are the names that `key` may have meant besides. Raise :class:`BenchError` if there is none, or that folder
-    has several.
+    `among` lists other names that the user may have meant. Raise :class:`BenchError` if no key matches, or if several
+    in one folder do.
     """
     known = list(among)
     for path in places:
         home = RunDir(path)
-        there = path.is_dir() or not among  # what is no directory is an error where only a record was meant
+        there = path.is_dir() or not among  # a missing directory is an error only if the user can only mean a record
         records = home.read_records(set_aside=False).found if there else []
         found = [record for record in records if record.key.startswith(key)]
         if len(found) == 1:
             return with_audits(found, home.read_audits()[0])[0], path
         if found:
             keys = ", ".join(record.key for record in found[:6])
-            raise BenchError(f"{len(found)} records in {path} begin with {key!r}: {keys}. Give more of it.")
+            raise BenchError(f"{len(found)} records in {path} begin with {key!r}: {keys}. Give a longer prefix.")
         known += [record.key for record in records]
     where = " and ".join(map(str, places))
     kind = "method or record" if among else "record"
-    own = " A method in a file of your own is shown by the file's path." if among else ""
-    raise UnknownNameError(kind, key, known, f"Records are read from {where}; --out names another.{own}")
+    own = " To show a method in your own file, give the file's path." if among else ""
+    raise UnknownNameError(kind, key, known, f"Records are read from {where}; --out changes that.{own}")
 
 
 def record_page(record: Record) -> list[Table]:
-    """Return the tables of a record and its command."""
+    """Return the tables of a record and the command that reproduces it."""
     command, reason = command_of(record)
     notes = filter(None, (reason, missing_plugin(record)))
     again = [("reproduce with", command or "no command"), *(("note", note) for note in notes)]
