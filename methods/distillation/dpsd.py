@@ -179,6 +179,11 @@ class DPSD(Alternation):
 
         nothing = torch.zeros(self.config.batch, self.facts.classes)
         released_gradients(
-            nothing, ledger, beta=self.config.bound(), sigma=self.config.sigma, sensitivity=self.config.sensitivity(self.facts), answers=1,
+            nothing,
+            ledger,
+            beta=self.config.bound(),
+            sigma=self.config.sigma,
+            sensitivity=self.config.sensitivity(self.facts),
+            answers=1,
             reading=self.config.eq3,
-        )  # fmt: skip
+        )
