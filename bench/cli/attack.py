@@ -11,32 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.cli.options import (
-    Account,
-    ClusterFile,
-    Cpus,
-    Device,
-    Directives,
-    Jobs,
-    Json,
-    Launcher,
-    LauncherOption,
-    Memory,
-    Parallel,
-    Partition,
-    PresetOption,
-    Quiet,
-    ReuseOption,
-    Threads,
-    Time,
-    what,
-    where,
-)
-from bench.cli.run import check_flags
+from bench.cli.options import Json, Quiet, ReuseOption, with_options
 from bench.core.config import Preset, Reuse
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.options import PRESET, LaunchOptions, Resources, what, where
 from bench.core.progress import echo, print_json, print_table, starting
-from bench.core.types import AuditKind, Family
+from bench.core.types import AuditKind
+from bench.evaluation.audit.options import AuditOptions
 
 if TYPE_CHECKING:
     from bench.core.progress import Progress
@@ -46,7 +27,6 @@ if TYPE_CHECKING:
     from bench.results.run_dir import RunDir
 
 students = partial(typer.Option, rich_help_panel="Students")
-canary = partial(typer.Option, rich_help_panel="With --kind one-run or many-run")
 
 Keys = Annotated[
     list[str] | None,
@@ -57,52 +37,19 @@ Methods = Annotated[
     str, students("--methods", "-m", help="Only students of these methods, comma-separated; method files work too.")
 ]
 Data = Annotated[str | None, students("--data", help="folder:PATH, if the students trained on a folder.")]
-Workers = Annotated[int, where("--workers", help="Processes for teachers; 0: one per core.", min=0)]
+CREW = where("--workers", help="Processes for teachers; 0: one per core.", min=0)
 
 
+@with_options(shards=..., retries=..., gpus=..., pack=..., detach=..., workers=CREW)
 def audit(
     keys: Keys = None,
+    *,
     out: Out = Path("runs"),
     methods: Methods = "",
-    kind: Annotated[
-        AuditKind,
-        what(
-            "--kind",
-            help="pair: two worst-case adjacent sets; one-run, many-run: canaries in the real data.",
-        ),
-    ] = AuditKind.PAIR,
-    minutes: Annotated[float, what("--minutes", help="Runs per student, with --kind pair.")] = 10.0,
-    family: Annotated[Family, canary("--family", help="Which canaries to guess about.")] = (Family.OUTLIER),
-    canaries: Annotated[int, canary("--canaries", help="Canaries per run; 0: 10% of the records, at most 1000.")] = 0,
-    guesses: Annotated[int, canary("--guesses", help="Guesses per run; 0: half of the canaries, at most 100.")] = 0,
-    runs: Annotated[int, canary("--runs", help="Number of shadow runs.")] = 1,
-    copies: Annotated[int, canary("--copies", help="Copies of a duplicated canary.")] = 4,
-    confidence: Annotated[float, what("--confidence", help="Confidence of the lower bound.")] = 0.95,
-    refute: Annotated[
-        float | None,
-        what(
-            "--refute",
-            help="Epsilon to refute. Pairs: stop once refuted (default: the claim). Canaries: else fail.",
-        ),
-    ] = None,
-    power: Annotated[bool, what("--power/--no-power", help="Also run each pipeline without noise.")] = True,
-    draws: Annotated[int, what("--draws", help="Draws from each mechanism on each input; 0: none.")] = 1_000_000,
-    seed: Annotated[int, what("--seed", help="Seed of the canaries and coins.")] = 0,
+    options: AuditOptions,
     data: Data = None,
     reuse: ReuseOption = Reuse.DONE,
-    launcher: LauncherOption = None,
-    jobs: Jobs = None,
-    cluster: ClusterFile = None,
-    partition: Partition = None,
-    cpus: Cpus = None,
-    memory: Memory = None,
-    time: Time = None,
-    parallel: Parallel = None,
-    account: Account = None,
-    slurm: Directives = None,
-    device: Device = "auto",
-    workers: Workers = 0,
-    threads: Threads = 1,
+    launch: LaunchOptions,
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
@@ -115,22 +62,18 @@ def audit(
     --launcher runs each audit as a process or a Slurm job.
     """
     with starting(quiet=quiet or json_):
-        from bench.cli.audit_jobs import check_time, launch_audits, options_of
+        from bench.cli.audit_jobs import check_time, launch_audits
         from bench.cli.audit_output import print_audits
-        from bench.evaluation.audit.audit import AuditOptions, audit_key, audit_student
-        from bench.launchers.settings import directives, read_cluster
+        from bench.evaluation.audit.audit import audit_key, audit_student
+        from bench.launchers.settings import launch_settings
         from bench.launchers.worker import ClaimProgress, claiming
         from bench.storage.locks import PATIENCE_SECONDS
 
-    options = AuditOptions(
-        canaries=canaries, guesses=guesses, runs=runs, family=family, copies=copies, confidence=confidence, seed=seed,
-        power=power, draws=draws, refute=refute, kind=kind, minutes=minutes,
-    )  # fmt: skip
     keys, methods = _without_files(keys, methods)
     results: list[AuditRecord] = []
     elsewhere: list[str] = []
 
-    def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, where: str, crew: int) -> None:
+    def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
         key = audit_key(record, options)  # raises on invalid options, before a record exists
         with claiming(run_dir, key, {"title": f"audit of {record.key}"}, patience=PATIENCE_SECONDS + 5) as held:
             if held is None:
@@ -140,31 +83,23 @@ def audit(
             if result is None or not _kept(result.failure is not None, reuse):
                 folder = data if record.cell.own_folder else None
                 seen = ClaimProgress(progress, held)
-                result = audit_student(
-                    record, options, run_dir, source, seen, dataset=folder, device=where, workers=crew
-                )
+                result = audit_student(record, options, run_dir, source, seen, dataset=folder, resources=resources)
                 progress.say(f"{record.key}: {result.verdict}")
             results.append(result)
 
-    flags = {
-        "launcher": None if launcher is None else launcher.value, "jobs": jobs, "partition": partition, "cpus": cpus,
-        "memory": memory, "time": time, "parallel": parallel, "account": account, "extra": directives(slurm or ()),
-    }  # fmt: skip
-    settings = read_cluster(cluster, flags)
-    check_flags(flags, settings)
-    shared, silent = kind is AuditKind.PAIR, quiet or json_
+    settings = launch_settings(launch)
+    shared, silent = options.kind is AuditKind.PAIR, quiet or json_
     lost: list[str] = []
-    if settings.launcher == Launcher.INLINE.value:
-        stopped = _each_student(keys, out, methods, data, do, device, workers, threads, silent, shared=shared)
+    if settings.launcher == "inline":
+        stopped = _each_student(keys, out, methods, data, do, launch.resources, silent, shared=shared)
     elif shared:
-        check_time(settings, minutes)
+        check_time(settings, options.minutes)
         run_dir, students = _chosen(out, keys, methods, data)
         planned = {audit_key(record, options): record.key for record in students}
         before = {key: run_dir.read_audit(key) for key in planned}
         todo = {key: planned[key] for key, a in before.items() if a is None or not _kept(a.failure is not None, reuse)}
-        words = [*options_of(options), "--methods", methods, "--reuse", reuse, "--device", device]
-        words += ["--data", data] if data else []
-        stopped, elsewhere, lost = launch_audits(todo, words, run_dir, settings, workers, threads, silent)
+        words = ["--methods", methods, "--reuse", reuse, *(["--data", data] if data else [])]
+        stopped, elsewhere, lost = launch_audits(todo, options, words, run_dir, settings, launch.resources, silent)
         results = [found for key in planned if (found := run_dir.read_audit(key)) is not None]
     else:
         raise BenchError(
@@ -206,10 +141,8 @@ def _each_student(
     out: Path,
     methods: str,
     data: str | None,
-    do: Callable[[Record, RunDir, DataSource, Progress, str, int], None],
-    device: str,
-    workers: int,
-    threads: int,
+    do: Callable[[Record, RunDir, DataSource, Progress, Resources], None],
+    resources: Resources,
     quiet: bool,
     end: Callable[[list[Record]], None] = lambda students: None,
     closing: contextlib.ExitStack | None = None,
@@ -219,7 +152,6 @@ def _each_student(
 
     Hold the directory exclusively, or join it if `shared`; `do` then claims each result that it makes.
     """
-    from bench.core.processes import available_cores
     from bench.core.progress import open_progress
     from bench.experiments.data_source import DataSource
     from bench.experiments.device import prepare_device
@@ -232,7 +164,7 @@ def _each_student(
         stack.enter_context(run_dir.joined() if shared else run_dir.locked())
         sweep_salts(run_dir)
         source = DataSource(progress)
-        where = prepare_device(device, threads)
+        resources = prepare_device(resources)
         try:
             with (
                 stopping_signals(),
@@ -241,7 +173,7 @@ def _each_student(
             ):
                 for record in students:
                     with progress.stage(record.key, 1):
-                        do(record, run_dir, source, progress, where, workers or available_cores())
+                        do(record, run_dir, source, progress, resources)
                     stage.advance()
                 end(students)
         except Stopped as stop:
@@ -301,15 +233,17 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
     return kept
 
 
+@with_options(workers=CREW)
 def attack(
     keys: Keys = None,
+    *,
     out: Out = Path("runs"),
     attacks: Annotated[
         str,
         what("--attacks", "-a", help="Attacks, comma-separated; or quick, or all. `bench ls attacks` lists them."),
     ] = "quick",
     methods: Methods = "",
-    preset: PresetOption = Preset.QUICK,
+    preset: Annotated[Preset, PRESET] = Preset.QUICK,
     set_: Annotated[list[str] | None, what("--set", help="FIELD=VALUE or ATTACK.FIELD=VALUE; repeatable.")] = None,
     auxiliary: Annotated[
         str | None, what("--auxiliary", help="Data set known to the attacker; default: half the public part.")
@@ -320,9 +254,7 @@ def attack(
     seed: Annotated[int, what("--seed", help="Seed of the attacks.")] = 0,
     data: Data = None,
     reuse: ReuseOption = Reuse.DONE,
-    device: Device = "auto",
-    workers: Workers = 0,
-    threads: Threads = 1,
+    resources: Resources,
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
@@ -344,12 +276,12 @@ def attack(
     results: list[AttackRecord] = []
     places: list[Workplace] = []
 
-    def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, where: str, crew: int) -> None:
+    def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
         nonlocal options
         if not places:
             if auxiliary is not None:
                 options = dataclasses.replace(options, auxiliary_revision=source.describe(auxiliary).revision)
-            places.append(Workplace(run_dir, source, progress, options, where, crew, data, stack=stack))
+            places.append(Workplace(run_dir, source, progress, options, resources, data, stack=stack))
         with progress.stage("attacks", len(names)) as stage:
             for name in names:
                 if attacks == "all" and not applies(record, name):
@@ -370,8 +302,8 @@ def attack(
         broken = {found.student for found in results if found.failure is not None}
         compare([record for record in students if record.key not in broken], names, places[0])
 
-    stack = contextlib.ExitStack()  # closed while the lock is held, because its processes write to the directory
-    stopped = _each_student(keys, out, methods, data, do, device, workers, threads, quiet or json_, end, stack)
+    stack = contextlib.ExitStack()  # closed inside the lock: its processes write to the directory
+    stopped = _each_student(keys, out, methods, data, do, resources, quiet or json_, end, stack)
     if json_:
         print_json({"attacks": [result.model_dump(mode="json") for result in results]})
     else:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.cli.options import Json, Quiet, Sets
+from bench.cli.options import Json, Quiet
 from bench.core.config import Preset, check_overrides, seed_numbers
 from bench.core.errors import BenchError
+from bench.core.options import SET
 from bench.core.progress import echo, open_progress, print_json, print_table, starting
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ def check(
         Preset | None,
         typer.Option("--preset", "-p", help="Default: tiny, plus one run of quick, whose students are accurate."),
     ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", "-s", help="Seeds, comma-separated; 0-4 is a range.")] = "0,1",
-    set_: Sets = None,
+    seeds: Annotated[str, typer.Option("--seeds", "-s", help="Seeds, with commas; 0-4 is a range.")] = "0,1",
+    set_: Annotated[list[str] | None, SET] = None,
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:

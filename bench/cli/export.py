@@ -41,7 +41,7 @@ def export(
         echo(f"{len(every) - len(records)} of {len(every)} students are not in {out}", err=True)
     else:
         records = [find_record([out], key)[0] for key in dict.fromkeys(keys or ())]
-    prepare_device("cpu", 1)
+    prepare_device()
     rows, failed = [], 0
     for record in records:
         try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Basis, Facts, TargetAdjacency
@@ -160,9 +162,12 @@ def default_delta(private_records: int) -> float:
 
 
 def build_config(
-    method: type[Configured], preset: Preset, facts: Facts, overrides: Sequence[str] = ()
+    method: type[Configured], preset: Preset, facts: Facts, overrides: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[Any, list[Change]]:
-    """Return the config and its changes from the paper's; raise BenchError on an invalid override or unknown preset."""
+    """Return the config with `overrides` by field, and its changes from the paper's.
+
+    Raises :class:`BenchError` on an invalid value or unknown preset.
+    """
     presets = method.presets(facts)
     paper = dataclasses.replace(method.Config(), **presets.get(Preset.PAPER.value, {}))
     changes: dict[str, Any] = {}
@@ -170,7 +175,7 @@ def build_config(
         if preset.value not in presets:
             raise BenchError(f"{method.name} has no preset {preset.value!r}; it has paper, {', '.join(presets)}.")
         changes.update(presets[preset.value])
-    changes.update(parse_overrides(method, overrides))
+    changes.update(overrides)
     config = dataclasses.replace(paper, **changes)
     return config, changes_from_paper(method, config, facts)
 
@@ -184,27 +189,39 @@ def changes_from_paper(method: type[Configured], config: Any, facts: Facts) -> l
     return [Change.of(name, before[name], after[name]) for name in before if before[name] != after[name]]
 
 
-def parse_overrides(method: type[Configured], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the typed fields that `overrides` set for `method`; without a method name they apply where they fit.
+class Override(NamedTuple):
+    """A field that a user sets: the name and the text as given, without the method's name, and the typed value."""
+
+    name: str
+    text: str
+    value: Any
+
+
+def parse_overrides(method: type[Configured], overrides: Sequence[str]) -> dict[str, Override]:
+    """Return what `overrides` set for `method`, by field; without a method's name they apply where they fit.
 
     Raise :class:`BenchError` on malformed text or a wrong type, :class:`UnknownNameError` on an unknown field.
     """
     known = {field.name: field for field in dataclasses.fields(method.Config)}
-    values: dict[str, Any] = {}
+    found: dict[str, Override] = {}
     for text in overrides:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise BenchError(f"cannot read --set {text!r}. Write FIELD=VALUE or METHOD.FIELD=VALUE.")
-        owner, dot, field = name.rpartition(".")
+        owner, dot, given = name.rpartition(".")
         if dot and owner != method.name:
             continue
-        field = _alias(field, known)
-        if field not in known:
-            if dot:
-                raise UnknownNameError(f"option of {method.name}", field, known)
-            continue
-        values[field] = _parse_value(method, field, value)
-    return values
+        field = _alias(given, known)
+        if field in known:
+            found[field] = Override(given, value, _parse_value(method, field, value))
+        elif dot:
+            raise UnknownNameError(f"option of {method.name}", field, known)
+    return found
+
+
+def values_of(overrides: Mapping[str, Override]) -> dict[str, Any]:
+    """Return the typed values of `overrides`, by field."""
+    return {field: given.value for field, given in overrides.items()}
 
 
 _ALIKE = (
@@ -261,21 +278,14 @@ def field_table(method: type[Configured], presets: Mapping[str, Mapping[str, Any
 
 
 def needed_overrides(
-    method: type[Configured], preset: Preset, facts: Facts, overrides: Sequence[str]
-) -> dict[str, str]:
-    """Return the minimal set of ``--set`` values, by field, that gives `method` the same config."""
-    mine = []
-    for text in overrides:
-        name, _, value = text.partition("=")
-        if parse_overrides(method, [text]):
-            mine.append(f"{name.rpartition('.')[2]}={value}")
-    config, _ = build_config(method, preset, facts, mine)
-    for text in list(mine):
-        without = [other for other in mine if other is not text]
-        try:
-            alike = build_config(method, preset, facts, without)[0] == config
-        except BenchError:  # required by the others
-            continue
-        if alike:
-            mine = without
-    return {name: value for name, _, value in (text.partition("=") for text in mine)}
+    method: type[Configured], preset: Preset, facts: Facts, overrides: Mapping[str, Override]
+) -> dict[str, Override]:
+    """Return the fewest of `overrides` that give `method` the same config."""
+    config, _ = build_config(method, preset, facts, values_of(overrides))
+    needed = dict(overrides)
+    for field in overrides:
+        without = {name: given for name, given in needed.items() if name != field}
+        with contextlib.suppress(BenchError):  # required by the others
+            if build_config(method, preset, facts, values_of(without))[0] == config:
+                needed = without
+    return needed

@@ -55,6 +55,7 @@ class AlternationConfig(GivenTeacherConfig):
 
     @property
     def generated(self) -> int:
+        """Number of generated images in a batch; the rest are random."""
         return self.batch - round(self.batch * self.random_share)
 
     @property

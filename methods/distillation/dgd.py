@@ -237,15 +237,22 @@ class DGD(DGDFamily):
                 *facts.shape, noise_size=self.config.generator_noise, units=self.config.generator_units
             )
         driving = GeneratorSettings(
-            steps=self.config.generator_steps, batch_size=self.config.generator_batch, lr=self.config.generator_lr,
-            decay_steps=self.config.generator_decay, alpha=self.config.alpha, beta=self.config.beta, shift=settings.shift,
+            steps=self.config.generator_steps,
+            batch_size=self.config.generator_batch,
+            lr=self.config.generator_lr,
+            decay_steps=self.config.generator_decay,
+            alpha=self.config.alpha,
+            beta=self.config.beta,
+            shift=settings.shift,
             reading=self.config.reading,
-        )  # fmt: skip
+        )
         with context.progress.stage("generator", driving.steps) as stage:
             train_generator(net, baseline, driving, order, device=context.device, stage=stage, checkpoint=of_generator)
         return generate(net, self.config.synthetic, order, context.device)
 
-    def baseline(self, private: PrivateData, settings: FitSettings, context: Context, checkpoint: Checkpoint) -> torch.nn.Module:  # fmt: skip
+    def baseline(
+        self, private: PrivateData, settings: FitSettings, context: Context, checkpoint: Checkpoint
+    ) -> torch.nn.Module:
         """Return the net of one teacher, trained on all private records."""
         from bench.interface import fit, make_student
 

@@ -71,6 +71,7 @@ class DGDConfig(GivenTeacherConfig):
             raise BenchError(f"latent must lie between 1 and 1024, not {self.latent}.")
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
+        """Return how a teacher of `part` records is trained."""
         from bench.interface import FitSettings
 
         if self.teacher_recipe == "augmented":
@@ -99,6 +100,7 @@ def quick_dgd(facts: Facts) -> dict[str, Any]:
 
 
 def tiny_dgd(facts: Facts) -> dict[str, Any]:
+    """Return the changes of ``tiny``."""
     return {
         **quick_dgd(facts),
         "teachers": tiny_teachers(facts),
@@ -129,6 +131,7 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         """Return the release of `votes` (queries, classes): int64 labels (queries,) or soft ones like `votes`."""
 
     def shares(self, seed: int) -> tuple[str, ...]:
+        """See :meth:`bench.interface.Method.shares`."""
         images = f"images of {self.facts.dataset}, seed {seed}, {digest_of(self.images_depend())}"
         return (images, *super().shares(seed))
 
@@ -141,6 +144,7 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         return True
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        """See :meth:`bench.interface.Method.train_student`."""
         import torch
 
         from bench.training.ensemble import count_votes
@@ -203,7 +207,9 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         found = context.cache.get("triples", depends, make)
         return Triples(*(torch.from_numpy(found[name]) for name in ("plain", "tangent", "normal")))
 
-    def learn(self, images: torch.Tensor, labels: torch.Tensor, triples: Triples | None, context: Context) -> tuple[torch.nn.Module, dict[str, Any]]:  # fmt: skip
+    def learn(
+        self, images: torch.Tensor, labels: torch.Tensor, triples: Triples | None, context: Context
+    ) -> tuple[torch.nn.Module, dict[str, Any]]:
         """Return a student trained by Eq. 5 and 6, and its timm options. Uses nothing private."""
         from bench.methods.distillation.tangent_normal import StudentSettings, train_tangent_normal
 

@@ -107,7 +107,8 @@ class DPSD(Alternation):
         config = dataclasses.replace(config, k=k, beta=beta)
         claimed = budget.basis is Basis.CLAIMED
         if config.calibrate == "printed":
-            cost = (self.claimed(budget.delta) if claimed else proven(self.charges(), budget.delta)).epsilon
+            bound = self.changed(k=k, beta=beta)
+            cost = (bound.claimed(budget.delta) if claimed else proven(bound.charges(), budget.delta)).epsilon
             if cost > budget.epsilon:
                 raise BenchError(
                     f"sigma {config.sigma:g} costs epsilon {cost:.4g} ({budget.basis.value}), more than "
@@ -178,6 +179,11 @@ class DPSD(Alternation):
 
         nothing = torch.zeros(self.config.batch, self.facts.classes)
         released_gradients(
-            nothing, ledger, beta=self.config.bound(), sigma=self.config.sigma, sensitivity=self.config.sensitivity(self.facts), answers=1,
+            nothing,
+            ledger,
+            beta=self.config.bound(),
+            sigma=self.config.sigma,
+            sensitivity=self.config.sensitivity(self.facts),
+            answers=1,
             reading=self.config.eq3,
-        )  # fmt: skip
+        )

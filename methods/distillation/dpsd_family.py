@@ -44,14 +44,18 @@ def quick_settings(facts: Facts) -> dict[str, Any]:
 
 
 def tiny_settings(facts: Facts) -> dict[str, Any]:
+    """Return the changes of ``tiny``."""
     return {**quick_settings(facts), "teacher_epochs": 1.0, "iterations": 3, "batch": 16, "generator_width": 8}
 
 
 class Alternation(TakesTeacher):
+    """DPSD's loop: the student and the generator take turns, and the teacher annotates through the ledger."""
+
     public_data: ClassVar[str] = "none"
     releases_generator: ClassVar[bool] = True
 
     def shares(self, seed: int) -> tuple[str, ...]:
+        """See :meth:`bench.interface.Method.shares`."""
         meant = [self.config.teacher, self.config.teacher_epochs, self.config.teacher_lr]
         return (f"teacher of {self.facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
@@ -64,6 +68,7 @@ class Alternation(TakesTeacher):
         """Charge `ledger` for one annotated batch of a stopped run, without querying a teacher."""
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        """See :meth:`bench.interface.Method.train_student`."""
         from bench.core.seeds import seeded
         from bench.methods.distillation.alternation import Alternating, Resumption
         from bench.models.generators import DataFreeGenerator

@@ -125,8 +125,8 @@ class DPSGD(Method[DPSGDConfig]):
         records = self.facts.private_records
         if not 1 <= self.config.batch_size <= records:
             raise BenchError(
-                f"batch_size {self.config.batch_size} must lie between 1 and the {records} private records. Change it with "
-                f"--set {self.name}.batch_size=N."
+                f"batch_size {self.config.batch_size} must lie between 1 and the {records} private records. "
+                f"Change it with --set {self.name}.batch_size=N."
             )
 
         def events(noise: float) -> Sequence[Event]:

@@ -95,8 +95,8 @@ class GEP(DPSGD):
             raise BenchError(f"{self.config.groups} groups need as many directions, not {self.config.directions}.")
         if self.facts.public_records == 0:
             raise BenchError(
-                f"{self.name} finds its subspace by unlabelled public images, and the split of {self.facts.dataset} has "
-                "none. Choose a data set with public images, or rgp, which takes none."
+                f"{self.name} finds its subspace by unlabelled public images, and the split of "
+                f"{self.facts.dataset} has none. Choose a data set with public images, or rgp, which takes none."
             )
         fitting = self.changed(anchors=min(self.config.anchors, self.facts.public_records))
         return DPSGD.calibrate(fitting, budget)

@@ -102,8 +102,8 @@ class DPFedAvg(Method[DPFedAvgConfig]):
         check_clients(self.config.clients, self.facts.private_records)
         if not self.config.sampled <= self.config.clients:
             raise BenchError(
-                f"sampled, the expected number of clients in a round, is at most the {self.config.clients} clients, not "
-                f"{self.config.sampled:g}. Change it with --set {self.name}.sampled=N."
+                f"sampled, the expected number of clients in a round, is at most the {self.config.clients} "
+                f"clients, not {self.config.sampled:g}. Change it with --set {self.name}.sampled=N."
             )
         from bench.privacy.accounting.claims import moments_accountant
 
@@ -169,9 +169,13 @@ class DPFedAvg(Method[DPFedAvgConfig]):
             for number in range(self.config.rounds):
                 streams = context.streams.child(f"round {number}")
                 total = ledger.sampled_updates(
-                    update, self.config.clients, entries=len(weights), max_norm=self.config.max_norm, sampling_rate=self.config.rate,
+                    update,
+                    self.config.clients,
+                    entries=len(weights),
+                    max_norm=self.config.max_norm,
+                    sampling_rate=self.config.rate,
                     noise_multiplier=self.config.noise_multiplier,
-                )  # fmt: skip
+                )
                 weights = weights + torch.from_numpy(total / self.config.sampled).to(weights)
                 with torch.no_grad():
                     pieces = torch.split(weights, [parameter.numel() for parameter in student.parameters()])

@@ -116,6 +116,7 @@ def quick_clients(facts: Facts) -> dict[str, Any]:
 
 
 def check_clients(clients: int, records: int) -> None:
+    """Raise :class:`BenchError` where there are more clients than private records."""
     if clients > records:
         raise BenchError(f"{clients} clients need as many private records; there are {records}.")
 

@@ -84,5 +84,5 @@ class FedAvg(Federated):
                 loop.done(done + 1, self.config.rounds)
         return Released(net.eval(), self.config.student, options)
 
-    def fuse(self, net: nn.Module, states: Sequence[State], public: PublicData, context: Context, done: int) -> None:  # fmt: skip
+    def fuse(self, net: nn.Module, states: Sequence[State], public: PublicData, context: Context, done: int) -> None:
         """Change `net`, the average of the clients' models `states`, in place; FedAvg leaves it."""

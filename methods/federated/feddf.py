@@ -68,7 +68,7 @@ class FedDF(FedAvg):
             )
         return super().calibrate(budget)
 
-    def fuse(self, net: nn.Module, states: Sequence[State], public: PublicData, context: Context, done: int) -> None:  # fmt: skip
+    def fuse(self, net: nn.Module, states: Sequence[State], public: PublicData, context: Context, done: int) -> None:
         """Train `net` towards the softmax of the clients' mean logits."""
         import torch
 

@@ -22,7 +22,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bench.interface import BenchError, Budget, Claim, Context, Facts, PrivateData, register_method, setting
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from bench.methods.generative.critics import Critics
 
 CODE = "the authors' code AI-secure/DataLens: MNIST, "
+N = TypeVar("N", int, float)
 BY_BUDGET = "none: by the budget"
 
 
@@ -65,14 +66,18 @@ class DataLensConfig(GuidedConfig):
 
     def sparsity(self) -> tuple[int, float]:
         """Return kept and threshold; raise :class:`BenchError` before calibration."""
-        if self.kept is None or self.threshold is None:
-            raise BenchError("kept and threshold depend on the budget. Calibrate, or set them.")
-        return self.kept, self.threshold
+        return _calibrated("kept", self.kept), _calibrated("threshold", self.threshold)
 
     @property
     def sensitivity(self) -> float:
         """The most by which one teacher moves the sums of a batch, in L2."""
-        return 2 * math.sqrt(self.sparsity()[0] * self.batch)
+        return 2 * math.sqrt(_calibrated("kept", self.kept) * self.batch)
+
+
+def _calibrated(name: str, value: N | None) -> N:
+    if value is None:
+        raise BenchError(f"{name} depends on the budget. Calibrate, or set it.")
+    return value
 
 
 @register_method("datalens")

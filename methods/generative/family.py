@@ -33,6 +33,8 @@ ENOUGH = 50  # images of a class
 
 @dataclass(frozen=True)
 class GenerativeConfig:
+    """Settings that all generative methods share; those of the student are ours."""
+
     synthetic: int = setting(60_000, "DP-MERF's code, gen_balanced.py: as many images as MNIST has private records")
     student: str = setting("small_cnn", SAME)
     student_epochs: float = setting(10.0, SAME)
@@ -50,6 +52,7 @@ def quick_student(facts: Facts) -> dict[str, Any]:
 
 
 def tiny_student(facts: Facts) -> dict[str, Any]:
+    """Return the changes of ``tiny`` to the student's settings."""
     return {"synthetic": 200, "student_epochs": 2.0, "student_batch": 20}
 
 
@@ -81,6 +84,7 @@ class Generative(Method):
         return {"quick": quick_student(facts), "tiny": tiny_student(facts)}
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        """See :meth:`bench.interface.Method.train_student`."""
         import torch
 
         facts = private.facts
@@ -104,9 +108,14 @@ class Generative(Method):
         from bench.methods.shared.teachers import largest_shift
 
         return FitSettings(
-            epochs=self.config.student_epochs, batch_size=self.config.student_batch, lr=self.config.student_lr, momentum=0.9,
-            schedule="cosine", shift=largest_shift(self.facts), label_smoothing=0.1,
-        )  # fmt: skip
+            epochs=self.config.student_epochs,
+            batch_size=self.config.student_batch,
+            lr=self.config.student_lr,
+            momentum=0.9,
+            schedule="cosine",
+            shift=largest_shift(self.facts),
+            label_smoothing=0.1,
+        )
 
     def learn(self, student: nn.Module, images: Tensor, labels: Tensor, context: Context) -> None:
         """Train `student` on `images` and `labels`; equal for all generative methods but those whose images are few."""

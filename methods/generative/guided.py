@@ -76,7 +76,8 @@ class Guided(Generative):
         """Raise :class:`BenchError` where a discriminator has no record."""
         if self.config.teachers > self.facts.private_records:
             raise BenchError(
-                f"more teachers than records: {self.config.teachers} teachers, {self.facts.private_records} private records of "
+                f"more teachers than records: {self.config.teachers} teachers, {self.facts.private_records} "
+                "private records of "
                 f"{self.facts.dataset}. Use --set {self.name}.teachers=N with N at most {self.facts.private_records}."
             )
 

@@ -38,6 +38,8 @@ SENSITIVITY = 2.0  # of the class sums of features of norm 1 and the class count
 
 @dataclass(frozen=True)
 class EmbeddingConfig(GenerativeConfig):
+    """Settings of a generator that is fitted to noisy mean embeddings."""
+
     features: int = setting(10_000, CODE + "d_rff; a cosine and a sine of half as many frequencies")
     noise_multiplier: float = setting(5.0, CODE + "noise_factor, below epsilon 1; calibrated to the budget")
     latent: int = setting(5, CODE + "d_code")

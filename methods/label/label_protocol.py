@@ -122,8 +122,8 @@ class LabelProtocol(LabelMethod):
         student, options = make_student(self.config.student, facts, context.streams.torch("student/start"))
         if not isinstance(student, OnFixedMap) or not isinstance(student.head, torch.nn.Linear):
             raise BenchError(
-                f"{self.name} computes a linear layer on fixed features, and {self.config.student} has none. Accepted as "
-                "student: scatter_linear."
+                f"{self.name} computes a linear layer on fixed features, and {self.config.student} has none. "
+                "Accepted as student: scatter_linear."
             )
         features = features_of(private.images, student.fixed, context, "private").flatten(1)
         labels = torch.from_numpy(true_labels(private))

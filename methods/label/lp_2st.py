@@ -129,7 +129,15 @@ class LP1ST(LabelMethod):
         logits = predict(net, images, device=context.device).double()
         return (logits / getattr(config, "temperature", 1.0)).softmax(1).numpy()
 
-    def likely(self, net: nn.Module, private: PrivateData, noisy: NDArray[np.int64], rows: NDArray[np.int64], prior: NDArray[np.float64], context: Context) -> NDArray[np.int64]:  # fmt: skip
+    def likely(
+        self,
+        net: nn.Module,
+        private: PrivateData,
+        noisy: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        prior: NDArray[np.float64],
+        context: Context,
+    ) -> NDArray[np.int64]:
         """Return `rows` and those before whose noisy label is among the k classes that `net` finds likeliest."""
         import numpy as np
 

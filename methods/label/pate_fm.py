@@ -112,8 +112,8 @@ class PATEFM(LabelMethod):
 
         if self.config.teachers > self.facts.private_records:
             raise BenchError(
-                f"{self.config.teachers} teachers need as many labels, and {self.facts.dataset} has {self.facts.private_records} "
-                "private records. Use fewer teachers."
+                f"{self.config.teachers} teachers need as many labels, and {self.facts.dataset} has "
+                f"{self.facts.private_records} private records. Use fewer teachers."
             )
         ratio = self.config.sigma1 / self.config.sigma2
 
@@ -152,9 +152,13 @@ class PATEFM(LabelMethod):
         asked = np.resize(order, self.config.queries)  # again from the start where there are fewer images
         votes = self.votes(private, asked, context)
         answers = ledger.confident_noisy_max(
-            votes, teachers=self.config.teachers, threshold=self.config.threshold, sigma1=self.config.sigma1, sigma2=self.config.sigma2,
+            votes,
+            teachers=self.config.teachers,
+            threshold=self.config.threshold,
+            sigma1=self.config.sigma1,
+            sigma2=self.config.sigma2,
             max_answers=self.config.max_answers,
-        )  # fmt: skip
+        )
         known = np.flatnonzero(answers >= 0)
         images, labels = private.images[asked[known]], torch.from_numpy(answers[known])
         if not len(known):
@@ -188,9 +192,14 @@ class PATEFM(LabelMethod):
                     streams = context.streams.child(f"teacher {number}")
                     net, _ = make_student(self.config.student, facts, streams.torch("weights"))
                     fixmatch(
-                        net, private.images[rows], labels[rows], private.images, self.config.fixmatch(self.config.teacher_steps),
-                        streams.torch("order"), device=context.device,
-                    )  # fmt: skip
+                        net,
+                        private.images[rows],
+                        labels[rows],
+                        private.images,
+                        self.config.fixmatch(self.config.teacher_steps),
+                        streams.torch("order"),
+                        device=context.device,
+                    )
                     scores = predict(net, private.images[asked], device=context.device)
                 # One vote each, whatever the ties.
                 votes[np.arange(len(asked)), scores.argmax(1).numpy()] += 1

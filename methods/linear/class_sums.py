@@ -40,9 +40,12 @@ CHOSEN = "ours: chosen on Fashion-MNIST's public records, which are of its test 
 
 @dataclass(frozen=True)
 class ClassSumsConfig(TransferConfig):
+    """Settings of a head that is computed from one noisy table of sums."""
+
     noise_multiplier: float = setting(1.0, "calibrated to the budget")
 
     def check(self) -> None:
+        """Raise :class:`BenchError` on a setting out of range."""
         super().check()
         positive(self, "noise_multiplier")
 
@@ -54,6 +57,7 @@ class ClassSums(OnBackbone):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
         return {"paper": paper_transfer(facts), "quick": quick_transfer(facts), "tiny": tiny_transfer(facts)}
 
     def calibrate(self, budget: Budget) -> Any:
@@ -67,12 +71,14 @@ class ClassSums(OnBackbone):
         return dataclasses.replace(named, noise_multiplier=noise)
 
     def claimed(self, delta: float) -> Claim:
+        """See :meth:`bench.interface.Method.claimed`."""
         from bench.interface import claim_by
 
         source = "Balle and Wang, ICML 2018 (arXiv:1805.06530), theorem 8: the exact cost of Gaussian noise"
         return claim_by(EXACT, self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
+        """See :meth:`bench.interface.Method.charges`."""
         from bench.interface import Gaussian
 
         return [Gaussian(self.config.noise_multiplier, adjacency=self.adjacency)]

@@ -88,7 +88,8 @@ class DPFC(ClassSums):
         if self.facts.public_records < 2:
             raise BenchError(
                 f"{self.name} whitens features by unlabelled public images, and the split of {self.facts.dataset} has "
-                f"{self.facts.public_records}. Choose a data set with two or more, or dp-least-squares, which takes none."
+                f"{self.facts.public_records}. Choose a data set with two or more, or dp-least-squares, which "
+                "takes none."
             )
         return super().calibrate(budget)
 

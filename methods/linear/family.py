@@ -34,12 +34,15 @@ OURS = "ours: chosen on Fashion-MNIST's public records, see methods/linear/famil
 
 @dataclass(frozen=True)
 class LinearConfig(TransferConfig):
+    """Settings of a linear head on frozen features."""
+
     max_grad_norm: float = setting(0.25, OURS)
     lr: float = setting(200.0, OURS)
     momentum: float = setting(0.9, "Tramer and Boneh 2021, appendix C")
     noise_multiplier: float = setting(1.0, "calibrated to the budget")
 
     def check(self) -> None:
+        """Raise :class:`BenchError` on a setting out of range."""
         super().check()
         positive(self, "max_grad_norm", "lr")
         if not 0 <= self.momentum < 1:
@@ -70,6 +73,7 @@ def scale(backbone: FrozenBackbone) -> float:
 
 
 def layer_of(student: FrozenTransfer) -> nn.Linear:
+    """Return the linear layer of the student's head."""
     from torch import nn
 
     layer = student.get_classifier()

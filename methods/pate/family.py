@@ -88,6 +88,7 @@ class PATEFamilyConfig:
             raise BenchError(f"teacher_settle must be at least 1 look, or none, not {self.teacher_settle}.")
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
+        """Return how a teacher of `part` records is trained."""
         from bench.interface import FitSettings
         from bench.training.early_stopping import Settle
 
@@ -113,6 +114,7 @@ class PATEFamily(EnsembleMethod):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
         return {"quick": cls.scaled(quick_settings(facts), facts), "tiny": cls.scaled(tiny_settings(facts), facts)}
 
     @classmethod
@@ -125,8 +127,8 @@ class PATEFamily(EnsembleMethod):
         super().check_facts()
         if self.facts.public_records == 0:
             raise BenchError(
-                f"{self.name} asks its teachers about unlabelled public images, and the split of {self.facts.dataset} has "
-                "none. Choose a data set with public images, or a data-free method."
+                f"{self.name} asks its teachers about unlabelled public images, and the split of "
+                f"{self.facts.dataset} has none. Choose a data set with public images, or a data-free method."
             )
 
     @abc.abstractmethod
@@ -170,7 +172,15 @@ class PATEFamily(EnsembleMethod):
         blocks = [labels_of(block) for block in query_blocks(self.config, order)]
         return count_votes(np.concatenate(blocks, axis=1)[:, : self.config.queries], private.facts.classes)
 
-    def label_in_shard(self, teachers: Ensemble, numbers: range, private: PrivateData, public: PublicData, context: Context, pool: ProcessPoolExecutor | None) -> None:  # fmt: skip
+    def label_in_shard(
+        self,
+        teachers: Ensemble,
+        numbers: range,
+        private: PrivateData,
+        public: PublicData,
+        context: Context,
+        pool: ProcessPoolExecutor | None,
+    ) -> None:
         """See :meth:`bench.methods.shared.teachers.EnsembleMethod.label_in_shard`."""
         chunks = self._chunks(private, context, numbers)
         blocks = query_blocks(self.config, query_order(public, context))
@@ -220,14 +230,26 @@ class PATEFamily(EnsembleMethod):
             total = training.total_steps(len(images), len(pool), self.facts.classes)
             with checkpoint, context.progress.stage("student", total) as stage:
                 student = train_self_trained(
-                    lambda: make_student(self.config.student, self.facts, start)[0], images, labels, pool, self.facts.classes,
-                    training, order, device=context.device, stage=stage, checkpoint=checkpoint,
-                )  # fmt: skip
+                    lambda: make_student(self.config.student, self.facts, start)[0],
+                    images,
+                    labels,
+                    pool,
+                    self.facts.classes,
+                    training,
+                    order,
+                    device=context.device,
+                    stage=stage,
+                    checkpoint=checkpoint,
+                )
         elif self.config.student_training == "supervised":
             fitting = FitSettings(
-                epochs=self.config.student_epochs, batch_size=32, optimizer="adam", lr=1e-3, shift=largest_shift(self.facts),
+                epochs=self.config.student_epochs,
+                batch_size=32,
+                optimizer="adam",
+                lr=1e-3,
+                shift=largest_shift(self.facts),
                 label_smoothing=0.1,
-            )  # fmt: skip
+            )
             with checkpoint, context.progress.stage("student", fitting.total_steps(len(images))) as stage:
                 fit(student, images, labels, fitting, order, device=context.device, stage=stage, checkpoint=checkpoint)
         else:
@@ -242,6 +264,7 @@ class PATEFamily(EnsembleMethod):
         return student, self.config.student, options
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        """See :meth:`bench.interface.Method.train_student`."""
         import torch
 
         self.check_facts()

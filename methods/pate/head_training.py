@@ -57,12 +57,14 @@ class Heads:
 
     @property
     def first(self) -> Tensor:
+        """The first layer's weights of all heads."""
         if self.own is None:
             return self.moved[:, :-1] + self.start
         return torch.baddbmm(self.start.expand(len(self), -1, -1), self.own.transpose(1, 2), self.moved)
 
     @property
     def first_bias(self) -> Tensor:
+        """The first layer's biases of all heads."""
         return self.moved[:, -1:] if self.own is None else self.moved.sum(1, keepdim=True)
 
     def logits(self, features: Tensor) -> Tensor:

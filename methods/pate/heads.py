@@ -48,6 +48,7 @@ class HeadTeachersConfig(TransferConfig):
         self.heads()
 
     def heads(self) -> HeadSettings:
+        """Return the settings with which all heads are trained."""
         return HeadSettings(self.hidden, self.epochs, self.batch_size, self.lr)
 
 
@@ -85,6 +86,7 @@ class HeadTeachers(HeadStudent, PATEFamily):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
         from bench.data.text import is_text
 
         paper = paper_transfer(facts)
@@ -101,15 +103,18 @@ class HeadTeachers(HeadStudent, PATEFamily):
         return {"paper": paper, "quick": cls.scaled(quick, facts), "tiny": cls.scaled(tiny, facts)}
 
     def calibrate(self, budget: Budget) -> Any:
+        """See :meth:`bench.interface.Method.calibrate`."""
         self.check_facts()
         return with_digest(super().calibrate(budget), self.facts)  # type: ignore[safe-super]  # the aggregator, next of the bases
 
     def public_words(self) -> str:
+        """See :meth:`bench.interface.Method.public_words`."""
         return f"{words_of(self.config, self.facts)}; unlabelled images of the target's distribution"
 
     shardable = False  # heads are trained all at once, in seconds
 
     def shares(self, seed: int) -> tuple[str, ...]:
+        """See :meth:`bench.interface.Method.shares`."""
         features = shared_features(self.config, self.facts)
         heads = digest_of(
             [
@@ -129,6 +134,7 @@ class HeadTeachers(HeadStudent, PATEFamily):
     def votes(
         self, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
     ) -> NDArray[np.int64]:
+        """Return the votes (queries, classes) of the teachers' heads on the first queries in `order`."""
         from bench.interface import partition
         from bench.methods.pate.head_training import VERSION, head_labels
         from bench.training.ensemble import count_votes

@@ -106,8 +106,8 @@ class KNNPATE(HeadStudent):
 
         if self.facts.public_records == 0:
             raise BenchError(
-                f"{self.name} labels unlabelled public images, and the split of {self.facts.dataset} has none. Choose a data "
-                "set with public images."
+                f"{self.name} labels unlabelled public images, and the split of {self.facts.dataset} has none. "
+                "Choose a data set with public images."
             )
         named = dataclasses.replace(
             with_digest(self.config, self.facts), queries=min(self.config.queries, self.facts.public_records)
@@ -157,10 +157,14 @@ class KNNPATE(HeadStudent):
                 distances = torch.cdist(some, records, compute_mode="donot_use_mm_for_euclid_dist")
                 answers.append(
                     ledger.sampled_noisy_max(
-                        distances.numpy(), private.labels.numpy(), classes=facts.classes, neighbours=self.config.neighbours,
-                        sampling_rate=self.config.sampling_rate, sigma=self.config.sigma,
+                        distances.numpy(),
+                        private.labels.numpy(),
+                        classes=facts.classes,
+                        neighbours=self.config.neighbours,
+                        sampling_rate=self.config.sampling_rate,
+                        sigma=self.config.sigma,
                     )
-                )  # fmt: skip
+                )
                 stage.advance(len(some))
         labels = torch.from_numpy(np.concatenate(answers))
         student, name, options = self.student(public, asked, labels, context)

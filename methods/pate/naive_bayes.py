@@ -110,6 +110,7 @@ class Gaussians:
 
 
 def flat_prior(classes: int, features: int) -> GaussianPrior:
+    """Return a prior that carries no information."""
     return GaussianPrior(np.zeros((classes, features)), np.ones((classes, features)), 0.0, 0.0)
 
 
@@ -172,6 +173,7 @@ def gaussian_scores(features: Features, fitted: Gaussians, centre: Floats | None
 
 
 def gaussian_votes(features: Features, fitted: Gaussians) -> Ints:
+    """Return the votes (queries, classes) of all fitted teachers on `features` (queries, d)."""
     teachers, classes, width = fitted.mean.shape
     centre = features.mean(axis=0, dtype=np.float64) if len(features) else np.zeros(width)
     votes = np.zeros((len(features), classes), dtype=np.int64)

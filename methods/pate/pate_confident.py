@@ -108,6 +108,10 @@ class PATEConfident(PATEGNMax):
     def noisy_answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
         """See :meth:`bench.methods.pate.pate_gnmax.PATEGNMax.noisy_answer`."""
         return ledger.confident_noisy_max(
-            votes, teachers=self.config.teachers, threshold=self.config.threshold, sigma1=self.config.sigma1, sigma2=self.config.sigma2,
+            votes,
+            teachers=self.config.teachers,
+            threshold=self.config.threshold,
+            sigma1=self.config.sigma1,
+            sigma2=self.config.sigma2,
             max_answers=self.config.max_answers,
-        )  # fmt: skip
+        )

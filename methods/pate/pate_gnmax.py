@@ -87,8 +87,8 @@ class PATEGNMax(PATEFamily):
 
             if not self.facts.public_benchmark:
                 raise BenchError(
-                    f"claim=sanitised is for public benchmarks: of {self.facts.dataset} no figure that depends on votes is "
-                    "recorded. Use claim=data-independent."
+                    f"claim=sanitised is for public benchmarks: of {self.facts.dataset} no figure that depends "
+                    "on votes is recorded. Use claim=data-independent."
                 )
             check_release(found.event(), budget.delta, self.facts.classes)
         return found

@@ -82,8 +82,8 @@ class PATERidge(Method[PATERidgeConfig]):
 
         if self.config.teachers > self.facts.private_records:
             raise BenchError(
-                f"{self.config.teachers} teachers need as many records, and {self.facts.dataset} has {self.facts.private_records} "
-                "private ones. Use fewer teachers."
+                f"{self.config.teachers} teachers need as many records, and {self.facts.dataset} has "
+                f"{self.facts.private_records} private ones. Use fewer teachers."
             )
         multiplier = smallest_noise(lambda noise: self.released(noise), budget, tolerance=1e-6)
         return dataclasses.replace(self.config, sigma=multiplier * SENSITIVITY)

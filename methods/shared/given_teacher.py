@@ -61,6 +61,7 @@ class TakesTeacher(Method):
     """A method whose teacher may be given."""
 
     def given_teacher(self) -> GivenTeacher | None:
+        """See :meth:`bench.interface.Method.given_teacher`."""
         return given_teacher(self.config)
 
     def pin_teacher(self) -> Any:

@@ -29,10 +29,16 @@ WATCHED = 1000  # public images whose labels show when a teacher has settled
 
 
 class TeacherConfig(Protocol):
+    """What the config of an ensemble method holds."""
+
     @property
-    def teachers(self) -> int: ...
+    def teachers(self) -> int:
+        """Number of teachers."""
+
     @property
-    def teacher(self) -> str: ...
+    def teacher(self) -> str:
+        """Name of the teachers' net."""
+
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
         """Return how a teacher of `part` records is trained."""
 
@@ -43,19 +49,23 @@ class EnsembleMethod(Method):
     shardable = True
 
     def check_facts(self) -> None:
+        """Raise :class:`BenchError` where there are more teachers than records."""
         if self.config.teachers > self.facts.private_records:
             raise BenchError(
-                f"more teachers than records: {self.config.teachers} teachers, {self.facts.private_records} private records of "
+                f"more teachers than records: {self.config.teachers} teachers, {self.facts.private_records} "
+                "private records of "
                 f"{self.facts.dataset}. Use --set {self.name}.teachers=N with N at most {self.facts.private_records}."
             )
 
     def shares(self, seed: int) -> tuple[str, ...]:
+        """See :meth:`bench.interface.Method.shares`."""
         meant = {name: value for name, value in as_dict(self.config).items() if name.startswith("teacher")}
         if meant.get("teacher_recipe") != "augmented":  # then each method has a recipe of its own
             meant["recipe"] = type(self.config).teacher_settings.__qualname__
         return (f"teachers of {self.facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
     def make_shard(self, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int) -> None:
+        """See :meth:`bench.interface.Method.make_shard`."""
         from bench.training.ensemble import shard_range
 
         if self.given_teacher() is not None:
@@ -69,15 +79,25 @@ class EnsembleMethod(Method):
                 )
                 self.label_in_shard(teachers, numbers, private, public, context, pool)
 
-    def label_in_shard(self, teachers: Ensemble, numbers: range, private: PrivateData, public: PublicData, context: Context, pool: ProcessPoolExecutor | None) -> None:  # fmt: skip
+    def label_in_shard(
+        self,
+        teachers: Ensemble,
+        numbers: range,
+        private: PrivateData,
+        public: PublicData,
+        context: Context,
+        pool: ProcessPoolExecutor | None,
+    ) -> None:
         """Keep what a shard's `teachers` say of public images, where a method needs only that. For the ledger only."""
 
 
 def quick_teachers(facts: Facts) -> int:
+    """Return the number of teachers in ``quick``: one for 25 records, at most 250."""
     return min(250, max(2, facts.private_records // 25))
 
 
 def tiny_teachers(facts: Facts) -> int:
+    """Return the number of teachers in ``tiny``: one for 4 records, at most 10."""
     return min(10, max(2, facts.private_records // 4))
 
 
@@ -233,6 +253,7 @@ def quick_settings(facts: Facts) -> dict[str, Any]:
 
 
 def tiny_settings(facts: Facts) -> dict[str, Any]:
+    """Return the changes of ``tiny``: ``quick`` with few teachers and short training."""
     return {
         **quick_settings(facts),
         "teachers": tiny_teachers(facts),

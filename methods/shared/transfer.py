@@ -50,6 +50,7 @@ class TransferConfig:
     fraction_of_prior: ClassVar[bool] = False  # whether `source_fraction` is of a prior's source too
 
     def check(self) -> None:
+        """Raise :class:`BenchError` on a setting out of range."""
         if self.image_size < 0:
             raise BenchError(f"image_size must be 0 (the weights' own) or more, not {self.image_size}.")
         if not 0 < self.source_fraction <= 1:
@@ -64,10 +65,12 @@ class TransferConfig:
 
     @property
     def trained_here(self) -> bool:
+        """Whether the backbone is trained here, on a public source."""
         return self.weights == SOURCE or self.weights.startswith(f"{SOURCE}:")
 
 
 def shared_features(config: TransferConfig, facts: Facts) -> str:
+    """Return the name of the features that cells with the same backbone share."""
     names = [field.name for field in dataclasses.fields(TransferConfig)]
     return f"features of {facts.dataset}, {digest_of({name: getattr(config, name) for name in names})}"
 
@@ -81,9 +84,11 @@ class OnBackbone(Method):
     _loaded: FrozenBackbone | None = None
 
     def shares(self, seed: int) -> tuple[str, ...]:
+        """See :meth:`bench.interface.Method.shares`."""
         return (shared_features(self.config, self.facts),)
 
     def public_words(self) -> str:
+        """See :meth:`bench.interface.Method.public_words`."""
         return words_of(self.config, self.facts)
 
     def backbone(self, public: PublicData, context: Context) -> FrozenBackbone:
@@ -94,11 +99,13 @@ class OnBackbone(Method):
 
 
 def quick_transfer(facts: Facts) -> dict[str, Any]:
+    """Return the changes of ``quick``: a small backbone at a small size."""
     small = max(facts.shape[1:]) <= 28
     return {"backbone": "tf_efficientnet_lite0", "image_size": 96 if small else 128, "precision": "bfloat16"}
 
 
 def tiny_transfer(facts: Facts) -> dict[str, Any]:
+    """Return the changes of ``tiny``: a random small net."""
     return {"backbone": "small_cnn", "weights": "random", "image_size": 0}
 
 
@@ -342,6 +349,7 @@ def make_transfer(
 
 
 def transfer_options(backbone: FrozenBackbone, facts: Facts, head: str, hidden: int) -> dict[str, Any]:
+    """Return the timm options that rebuild a student on this backbone."""
     channels, height, width = facts.shape
     return {
         "num_classes": facts.classes,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from bench.core.options import grid_words, number_word
 from bench.core.types import Basis
 from bench.reports.leaderboard import BoardRow, build_board
 from bench.reports.reported.numbers import Reported
@@ -78,16 +79,10 @@ class WantedCell:
         """Return the command that makes the cell's records at several epsilons."""
         if self.cannot:
             return ""
-        words = ["--methods", self.method, "--datasets", self.dataset]
-        if epsilons:
-            words += ["--eps", ",".join(f"{epsilon:g}" for epsilon in epsilons)]
-        words += ["--seeds", ",".join(map(str, self.seeds))]
-        if self.basis is not Basis.CLAIMED:
-            words += ["--basis", self.basis.value]
-        if self.delta is not None:
-            words += ["--delta", f"{self.delta:g}"]
-        if self.preset:
-            words += ["--preset", self.preset]
+        words = grid_words(
+            methods=self.method, datasets=self.dataset, eps=",".join(map(number_word, epsilons)) or None,
+            seeds=",".join(map(str, self.seeds)), basis=self.basis, delta=self.delta, preset=self.preset or None,
+        )  # fmt: skip
         for name, value in self.settings:
             words += ["--set", f"{name}={_text(value)}"]
         return "python -m bench run " + " ".join(map(shlex.quote, words))

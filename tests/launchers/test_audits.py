@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.evaluation.audit.audit import AuditOptions, audit_key
+from bench.evaluation.audit.audit import audit_key
+from bench.evaluation.audit.options import AuditOptions
 from bench.launchers.status import overview
 from bench.results.attack_record import AuditRecord
 from bench.results.run_dir import RunDir

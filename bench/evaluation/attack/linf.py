@@ -37,6 +37,7 @@ class Logits(nn.Module):
         return self
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return logits in float32, as a copy."""
         logits: Tensor = self.student(images)
         return logits.float().clone()  # A copy even where float() makes none: Square writes into its input.
 
@@ -96,6 +97,8 @@ WORST = "autoattack"
 
 @dataclass(frozen=True)
 class RobustnessConfig:
+    """Settings of the robustness sweep."""
+
     perturbations: tuple[float, ...] | None = setting(None, "ours: by the kind of images, see default_perturbations")
     attacks: tuple[str, ...] = setting((*SIMPLE, WORST), "ours: side by side, so that masked gradients show")
     records: int = setting(10_000, "Croce and Hein 2020, section 6: the test sets of MNIST and CIFAR-10")
