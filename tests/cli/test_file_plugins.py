@@ -61,7 +61,7 @@ def test_show_tells_what_the_records_say_of_a_method_in_a_file(ran: Path) -> Non
     assert "grid-test: a method of the plug-in grid_method.py." in done.stdout
     assert "python -m bench show PATH/grid_method.py" in done.stdout
     assert "seconds" in done.stdout
-    assert "by the file's path" in bench("show", "grid-tes", "-o", ran).stderr
+    assert "give the file's path" in bench("show", "grid-tes", "-o", ran).stderr
     assert "A method whose cells take a moment" in bench("show", GRID_METHOD).stdout
 
 

@@ -222,7 +222,7 @@ def test_failures_are_rows_and_the_exit_state_says_so(tmp_path: Path) -> None:
         (["run", "-m", "pate", "-d", "minst"], "mnist"),
         (["run", "-m", "pate", "-e", "0"], "positive"),
         (["run", "-m", "pate", "-e", "nan"], "positive"),
-        (["run", "-m", "pate", "-e", "one"], "numbers with commas"),
+        (["run", "-m", "pate", "-e", "one"], "comma-separated numbers"),
         (["run", "-m", "pate", "--delta", "0"], "delta"),
         (["run", "-m", "pate", "--delta", "nan"], "delta"),
         (["run", "-m", "pate", "-s", "x"], "whole numbers"),
@@ -427,7 +427,7 @@ def test_own_folder_gives_nothing_private_away(tmp_path: Path) -> None:
     for command in ("audit", "attack"):
         asked = bench(command, record.key, "-o", out)
         assert asked.returncode == 2
-        assert "Give the folder: --data folder:PATH" in asked.stderr
+        assert "Give the folder as in `bench run`: --data folder:PATH" in asked.stderr
     other = bench("audit", record.key, "-o", out, "--data", "folder:/nowhere", "--workers", "1", "-q")
     assert other.returncode == 1
     (line,) = (line for line in other.stdout.splitlines() if line.startswith("failed: "))

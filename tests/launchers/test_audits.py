@@ -110,7 +110,7 @@ def test_nothing_runs_after_the_launcher(out: Path, number: signal.Signals) -> N
 
 def test_canaries_and_flags_of_another_launcher_are_refused(out: Path) -> None:
     canaries = bench("audit", "-o", out, "--kind", "one-run", "--launcher", "local")
-    assert (canaries.returncode, "audits by pairs alone" in canaries.stderr) == (2, True)
+    assert (canaries.returncode, "only pair audits" in canaries.stderr) == (2, True)
     partition = bench("audit", "-o", out, "--partition", "main")
     assert "--launcher inline does not use --partition" in partition.stderr
     short = bench("audit", "-o", out, "--minutes", "10", "--launcher", "slurm", "--time", "15")
