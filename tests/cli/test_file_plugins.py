@@ -40,7 +40,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_students_whose_file_is_not_given_are_an_error(command: str, words: tuple[str, ...], ran: Path) -> None:
     done = bench(command, *words, "-o", ran, "-q")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "the method grid-test is not known here. Give its file: --methods PATH/grid_method.py." in done.stderr
+    assert "the method grid-test is not registered. Give its file: --methods PATH/grid_method.py." in done.stderr
 
 
 @pytest.mark.parametrize("words", [(GRID_METHOD,), ("-m", GRID_METHOD), ("digits-grid", GRID_METHOD)])

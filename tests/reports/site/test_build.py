@@ -374,4 +374,4 @@ def test_a_method_page_tells_of_the_median_seed_at_the_middle_budget(tmp_path: P
     text = Page((tmp_path / "site" / "methods" / "pate.html").read_text()).text
     assert text.index("mnist, unit record") < text.index("att-faces-a, unit record")
     assert "A typical run: mnist-pate-3.0-s2" in text
-    assert "this costs epsilon 3.00" in text
+    assert "claims epsilon 3.00" in text
