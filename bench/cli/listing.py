@@ -35,7 +35,7 @@ def listing(what: str, out: Path | None = None) -> tuple[str, tuple[str, ...], R
     if out is not None:
         return _records(out)
     if what == "methods":
-        rows = [(name, *listed(name)[2:]) for name in METHODS.names()]
+        rows: Rows = [(name, *listed(name)[2:]) for name in METHODS.names()]
         columns = ("method", "unit", "adjacency", "proven", "public data", "citation")
         groups = method_groups().items()
         notes = [f"--methods {group}: {', '.join(names)}" for group, names in groups if group != ALL]
