@@ -130,7 +130,7 @@ def config_from(kind: type[Configured], values: Mapping[str, Any]) -> Any:
         odd = ", ".join(sorted((set(values) - known) | (needed - set(values))))
         raise BenchError(f"the settings of {kind.name} have changed since that record was written: {odd}.")
     try:
-        config = TypeAdapter(kind.Config).validate_python(dict(values))
+        config: Any = TypeAdapter(kind.Config).validate_python(dict(values))
     except ValidationError as error:
         raise BenchError(f"a setting of {kind.name} does not fit any more: {error.errors()[0]['msg']}.") from error
     check_bounds(kind, values)
