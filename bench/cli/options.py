@@ -22,15 +22,15 @@ records = partial(typer.Option, rich_help_panel="Records")
 TrialsMean = Annotated[float, typer.Option(help="Mean of the secret random number of trials.")]
 LawOption = Annotated[Law, typer.Option("--law", help="The law of the number of trials.")]
 Out = Annotated[Path, records("--out", "-o", help="Run directory.")]
-ReuseOption = Annotated[Reuse, records("--reuse", help="Which earlier records count as done.")]
+ReuseOption = Annotated[Reuse, records("--reuse", help="Which existing records count as done.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def with_options(**changes: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an option for each field of its parameters that are dataclasses of options.
 
-    `changes` are other defaults here, other options, or ``...`` for a field that is no option of this command.
+    `changes` maps field names to other defaults, other options, or ``...`` for fields that this command does not offer.
     """
 
     def dressed(command: Callable[..., None]) -> Callable[..., None]:
@@ -70,7 +70,7 @@ def _parameters(kind: Any, changes: dict[str, Any]) -> Iterator[inspect.Paramete
 
 
 def _built(kind: Any, values: dict[str, Any]) -> Any:
-    """Return the options `kind`, taking what is theirs out of `values`."""
+    """Return an instance of `kind`, removing its fields from `values`."""
     hints = hints_of(kind)
     inner = {name: _built(hint, values) for name, hint in hints.items() if is_dataclass(hint)}
     return kind(**inner, **{name: values.pop(name) for name in hints if name in values})

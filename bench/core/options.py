@@ -26,7 +26,7 @@ on_slurm = partial(typer.Option, rich_help_panel="Slurm")
 E = TypeVar("E", bound=StrEnum)
 N = TypeVar("N", int, float)
 Names = str | Iterable[str]
-"""One name, several with commas between them, or a list of them."""
+"""One name, several comma-separated names, or a list of names."""
 
 
 class Launcher(StrEnum):
@@ -43,28 +43,30 @@ SET = what("--set", help="FIELD=VALUE or METHOD.FIELD=VALUE; repeatable.")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridOptions:
-    """What to run, as a user gives it; :meth:`grid` checks it."""
+    """A user's description of what to run; :meth:`grid` validates it."""
 
     methods: Annotated[
-        Names, str, what("--methods", "-m", help="Methods or groups (all, transfer, ...), with commas; see `bench ls`.")
+        Names,
+        str,
+        what("--methods", "-m", help="Methods or groups (all, transfer, ...), comma-separated; see `bench ls`."),
     ]
     datasets: Annotated[
-        Names, str, what("--datasets", "-d", help="Data sets, with commas; folder:PATH for your own.")
+        Names, str, what("--datasets", "-d", help="Data sets, comma-separated; folder:PATH for your own.")
     ] = "mnist"
-    eps: Annotated[float | str | Iterable[float], str, what("--eps", "-e", help="Target epsilons, with commas.")] = (
-        "1,10"
-    )
+    eps: Annotated[
+        float | str | Iterable[float], str, what("--eps", "-e", help="Target epsilons, comma-separated.")
+    ] = "1,10"
     seeds: Annotated[
-        int | str | Iterable[int], str, what("--seeds", "-s", help="Seeds, with commas; 0-4 is a range.")
+        int | str | Iterable[int], str, what("--seeds", "-s", help="Seeds, comma-separated; 0-4 is a range.")
     ] = "0"
     preset: Annotated[str, Preset, PRESET] = Preset.QUICK
     basis: Annotated[str, Basis, what("--basis", help="Which epsilon the target bounds.")] = Basis.CLAIMED
     adjacency: Annotated[
         str,
         TargetAdjacency,
-        what("--adjacency", help="Neighbours of a target with --basis proven: replace-one, or the method's own."),
+        what("--adjacency", help="Adjacency of the target with --basis proven: replace-one, or own (the method's)."),
     ] = TargetAdjacency.REPLACE_ONE
-    delta: Annotated[float | None, what("--delta", help="Default: 1e-5, or less where records are many.")] = None
+    delta: Annotated[float | None, what("--delta", help="Default: 1e-5, or less for large data sets.")] = None
     noise: Annotated[str, NoiseKind, what("--noise", help="secure: exact samplers, not reproducible.")] = (
         NoiseKind.SEEDED
     )
@@ -72,7 +74,7 @@ class GridOptions:
     teacher: Annotated[str | None, what("--teacher", help="Any timm model, for methods with teachers.")] = None
     student: Annotated[str | None, what("--student", help="Any timm model.")] = None
     precision: Annotated[
-        str, PrecisionKind, what("--precision", help="Of teacher ensembles: float32, tf32 (CUDA) or bf16.")
+        str, PrecisionKind, what("--precision", help="Precision of teacher ensembles: float32, tf32 (CUDA) or bf16.")
     ] = PrecisionKind.FLOAT32
 
     def grid(self) -> Grid:
@@ -88,21 +90,21 @@ class GridOptions:
 
 
 def _device(name: str) -> str:
-    # Others that torch knows are tried by torch; this only tells the names that people give first.
+    # torch validates the name later; this only catches the names that people try first.
     if name.partition(":")[0].lower() in ("gpu", "nvidia"):
-        raise BenchError(f"--device {name} is unknown. Accepted: auto, cpu, cuda or cuda:N; a GPU is cuda.")
+        raise BenchError(f"--device {name} is unknown. Accepted: auto, cpu, cuda or cuda:N. Use cuda for a GPU.")
     return name
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a process computes with; `devices` are several GPUs for one cell, else empty."""
+    """The resources of a process; `devices` lists the GPUs if one cell uses several, else it is empty."""
 
     device: Annotated[str, where("--device", help="auto, cpu, cuda or cuda:N.", callback=_device)] = "auto"
     workers: Annotated[
         int, where("--workers", help="Processes for the teachers of a cell; 0: the cores of its job.", min=0)
     ] = 0
-    threads: Annotated[int, where("--threads", help="CPU threads of one operation.", min=1)] = 1
+    threads: Annotated[int, where("--threads", help="CPU threads per operation.", min=1)] = 1
     devices: tuple[str, ...] = ()
 
 
@@ -111,60 +113,65 @@ ONE_CPU = Resources("cpu", workers=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
-    """Where it runs. None: as the file `cluster` says, else the launcher's default."""
+    """Where to run. None: the value in the file `cluster`, else the launcher's default."""
 
     launcher: Annotated[
-        Launcher | None, where("--launcher", help="inline (default), local: --jobs N processes here, or slurm.")
+        Launcher | None,
+        where("--launcher", help="inline (default), local (--jobs N processes on this machine) or slurm."),
     ] = None
     jobs: Annotated[
         int | None,
-        where("--jobs", "-j", help="Processes of --launcher local; 0: one per GPU, else per core.", min=0),
+        where("--jobs", "-j", help="Processes of --launcher local; 0: one per GPU, or per core without GPUs.", min=0),
     ] = None
     shards: Annotated[int | None, where("--shards", help="Split an ensemble's training over N jobs.", min=1)] = None
-    retries: Annotated[int | None, where("--retries", help="Deaths of its process that a cell survives.", min=0)] = None
+    retries: Annotated[
+        int | None, where("--retries", help="How often a cell is retried after its process dies.", min=0)
+    ] = None
     gpus: Annotated[
-        int | None, where("--gpus", help="GPUs of one job; local default: 1 where there are some.", min=0)
+        int | None, where("--gpus", help="GPUs per job; local default: 1 if the machine has any.", min=0)
     ] = None
-    cluster: Annotated[
-        Path | None, where("--cluster", help="YAML file with the settings of launchers; flags override it.")
-    ] = None
+    cluster: Annotated[Path | None, where("--cluster", help="YAML file with launcher settings; flags override it.")] = (
+        None
+    )
     partition: Annotated[str | None, on_slurm("--partition", help="Partition.")] = None
-    cpus: Annotated[int | None, on_slurm("--cpus", help="Cores of one job.", min=1)] = None
-    memory: Annotated[float | None, on_slurm("--memory", help="GB of one job.")] = None
-    time: Annotated[str | None, on_slurm("--time", help="Time limit, minutes or H:MM:SS; it is no deadline.")] = None
-    parallel: Annotated[int | None, on_slurm("--parallel", help="Jobs that run at once.", min=1)] = None
+    cpus: Annotated[int | None, on_slurm("--cpus", help="Cores per job.", min=1)] = None
+    memory: Annotated[float | None, on_slurm("--memory", help="GB per job.")] = None
+    time: Annotated[
+        str | None, on_slurm("--time", help="Time limit, minutes or H:MM:SS; longer jobs are requeued.")
+    ] = None
+    parallel: Annotated[int | None, on_slurm("--parallel", help="Maximum number of concurrent jobs.", min=1)] = None
     account: Annotated[str | None, on_slurm("--account", help="Account.")] = None
     slurm: Annotated[list[str] | None, on_slurm("--slurm", help="KEY=VALUE directive; repeatable.")] = None
-    pack: Annotated[float | None, on_slurm("--pack", help="Minutes that small cells are packed to.")] = None
-    detach: Annotated[bool, on_slurm("--detach", help="Submit, and leave.")] = False
+    pack: Annotated[float | None, on_slurm("--pack", help="Pack small cells into jobs of this many minutes.")] = None
+    detach: Annotated[bool, on_slurm("--detach", help="Submit and exit.")] = False
     resources: Resources = field(default_factory=Resources)
 
     def flags(self) -> dict[str, Any]:
-        """Return the settings of a launcher that are given one by one, by their name in the file `cluster`."""
+        """Return the launcher settings given as individual options, by their name in the file `cluster`."""
         named = {one.name: getattr(self, one.name) for one in fields(self)}
         other = ("cluster", "slurm", "detach", "resources")
         return {name: value for name, value in named.items() if name not in other and value is not None}
 
 
 def hints_of(kind: type) -> dict[str, Any]:
-    """Return the types of the fields of `kind`, in order, with their options."""
+    """Return the types of `kind`'s fields, in order, with their options."""
     hints = get_type_hints(kind, include_extras=True)
     return {one.name: hints[one.name] for one in fields(kind)}
 
 
 def flag_of(kind: type, name: str) -> str:
-    """Return the option of a command line for the field `name` of `kind`; empty if it has none."""
+    """Return the command-line option for the field `name` of `kind`, or "" if it has none."""
     return next((str(option.default) for option in getattr(hints_of(kind)[name], "__metadata__", ())[-1:]), "")
 
 
 def words_of(options: Any) -> list[str]:
-    """Return the words that give `options`, a dataclass of them, to a command; those that are None are left out."""
+    """Return the command-line words for the dataclass `options`, omitting fields that are None."""
     given = {one.name: getattr(options, one.name) for one in fields(options)}
     return [word for name, value in given.items() for word in _words(flag_of(type(options), name), value)]
 
 
 def grid_words(**given: object) -> list[str]:
-    """Return the words that give these fields of :class:`GridOptions` to a command, without None and usual choices."""
+    """Return the command-line words for these fields of :class:`GridOptions`, omitting None and default choices."""
     usual = {one.name: one.default for one in fields(GridOptions) if isinstance(one.default, StrEnum)}
     told = {name: value for name, value in given.items() if value is not usual.get(name)}
     return [word for name, value in told.items() for word in _words(flag_of(GridOptions, name), value)]
@@ -221,4 +228,4 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise BenchError(f"--eps takes numbers with commas between them, for instance 1,10; not {text!r}.") from None
+        raise BenchError(f"--eps takes comma-separated numbers, for instance 1,10; not {text!r}.") from None
