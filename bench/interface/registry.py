@@ -126,7 +126,7 @@ class Registry(Generic[T]):
         module_name = f"{PLUGIN}{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
         with no_exit(str(path)), no_interrupt(str(path)):
             import_file(module_name, path)
-        added = sorted(set(self._members) - before)
+        added = sorted(set(self._members) - before - set(self._own()))  # it may import methods of this project
         if len(added) != 1:
             raise BenchError(f"{path} must register exactly one {self.kind}; it registered {added or 'none'}.")
         return self._members[added[0]]
