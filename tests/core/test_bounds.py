@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from bench.core.config import Preset, as_dict, build_config, config_from, setting
+from bench.core.config import Preset, as_dict, build_config, config_from, parse_overrides, setting, values_of
 from bench.core.errors import BenchError
 from bench.core.types import Facts
 
@@ -55,11 +55,12 @@ def test_a_value_out_of_bounds_is_named_with_what_is_accepted(given: str, said: 
             config_from(Bounded, values)
         return
     with pytest.raises(BenchError, match=said):
-        build_config(Bounded, Preset.QUICK, FACTS, [given])
+        build_config(Bounded, Preset.QUICK, FACTS, values_of(parse_overrides(Bounded, [given])))
 
 
 def test_values_within_bounds_and_none_are_accepted() -> None:
-    config, _ = build_config(Bounded, Preset.QUICK, FACTS, ["lr=1e-9", "decay=0", "records=none"])
+    texts = ["lr=1e-9", "decay=0", "records=none"]
+    config, _ = build_config(Bounded, Preset.QUICK, FACTS, values_of(parse_overrides(Bounded, texts)))
     assert (config.epochs, config.decay, config.records) == (2, 0.0, None)
     assert config_from(Bounded, as_dict(config)) == config
     with pytest.raises(BenchError, match="decay must be"):
