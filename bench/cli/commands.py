@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
@@ -53,11 +52,7 @@ class Command(TyperCommand):
             for option, times in Counter(p for p in order if isinstance(p, TyperOption)).items():
                 alike = option.multiple or (option.is_flag and not option.secondary_opts)
                 if times > 1 and not alike:
-                    commas = (
-                        ", with commas between the values"
-                        if {"commas", "comma-separated"} & set(re.findall(r"[a-z-]+", option.help or ""))
-                        else ""
-                    )
+                    commas = ", with commas between the values" if "comma" in (option.help or "") else ""
                     raise BenchError(f"{max(option.opts, key=len)} is given {times} times. Give it once{commas}.")
             rest = super().parse_args(ctx, args)
         except UsageError as error:
