@@ -56,7 +56,7 @@ class PrecisionKind(StrEnum):
 
 
 class Reuse(StrEnum):
-    """Existing records that count as done."""
+    """Which existing records count as done."""
 
     DONE = "done"
     ALL = "all"
@@ -104,7 +104,7 @@ def check_bounds(kind: type[Configured], values: Mapping[str, Any]) -> None:
 
 
 def source_of(config: type, field: str) -> str:
-    """Return the source of the default of `field`, empty if unknown."""
+    """Return the source of the default of `field`, or "" if unknown."""
     return str(config.__dataclass_fields__[field].metadata.get("source", ""))  # type: ignore[attr-defined]
 
 
@@ -153,9 +153,9 @@ class Grid:
     noise: NoiseKind = NoiseKind.SEEDED
     precision: PrecisionKind = PrecisionKind.FLOAT32
     overrides: tuple[str, ...] = ()
-    """``FIELD=VALUE`` applies to every method with that field, ``METHOD.FIELD=VALUE`` to one method."""
+    """``FIELD=VALUE`` applies to every method that has the field, ``METHOD.FIELD=VALUE`` to one method."""
     adjacency: TargetAdjacency = TargetAdjacency.REPLACE_ONE
-    """Of a target on the basis proven."""
+    """Adjacency of a target on the proven basis."""
 
     def __post_init__(self) -> None:
         for name, values in (("methods", self.methods), ("datasets", self.datasets), ("epsilons", self.epsilons)):
@@ -195,14 +195,14 @@ MOST_SEEDS = 10_000
 
 
 def default_delta(private_records: int) -> float:
-    """Return the largest power of ten that is at most 1e-5 and below 1/n: 1e-5 for MNIST, 1e-6 for CelebA."""
+    """Return the largest power of ten below 1/n, at most 1e-5: 1e-5 for MNIST, 1e-6 for CelebA."""
     return 10.0 ** -max(5, math.floor(math.log10(max(private_records, 1))) + 1)
 
 
 def build_config(
     method: type[Configured], preset: Preset, facts: Facts, overrides: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[Any, list[Change]]:
-    """Return the config with `overrides` by field, and its changes from the paper's.
+    """Return the config with `overrides` by field applied, and its changes from the paper's config.
 
     Raises :class:`BenchError` on an invalid value or unknown preset.
     """
@@ -220,7 +220,7 @@ def build_config(
 
 
 def changes_from_paper(method: type[Configured], config: Any, facts: Facts) -> list[Change]:
-    """Return the changes of `config` from the paper's."""
+    """Return the differences between `config` and the paper's config."""
     from bench.core.rows import Change
 
     paper = dataclasses.replace(method.Config(), **method.presets(facts).get(Preset.PAPER.value, {}))
@@ -267,7 +267,7 @@ _ALIKE = (
     ("noise_multiplier", "sigma", "noise_scale", "noise"), ("batch_size", "batch"), ("lr", "learning_rate"),
     ("max_grad_norm", "clip", "clipping_norm", "max_norm"), ("epochs", "student_epochs", "steps", "iterations"),
 )  # fmt: skip
-"""Names of one thing in different methods and papers."""
+"""Names that different methods and papers use for the same thing."""
 
 
 def check_overrides(methods: Sequence[type[Configured]], overrides: Sequence[str]) -> None:
@@ -307,7 +307,7 @@ def _parse_value(method: type[Configured], field: str, text: str) -> Any:
 
 
 def field_table(method: type[Configured], presets: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str, str]]:
-    """Return (name, paper value, quick value, source) of each config field, for ``bench show``."""
+    """Return (name, paper value, quick value, source) for each config field, for ``bench show``."""
     paper = dataclasses.asdict(method.Config())
     quick = presets.get("quick", {})
     return [
@@ -319,7 +319,7 @@ def field_table(method: type[Configured], presets: Mapping[str, Mapping[str, Any
 def needed_overrides(
     method: type[Configured], preset: Preset, facts: Facts, overrides: Mapping[str, Override]
 ) -> dict[str, Override]:
-    """Return the fewest of `overrides` that give `method` the same config."""
+    """Return the smallest subset of `overrides` that gives `method` the same config."""
     config, _ = build_config(method, preset, facts, values_of(overrides))
     needed = dict(overrides)
     for field in overrides:
