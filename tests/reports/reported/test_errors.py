@@ -95,7 +95,7 @@ BAD_SYSTEMS = (
     (YAML + "    overrides:\n      - {paper: dgb, method: x}\n", 12, "unknown paper 'dgb'"),
     (YAML + "test_classes:\n  mnist: [1]\n", 11, "2 or more classes"),
     (YAML.replace("because", '"one\\ntwo"'), 2, "one line each"),
-    (YAML + "  [\n", 12, "no YAML"),
+    (YAML + "  [\n", 12, "not valid YAML"),
     ("systems: {}\n", 1, "systems"),
 )
 
