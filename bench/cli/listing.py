@@ -15,7 +15,7 @@ from bench.core.types import Facts
 from bench.experiments.noise_salt import sweep_salts
 from bench.interface.attack import Attack
 from bench.interface.method import Method
-from bench.interface.registry import ALL, ATTACKS, METHODS, method_groups
+from bench.interface.registry import ALL, ATTACKS, METHODS, listed, method_groups
 from bench.publishing.reproduce import command_of, missing_plugin
 from bench.results.audited import with_audits
 from bench.results.record import Record
@@ -35,7 +35,7 @@ def listing(what: str, out: Path | None = None) -> tuple[str, tuple[str, ...], R
     if out is not None:
         return _records(out)
     if what == "methods":
-        rows = [_method_row(METHODS.get(name)) for name in METHODS.names()]
+        rows: Rows = [(name, *listed(name)[2:]) for name in METHODS.names()]
         columns = ("method", "unit", "adjacency", "proven", "public data", "citation")
         groups = method_groups().items()
         notes = [f"--methods {group}: {', '.join(names)}" for group, names in groups if group != ALL]
@@ -85,11 +85,6 @@ def _records(path: Path) -> tuple[str, tuple[str, ...], Rows, list[str]]:
 
 def _broken(broken: dict[str, str]) -> list[str]:
     return [f"plug-in failed to import: {where}: {why}" for where, why in broken.items()]
-
-
-def _method_row(method: type[Method]) -> tuple[str, ...]:
-    proven = f"infinite: {method.bypass}" if method.bypass else "finite"
-    return (method.name, method.unit.value, method.adjacency.value, proven, method.public_data, method.citation)
 
 
 def _attack_row(attack: type[Attack]) -> tuple[str, ...]:

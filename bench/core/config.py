@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -62,9 +63,44 @@ class Reuse(StrEnum):
     NONE = "none"
 
 
-def setting(default: T, source: str, *, later: bool = False) -> T:
-    """Return a config field. Set `later` for a field added after records existed: keys and records omit its default."""
-    return dataclasses.field(default=default, metadata={"source": source, "later": later})
+_BOUNDS = {
+    "gt": ("above", operator.gt),
+    "ge": ("at least", operator.ge),
+    "lt": ("below", operator.lt),
+    "le": ("at most", operator.le),
+}
+
+
+def setting(
+    default: T, source: str, *, later: bool = False, gt: float | None = None, ge: float | None = None,
+    lt: float | None = None, le: float | None = None,
+) -> T:  # fmt: skip
+    """Return a config field; keys and records omit a `later` one, added after records existed, at its default.
+
+    `gt`, `ge`, `lt` and `le` bound a number, or each number of a tuple, which must be finite then; None is accepted.
+    """
+    bounds = {name: bound for name, bound in (("gt", gt), ("ge", ge), ("lt", lt), ("le", le)) if bound is not None}
+    return dataclasses.field(default=default, metadata={"source": source, "later": later, "bounds": bounds})
+
+
+def check_bounds(kind: type[Configured], values: Mapping[str, Any]) -> None:
+    """Raise :class:`BenchError` on one of the `values`, by field, that is out of the bounds of its :func:`setting`."""
+    for field in dataclasses.fields(kind.Config):
+        value, bounds = values.get(field.name), field.metadata.get("bounds")
+        if value is None or not bounds:
+            continue
+        numbers = value if isinstance(value, (tuple, list)) else (value,)
+        if not all(abs(n) < math.inf and all(_BOUNDS[b][1](n, bound) for b, bound in bounds.items()) for n in numbers):
+            words = [
+                "positive" if (name, bound) == ("gt", 0) else f"{_BOUNDS[name][0]} {bound}"
+                for name, bound in bounds.items()
+            ]
+            if isinstance(field.default, float) and not {"lt", "le"} & set(bounds):
+                words.append("finite")
+            raise BenchError(
+                f"{kind.name}.{field.name} must be {' and '.join(words)}, not {value}. The paper's value is "
+                f"{field.default}."
+            )
 
 
 def source_of(config: type, field: str) -> str:
@@ -96,9 +132,11 @@ def config_from(kind: type[Configured], values: Mapping[str, Any]) -> Any:
         odd = ", ".join(sorted((set(values) - known) | (needed - set(values))))
         raise BenchError(f"the settings of {kind.name} have changed since that record was written: {odd}.")
     try:
-        return TypeAdapter(kind.Config).validate_python(dict(values))
+        config: Any = TypeAdapter(kind.Config).validate_python(dict(values))
     except ValidationError as error:
         raise BenchError(f"a setting of {kind.name} does not fit any more: {error.errors()[0]['msg']}.") from error
+    check_bounds(kind, values)
+    return config
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +214,7 @@ def build_config(
             raise BenchError(f"{method.name} has no preset {preset.value!r}; it has paper, {', '.join(presets)}.")
         changes.update(presets[preset.value])
     changes.update(overrides)
+    check_bounds(method, changes)
     config = dataclasses.replace(paper, **changes)
     return config, changes_from_paper(method, config, facts)
 

@@ -5,22 +5,24 @@ from __future__ import annotations
 import abc
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from bench.interface import Context, Facts, PrivateData, PublicData, Released, make_student
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bench.core.seeds import seeded
+from bench.interface import Context, Facts, FitSettings, Ledger, PrivateData, PublicData, Released, fit, make_student
+from bench.methods.distillation.alternation import Alternating, Resumption
 from bench.methods.distillation.alternation_config import AlternationConfig
 from bench.methods.shared.given_teacher import TakesTeacher, given_net
 from bench.methods.shared.settings_checks import student_depends
+from bench.models.generators import DataFreeGenerator
 from bench.storage.cache import digest_of
+from bench.training.data_parallel import fit_on_devices
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from torch import Tensor, nn
-
-    from bench.interface import Ledger
-
-    Annotate = Callable[[Tensor, Tensor], Tensor]  # images, student probabilities -> soft labels (n, classes)
+Annotate = Callable[[Tensor, Tensor], Tensor]  # images, student probabilities -> soft labels (n, classes)
 
 CITATION = (
     "Liu, Ge, Wang, Li, Liu, Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation"
@@ -69,10 +71,6 @@ class Alternation(TakesTeacher):
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """See :meth:`bench.interface.Method.train_student`."""
-        from bench.core.seeds import seeded
-        from bench.methods.distillation.alternation import Alternating, Resumption
-        from bench.models.generators import DataFreeGenerator
-
         self.config.top_k(private.facts)
         student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         with seeded(context.streams.torch("generator/start")):
@@ -115,8 +113,6 @@ class Alternation(TakesTeacher):
 
 def xavier(net: nn.Module) -> None:
     """Initialise dense and convolutional layers of `net` as Algorithm 1, line 1; uses torch's global generator."""
-    from torch import nn
-
     for layer in net.modules():
         if isinstance(layer, (nn.Linear, nn.Conv2d)):
             nn.init.xavier_uniform_(layer.weight)
@@ -132,11 +128,6 @@ def train_teacher(
     name: str = "teacher",
 ) -> nn.Module:
     """Return the given teacher, or one trained on the records `part` (default: all), cached under `name`. Private."""
-    import torch
-
-    from bench.interface import FitSettings, fit
-    from bench.training.data_parallel import fit_on_devices
-
     if (given := given_net(config, private.facts, context)) is not None:
         return given
     facts, streams = private.facts, context.streams.child(name)

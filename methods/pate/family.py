@@ -8,19 +8,26 @@ from __future__ import annotations
 import abc
 import hashlib
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
+from bench.core.seeds import seeded
 from bench.interface import (
     BenchError,
     Context,
     Facts,
+    FitSettings,
+    Ledger,
     PrivateData,
     PublicData,
     PublicKind,
     Released,
+    fit,
     make_student,
     setting,
 )
@@ -37,16 +44,11 @@ from bench.methods.shared.teachers import (
     tiny_settings,
     watched_images,
 )
-
-if TYPE_CHECKING:
-    from concurrent.futures import ProcessPoolExecutor
-
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.interface import FitSettings, Ledger
-    from bench.training.ensemble import Ensemble
-    from bench.training.self_training import SelfTrainingSettings
+from bench.models.generators import generator_for
+from bench.training.early_stopping import Settle
+from bench.training.ensemble import Ensemble, count_votes
+from bench.training.improved_gan import ImprovedGANSettings, train_improved_gan
+from bench.training.self_training import SelfTrainingSettings, train_self_trained
 
 CODE = "published code of PATE 2017 (deep_cnn.py, train_teachers.py)"
 GAN = "published code of Salimans et al. 2016 (train_mnist_fm_custom_labels.py)"
@@ -89,9 +91,6 @@ class PATEFamilyConfig:
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
         """Return how a teacher of `part` records is trained."""
-        from bench.interface import FitSettings
-        from bench.training.early_stopping import Settle
-
         settle = None if self.teacher_settle is None else Settle(self.teacher_settle)
         if self.teacher_recipe == "augmented":
             made = augmented_settings(self.teacher_steps, self.teacher_batch, self.teacher_lr, facts)
@@ -152,7 +151,6 @@ class PATEFamily(EnsembleMethod):
         Private: one record changes one teacher. Cached in blocks, which cells with other numbers of queries share, and
         put together from what shards keep where they are: without any weights.
         """
-        from bench.training.ensemble import count_votes
 
         def labels_of(block: NDArray[np.int64]) -> NDArray[np.int64]:
             depends = self._labels_depend(private, public, block, context)
@@ -215,12 +213,6 @@ class PATEFamily(EnsembleMethod):
         self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
         """Return a student trained on `labels` (k,) of pool positions `asked` (k,), its timm name and options."""
-        from bench.core.seeds import seeded
-        from bench.interface import FitSettings, fit
-        from bench.models.generators import generator_for
-        from bench.training.improved_gan import ImprovedGANSettings, train_improved_gan
-        from bench.training.self_training import train_self_trained
-
         start, order = context.streams.torch("student/start"), context.streams.torch("student/order")
         student, options = make_student(self.config.student, self.facts, start)
         images, pool = public.images[asked], public.images
@@ -265,8 +257,6 @@ class PATEFamily(EnsembleMethod):
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """See :meth:`bench.interface.Method.train_student`."""
-        import torch
-
         self.check_facts()
         self.check_models(context)
         if not self.votes_for_unseen:
@@ -297,9 +287,6 @@ def query_blocks(config: Any, order: NDArray[np.int64]) -> list[NDArray[np.int64
 
 def self_training(facts: Facts) -> SelfTrainingSettings:
     """Return how ``quick`` trains a student: by fewer and smaller steps on small images."""
-    from bench.interface import FitSettings
-    from bench.training.self_training import SelfTrainingSettings
-
     if largest_shift(facts) > 1:
         return SelfTrainingSettings()
     labelled = FitSettings(steps=200, batch_size=60, lr=0.05, shift=1, label_smoothing=0.1)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from bench.interface import Budget, Context, Facts, PrivateData, PublicData, PublicKind, setting
+from bench.data.text import is_text
+from bench.interface import Budget, Context, Facts, PrivateData, PublicData, PublicKind, partition, setting
 from bench.methods.pate.family import PATEFamily
+from bench.methods.pate.head_training import VERSION, head_labels, train_heads
 from bench.methods.shared.settings_checks import HeadSettings, at_least_one
 from bench.methods.shared.teachers import tiny_teachers
 from bench.methods.shared.transfer import (
@@ -24,11 +28,10 @@ from bench.methods.shared.transfer import (
     with_digest,
     words_of,
 )
+from bench.models.frozen_backbone import DenseHead, FrozenTransfer
 from bench.storage.cache import digest_of
-
-if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
+from bench.training.ensemble import count_votes
+from bench.training.features import features_of
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,6 @@ class HeadStudent(OnBackbone):
         self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
         """See :meth:`bench.methods.pate.family.PATEFamily.student`."""
-        from bench.methods.pate.head_training import train_heads
-        from bench.models.frozen_backbone import DenseHead, FrozenTransfer
-        from bench.training.features import features_of
-
         backbone = self.backbone(public, context)
         features = features_of(public.images, backbone, context, "public")[asked]
         everything = [np.arange(len(asked), dtype=np.int64)]
@@ -87,8 +86,6 @@ class HeadTeachers(HeadStudent, PATEFamily):
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`."""
-        from bench.data.text import is_text
-
         paper = paper_transfer(facts)
         if is_text(facts.shape):
             paper |= {"teachers": 80, "hidden": 250}
@@ -135,11 +132,6 @@ class HeadTeachers(HeadStudent, PATEFamily):
         self, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
     ) -> NDArray[np.int64]:
         """Return the votes (queries, classes) of the teachers' heads on the first queries in `order`."""
-        from bench.interface import partition
-        from bench.methods.pate.head_training import VERSION, head_labels
-        from bench.training.ensemble import count_votes
-        from bench.training.features import features_of
-
         facts = private.facts
         backbone = self.backbone(public, context)
         settings = self.config.heads()

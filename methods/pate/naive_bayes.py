@@ -9,22 +9,19 @@ records, without randomness, so no group depends on another group's records.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.data.text import FIRST_WORD, VOCABULARY, word_numbers
 from bench.interface import BenchError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-    Features = NDArray[np.floating[Any]]
-    Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Features = NDArray[np.floating[Any]]
+Ints = NDArray[np.int64]
 
 CHUNK_BYTES = 1 << 26  # bytes of one intermediate array, about
 

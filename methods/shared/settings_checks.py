@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from bench.core.config import as_dict
-from bench.interface import BenchError
-
-if TYPE_CHECKING:
-    import torch
-
-    from bench.interface import Context, Facts, PrivateData
+from bench.interface import BenchError, Context, Facts, PrivateData
 
 SHOWN = 100  # synthetic images that are released
 
@@ -79,8 +76,6 @@ def check_records(records: int | None, facts: Facts) -> None:
 
 def some_records(records: int | None, private: PrivateData, context: Context) -> torch.Tensor | slice:
     """Return the sorted positions of `records` random private records; all of them for None."""
-    import torch
-
     if records is None:
         return slice(None)
     # Shadow runs of an audit may have one record fewer.

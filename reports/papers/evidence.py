@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bench.core.options import grid_words, number_word
+from bench.core.options import grid_words
 from bench.core.types import Basis
 from bench.reports.leaderboard import BoardRow, build_board
 from bench.reports.reported.numbers import Reported
@@ -80,8 +80,9 @@ class WantedCell:
         if self.cannot:
             return ""
         words = grid_words(
-            methods=self.method, datasets=self.dataset, eps=",".join(map(number_word, epsilons)) or None,
-            seeds=",".join(map(str, self.seeds)), basis=self.basis, delta=self.delta, preset=self.preset or None,
+            methods=self.method, datasets=self.dataset, eps=",".join(f"{epsilon:g}" for epsilon in epsilons) or None,
+            seeds=",".join(map(str, self.seeds)), basis=self.basis,
+            delta=None if self.delta is None else f"{self.delta:g}", preset=self.preset or None,
         )  # fmt: skip
         for name, value in self.settings:
             words += ["--set", f"{name}={_text(value)}"]

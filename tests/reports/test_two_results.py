@@ -51,7 +51,9 @@ def test_different_results_of_one_key_are_an_error_that_names_both_places(
 ) -> None:
     RunDir(folders[1]).write_record(record(accuracy=0.25))
     for order in (folders, folders[::-1]):
-        with pytest.raises(BenchError, match=f"{order[0]} and {order[1]} contain different results for the key") as error:
+        with pytest.raises(
+            BenchError, match=f"{order[0]} and {order[1]} contain different results for the key"
+        ) as error:
             READERS[name](order, tmp_path / "pages")
         assert record().key in str(error.value)
 

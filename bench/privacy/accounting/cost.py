@@ -48,8 +48,8 @@ def epsilon(name: str, /, *, delta: float = 1e-5, **setting: Any) -> PrivacyCost
     Confident-GNMax), ``trpate`` (gamma, queries), ``dgd`` (eps0, queries, eps1), ``dpsd`` (beta, classes, batch,
     iterations, sigma), ``dpsd-label`` (epsilon) and ``dp-sgd`` (sigma, steps or epochs, and sampling_rate or batch and
     records). `votes` is an array of counts (queries, classes). Mechanisms are those of a ledger, with their fields:
-    ``bench.epsilon("gaussian", noise_multiplier=4.0, count=100)``. The second names of the command's options hold too:
-    `sigma` is the noise multiplier of ``gaussian``, `batch_size` the batch of ``dp-sgd``.
+    ``bench.epsilon("gaussian", noise_multiplier=4.0, count=100)``. They also take the options of ``bench epsilon``:
+    ``bench.epsilon("gnmax", sigma=40.0, target_epsilon=1.0)``, and `sigma` for the noise multiplier of ``gaussian``.
 
     Raises :class:`BenchError` on an unknown name, a missing or unknown setting, or one out of range.
 

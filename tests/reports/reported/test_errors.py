@@ -83,7 +83,11 @@ BAD_SYSTEMS = (
     (YAML.replace("[none]", "[]"), 6, "public_kinds"),
     (YAML.replace("[none]", "[none, unlabelled]"), 2, "none and not-stated cannot be combined"),
     (YAML.replace("[none]", "[other, other]"), 2, "must name each kind once"),
-    (YAML + "    overrides:\n      - {dataset: mnist, public_data: x}\n", 12, "give public_data and public_kinds together"),
+    (
+        YAML + "    overrides:\n      - {dataset: mnist, public_data: x}\n",
+        12,
+        "give public_data and public_kinds together",
+    ),
     (YAML + "    colour: red\n", 11, "colour"),
     (YAML + "  X:\n    unit: record\n", 11, "'X' appears twice"),
     (YAML + "    overrides: [{verdict: sound, reason: a, source: b}]\n", 11, "an override must name"),
