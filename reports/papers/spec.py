@@ -378,4 +378,4 @@ def choose(specs: Sequence[Spec], number: str, kind: str, paper: str) -> Spec:
         if plain_number(spec.number) == plain_number(number):
             return spec
     there = ", ".join(spec.number for spec in specs) or "none"
-    raise BenchError(f"{paper} has no {kind} {number!r} that records can fill. Accepted: {there}.")
+    raise BenchError(f"there is no drawing for {kind} {number!r} of {paper}. Accepted: {there}.")
