@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
 
 from bench.interface import (
     Adjacency,
@@ -18,20 +20,18 @@ from bench.interface import (
     Claim,
     Context,
     Facts,
+    FitSettings,
+    Ledger,
     Method,
     PrivateData,
     PublicData,
     Released,
+    fit,
     make_student,
     register_method,
     setting,
 )
 from bench.methods.shared.settings_checks import check_records, some_records, student_depends
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from bench.interface import Ledger
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,9 @@ class NonPrivateConfig:
 
 
 @register_method("nonprivate")
-class NonPrivate(Method):
+class NonPrivate(Method[NonPrivateConfig]):
     """Train on all private records: an upper bound for every private student."""
 
-    Config: ClassVar[type] = NonPrivateConfig
     adjacency = Adjacency.REPLACE
     citation = "baseline"
     public_data = "none"
@@ -68,35 +67,31 @@ class NonPrivate(Method):
             "tiny": {"student": "small_cnn", "epochs": 2.0},
         }
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` unchanged."""
-        check_records(config.records, facts)
-        return config
+        check_records(self.config.records, self.facts)
+        return self.config
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return infinity: nothing is claimed."""
         return Claim(math.inf, delta, "no privacy is claimed")
 
-    def train_student(
-        self, config: NonPrivateConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the student on all private records, or the config's number, declared as a bypass."""
         ledger.bypass(self.bypass)
-        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
-        self.fit_net(student, private.images, config, private, context)
-        return Released(student, config.student, options)
+        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
+        self.fit_net(student, private.images, private, context)
+        return Released(student, self.config.student, options)
 
-    def fit_net(self, net: nn.Module, inputs: Tensor, config: Any, private: PrivateData, context: Context) -> None:
+    def fit_net(self, net: nn.Module, inputs: Tensor, private: PrivateData, context: Context) -> None:
         """Train `net` on the `inputs` (n, ...) of all private records, or of the config's number."""
-        from bench.interface import FitSettings, fit
-
-        steps = FitSettings(epochs=config.epochs, batch_size=config.batch_size).total_steps(len(private))
-        settings = FitSettings(steps=steps, batch_size=config.batch_size, lr=config.lr, momentum=config.momentum)
-        chosen = some_records(config.records, private, context)
+        steps = FitSettings(epochs=self.config.epochs, batch_size=self.config.batch_size).total_steps(len(private))
+        settings = FitSettings(
+            steps=steps, batch_size=self.config.batch_size, lr=self.config.lr, momentum=self.config.momentum
+        )
+        chosen = some_records(self.config.records, private, context)
         with (
-            context.checkpoint("student", student_depends(config, context)) as checkpoint,
+            context.checkpoint("student", student_depends(self.config, context)) as checkpoint,
             context.progress.stage("student", steps) as stage,
         ):
             fit(

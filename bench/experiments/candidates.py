@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from bench.core.config import Grid, Preset, build_config
+from bench.core.config import Grid, Preset, build_config, parse_overrides, values_of
 from bench.core.errors import BenchError
 from bench.core.tuning import Tuning
 from bench.core.types import Claim, Facts, PrivacyUnit, PublicKind, Score, TargetAdjacency
 from bench.experiments.calibration_cache import Calibrations
-from bench.experiments.plan import Cell, Dataset, expand
+from bench.experiments.plan import Cell, Dataset, bound_method, expand
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.privacy.accounting.accountants import Accounted, merged, proven, replace_one
@@ -60,7 +60,7 @@ def trial_events(cell: Cell) -> tuple[Event, ...]:
     """Return what a trial of `cell` is charged for: training and, where it is noisy, the score."""
     method, tuning = METHODS.get(cell.method), cell.spec.tuning
     assert tuning is not None
-    events = list(method.charges(cell.config, cell.facts) or ())
+    events = list(bound_method(cell).charges() or ())
     if tuning.score_noise is not None:
         events.append(Gaussian(tuning.score_noise, unit=method.unit, adjacency=method.adjacency))
     return tuple(merged(events))
@@ -84,7 +84,7 @@ def tuned_claim(claim: Claim, figure: Accounted) -> Claim:
 
 def public_kinds_of(cell: Cell) -> tuple[PublicKind, ...]:
     """Return the kinds of public data of `cell`, the labels that tuning chose by included."""
-    kinds = METHODS.get(cell.method).public_kinds(cell.config, cell.facts)
+    kinds = bound_method(cell).public_kinds()
     if cell.spec.tuning is None or cell.spec.tuning.score is not Score.PUBLIC or PublicKind.LABELLED in kinds:
         return kinds
     return (*(kind for kind in kinds if kind is not PublicKind.NONE), PublicKind.LABELLED)
@@ -93,7 +93,7 @@ def public_kinds_of(cell: Cell) -> tuple[PublicKind, ...]:
 def public_words_of(cell: Cell) -> str:
     """Return the public data of `cell` in words."""
     method, facts = METHODS.get(cell.method), cell.facts
-    words = method.public_words(cell.config, facts)
+    words = bound_method(cell).public_words()
     if method.public_data != "none" and not facts.public_benchmark:
         words = f"{words}: {facts.public_records} images of the folder itself, taken as public"
     if cell.spec.tuning is None or cell.spec.tuning.score is not Score.PUBLIC:
@@ -109,7 +109,7 @@ def check_tunable(method: type[Method], facts: Facts, tuning: Tuning) -> None:
         raise BenchError(f"{name} has no privacy to spend: choose its settings as you like, and use `bench run --set`.")
     if method.bypass:
         raise BenchError(f"{name} has no finite proven epsilon: {method.bypass}. Tune a method that has one.")
-    if method.charges(build_config(method, Preset.QUICK, facts)[0], facts) is None:
+    if method(build_config(method, Preset.QUICK, facts)[0], facts).charges() is None:
         raise BenchError(f"{name} does not state before a run what it costs, so tuning cannot be accounted for.")
     if method.unit is PrivacyUnit.QUERY_LABEL:
         raise BenchError(f"{name} hides labels of queries, and tuning asks about them in every trial. Use `bench run`.")
@@ -166,6 +166,7 @@ def _differing(grid: Grid, tuning: Tuning, facts: Facts) -> list[dict[str, str]]
     found: dict[tuple[Event, ...], dict[str, str]] = {}
     for candidate in tuning.candidates:
         values = (*grid.overrides, *(f"{method.name}.{name}={value}" for name, value in candidate.items()))
-        events = tuple(method.charges(build_config(method, grid.preset, facts, values)[0], facts) or ())
+        config, _ = build_config(method, grid.preset, facts, values_of(parse_overrides(method, values)))
+        events = tuple(method(config, facts).charges() or ())
         found.setdefault(events, candidate)
     return list(found.values())

@@ -13,6 +13,7 @@ import numpy as np
 
 from bench.core.config import NoiseKind, as_dict
 from bench.core.errors import BenchError, no_exit
+from bench.core.options import ONE_CPU, Resources
 from bench.core.printable import page, printable
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
@@ -21,7 +22,7 @@ from bench.data.splits import Materialised
 from bench.experiments.candidates import public_kinds_of, public_words_of, trial_events, tuned_claim
 from bench.experiments.data_source import DataSource
 from bench.experiments.noise_salt import RANDOM, cell_token, forget_salt, noise_of, salt_of
-from bench.experiments.plan import Cell
+from bench.experiments.plan import Cell, bound_method
 from bench.experiments.release import save_image_grid, save_released
 from bench.interface.method import check_costs, checked_claim
 from bench.interface.registry import METHODS
@@ -59,18 +60,17 @@ if TYPE_CHECKING:
 
 
 def run_cell(
-    cell: Cell, run_dir: RunDir, source: DataSource, progress: Progress, *, device: str = "cpu", workers: int = 1,
-    devices: tuple[str, ...] = (), noise_salt: str = RANDOM, tuned: RepeatAndSelect | None = None,
+    cell: Cell, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources = ONE_CPU, *,
+    noise_salt: str = RANDOM, tuned: RepeatAndSelect | None = None,
 ) -> Record:  # fmt: skip
     """Run `cell` and return its record, written to `run_dir`; a failure is a record too, an interrupt leaves none.
 
-    For `noise_salt` see :func:`bench.experiments.noise_salt.salt_of`, for `workers` and `devices`
-    :class:`bench.training.context.Context`. A cell with tuning is one trial of `tuned`, whose cost its record states.
-    Raises :class:`BenchError` only if the record cannot be written.
+    For `noise_salt` see :func:`bench.experiments.noise_salt.salt_of`. A cell with tuning is one trial of `tuned`,
+    whose cost its record states. Raises :class:`BenchError` only if the record cannot be written.
     """
     import torch
 
-    clock = Clock(device=device, threads=torch.get_num_threads())
+    clock = Clock(device=resources.device, threads=torch.get_num_threads())
     cache = Cache(run_dir.cache_path, cache_base(cell), progress.say)
     ledger: Ledger | None = None
     salt = None
@@ -81,7 +81,7 @@ def run_cell(
             raise BenchError("a tuned cell is the best of a random number of trials: `bench tune` runs them.")
         method = METHODS.get(cell.method)
         salt = salt_of(cell, run_dir, noise_salt)
-        context = _context(cell, cache, progress, device, workers, devices, salt)
+        context = _context(cell, cache, progress, resources, salt)
         ledger = Ledger(method.unit, method.adjacency, Noisy(noise_of(cell, salt)))
         with no_exit(cell.method):
             record = _train(cell, run_dir, source, context, ledger, clock, tuned)
@@ -113,15 +113,12 @@ def cache_base(cell: Cell) -> dict[str, object]:
     }
 
 
-def _context(
-    cell: Cell, cache: Cache, progress: Progress, device: str, workers: int, devices: tuple[str, ...],
-    salt: str | None = None,
-) -> Context:  # fmt: skip
+def _context(cell: Cell, cache: Cache, progress: Progress, resources: Resources, salt: str | None = None) -> Context:
     import torch
 
     return Context(
-        torch.device(device), Streams(cell.seed), cache, progress, workers, cell=cell_token(cell, salt),
-        precision=cell.precision.value, devices=devices,
+        torch.device(resources.device), Streams(cell.seed), cache, progress, resources.workers,
+        cell=cell_token(cell, salt), precision=cell.precision.value, devices=resources.devices,
     )  # fmt: skip
 
 
@@ -130,15 +127,15 @@ def _train(
     tuned: RepeatAndSelect | None,
 ) -> Record:  # fmt: skip
     method = METHODS.get(cell.method)
-    check_costs(method, cell.config, cell.facts, cell.delta)  # an error after hours of training helps nobody
+    check_costs(bound_method(cell), cell.delta)  # an error after hours of training helps nobody
     material = source.material(cell.dataset)
     notes: list[str] = []
     context.note = notes.append
     context.streams.seed_globals()
-    private, given = material.private, method.given_teacher(cell.config)
+    private, given = material.private, bound_method(cell).given_teacher()
     if given is not None:  # the data set's own records are neither private nor of any use
         private = PrivateData(private.images[:0], private.labels[:0], cell.facts)
-    released = method().train_student(cell.config, private, material.public, ledger, context)
+    released = method(cell.config, private.facts).train_student(private, material.public, ledger, context)
     if method.private and not ledger.events:
         raise BenchError(
             f"{method.name} took nothing through the ledger, so nothing is known of its privacy. Route what it takes "
@@ -242,10 +239,10 @@ def _privacy(
 ) -> Privacy:
     method = METHODS.get(cell.method)
     if cell.facts.public_benchmark and tuned is None:
-        after = method.claimed_after(cell.config, cell.facts, cell.delta, ledger)
+        after = bound_method(cell).claimed_after(cell.delta, ledger)
         claim = checked_claim(after, f"{method.name}.claimed_after()")
     else:
-        claim = method.claimed(cell.config, cell.facts, cell.delta)
+        claim = bound_method(cell).claimed(cell.delta)
     events: Sequence[Event] = ledger.events
     if tuned is not None:
         if set(merged(events)) != set(trial_events(cell)):
@@ -311,17 +308,19 @@ def record_failure(cell: Cell, run_dir: RunDir, error: BenchError) -> Record:
 
 
 def make_shard(
-    cell: Cell, shard: tuple[int, int], run_dir: RunDir, source: DataSource, progress: Progress, *,
-    device: str = "cpu", workers: int = 1, devices: tuple[str, ...] = (),
+    cell: Cell, shard: tuple[int, int], run_dir: RunDir, source: DataSource, progress: Progress,
+    resources: Resources = ONE_CPU,
 ) -> None:  # fmt: skip
     """Make `shard` (number, count) of a shared artefact. Errors are printed; the cell that needs it records them."""
     cache = Cache(run_dir.cache_path, cache_base(cell), progress.say)
     try:
-        context = _context(cell, cache, progress, device, workers, devices)
+        context = _context(cell, cache, progress, resources)
         context.streams.seed_globals()
         material = source.material(cell.dataset)
         with no_exit(cell.method):
-            METHODS.get(cell.method)().make_shard(cell.config, material.private, material.public, context, *shard)
+            METHODS.get(cell.method)(cell.config, material.private.facts).make_shard(
+                material.private, material.public, context, *shard
+            )
     except Exception as error:  # noqa: BLE001 (see above)
         progress.say(f"{cell.title}, shard {shard[0] + 1} of {shard[1]}: {type(error).__name__}: {error}")
 

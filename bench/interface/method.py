@@ -8,8 +8,12 @@ private records leaves only through its :class:`bench.privacy.mechanisms.ledger.
 from __future__ import annotations
 
 import abc
+import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import is_dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, get_args
+
+from typing_extensions import TypeVar
 
 from bench.core.errors import BenchError, telling
 from bench.core.types import (
@@ -31,17 +35,23 @@ if TYPE_CHECKING:
     from bench.privacy.mechanisms.ledger import Ledger
 
 
-class Method(abc.ABC):
+C_co = TypeVar("C_co", covariant=True, default=Any)
+"""The frozen dataclass of a method's settings."""
+
+
+class Method(abc.ABC, Generic[C_co]):
     """A way to train a private student: one class per file in ``methods/``, registered under one name.
 
-    A subclass defines the class attributes and abstract methods below. The frozen ``Config`` dataclass has the paper's
-    values as defaults, each with its source.
+    ``class Mine(Method[MyConfig])`` names the frozen dataclass of its settings: the paper's values are the defaults,
+    each with its source. An object is bound to one config and to the public facts of one data set, which every hook
+    reads as ``self.config`` and ``self.facts``.
     """
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
     """Increment whenever the same config gives another student: part of every key."""
     Config: ClassVar[type]
+    """The dataclass of the settings: that of ``Method[...]``, or of a subclass's annotation ``config: MyConfig``."""
     unit: ClassVar[PrivacyUnit] = PrivacyUnit.RECORD
     adjacency: ClassVar[Adjacency] = Adjacency.REPLACE
     groups: ClassVar[tuple[str, ...]] = ()
@@ -63,6 +73,23 @@ class Method(abc.ABC):
     """True if the proof only bounds each answer of one teacher, so that it holds between any two teachers, and only the
     teacher states the class names. See :mod:`bench.privacy.auditing.utility_bound`."""
 
+    def __init__(self, config: C_co, facts: Facts) -> None:
+        self.config, self.facts = config, facts
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        stated = [argument for base in vars(cls).get("__orig_bases__", ()) for argument in get_args(base)]
+        own: Any = vars(cls).get("__annotations__", {}).get("config")
+        if isinstance(own, str):  # annotations are strings under `from __future__ import annotations`
+            own = getattr(sys.modules[cls.__module__], own, None)
+        for config in (*stated, own):
+            if isinstance(config, type) and is_dataclass(config):
+                cls.Config = config
+
+    def changed(self, **settings: Any) -> Self:
+        """Return the same method with other `settings`."""
+        return type(self)(replace(self.config, **settings), self.facts)  # type: ignore[type-var]
+
     @classmethod
     @abc.abstractmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -71,85 +98,71 @@ class Method(abc.ABC):
         Optional ``paper`` changes, for a paper with other settings for this data, apply to all presets.
         """
 
-    @classmethod
     @abc.abstractmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
-        """Return `config` with the noise or number of queries for `budget`, without reading any data.
+    def calibrate(self, budget: Budget) -> C_co:
+        """Return the config with the noise or number of queries for `budget`, without reading any data.
 
         Raise :class:`BenchError` if the budget does not cover a single query.
         """
 
-    @classmethod
     @abc.abstractmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
-        """Return the cost of `config` by the paper's own formula."""
+    def claimed(self, delta: float) -> Claim:
+        """Return the cost by the paper's own formula."""
 
-    @classmethod
-    def claimed_after(cls, config: Any, facts: Facts, delta: float, ledger: Ledger) -> Claim:
+    def claimed_after(self, delta: float, ledger: Ledger) -> Claim:
         """Return the paper's cost after the run; differs from :meth:`claimed` only for data-dependent formulas.
 
         Called for public benchmarks only, because data-dependent figures are private.
         """
-        return cls.claimed(config, facts, delta)
+        return self.claimed(delta)
 
-    @classmethod
-    def charges(cls, config: Any, facts: Facts) -> Sequence[Event] | None:
-        """Return events with the cost of `config`, None if only a run gives them; cheaper records are not published."""
+    def charges(self) -> Sequence[Event] | None:
+        """Return events with the cost of a run, None if only a run gives them; cheaper records are not published."""
         return None
 
-    @classmethod
-    def public_words(cls, config: Any, facts: Facts) -> str:
-        """Return a description of the public data of `config`, for the row."""
-        return cls.public_data
+    def public_words(self) -> str:
+        """Return a description of the public data, for the row."""
+        return self.public_data
 
-    @classmethod
-    def public_kinds(cls, config: Any, facts: Facts) -> tuple[PublicKind, ...]:
-        """Return the kinds of public data of `config`, for the board's filter."""
-        return cls.public_data_kinds
+    def public_kinds(self) -> tuple[PublicKind, ...]:
+        """Return the kinds of public data, for the board's filter."""
+        return self.public_data_kinds
 
-    @classmethod
-    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+    def shares(self, seed: int) -> tuple[str, ...]:
         """Return names of the expensive artefacts that this cell may share with others, without reading any data.
 
         The first cell with a name makes the artefact, the others run after it. A wrong list costs running time only.
         """
         return ()
 
-    @classmethod
-    def given_teacher(cls, config: Any) -> GivenTeacher | None:
+    def given_teacher(self) -> GivenTeacher | None:
         """Return the teacher that the user gives, None where methods train theirs; raise BenchError if ill-defined.
 
         With one, :meth:`train_student` gets no private record, and the facts count the teacher's own.
         """
         return None
 
-    @classmethod
-    def pin_teacher(cls, config: Any, facts: Facts) -> Any:
-        """Return `config` with its given teacher checked and named by digest, without a path."""
-        return config
+    def pin_teacher(self) -> C_co:
+        """Return the config with its given teacher checked and named by digest, without a path."""
+        return self.config
 
     shardable: ClassVar[bool] = False
     """Whether :meth:`make_shard` can split the last of :meth:`shares` over several jobs."""
 
-    def make_shard(
-        self, config: Any, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int
-    ) -> None:
+    def make_shard(self, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int) -> None:
         """Make part `shard` (from 0) of `shards` in the cache only; :meth:`train_student` makes missing parts."""
         raise NotImplementedError
 
-    @classmethod
-    def worst_pairs(cls, config: Any, facts: Facts) -> Sequence[tuple[str, PrivateData, PrivateData]]:
+    def worst_pairs(self) -> Sequence[tuple[str, PrivateData, PrivateData]]:
         """Return adjacent private sets on which one unit shows most, for audits: what changes, in words, and both sets.
 
-        Audits try some of their own. The sets' facts may have fewer records and smaller images than `facts`; `config`,
-        calibrated for `facts`, must cost the same on them, with as many teachers as there are records at most.
+        Audits try some of their own. The sets' facts may have fewer records and smaller images than ``self.facts``; the
+        config, calibrated for these, must cost the same on them, with as many teachers as there are records at most.
         """
         return ()
 
     @abc.abstractmethod
-    def train_student(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train a student on the ledger's outputs and return all releases."""
 
 
@@ -166,9 +179,9 @@ def checked_claim(claim: object, who: str) -> Claim:
     return claim
 
 
-def check_public(method: type[Method], config: Any, facts: Facts) -> None:
+def check_public(method: Method[object]) -> None:
     """Raise :class:`BenchError` where what `method` says of its public data fits no record, not even a failed one."""
-    words, kinds = method.public_words(config, facts), method.public_kinds(config, facts)
+    words, kinds = method.public_words(), method.public_kinds()
     if not isinstance(words, str):
         raise BenchError(f"{method.name}.public_words() returns {words!r}. Return a text.")
     if not isinstance(kinds, tuple | list) or not all(isinstance(kind, PublicKind) for kind in kinds):
@@ -176,11 +189,11 @@ def check_public(method: type[Method], config: Any, facts: Facts) -> None:
 
 
 @telling()
-def check_costs(method: type[Method], config: Any, facts: Facts, delta: float) -> None:
+def check_costs(method: Method[object], delta: float) -> None:
     """Raise :class:`BenchError` where what `method` says of its costs is no claim and no events."""
     from bench.privacy.events.base_event import Event
 
-    checked_claim(method.claimed(config, facts, delta), f"{method.name}.claimed()")
-    charges = method.charges(config, facts)
+    checked_claim(method.claimed(delta), f"{method.name}.claimed()")
+    charges = method.charges()
     if charges is not None and not (isinstance(charges, Sequence) and all(isinstance(e, Event) for e in charges)):
         raise BenchError(f"{method.name}.charges() returns {charges!r}. Return a list of events, or None.")

@@ -36,7 +36,7 @@ from bench.core.version import __version__
 from bench.data.datasets import load
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.data_source import DataSource
-from bench.interface.registry import METHODS
+from bench.experiments.plan import bound_method
 from bench.launchers.grid import plan_grid
 from bench.storage.array_store import data_root
 from bench.storage.download import file_digest
@@ -142,7 +142,7 @@ def _data_files(cells: list[Cell]) -> Iterator[Path]:
     backbones: set[tuple[str, str, str]] = set()
     for cell in cells:
         weights = str(getattr(cell.config, "weights", "random"))
-        given = METHODS.get(cell.method).given_teacher(cell.config)
+        given = bound_method(cell).given_teacher()
         if weights.startswith("source:"):
             sets.add(weights.removeprefix("source:"))
         elif given is not None and given.public:

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.core.config import Preset, Reuse, as_dict
 from bench.core.printable import counted
-from bench.experiments.plan import Cell, State, states
+from bench.experiments.plan import Cell, State, bound_method, states
 from bench.interface.method import checked_claim
 from bench.interface.registry import METHODS
 from bench.launchers.runtime_estimate import EarlierRuns, RunningTime, duration, earlier_records, total
@@ -154,7 +154,7 @@ def _planned(cell: Cell, state: State) -> dict[str, Any]:
     default, config = as_dict(method.Config()), as_dict(cell.config)
     claimed = ""
     if not cell.refused:
-        claim = checked_claim(method.claimed(cell.config, cell.facts, cell.delta), f"{cell.method}.claimed()")
+        claim = checked_claim(bound_method(cell).claimed(cell.delta), f"{cell.method}.claimed()")
         claimed = f"{claim.epsilon:.4g}"
     changed = [f"{name}={value}" for name, value in config.items() if name not in default or value != default[name]]
     return {

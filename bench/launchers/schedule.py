@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.core.errors import BenchError
-from bench.experiments.plan import Cell
+from bench.experiments.plan import Cell, bound_method
 from bench.interface.registry import METHODS
 
 Signature = tuple[int, int]  # of a record's file, see bench.results.run_dir.RunDir.signature
@@ -34,7 +34,7 @@ class Unit:
 
 def shared_names(cell: Cell) -> tuple[str, ...]:
     """Return the names of the artefacts that `cell` shares."""
-    return () if cell.refused else METHODS.get(cell.method).shares(cell.config, cell.facts, cell.seed)
+    return () if cell.refused else bound_method(cell).shares(cell.seed)
 
 
 def units_of(

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.core.errors import BenchError
 from bench.experiments.candidates import candidates_of, tuned_claim, tuned_event
-from bench.experiments.plan import Cell
+from bench.experiments.plan import Cell, bound_method
 from bench.interface.registry import METHODS
 from bench.privacy.accounting.accountants import Accounted, account, proven
 from bench.privacy.events.base_event import Event
@@ -123,9 +123,9 @@ def claimed(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], li
         events = [Event.from_dict(values) for values in privacy.events]
         ledger = _Ledger.from_events(method.unit, method.adjacency, events)
         if cell.spec.tuning is None:
-            claim = method.claimed_after(cell.config, cell.facts, cell.delta, ledger)
+            claim = bound_method(cell).claimed_after(cell.delta, ledger)
         else:
-            one = method.claimed(cell.config, cell.facts, cell.delta)
+            one = bound_method(cell).claimed(cell.delta)
             claim = tuned_claim(one, proven(ledger.events, cell.delta))
     except _NoVotes:
         return [], ["the claimed epsilon depends on votes"]
@@ -147,7 +147,7 @@ def charged(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], li
         return [], []  # nothing finite is proven
     try:
         tuned = cell.spec.tuning is not None
-        events = [tuned_event(candidates_of(cell))] if tuned else method.charges(cell.config, cell.facts)
+        events = [tuned_event(candidates_of(cell))] if tuned else bound_method(cell).charges()
     except BenchError as error:
         return [f"{error} Run its cell again."], []
     if events is None:
@@ -167,7 +167,7 @@ def noisy(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list
     """Return the contradictions of the ledger's noise and the cell's settings: events alone could be forged."""
     method = METHODS.get(record.method)
     try:
-        charges = () if method.bypass or cell.spec.tuning is not None else method.charges(cell.config, cell.facts) or ()
+        charges = () if method.bypass or cell.spec.tuning is not None else bound_method(cell).charges() or ()
     except BenchError:
         return [], []  # as :func:`charged` says
     planned = [event.as_dict() for event in charges]

@@ -25,21 +25,37 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from bench.interface import BenchError, Budget, Claim, Context, Facts, PrivateData, register_method, setting
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bench.core.seeds import seeded
+from bench.interface import (
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    FitSettings,
+    GivenTeacher,
+    Ledger,
+    PrivateData,
+    fit,
+    make_student,
+    register_method,
+    setting,
+)
 from bench.methods.distillation.dgd_family import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
 from bench.methods.shared.given_teacher import given_net, given_teacher
+from bench.methods.shared.random_images import random_images
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
-from bench.privacy.accounting.claims import DGD_BYPASS, DGD_EPS1
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.interface import FitSettings, GivenTeacher, Ledger
-    from bench.storage.checkpoint import Checkpoint
+from bench.models.generators import DataFreeGenerator
+from bench.privacy.accounting.claims import DGD_BYPASS, DGD_EPS1, dgd, dgd_largest_count
+from bench.storage.checkpoint import Checkpoint
+from bench.training.data_free import GeneratorSettings, generate, train_generator
+from bench.training.gan import GanSettings, train_gan
 
 PRINTED = ((1.0, 27), (10.0, 1300))  # Table I's epsilons, section IV-A's queries, at noise scale 40
 OTHER_IMAGES = {
@@ -94,16 +110,15 @@ class DGDPrintedConfig(DGDConfig):
 class DGD(DGDFamily):
     """A data-free generator's images, labelled by the noisy plurality of teachers, and regularised along a VAE."""
 
-    Config = DGDPrintedConfig
+    config: DGDPrintedConfig
     bypass: ClassVar[str] = DGD_BYPASS
     repaired_by: ClassVar[str] = "dgd-sound"
 
-    @classmethod
-    def given_teacher(cls, config: Any) -> GivenTeacher | None:
+    def given_teacher(self) -> GivenTeacher | None:
         """Return it; raise :class:`BenchError` for images that need its records."""
-        given = given_teacher(config)
-        if given is not None and config.images != "data-free":
-            raise BenchError(f"images={config.images} needs the private records, which no given teacher brings.")
+        given = given_teacher(self.config)
+        if given is not None and self.config.images != "data-free":
+            raise BenchError(f"images={self.config.images} needs the private records, which no given teacher brings.")
         return given
 
     @classmethod
@@ -132,90 +147,81 @@ class DGD(DGDFamily):
             "generator_units": 8 if tiny else 32,
         }
 
-    @classmethod
-    def calibrate(cls, config: DGDPrintedConfig, budget: Budget, facts: Facts) -> DGDPrintedConfig:
+    def calibrate(self, budget: Budget) -> DGDPrintedConfig:
         """Return `config` with the number of label queries that `budget` pays for.
 
         ``count=printed``: the paper's; ``formula``: section III-E's, with more noise where below ``least_queries``.
         """
-        from bench.privacy.accounting.claims import dgd_largest_count
-
-        cls.check_facts(config, facts)
-        if config.count == "given":
-            return dataclasses.replace(config, queries=cls.payable(config, config.queries))
-        as_printed = config.noise_scale == cls.Config().noise_scale
+        self.check_facts()
+        if self.config.count == "given":
+            return dataclasses.replace(self.config, queries=self.payable(self.config.queries))
+        as_printed = self.config.noise_scale == self.Config().noise_scale
         printed = [queries for epsilon, queries in PRINTED if epsilon <= budget.epsilon + 1e-9]
-        if config.count == "printed" and as_printed and printed:
-            return dataclasses.replace(config, queries=cls.payable(config, max(printed)))
-        wanted = cls.payable(config, config.least_queries)
-        scale = config.noise_scale
+        if self.config.count == "printed" and as_printed and printed:
+            return dataclasses.replace(self.config, queries=self.payable(max(printed)))
+        wanted = self.payable(self.config.least_queries)
+        scale = self.config.noise_scale
         try:
-            queries = dgd_largest_count(2 / scale, budget.epsilon, budget.delta, config.eps1)
+            queries = dgd_largest_count(2 / scale, budget.epsilon, budget.delta, self.config.eps1)
         except BenchError:
             if wanted == 1:
                 raise
             queries = 0
         if queries < wanted:
-            queries, scale = wanted, _smallest_scale(wanted, budget, config.eps1)
-        return dataclasses.replace(config, queries=cls.payable(config, queries), noise_scale=scale)
+            queries, scale = wanted, _smallest_scale(wanted, budget, self.config.eps1)
+        return dataclasses.replace(self.config, queries=self.payable(queries), noise_scale=scale)
 
-    @classmethod
-    def claimed(cls, config: DGDPrintedConfig, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the formula of section III-E, which does not give the epsilons printed for 27 and 1300 queries."""
-        from bench.privacy.accounting.claims import dgd
-
-        claim = dgd(2 / config.noise_scale, config.queries, delta, config.eps1)
-        said = {queries: epsilon for epsilon, queries in PRINTED if config.noise_scale == cls.Config().noise_scale}
-        if config.queries in said:
-            note = f"the paper prints {said[config.queries]:g} for it; {claim.note}"
+        claim = dgd(2 / self.config.noise_scale, self.config.queries, delta, self.config.eps1)
+        said = {
+            queries: epsilon for epsilon, queries in PRINTED if self.config.noise_scale == self.Config().noise_scale
+        }
+        if self.config.queries in said:
+            note = f"the paper prints {said[self.config.queries]:g} for it; {claim.note}"
             return dataclasses.replace(claim, note=note)
         return claim
 
-    @classmethod
-    def images_depend(cls, config: DGDPrintedConfig) -> dict[str, Any]:
+    def images_depend(self) -> dict[str, Any]:
         """See `DGDFamily.images_depend`: epsilons and both aggregations share the images."""
         names = [field.name for field in dataclasses.fields(DGDPrintedConfig) if field.name.startswith("generator_")]
         names += ["images", "synthetic", "random_share", "baseline_steps", "alpha", "beta", "reading"]
         names += ["teacher", "teacher_recipe", "teacher_lr", "teacher_batch"]
-        given = {} if not config.teacher_weights else {
-            "given": [config.teacher_weights_sha256, config.teacher_size]
+        given = {} if not self.config.teacher_weights else {
+            "given": [self.config.teacher_weights_sha256, self.config.teacher_size]
         }  # fmt: skip
-        return {name: getattr(config, name) for name in names} | given
+        return {name: getattr(self.config, name) for name in names} | given
 
-    def shows(self, config: DGDPrintedConfig) -> bool:
+    def shows(self) -> bool:
         """Return whether some images are released: never private ones."""
-        return config.images != "private"
+        return self.config.images != "private"
 
-    def images(self, config: DGDPrintedConfig, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
+    def images(self, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
         """See `DGDFamily.images`; uses private data outside any mechanism."""
-        import torch
-
-        ledger.bypass(OTHER_IMAGES.get(config.images, self.bypass))
+        ledger.bypass(OTHER_IMAGES.get(self.config.images, self.bypass))
         order, textures_order = context.streams.torch("images"), context.streams.torch("textures")
-        if config.images == "private":
-            return private.images[torch.randperm(len(private), generator=order)[: config.synthetic]]
-        depends = {**self.images_depend(config), "seed": context.streams.seed, "device": context.device.type}
+        if self.config.images == "private":
+            return private.images[torch.randperm(len(private), generator=order)[: self.config.synthetic]]
+        depends = {**self.images_depend(), "seed": context.streams.seed, "device": context.device.type}
 
         def make() -> dict[str, NDArray[Any]]:
             # Both are open until the images are stored: neither net is cached itself.
             with context.checkpoint("baseline", depends) as first, context.checkpoint("generator", depends) as second:
-                if config.images == "data-free":
-                    return {"images": self.data_free(config, private, context, order, first, second).numpy()}
-                return {"images": gan_images(config, private, context, order, second).numpy()}
+                if self.config.images == "data-free":
+                    return {"images": self.data_free(private, context, order, first, second).numpy()}
+                return {"images": gan_images(self.config, private, context, order, second).numpy()}
 
         made = torch.from_numpy(context.cache.get("synthetic-images", depends, make)["images"])
-        if not config.random_share:
+        if not self.config.random_share:
             return made
-        from bench.methods.shared.random_images import random_images
 
-        textures = random_images(round(config.random_share * len(made)), private.facts.shape, textures_order)
+        textures = random_images(round(self.config.random_share * len(made)), private.facts.shape, textures_order)
         # Random positions are public; queries and released images are drawn from all alike.
         kept = torch.randperm(len(made), generator=context.streams.torch("images/mix"))
         return torch.cat([made[: len(made) - len(textures)], textures])[kept]
 
     def data_free(
         self,
-        config: DGDPrintedConfig,
         private: PrivateData,
         context: Context,
         order: torch.Generator,
@@ -226,48 +232,50 @@ class DGD(DGDFamily):
 
         A given teacher is the baseline: all of its records trained it.
         """
-        from bench.core.seeds import seeded
-        from bench.models.generators import DataFreeGenerator
-        from bench.training.data_free import GeneratorSettings, generate, train_generator
-
         facts = private.facts
-        settings = dataclasses.replace(config.teacher_settings(len(private), facts), steps=config.baseline_steps)
-        baseline = given_net(config, facts, context) or self.baseline(config, private, settings, context, of_baseline)
+        settings = dataclasses.replace(
+            self.config.teacher_settings(len(private), facts), steps=self.config.baseline_steps
+        )
+        baseline = given_net(self.config, facts, context) or self.baseline(private, settings, context, of_baseline)
         with seeded(context.streams.torch("generator/start")):
-            net = DataFreeGenerator(*facts.shape, noise_size=config.generator_noise, units=config.generator_units)
+            net = DataFreeGenerator(
+                *facts.shape, noise_size=self.config.generator_noise, units=self.config.generator_units
+            )
         driving = GeneratorSettings(
-            steps=config.generator_steps, batch_size=config.generator_batch, lr=config.generator_lr,
-            decay_steps=config.generator_decay, alpha=config.alpha, beta=config.beta, shift=settings.shift,
-            reading=config.reading,
-        )  # fmt: skip
+            steps=self.config.generator_steps,
+            batch_size=self.config.generator_batch,
+            lr=self.config.generator_lr,
+            decay_steps=self.config.generator_decay,
+            alpha=self.config.alpha,
+            beta=self.config.beta,
+            shift=settings.shift,
+            reading=self.config.reading,
+        )
         with context.progress.stage("generator", driving.steps) as stage:
             train_generator(net, baseline, driving, order, device=context.device, stage=stage, checkpoint=of_generator)
-        return generate(net, config.synthetic, order, context.device)
+        return generate(net, self.config.synthetic, order, context.device)
 
     def baseline(
-        self, config: DGDPrintedConfig, private: PrivateData, settings: FitSettings, context: Context,
-        checkpoint: Checkpoint,
-    ) -> torch.nn.Module:  # fmt: skip
+        self, private: PrivateData, settings: FitSettings, context: Context, checkpoint: Checkpoint
+    ) -> torch.nn.Module:
         """Return the net of one teacher, trained on all private records."""
-        from bench.interface import fit, make_student
-
-        if config.teacher_recipe == "augmented":  # more records than a teacher has: larger batches
+        if self.config.teacher_recipe == "augmented":  # more records than a teacher has: larger batches
             settings = dataclasses.replace(settings, batch_size=min(100, len(private)))
-        baseline, _ = make_student(config.teacher, private.facts, context.streams.torch("baseline/start"))
-        with context.progress.stage("baseline", config.baseline_steps) as stage:
+        baseline, _ = make_student(self.config.teacher, private.facts, context.streams.torch("baseline/start"))
+        with context.progress.stage("baseline", self.config.baseline_steps) as stage:
             fit(
                 baseline, private.images, private.labels, settings, context.streams.torch("baseline/order"),
                 device=context.device, stage=stage, checkpoint=checkpoint,
             )  # fmt: skip
         return baseline
 
-    def reading(self, config: DGDPrintedConfig) -> Literal["dafl", "printed"]:
+    def reading(self) -> Literal["dafl", "printed"]:
         """See :meth:`bench.methods.distillation.dgd_family.DGDFamily.reading`."""
-        return config.reading
+        return self.config.reading
 
-    def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
+    def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
         """See :meth:`bench.methods.distillation.dgd_family.DGDFamily.answer`: Eq. 3."""
-        return ledger.noisy_max(votes, teachers=config.teachers, gamma=1 / config.noise_scale)
+        return ledger.noisy_max(votes, teachers=self.config.teachers, gamma=1 / self.config.noise_scale)
 
 
 def gan_images(
@@ -278,9 +286,6 @@ def gan_images(
     checkpoint: Checkpoint,
 ) -> torch.Tensor:
     """Return images of a GAN trained on private images, for the comparison of Fig. 4."""
-    from bench.training.data_free import generate
-    from bench.training.gan import GanSettings, train_gan
-
     assert config.images in ("acgan", "wgan", "infogan")
     settings = GanSettings(steps=config.generator_steps)
     with context.progress.stage(config.images, settings.steps) as stage:

@@ -9,9 +9,32 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from bench.interface import BenchError, Context, Facts, PrivateData, PublicData, Released, make_student, setting
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bench.core.seeds import seeded
+from bench.interface import (
+    BenchError,
+    Context,
+    Facts,
+    FitSettings,
+    Ledger,
+    PrivateData,
+    PublicData,
+    Released,
+    make_student,
+    setting,
+)
+from bench.methods.distillation.tangent_normal import (
+    StudentSettings,
+    Triples,
+    make_triples,
+    train_tangent_normal,
+    train_vae,
+)
 from bench.methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
 from bench.methods.shared.settings_checks import SHOWN, at_least_one, positive, student_depends
 from bench.methods.shared.teachers import (
@@ -23,16 +46,9 @@ from bench.methods.shared.teachers import (
     say_missing_classes,
     tiny_teachers,
 )
+from bench.models.autoencoders import VAE
 from bench.storage.cache import digest_of
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.interface import FitSettings, Ledger
-    from bench.methods.distillation.tangent_normal import Triples
-    from bench.models.autoencoders import VAE
+from bench.training.ensemble import count_votes
 
 
 @dataclass(frozen=True)
@@ -71,8 +87,7 @@ class DGDConfig(GivenTeacherConfig):
             raise BenchError(f"latent must lie between 1 and 1024, not {self.latent}.")
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
-        from bench.interface import FitSettings
-
+        """Return how a teacher of `part` records is trained."""
         if self.teacher_recipe == "augmented":
             return augmented_settings(self.teacher_steps, self.teacher_batch, self.teacher_lr, facts)
         return FitSettings(
@@ -99,6 +114,7 @@ def quick_dgd(facts: Facts) -> dict[str, Any]:
 
 
 def tiny_dgd(facts: Facts) -> dict[str, Any]:
+    """Return the changes of ``tiny``."""
     return {
         **quick_dgd(facts),
         "teachers": tiny_teachers(facts),
@@ -116,84 +132,76 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
     citation = "Ge et al. 2023"
     public_data: ClassVar[str] = "none"
 
-    @classmethod
-    def payable(cls, config: Any, queries: int) -> int:
+    def payable(self, queries: int) -> int:
         """Return `queries`, limited to the number of images."""
-        return int(min(queries, config.synthetic))
+        return int(min(queries, self.config.synthetic))
 
     @abc.abstractmethod
-    def images(self, config: Any, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
+    def images(self, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
         """Return the images that replace public ones, uint8 (synthetic, channels, height, width)."""
 
     @abc.abstractmethod
-    def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
+    def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
         """Return the release of `votes` (queries, classes): int64 labels (queries,) or soft ones like `votes`."""
 
-    @classmethod
-    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
-        images = f"images of {facts.dataset}, seed {seed}, {digest_of(cls.images_depend(config))}"
-        return (images, *super().shares(config, facts, seed))
+    def shares(self, seed: int) -> tuple[str, ...]:
+        """See :meth:`bench.interface.Method.shares`."""
+        images = f"images of {self.facts.dataset}, seed {seed}, {digest_of(self.images_depend())}"
+        return (images, *super().shares(seed))
 
-    @classmethod
-    def images_depend(cls, config: Any) -> dict[str, Any]:
+    def images_depend(self) -> dict[str, Any]:
         """Return what the images depend on, besides data set, seed and device, for cache keys."""
-        return {"method": cls.name, "synthetic": config.synthetic}
+        return {"method": self.name, "synthetic": self.config.synthetic}
 
-    def shows(self, config: Any) -> bool:
+    def shows(self) -> bool:
         """Whether some of the images are released."""
         return True
 
-    def train_student(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
-        import torch
-
-        from bench.training.ensemble import count_votes
-
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        """See :meth:`bench.interface.Method.train_student`."""
         facts = private.facts
-        self.check_facts(config, facts)
-        given = given_net(config, facts, context)
-        for model in (config.student, *([] if given else [config.teacher])):  # an error before minutes of training
+        self.check_facts()
+        given = given_net(self.config, facts, context)
+        for model in (
+            self.config.student,
+            *([] if given else [self.config.teacher]),
+        ):  # an error before minutes of training
             make_student(model, facts, context.streams.torch("unused"))
-        say_missing_classes(config, facts, context)
-        images = self.images(config, private, ledger, context)
-        asked = context.streams.numpy("queries").permutation(len(images))[: config.queries]
+        say_missing_classes(self.config, facts, context)
+        images = self.images(private, ledger, context)
+        asked = context.streams.numpy("queries").permutation(len(images))[: self.config.queries]
         queries = images[torch.from_numpy(asked)]
         if given is not None:
             found = OneTeacher(given, context).logits(queries).argmax(2).numpy()
         else:
-            found = ensemble_labels(config, private, queries, context)
+            found = ensemble_labels(self.config, private, queries, context)
         votes = count_votes(found, facts.classes)
-        labels = torch.from_numpy(self.answer(config, votes, ledger))
-        triples = self.triples(config, images, facts, context) if config.vae and config.regularise else None
-        student, options = self.learn(config, queries, labels, triples, facts, context)
+        labels = torch.from_numpy(self.answer(votes, ledger))
+        triples = self.triples(images, context) if self.config.vae and self.config.regularise else None
+        student, options = self.learn(queries, labels, triples, context)
         extras = {"query_answers": labels}
-        if self.shows(config):
+        if self.shows():
             extras["synthetic_images"] = images[:SHOWN].clone()
-        return Released(student, config.student, options, extras=extras)
+        return Released(student, self.config.student, options, extras=extras)
 
-    def triples(self, config: Any, images: torch.Tensor, facts: Facts, context: Context) -> Triples:
+    def triples(self, images: torch.Tensor, context: Context) -> Triples:
         """Return the reconstructed triples of all images (Eq. 4), cached for all epsilons."""
-        import torch
-
-        from bench.core.seeds import seeded
-        from bench.methods.distillation.tangent_normal import Triples, make_triples, train_vae
-        from bench.models.autoencoders import VAE
-
         names = ("vae_steps", "vae_units", "latent", "radius", "perturbation", "student_batch", "vae_lr")
-        depends = self.images_depend(config) | {name: getattr(config, name) for name in names}
+        depends = self.images_depend() | {name: getattr(self.config, name) for name in names}
         depends |= {"seed": context.streams.seed, "device": context.device.type}
 
         def make() -> dict[str, NDArray[Any]]:
             with seeded(context.streams.torch("vae/start")):
-                vae: VAE = VAE(*facts.shape, latent=config.latent, units=config.vae_units)
+                vae: VAE = VAE(*self.facts.shape, latent=self.config.latent, units=self.config.vae_units)
             order = context.streams.torch("vae/order")
-            radius: float | Literal["printed"] = "printed" if config.perturbation == "printed" else config.radius
+            radius: float | Literal["printed"] = (
+                "printed" if self.config.perturbation == "printed" else self.config.radius
+            )
             # Open until the triples are stored: the autoencoder itself is not cached.
             with context.checkpoint("vae", depends) as checkpoint:
-                with context.progress.stage("autoencoder", config.vae_steps) as stage:
+                with context.progress.stage("autoencoder", self.config.vae_steps) as stage:
                     train_vae(
-                        vae, images, config.vae_steps, config.student_batch, config.vae_lr, order,
+                        vae, images, self.config.vae_steps, self.config.student_batch, self.config.vae_lr, order,
                         device=context.device, stage=stage, checkpoint=checkpoint,
                     )  # fmt: skip
                 with context.progress.stage("triples", len(images)) as stage:
@@ -204,21 +212,18 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         return Triples(*(torch.from_numpy(found[name]) for name in ("plain", "tangent", "normal")))
 
     def learn(
-        self, config: Any, images: torch.Tensor, labels: torch.Tensor, triples: Triples | None, facts: Facts,
-        context: Context,
-    ) -> tuple[torch.nn.Module, dict[str, Any]]:  # fmt: skip
+        self, images: torch.Tensor, labels: torch.Tensor, triples: Triples | None, context: Context
+    ) -> tuple[torch.nn.Module, dict[str, Any]]:
         """Return a student trained by Eq. 5 and 6, and its timm options. Uses nothing private."""
-        from bench.methods.distillation.tangent_normal import StudentSettings, train_tangent_normal
-
-        student, options = make_student(config.student, facts, context.streams.torch("student/start"))
-        quick = config.teacher_recipe == "augmented"
+        student, options = make_student(self.config.student, self.facts, context.streams.torch("student/start"))
+        quick = self.config.teacher_recipe == "augmented"
         settings = StudentSettings(
-            steps=config.student_steps, batch_size=config.student_batch, lr=config.student_lr,
-            optimizer=config.student_optimizer, tangent=config.regularise, normal=config.regularise,
-            entropy=config.regularise, shift=largest_shift(facts) if quick else 0, reading=self.reading(config),
+            steps=self.config.student_steps, batch_size=self.config.student_batch, lr=self.config.student_lr,
+            optimizer=self.config.student_optimizer, tangent=self.config.regularise, normal=self.config.regularise,
+            entropy=self.config.regularise, shift=largest_shift(self.facts) if quick else 0, reading=self.reading(),
         )  # fmt: skip
         with (
-            context.checkpoint("student", student_depends(config, context)) as checkpoint,
+            context.checkpoint("student", student_depends(self.config, context)) as checkpoint,
             context.progress.stage("student", settings.steps) as stage,
         ):
             train_tangent_normal(
@@ -227,6 +232,6 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
             )  # fmt: skip
         return student, options
 
-    def reading(self, config: Any) -> Literal["dafl", "printed"]:
+    def reading(self) -> Literal["dafl", "printed"]:
         """Return the reading of the sign of Eq. 6's entropy term."""
         return "dafl"

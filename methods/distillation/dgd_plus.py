@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from bench.interface import BenchError, Budget, Claim, Facts, register_method, setting
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.interface import BenchError, Budget, Claim, GNMax, Ledger, claim_by, largest_count, register_method, setting
 from bench.methods.distillation.dgd import DGD, DGDPrintedConfig
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from bench.interface import Ledger
+from bench.privacy.accounting.claims import DGD_BYPASS
 
 
 @dataclass(frozen=True)
@@ -42,30 +40,23 @@ class DGDPlusConfig(DGDPrintedConfig):
 class DGDPlus(DGD):
     """DGD with Gaussian noise on the votes."""
 
-    Config = DGDPlusConfig
+    config: DGDPlusConfig
     citation = "Ge et al. 2023; Papernot et al. 2018"
 
-    @classmethod
-    def calibrate(cls, config: DGDPrintedConfig, budget: Budget, facts: Facts) -> DGDPrintedConfig:
+    def calibrate(self, budget: Budget) -> DGDPrintedConfig:
         """Return `config` with the most queries that `budget` pays for by Renyi accounting without votes."""
-        from bench.interface import GNMax, largest_count
+        self.check_facts()
+        queries = self.config.queries
+        if self.config.count == "formula":
+            queries = largest_count(lambda n: [GNMax(self.config.noise_scale, n)], budget, claimed="rdp-classic")
+        return dataclasses.replace(self.config, queries=self.payable(queries))
 
-        cls.check_facts(config, facts)
-        queries = config.queries
-        if config.count == "formula":
-            queries = largest_count(lambda n: [GNMax(config.noise_scale, n)], budget, claimed="rdp-classic")
-        return dataclasses.replace(config, queries=cls.payable(config, queries))
-
-    @classmethod
-    def claimed(cls, config: DGDPrintedConfig, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return PATE 2018's Renyi figure without votes."""
-        from bench.interface import GNMax, claim_by
-        from bench.privacy.accounting.claims import DGD_BYPASS
-
         where = "DGD, Fig. 7, by Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.1"
         note = f"data-independent; of the label queries alone: {DGD_BYPASS}"
-        return claim_by("rdp-classic", [GNMax(config.noise_scale, config.queries)], delta, where, note)
+        return claim_by("rdp-classic", [GNMax(self.config.noise_scale, self.config.queries)], delta, where, note)
 
-    def answer(self, config: DGDPrintedConfig, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
+    def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
         """See :meth:`bench.methods.distillation.dgd_family.DGDFamily.answer`."""
-        return ledger.noisy_max_gaussian(votes, teachers=config.teachers, sigma=config.noise_scale)
+        return ledger.noisy_max_gaussian(votes, teachers=self.config.teachers, sigma=self.config.noise_scale)

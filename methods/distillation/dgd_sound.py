@@ -17,19 +17,29 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from bench.interface import Budget, Claim, Context, Facts, PrivateData, register_method, setting
+from bench.interface import (
+    Budget,
+    Claim,
+    Context,
+    Event,
+    Facts,
+    Gaussian,
+    Ledger,
+    PrivateData,
+    claim_by,
+    register_method,
+    setting,
+    smallest_noise,
+)
 from bench.methods.distillation.dgd_family import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
+from bench.methods.shared.random_images import random_images
 from bench.methods.shared.settings_checks import positive
-
-if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.interface import Event, Ledger
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,7 @@ class DGDSoundConfig(DGDConfig):
 class DGDSound(DGDFamily):
     """Random images, labelled by the noisy votes of the teachers."""
 
-    Config = DGDSoundConfig
+    config: DGDSoundConfig
     citation = "after Ge et al. 2023"
 
     @classmethod
@@ -57,41 +67,33 @@ class DGDSound(DGDFamily):
         """See :meth:`bench.interface.Method.presets`."""
         return {"quick": quick_dgd(facts), "tiny": {**tiny_dgd(facts), "queries": 60}}
 
-    @classmethod
-    def calibrate(cls, config: DGDSoundConfig, budget: Budget, facts: Facts) -> DGDSoundConfig:
+    def calibrate(self, budget: Budget) -> DGDSoundConfig:
         """Return `config` with the least noise at which its queries cost at most `budget`; both bases agree here."""
-        from bench.interface import Gaussian, smallest_noise
-
-        cls.check_facts(config, facts)
-        queries = cls.payable(config, config.queries)
+        self.check_facts()
+        queries = self.payable(self.config.queries)
         multiplier = smallest_noise(lambda multiplier: [Gaussian(multiplier)], budget, tolerance=1e-6)
-        return dataclasses.replace(config, queries=queries, sigma=multiplier * math.sqrt(2 * queries))
+        return dataclasses.replace(self.config, queries=queries, sigma=multiplier * math.sqrt(2 * queries))
 
-    @classmethod
-    def claimed(cls, config: DGDSoundConfig, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the proven figure: one Gaussian release of all histograms."""
-        from bench.interface import claim_by
-
         source = "the proven figure: no paper claims anything for this variant"
-        return claim_by("proven", cls.charges(config, facts), delta, source)
+        return claim_by("proven", self.charges(), delta, source)
 
-    @classmethod
-    def charges(cls, config: DGDSoundConfig, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return the one release of all histograms."""
-        from bench.interface import Gaussian
+        return [Gaussian(self.config.sigma / math.sqrt(2 * self.config.queries))]
 
-        return [Gaussian(config.sigma / math.sqrt(2 * config.queries))]
-
-    def images(self, config: DGDSoundConfig, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
+    def images(self, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
         """See :meth:`bench.methods.distillation.dgd_family.DGDFamily.images`."""
-        from bench.methods.shared.random_images import random_images
+        return random_images(self.config.synthetic, private.facts.shape, context.streams.torch("images"))
 
-        return random_images(config.synthetic, private.facts.shape, context.streams.torch("images"))
-
-    def answer(self, config: DGDSoundConfig, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
+    def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
         """See `DGDFamily.answer`: a softmax of the noisy counts, in units of their noise."""
         distance = math.sqrt(2 * len(votes))
-        noisy = ledger.gaussian(votes, sensitivity=distance, noise_multiplier=config.sigma / distance) / config.sigma
+        noisy = (
+            ledger.gaussian(votes, sensitivity=distance, noise_multiplier=self.config.sigma / distance)
+            / self.config.sigma
+        )
         weights = np.exp(noisy - noisy.max(1, keepdims=True))
         soft: NDArray[np.float32] = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
         return soft

@@ -32,19 +32,32 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from bench.interface import Basis, Budget, Claim, Context, Facts, Gaussian, PrivateData, register_method, setting
+import torch
+from torch import Tensor
+
+from bench.interface import (
+    Basis,
+    Budget,
+    Claim,
+    Context,
+    Event,
+    Facts,
+    Gaussian,
+    Ledger,
+    PrivateData,
+    claim_by,
+    register_method,
+    setting,
+    smallest_noise,
+)
 from bench.methods.distillation.alternation_config import AlternationConfig
-from bench.methods.distillation.dpsd_family import Alternation, quick_settings, tiny_settings, train_teacher
+from bench.methods.distillation.annotation import bounded as normalised
+from bench.methods.distillation.annotation import keep_top
+from bench.methods.distillation.dpsd_family import Alternation, Annotate, quick_settings, tiny_settings, train_teacher
 from bench.methods.shared.settings_checks import positive
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
-    from bench.methods.distillation.dpsd_family import Annotate
+from bench.privacy.accounting.claims import dpsd, dpsd_smallest_sigma
 
 CODE = "llbbcc/DPDFD, utils.py: "
 AS_DPSD = "not in abstract or code; as in methods/distillation/dpsd.py"
@@ -98,7 +111,7 @@ class DPDFDConfig(AlternationConfig):
 class DPDFD(Alternation):
     """Data-free distillation from one teacher by bounded, noisy gradients."""
 
-    Config = DPDFDConfig
+    config: DPDFDConfig
     citation = "Liu et al., IJCAI 2023 (arXiv:2304.12528)"
     repaired_by = "dpsd-sound"
     single_teacher = True
@@ -109,71 +122,65 @@ class DPDFD(Alternation):
         ours = {"gradients": "per-example"}
         return {"quick": {**quick_settings(facts), **ours}, "tiny": {**tiny_settings(facts), **ours}}
 
-    @classmethod
-    def calibrate(cls, config: DPDFDConfig, budget: Budget, facts: Facts) -> DPDFDConfig:
+    def calibrate(self, budget: Budget) -> DPDFDConfig:
         """Return `config` with the least sigma that `budget` pays for, by the config's claim or as proven."""
-        from bench.interface import smallest_noise
-        from bench.privacy.accounting.claims import dpsd_smallest_sigma
-
-        config.top_k(facts)
-        if budget.basis is Basis.CLAIMED and config.claim == "theorem":
-            given = config.bound, facts.classes, config.batch, config.asked, budget.epsilon, budget.delta
-            return dataclasses.replace(config, sigma=dpsd_smallest_sigma(*given))
+        self.config.top_k(self.facts)
+        if budget.basis is Basis.CLAIMED and self.config.claim == "theorem":
+            given = (
+                self.config.bound,
+                self.facts.classes,
+                self.config.batch,
+                self.config.asked,
+                budget.epsilon,
+                budget.delta,
+            )
+            return dataclasses.replace(self.config, sigma=dpsd_smallest_sigma(*given))
 
         def events(sigma: float) -> list[Gaussian]:
             if budget.basis is Basis.CLAIMED:
-                return [Gaussian(sigma, config.asked)]
-            return dataclasses.replace(config, sigma=sigma).events(facts)
+                return [Gaussian(sigma, self.config.asked)]
+            return dataclasses.replace(self.config, sigma=sigma).events(self.facts)
 
-        return dataclasses.replace(config, sigma=smallest_noise(events, budget, claimed="rdp"))
+        return dataclasses.replace(self.config, sigma=smallest_noise(events, budget, claimed="rdp"))
 
-    @classmethod
-    def claimed(cls, config: DPDFDConfig, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the cost in the config's reading of the claim."""
-        from bench.interface import claim_by
-        from bench.privacy.accounting.claims import dpsd
-
-        if config.claim == "theorem":
-            claim = dpsd(config.bound, facts.classes, config.batch, config.asked, config.sigma, delta)
+        if self.config.claim == "theorem":
+            claim = dpsd(
+                self.config.bound, self.facts.classes, self.config.batch, self.config.asked, self.config.sigma, delta
+            )
             return dataclasses.replace(claim, source="inferred: DPSD, Theorem 1, with C for beta")
         return claim_by(
-            "rdp", [Gaussian(config.sigma, config.asked)], delta,
+            "rdp", [Gaussian(self.config.sigma, self.config.asked)], delta,
             "inferred from the code llbbcc/DPDFD: noise of sigma times one image's bound, for each of T batches",
             "does not hold: a record changes the teacher and so the gradients of all images",
         )  # fmt: skip
 
-    @classmethod
-    def charges(cls, config: DPDFDConfig, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return the answers of all iterations."""
-        return config.events(facts)
+        return self.config.events(self.facts)
 
-    def annotator(self, config: DPDFDConfig, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
+    def annotator(self, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
         """Return what takes the student's probabilities a step along the noisy gradients."""
-        from bench.methods.distillation.annotation import keep_top
-
-        teacher = train_teacher(config, private, context)
-        k = config.top_k(private.facts)
+        teacher = train_teacher(self.config, private, context)
+        k = self.config.top_k(private.facts)
 
         def annotate(images: Tensor, student: Tensor) -> Tensor:
             # The gradient of the divergence by the student's logits.
             gradients = keep_top(student - teacher(images).softmax(1), k)
-            noisy = answered(bounded(gradients, config).cpu(), config, private.facts, ledger)
-            labels: Tensor = student - config.step * config.bound * noisy.to(student.device)
+            noisy = answered(bounded(gradients, self.config).cpu(), self.config, private.facts, ledger)
+            labels: Tensor = student - self.config.step * self.config.bound * noisy.to(student.device)
             return labels
 
         return annotate
 
-    def charge(self, config: DPDFDConfig, facts: Facts, ledger: Ledger) -> None:
+    def charge(self, ledger: Ledger) -> None:
         """See :meth:`bench.methods.distillation.dpsd_family.Alternation.charge`."""
-        import torch
-
-        answered(torch.zeros(config.batch, facts.classes), config, facts, ledger)
+        answered(torch.zeros(self.config.batch, self.facts.classes), self.config, self.facts, ledger)
 
 
 def bounded(gradients: Tensor, config: DPDFDConfig) -> Tensor:
     """Return `gradients` (n, classes) in units of C, normalised or clamped, zero if not finite."""
-    from bench.methods.distillation.annotation import bounded as normalised
-
     if config.bounding == "normalise":
         return normalised(gradients, "normalise", config.bound, config.stability)
     return (gradients.double().nan_to_num(0.0, 0.0, 0.0) / config.bound).clamp(-1, 1)
@@ -181,8 +188,6 @@ def bounded(gradients: Tensor, config: DPDFDConfig) -> Tensor:
 
 def answered(gradients: torch.Tensor, config: DPDFDConfig, facts: Facts, ledger: Ledger) -> torch.Tensor:
     """Return noisy gradients, (n, classes), of bounded ones in units of C: of each image, or of all its mean."""
-    import torch
-
     given = gradients.double()
     if config.gradients == "batch-mean":
         given = given.mean(0, keepdim=True).expand_as(given)

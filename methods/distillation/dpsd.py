@@ -26,18 +26,44 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from bench.interface import Basis, BenchError, Budget, Claim, Context, Facts, PrivateData, register_method, setting
+import torch
+from torch import Tensor, nn
+
+from bench.interface import (
+    Basis,
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Event,
+    Facts,
+    Ledger,
+    PrivateData,
+    proven,
+    register_method,
+    setting,
+    smallest_noise,
+)
 from bench.methods.distillation.alternation_config import AlternationConfig
-from bench.methods.distillation.dpsd_family import CITATION, Alternation, quick_settings, tiny_settings, train_teacher
+from bench.methods.distillation.annotation import (
+    bounded,
+    distillation_gradient,
+    gradient_sensitivity,
+    keep_top,
+    released_gradients,
+)
+from bench.methods.distillation.dpsd_family import (
+    CITATION,
+    Alternation,
+    Annotate,
+    quick_settings,
+    tiny_settings,
+    train_teacher,
+)
 from bench.methods.shared.settings_checks import positive
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from bench.interface import Event, Ledger
-    from bench.methods.distillation.dpsd_family import Annotate
+from bench.privacy.accounting.claims import dpsd, dpsd_events, dpsd_smallest_sigma
 
 
 @dataclass(frozen=True)
@@ -71,8 +97,6 @@ class DPSDConfig(AlternationConfig):
 
     def sensitivity(self, facts: Facts) -> float:
         """Return the L2 sensitivity of one bounded gradient in units of beta."""
-        from bench.methods.distillation.annotation import gradient_sensitivity
-
         return gradient_sensitivity(self.distillation, facts.classes, self.top_k(facts), self.non_target_weight)
 
 
@@ -80,7 +104,7 @@ class DPSDConfig(AlternationConfig):
 class DPSD(Alternation):
     """Algorithm 1 with Gaussian noise on normalised gradients."""
 
-    Config = DPSDConfig
+    config: DPSDConfig
     citation = CITATION
     repaired_by = "dpsd-sound"
     single_teacher = True
@@ -95,23 +119,18 @@ class DPSD(Alternation):
             ours = {"beta": 1e-6, "annotation_lr": 1e6}
         return {"quick": {**quick_settings(facts), **ours}, "tiny": {**tiny_settings(facts), **ours}}
 
-    @classmethod
-    def calibrate(cls, config: DPSDConfig, budget: Budget, facts: Facts) -> DPSDConfig:
+    def calibrate(self, budget: Budget) -> DPSDConfig:
         """Return `config` with the paper's beta for `budget` and the least sigma that it pays for."""
-        from bench.interface import proven, smallest_noise
-        from bench.privacy.accounting.claims import dpsd_events, dpsd_smallest_sigma
+        config = self.config
 
-        k, beta = config.top_k(facts), config.beta
+        k, beta = config.top_k(self.facts), config.beta
         if beta is None:
-            beta = 1e-4 if facts.classes >= 1000 else 1e-3 if budget.epsilon <= 1 else 5e-3
+            beta = 1e-4 if self.facts.classes >= 1000 else 1e-3 if budget.epsilon <= 1 else 5e-3
         config = dataclasses.replace(config, k=k, beta=beta)
         claimed = budget.basis is Basis.CLAIMED
         if config.calibrate == "printed":
-            cost = (
-                cls.claimed(config, facts, budget.delta)
-                if claimed
-                else proven(cls.charges(config, facts), budget.delta)
-            ).epsilon
+            bound = self.changed(k=k, beta=beta)
+            cost = (bound.claimed(budget.delta) if claimed else proven(bound.charges(), budget.delta)).epsilon
             if cost > budget.epsilon:
                 raise BenchError(
                     f"sigma {config.sigma:g} costs epsilon {cost:.4g} ({budget.basis.value}), more than "
@@ -119,63 +138,62 @@ class DPSD(Alternation):
                 )
             return config
         if claimed:
-            sigma = dpsd_smallest_sigma(beta, facts.classes, config.batch, config.asked, budget.epsilon, budget.delta)
+            sigma = dpsd_smallest_sigma(
+                beta, self.facts.classes, config.batch, config.asked, budget.epsilon, budget.delta
+            )
         else:
-            sensitivity = config.sensitivity(facts)
+            sensitivity = config.sensitivity(self.facts)
             sigma = smallest_noise(lambda noise: dpsd_events(config.batch, config.asked, noise, sensitivity), budget)
         return dataclasses.replace(config, sigma=sigma)
 
-    @classmethod
-    def claimed(cls, config: DPSDConfig, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return Theorem 1."""
-        from bench.privacy.accounting.claims import dpsd
+        return dpsd(
+            self.config.bound(), self.facts.classes, self.config.batch, self.config.asked, self.config.sigma, delta
+        )
 
-        return dpsd(config.bound(), facts.classes, config.batch, config.asked, config.sigma, delta)
-
-    @classmethod
-    def charges(cls, config: DPSDConfig, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return the noisy gradients of all queries."""
-        from bench.privacy.accounting.claims import dpsd_events
+        return dpsd_events(self.config.batch, self.config.asked, self.config.sigma, self.config.sensitivity(self.facts))
 
-        return dpsd_events(config.batch, config.asked, config.sigma, config.sensitivity(facts))
-
-    def teachers(self, config: Any, private: PrivateData, context: Context) -> list[nn.Module]:
+    def teachers(self, private: PrivateData, context: Context) -> list[nn.Module]:
         """Return the teachers, whose bounded gradients are summed. Private."""
-        return [train_teacher(config, private, context)]
+        return [train_teacher(self.config, private, context)]
 
-    def annotator(self, config: DPSDConfig, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
+    def annotator(self, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
         """Return Eq. (3)."""
-        import torch
-
-        from bench.methods.distillation.annotation import bounded, distillation_gradient, keep_top, released_gradients
-
-        teachers = self.teachers(config, private, context)
-        k, beta, sensitivity = config.top_k(private.facts), config.bound(), config.sensitivity(private.facts)
+        teachers = self.teachers(private, context)
+        k, beta, sensitivity = (
+            self.config.top_k(private.facts),
+            self.config.bound(),
+            self.config.sensitivity(private.facts),
+        )
 
         def annotate(images: Tensor, student: Tensor) -> Tensor:
             given = torch.zeros_like(student, dtype=torch.float64)
             for teacher in teachers:
                 gradient = distillation_gradient(
-                    teacher(images).softmax(1), student, config.distillation, config.non_target_weight
+                    teacher(images).softmax(1), student, self.config.distillation, self.config.non_target_weight
                 )
-                given += bounded(keep_top(gradient, k), config.bounding, beta, config.stability)
+                given += bounded(keep_top(gradient, k), self.config.bounding, beta, self.config.stability)
             noisy = released_gradients(
-                given.cpu(), ledger, beta=beta, sigma=config.sigma, sensitivity=sensitivity, answers=len(teachers),
-                reading=config.eq3,
+                given.cpu(), ledger, beta=beta, sigma=self.config.sigma, sensitivity=sensitivity, answers=len(teachers),
+                reading=self.config.eq3,
             )  # fmt: skip
-            labels: Tensor = student - config.gamma * noisy.to(student.device)
+            labels: Tensor = student - self.config.gamma * noisy.to(student.device)
             return labels
 
         return annotate
 
-    def charge(self, config: DPSDConfig, facts: Facts, ledger: Ledger) -> None:
+    def charge(self, ledger: Ledger) -> None:
         """See :meth:`bench.methods.distillation.dpsd_family.Alternation.charge`."""
-        import torch
-
-        from bench.methods.distillation.annotation import released_gradients
-
-        nothing = torch.zeros(config.batch, facts.classes)
+        nothing = torch.zeros(self.config.batch, self.facts.classes)
         released_gradients(
-            nothing, ledger, beta=config.bound(), sigma=config.sigma, sensitivity=config.sensitivity(facts), answers=1,
-            reading=config.eq3,
-        )  # fmt: skip
+            nothing,
+            ledger,
+            beta=self.config.bound(),
+            sigma=self.config.sigma,
+            sensitivity=self.config.sensitivity(self.facts),
+            answers=1,
+            reading=self.config.eq3,
+        )

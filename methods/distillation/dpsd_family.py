@@ -5,22 +5,24 @@ from __future__ import annotations
 import abc
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from bench.interface import Context, Facts, PrivateData, PublicData, Released, make_student
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bench.core.seeds import seeded
+from bench.interface import Context, Facts, FitSettings, Ledger, PrivateData, PublicData, Released, fit, make_student
+from bench.methods.distillation.alternation import Alternating, Resumption
 from bench.methods.distillation.alternation_config import AlternationConfig
 from bench.methods.shared.given_teacher import TakesTeacher, given_net
 from bench.methods.shared.settings_checks import student_depends
+from bench.models.generators import DataFreeGenerator
 from bench.storage.cache import digest_of
+from bench.training.data_parallel import fit_on_devices
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from torch import Tensor, nn
-
-    from bench.interface import Ledger
-
-    Annotate = Callable[[Tensor, Tensor], Tensor]  # images, student probabilities -> soft labels (n, classes)
+Annotate = Callable[[Tensor, Tensor], Tensor]  # images, student probabilities -> soft labels (n, classes)
 
 CITATION = (
     "Liu, Ge, Wang, Li, Liu, Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation"
@@ -44,52 +46,52 @@ def quick_settings(facts: Facts) -> dict[str, Any]:
 
 
 def tiny_settings(facts: Facts) -> dict[str, Any]:
+    """Return the changes of ``tiny``."""
     return {**quick_settings(facts), "teacher_epochs": 1.0, "iterations": 3, "batch": 16, "generator_width": 8}
 
 
 class Alternation(TakesTeacher):
+    """DPSD's loop: the student and the generator take turns, and the teacher annotates through the ledger."""
+
     public_data: ClassVar[str] = "none"
     releases_generator: ClassVar[bool] = True
 
-    @classmethod
-    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
-        meant = [config.teacher, config.teacher_epochs, config.teacher_lr]
-        return (f"teacher of {facts.dataset}, seed {seed}, {digest_of(meant)}",)
+    def shares(self, seed: int) -> tuple[str, ...]:
+        """See :meth:`bench.interface.Method.shares`."""
+        meant = [self.config.teacher, self.config.teacher_epochs, self.config.teacher_lr]
+        return (f"teacher of {self.facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
     @abc.abstractmethod
-    def annotator(self, config: Any, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
+    def annotator(self, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
         """Return the function that annotates a batch: it queries the teacher through the ledger."""
 
     @abc.abstractmethod
-    def charge(self, config: Any, facts: Facts, ledger: Ledger) -> None:
+    def charge(self, ledger: Ledger) -> None:
         """Charge `ledger` for one annotated batch of a stopped run, without querying a teacher."""
 
-    def train_student(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
-        from bench.core.seeds import seeded
-        from bench.methods.distillation.alternation import Alternating, Resumption
-        from bench.models.generators import DataFreeGenerator
-
-        config.top_k(private.facts)
-        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        """See :meth:`bench.interface.Method.train_student`."""
+        self.config.top_k(private.facts)
+        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         with seeded(context.streams.torch("generator/start")):
-            generator = DataFreeGenerator(*private.facts.shape, config.latent_size, config.generator_width)
+            generator = DataFreeGenerator(*private.facts.shape, self.config.latent_size, self.config.generator_width)
             xavier(student)
             xavier(generator)
-        annotate = self.annotator(config, private, ledger, context)
+        annotate = self.annotator(private, ledger, context)
 
         def charge(batches: int) -> None:
             with ledger.charging_again():
                 for _ in range(batches):
-                    self.charge(config, private.facts, ledger)
+                    self.charge(ledger)
 
-        with context.checkpoint("alternation", {"method": self.name, **student_depends(config, context)}) as checkpoint:
+        with context.checkpoint(
+            "alternation", {"method": self.name, **student_depends(self.config, context)}
+        ) as checkpoint:
             run = Alternating(
-                config,
+                self.config,
                 student.to(context.device),
                 generator.to(context.device),
-                self.discriminator(config, private, student, ledger, context),
+                self.discriminator(private, student, ledger, context),
                 annotate,
                 private.facts,
                 context,
@@ -98,23 +100,19 @@ class Alternation(TakesTeacher):
             images = run.alternate()
         return Released(
             student.eval(),
-            config.student,
+            self.config.student,
             options,
             generator=generator.eval() if self.releases_generator else None,
             extras={"synthetic_images": images} if self.releases_generator else {},
         )
 
-    def discriminator(
-        self, config: Any, private: PrivateData, student: nn.Module, ledger: Ledger, context: Context
-    ) -> nn.Module:
+    def discriminator(self, private: PrivateData, student: nn.Module, ledger: Ledger, context: Context) -> nn.Module:
         """Return the classifier that drives the generator: the student, which depends on released answers only."""
         return student
 
 
 def xavier(net: nn.Module) -> None:
     """Initialise dense and convolutional layers of `net` as Algorithm 1, line 1; uses torch's global generator."""
-    from torch import nn
-
     for layer in net.modules():
         if isinstance(layer, (nn.Linear, nn.Conv2d)):
             nn.init.xavier_uniform_(layer.weight)
@@ -130,11 +128,6 @@ def train_teacher(
     name: str = "teacher",
 ) -> nn.Module:
     """Return the given teacher, or one trained on the records `part` (default: all), cached under `name`. Private."""
-    import torch
-
-    from bench.interface import FitSettings, fit
-    from bench.training.data_parallel import fit_on_devices
-
     if (given := given_net(config, private.facts, context)) is not None:
         return given
     facts, streams = private.facts, context.streams.child(name)

@@ -20,7 +20,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
 
 from bench.interface import (
     Basis,
@@ -28,21 +33,26 @@ from bench.interface import (
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Ledger,
     PrivacyUnit,
     PrivateData,
     register_method,
     setting,
 )
 from bench.methods.distillation.alternation_config import AlternationConfig
-from bench.methods.distillation.dpsd_family import CITATION, Alternation, quick_settings, tiny_settings, train_teacher
+from bench.methods.distillation.dpsd_family import (
+    CITATION,
+    Alternation,
+    Annotate,
+    quick_settings,
+    tiny_settings,
+    train_teacher,
+)
 from bench.methods.shared.settings_checks import positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
-    from bench.methods.distillation.dpsd_family import Annotate
+from bench.privacy.accounting.claims import DPSD_LABEL_GAP, dpsd_label
+from bench.privacy.events.events import PrintedTopK, TopKRandomizedResponse
 
 
 @dataclass(frozen=True)
@@ -61,7 +71,7 @@ class DPSDLabelConfig(AlternationConfig):
 class DPSDLabel(Alternation):
     """Algorithm 1 with randomised response over the student's top classes."""
 
-    Config = DPSDLabelConfig
+    config: DPSDLabelConfig
     unit = PrivacyUnit.QUERY_LABEL
     citation = CITATION
     repaired_by = "dpsd-sound"
@@ -71,58 +81,46 @@ class DPSDLabel(Alternation):
         """See :meth:`bench.interface.Method.presets`. The set has all classes: else three remain (24% on MNIST)."""
         return {"quick": {**quick_settings(facts), "k": facts.classes}, "tiny": tiny_settings(facts)}
 
-    @classmethod
-    def calibrate(cls, config: DPSDLabelConfig, budget: Budget, facts: Facts) -> DPSDLabelConfig:
+    def calibrate(self, budget: Budget) -> DPSDLabelConfig:
         """Return `config` with the budget as the epsilon of each query's label."""
-        k = config.top_k(facts)
-        if config.outside == "printed" and budget.basis is Basis.PROVEN:
-            from bench.privacy.accounting.claims import DPSD_LABEL_GAP
-
+        k = self.config.top_k(self.facts)
+        if self.config.outside == "printed" and budget.basis is Basis.PROVEN:
             raise BenchError(f"outside=printed has no finite proven epsilon: {DPSD_LABEL_GAP}. Take outside=set.")
-        return dataclasses.replace(config, k=k, epsilon=budget.epsilon)
+        return dataclasses.replace(self.config, k=k, epsilon=budget.epsilon)
 
-    @classmethod
-    def claimed(cls, config: DPSDLabelConfig, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return Theorem 2."""
-        from bench.privacy.accounting.claims import dpsd_label
+        return dpsd_label(self.config.epsilon, delta)
 
-        return dpsd_label(config.epsilon, delta)
-
-    @classmethod
-    def charges(cls, config: DPSDLabelConfig, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return the labels of all queries."""
-        from bench.privacy.accounting.claims import DPSD_LABEL_GAP
-        from bench.privacy.events.events import PrintedTopK, TopKRandomizedResponse
+        given, answers = (
+            (self.config.epsilon, self.config.top_k(self.facts), self.facts.classes),
+            self.config.batch * self.config.asked,
+        )
+        if self.config.outside == "printed":
+            return [PrintedTopK(DPSD_LABEL_GAP, *given, answers=answers, unit=self.unit)]
+        return [TopKRandomizedResponse(*given, answers=answers, unit=self.unit)]
 
-        given, answers = (config.epsilon, config.top_k(facts), facts.classes), config.batch * config.asked
-        if config.outside == "printed":
-            return [PrintedTopK(DPSD_LABEL_GAP, *given, answers=answers, unit=cls.unit)]
-        return [TopKRandomizedResponse(*given, answers=answers, unit=cls.unit)]
-
-    def annotator(self, config: DPSDLabelConfig, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
+    def annotator(self, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
         """Return Eq. (5) with the one teacher."""
-        import torch
-        from torch.nn import functional
-
-        teacher = train_teacher(config, private, context)
-        k, classes = config.top_k(private.facts), private.facts.classes
+        teacher = train_teacher(self.config, private, context)
+        k, classes = self.config.top_k(private.facts), private.facts.classes
 
         def annotate(images: Tensor, student: Tensor) -> Tensor:
             labels = teacher(images).argmax(1).cpu().numpy()
             sets = student.topk(k, dim=1).indices.cpu().numpy()
             answers = ledger.top_k_randomized_response(
-                labels, sets, epsilon=config.epsilon, classes=classes, outside=config.outside
+                labels, sets, epsilon=self.config.epsilon, classes=classes, outside=self.config.outside
             )
             return functional.one_hot(torch.from_numpy(answers), classes).to(student)
 
         return annotate
 
-    def charge(self, config: DPSDLabelConfig, facts: Facts, ledger: Ledger) -> None:
+    def charge(self, ledger: Ledger) -> None:
         """See :meth:`bench.methods.distillation.dpsd_family.Alternation.charge`."""
-        import numpy as np
-
-        labels = np.zeros(config.batch, dtype=np.int64)
-        sets = np.tile(np.arange(config.top_k(facts)), (config.batch, 1))
+        labels = np.zeros(self.config.batch, dtype=np.int64)
+        sets = np.tile(np.arange(self.config.top_k(self.facts)), (self.config.batch, 1))
         ledger.top_k_randomized_response(
-            labels, sets, epsilon=config.epsilon, classes=facts.classes, outside=config.outside
+            labels, sets, epsilon=self.config.epsilon, classes=self.facts.classes, outside=self.config.outside
         )

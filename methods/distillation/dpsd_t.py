@@ -11,16 +11,13 @@ noise (a bypass). Claimed: Theorem 1 for the annotations alone. Proven: infinite
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from bench.interface import Context, PrivateData, register_method
-from bench.methods.distillation.dpsd import DPSD, DPSDConfig
+from torch import nn
+
+from bench.interface import Context, Ledger, PrivateData, register_method
+from bench.methods.distillation.dpsd import DPSD
 from bench.methods.distillation.dpsd_family import train_teacher
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from bench.interface import Ledger
 
 
 @register_method("dpsd-t")
@@ -33,9 +30,7 @@ class DPSDT(DPSD):
     repaired_by: ClassVar[str] = "dpsd-sound"
     releases_generator: ClassVar[bool] = False
 
-    def discriminator(
-        self, config: DPSDConfig, private: PrivateData, student: nn.Module, ledger: Ledger, context: Context
-    ) -> nn.Module:
+    def discriminator(self, private: PrivateData, student: nn.Module, ledger: Ledger, context: Context) -> nn.Module:
         """Return the teacher, declared as a bypass."""
         ledger.bypass(self.bypass)
-        return train_teacher(config, private, context)
+        return train_teacher(self.config, private, context)

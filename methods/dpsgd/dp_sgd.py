@@ -16,8 +16,13 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from bench.core.progress import Stage
 from bench.interface import (
     Adjacency,
     Basis,
@@ -25,26 +30,24 @@ from bench.interface import (
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Ledger,
     Method,
     PrivateData,
     PublicData,
     Released,
+    make_student,
     register_method,
     setting,
 )
 from bench.methods.shared.calibration import PoissonBatches, least_noise
 from bench.methods.shared.settings_checks import student_depends
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.optim import Optimizer
-
-    from bench.core.progress import Stage
-    from bench.interface import Event, Ledger
-    from bench.privacy.accounting.accountants import AccountantFunction
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-    from bench.storage.checkpoint import Checkpoint
+from bench.privacy.accounting.accountants import AccountantFunction
+from bench.privacy.accounting.claims import dp_sgd, moments_accountant
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+from bench.privacy.events.events import DPSGD as Steps
+from bench.storage.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -94,10 +97,9 @@ def processed(make: Callable[[Any], Optimizer], change: Callable[[Tensor], Tenso
 
 
 @register_method("dp-sgd")
-class DPSGD(Method):
+class DPSGD(Method[DPSGDConfig]):
     """Poisson batches, per-example clipping, Gaussian noise; through the ledger."""
 
-    Config: ClassVar[type] = DPSGDConfig
     version = 2
     adjacency = Adjacency.ADD_REMOVE
     citation = "Abadi et al. 2016; Tramer and Boneh 2021"
@@ -118,93 +120,77 @@ class DPSGD(Method):
             "tiny": {"epochs": 1.0, "batch_size": min(32, batch)},
         }
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`.
 
         With `scale_lr` the rate is divided by that noise over the stated one where it is above.
         """
-        records = facts.private_records
-        if not 1 <= config.batch_size <= records:
+        records = self.facts.private_records
+        if not 1 <= self.config.batch_size <= records:
             raise BenchError(
-                f"batch_size {config.batch_size} must lie between 1 and the {records} private records. Change it with "
-                f"--set {cls.name}.batch_size=N."
+                f"batch_size {self.config.batch_size} must lie between 1 and the {records} private records. "
+                f"Change it with --set {self.name}.batch_size=N."
             )
-        charged = cls.claimed_charges if budget.basis is Basis.CLAIMED else cls.charges
 
         def events(noise: float) -> Sequence[Event]:
-            return charged(dataclasses.replace(config, noise_multiplier=noise), facts)
+            changed = self.changed(noise_multiplier=noise)
+            return changed.claimed_charges() if budget.basis is Basis.CLAIMED else changed.charges()
 
         # The exact figure replaces the PLD where every record is in every batch.
-        sound = "proven" if config.sampling_rate(records) == 1 else "pld"
-        noise = least_noise(events, budget, cls.accountant(), sound, tolerance=1e-4)
-        found = dataclasses.replace(config, noise_multiplier=noise)
-        if getattr(config, "scale_lr", False):  # not a setting of all that are calibrated here
-            found = dataclasses.replace(found, lr=config.lr * min(1.0, config.noise_multiplier / noise))
+        sound = "proven" if self.config.sampling_rate(records) == 1 else "pld"
+        noise = least_noise(events, budget, self.accountant(), sound, tolerance=1e-4)
+        found = dataclasses.replace(self.config, noise_multiplier=noise)
+        if getattr(self.config, "scale_lr", False):  # not a setting of all that are calibrated here
+            found = dataclasses.replace(found, lr=self.config.lr * min(1.0, self.config.noise_multiplier / noise))
         return found
 
     @classmethod
     def accountant(cls) -> AccountantFunction | str:
         """Return the accountant of :meth:`claimed`."""
-        from bench.privacy.accounting.claims import moments_accountant
-
         return moments_accountant
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the moments accountant's figure, as in the paper."""
-        from bench.privacy.accounting.claims import dp_sgd
+        records = self.facts.private_records
+        return dp_sgd(
+            self.config.sampling_rate(records), self.config.noise_multiplier, self.config.steps(records), delta
+        )
 
-        records = facts.private_records
-        return dp_sgd(config.sampling_rate(records), config.noise_multiplier, config.steps(records), delta)
-
-    @classmethod
-    def claimed_charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+    def claimed_charges(self) -> Sequence[Event]:
         """Return the events that the paper's own analysis charges for; all of them unless a subclass says otherwise."""
-        return cls.charges(config, facts)
+        return self.charges()
 
-    @classmethod
-    def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return all steps."""
-        from bench.privacy.events.events import DPSGD as Steps
+        records = self.facts.private_records
+        return [Steps(self.config.sampling_rate(records), self.config.noise_multiplier, self.config.steps(records))]
 
-        records = facts.private_records
-        return [Steps(config.sampling_rate(records), config.noise_multiplier, config.steps(records))]
-
-    def train_student(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the student by DP-SGD."""
-        from bench.interface import make_student
-
         start = context.streams.torch("student/start")
-        student, options = make_student(config.student, private.facts, start, **self.student_options(config))
+        student, options = make_student(self.config.student, private.facts, start, **self.student_options())
         student.to(context.device)
-        steps = config.steps(private.facts.private_records)
-        depends = {**student_depends(config, context), "opacus": version("opacus")}
+        steps = self.config.steps(private.facts.private_records)
+        depends = {**student_depends(self.config, context), "opacus": version("opacus")}
         with context.checkpoint("student", depends) as checkpoint, context.progress.stage("student", steps) as stage:
-            run = self.dp_sgd_run(config, private.facts, stage, checkpoint)
+            run = self.dp_sgd_run(stage, checkpoint)
             ledger.dp_sgd(student, private.images, private.labels, run)
-        return Released(student, config.student, options)
+        return Released(student, self.config.student, options)
 
-    def student_options(self, config: Any) -> dict[str, Any]:
+    def student_options(self) -> dict[str, Any]:
         """Return the timm options of the student beyond its sizes."""
         return {}
 
-    def dp_sgd_run(self, config: Any, facts: Facts, stage: Stage, checkpoint: Checkpoint | None = None) -> DPSGDRun:
+    def dp_sgd_run(self, stage: Stage, checkpoint: Checkpoint | None = None) -> DPSGDRun:
         """Return the run's settings for the ledger."""
-        import torch
-
-        from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-
         return DPSGDRun(
-            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum),
+            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=self.config.lr, momentum=self.config.momentum),
             loss=torch.nn.functional.cross_entropy,
-            noise_multiplier=config.noise_multiplier,
-            max_grad_norm=config.max_grad_norm,
-            expected_batch_size=config.batch_size,
-            steps=config.steps(facts.private_records),
-            records=facts.private_records,
+            noise_multiplier=self.config.noise_multiplier,
+            max_grad_norm=self.config.max_grad_norm,
+            expected_batch_size=self.config.batch_size,
+            steps=self.config.steps(self.facts.private_records),
+            records=self.facts.private_records,
             stage=stage,
             checkpoint=checkpoint,
         )

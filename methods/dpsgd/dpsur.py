@@ -31,13 +31,17 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
 
 from bench.interface import (
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Ledger,
     PrivateData,
     register_method,
     setting,
@@ -46,11 +50,8 @@ from bench.methods.dpsgd.dp_sgd import continued
 from bench.methods.dpsgd.scatter import ScatterDPSGD
 from bench.methods.dpsgd.scatter_cnn import ScatterCNNConfig
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from bench.interface import Event, Ledger
+from bench.privacy.accounting.accountants import claim_by
+from bench.privacy.events.events import DPSGD, SampledGaussian
 
 CODE = "Fu et al. 2024, the authors' code JeffffffFu/DPSUR: "
 
@@ -82,7 +83,7 @@ class DPSURConfig(ScatterCNNConfig):
 class DPSUR(ScatterDPSGD):
     """DP-SGD whose steps are kept or rejected by noisy tests, every one charged; through the ledger."""
 
-    Config: ClassVar[type] = DPSURConfig
+    config: DPSURConfig
     version = 1
     citation = "Fu et al. 2024"
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
@@ -100,70 +101,55 @@ class DPSUR(ScatterDPSGD):
         fits = {"validation_batch": min(256, max(1, facts.private_records // 8))}
         return {"paper": given["paper"], **{name: {**given[name], **fits} for name in ("quick", "tiny")}}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
-        positive(config, "validation_noise", "least_validation_noise", "change_bound")
-        at_least_one(config, "validation_batch")
-        return super().calibrate(config, budget, facts)
+        positive(self.config, "validation_noise", "least_validation_noise", "change_bound")
+        at_least_one(self.config, "validation_batch")
+        return super().calibrate(budget)
 
     @classmethod
     def accountant(cls) -> str:
         """Return Renyi accounting with the improved conversion, the paper's (lemma 2.7)."""
         return "rdp"
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the paper's theorem 5.6, for the steps that are kept."""
-        from bench.privacy.accounting.accountants import claim_by
-
         source = "Fu et al., VLDB 2024 (arXiv:2311.14056), theorem 5.6: Renyi accounting of kept steps"
         note = "does not hold: which step is kept depends on the rejected ones and their tests, which are not charged"
-        return claim_by(cls.accountant(), cls.claimed_charges(config, facts), delta, source, note)
+        return claim_by(self.accountant(), self.claimed_charges(), delta, source, note)
 
-    @classmethod
-    def claimed_charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+    def claimed_charges(self) -> Sequence[Event]:
         """Return the kept steps and their tests."""
-        return cls._iterations(config, facts, config.kept(facts.private_records))
+        return self._iterations(self.config.kept(self.facts.private_records))
 
-    @classmethod
-    def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return all steps and tests."""
-        return cls._iterations(config, facts, config.steps(facts.private_records))
+        return self._iterations(self.config.steps(self.facts.private_records))
 
-    @classmethod
-    def _iterations(cls, config: Any, facts: Facts, count: int) -> Sequence[Event]:
-        from bench.privacy.events.events import DPSGD, SampledGaussian
-
-        records = facts.private_records
+    def _iterations(self, count: int) -> Sequence[Event]:
+        records = self.facts.private_records
         return [
-            *cls.statistics(config),
-            DPSGD(config.sampling_rate(records), config.noise_multiplier, count),
-            SampledGaussian(min(1.0, config.validation_batch / records), config.test_noise(), count),
+            *self.statistics(),
+            DPSGD(self.config.sampling_rate(records), self.config.noise_multiplier, count),
+            SampledGaussian(min(1.0, self.config.validation_batch / records), self.config.test_noise(), count),
         ]
 
     def train_head(
-        self,
-        config: Any,
-        head: nn.Module,
-        features: Tensor,
-        private: PrivateData,
-        ledger: Ledger,
-        context: Context,
+        self, head: nn.Module, features: Tensor, private: PrivateData, ledger: Ledger, context: Context
     ) -> None:
         """Train `head` by steps that are tested one by one."""
         records = private.facts.private_records
-        left, steps, accepted = config.kept(records), config.steps(records), copy.deepcopy(head)
+        left, steps, accepted = self.config.kept(records), self.config.steps(records), copy.deepcopy(head)
         with context.progress.stage("student", steps) as stage:
-            run = self.dp_sgd_run(config, private.facts, stage)
+            run = self.dp_sgd_run(stage)
             run = dataclasses.replace(run, steps=1, optimizer=continued(run.optimizer))
             for _ in range(steps):
                 ledger.dp_sgd(head, features, private.labels, run)
                 change = ledger.sampled_loss_change(
                     accepted, head, features, private.labels,
-                    bound=config.change_bound, sampling_rate=min(1.0, config.validation_batch / records),
-                    noise_multiplier=config.test_noise(),
+                    bound=self.config.change_bound, sampling_rate=min(1.0, self.config.validation_batch / records),
+                    noise_multiplier=self.config.test_noise(),
                 )  # fmt: skip
-                keep = left > 0 and float(change[0]) < config.threshold * config.change_bound
+                keep = left > 0 and float(change[0]) < self.config.threshold * self.config.change_bound
                 left -= keep
                 (accepted if keep else head).load_state_dict((head if keep else accepted).state_dict())

@@ -27,26 +27,31 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
+
+import torch
 
 from bench.interface import (
     BenchError,
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Ledger,
     PrivateData,
     PublicData,
     PublicKind,
     Released,
+    make_student,
     register_method,
     setting,
 )
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
 from bench.methods.shared.settings_checks import at_least_one, positive, student_depends
-
-if TYPE_CHECKING:
-    from bench.interface import Event, Ledger
+from bench.privacy.accounting.claims import moments_accountant
+from bench.privacy.dpsgd.anchor_subspace import AnchorSubspace
+from bench.privacy.events.events import DPSGD as Steps
 
 CODE = "Yu et al., ICLR 2021, the authors' code dayu11/Differentially-Private-Deep-Learning, vision/GEP/main.py: "
 
@@ -72,7 +77,7 @@ class GEPConfig(DPSGDConfig):
 class GEP(DPSGD):
     """Poisson batches, two parts of each gradient clipped apart, Gaussian noise; through the ledger."""
 
-    Config: ClassVar[type] = GEPConfig
+    config: GEPConfig
     version = 1
     citation = "Yu et al., ICLR 2021; Tramer and Boneh 2021"
     public_data = "unlabelled images of the target's distribution"
@@ -87,65 +92,51 @@ class GEP(DPSGD):
         tiny = {**given["tiny"], "anchors": 30, "directions": 15}
         return {"quick": {**given["quick"], **quick, "epochs": epochs}, "tiny": tiny}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
-        at_least_one(config, "anchors", "groups")
-        positive(config, "max_grad_norm", "residual_norm")
-        if config.directions < config.groups:
-            raise BenchError(f"{config.groups} groups need as many directions, not {config.directions}.")
-        if facts.public_records == 0:
+        at_least_one(self.config, "anchors", "groups")
+        positive(self.config, "max_grad_norm", "residual_norm")
+        if self.config.directions < self.config.groups:
+            raise BenchError(f"{self.config.groups} groups need as many directions, not {self.config.directions}.")
+        if self.facts.public_records == 0:
             raise BenchError(
-                f"{cls.name} finds its subspace by unlabelled public images, and the split of {facts.dataset} has "
-                "none. Choose a data set with public images, or rgp, which takes none."
+                f"{self.name} finds its subspace by unlabelled public images, and the split of "
+                f"{self.facts.dataset} has none. Choose a data set with public images, or rgp, which takes none."
             )
-        fitting = dataclasses.replace(config, anchors=min(config.anchors, facts.public_records))
-        return super().calibrate(fitting, budget, facts)
+        fitting = self.changed(anchors=min(self.config.anchors, self.facts.public_records))
+        return DPSGD.calibrate(fitting, budget)
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the figure of the authors' code: Renyi accounting of twice as many steps, classic conversion."""
-        from bench.privacy.accounting.claims import moments_accountant
-
-        row = moments_accountant(cls.claimed_charges(config, facts), delta)
+        row = moments_accountant(self.claimed_charges(), delta)
         source = "Yu et al., ICLR 2021 (arXiv:2102.12677), the authors' code, vision/GEP/utils.py: get_sigma"
         note = "a step of the proof fails: both parts are of one batch, and each is charged as if it had its own"
         return Claim(row.epsilon, delta, source, f"order {row.order:g}; {note}")
 
-    @classmethod
-    def claimed_charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+    def claimed_charges(self) -> Sequence[Event]:
         """Return two releases for each step, each with the noise on one part."""
-        from bench.privacy.events.events import DPSGD as Steps
+        records, noise = self.facts.private_records, math.sqrt(2) * self.config.noise_multiplier
+        return [Steps(self.config.sampling_rate(records), noise, 2 * self.config.steps(records))]
 
-        records, noise = facts.private_records, math.sqrt(2) * config.noise_multiplier
-        return [Steps(config.sampling_rate(records), noise, 2 * config.steps(records))]
-
-    def train_student(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the student by DP-SGD with a subspace of public gradients."""
-        import torch
-
-        from bench.interface import make_student
-        from bench.privacy.dpsgd.anchor_subspace import AnchorSubspace
-
-        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
+        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         student.to(context.device)
         random = context.streams.numpy("anchors")
-        chosen = torch.from_numpy(random.permutation(len(public))[: config.anchors])
+        chosen = torch.from_numpy(random.permutation(len(public))[: self.config.anchors])
         labels = torch.from_numpy(random.integers(private.facts.classes, size=len(chosen)))
         anchors = AnchorSubspace(
-            public.images[chosen], labels, config.directions, config.groups,
-            (config.max_grad_norm, config.residual_norm), int(random.integers(2**62)),
+            public.images[chosen], labels, self.config.directions, self.config.groups,
+            (self.config.max_grad_norm, self.config.residual_norm), int(random.integers(2**62)),
         )  # fmt: skip
-        depends, steps = student_depends(config, context), config.steps(private.facts.private_records)
+        depends, steps = student_depends(self.config, context), self.config.steps(private.facts.private_records)
         with context.checkpoint("student", depends) as checkpoint, context.progress.stage("student", steps) as stage:
             run = dataclasses.replace(
-                self.dp_sgd_run(config, private.facts, stage, checkpoint),
+                self.dp_sgd_run(stage, checkpoint),
                 optimizer=lambda parameters: torch.optim.SGD(
-                    parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
+                    parameters, lr=self.config.lr, momentum=self.config.momentum, weight_decay=self.config.weight_decay
                 ),
                 anchors=anchors,
             )
             ledger.dp_sgd(student, private.images, private.labels, run)
-        return Released(student, config.student, options)
+        return Released(student, self.config.student, options)

@@ -13,13 +13,12 @@ paper's noise, of deviation ``noise_multiplier * sqrt(m)`` times a layer's bound
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
 
+from bench.core.progress import Stage
 from bench.interface import register_method
 from bench.methods.dpsgd.dp_sgd import DPSGD
-
-if TYPE_CHECKING:
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+from bench.storage.checkpoint import Checkpoint
 
 
 @register_method("gm-dp")
@@ -29,6 +28,6 @@ class GMDP(DPSGD):
     version = 1
     citation = "McMahan et al. 2018"
 
-    def dp_sgd_run(self, *given: Any, **options: Any) -> DPSGDRun:
+    def dp_sgd_run(self, stage: Stage, checkpoint: Checkpoint | None = None) -> DPSGDRun:
         """Return the run's settings for the ledger."""
-        return dataclasses.replace(super().dp_sgd_run(*given, **options), by_layer=True)
+        return dataclasses.replace(super().dp_sgd_run(stage, checkpoint), by_layer=True)

@@ -25,23 +25,23 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from bench.interface import (
     Budget,
     Context,
     Facts,
+    Ledger,
     PrivateData,
     PublicData,
     Released,
+    make_student,
     register_method,
     setting,
 )
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
+from bench.methods.dpsgd.low_rank import RebuildingSGD, insert, remove
 from bench.methods.shared.settings_checks import at_least_one, student_depends
-
-if TYPE_CHECKING:
-    from bench.interface import Ledger
 
 CODE = "Yu et al., ICML 2021, the authors' code dayu11/Differentially-Private-Deep-Learning, vision/RGP: "
 
@@ -66,7 +66,7 @@ class RGPConfig(DPSGDConfig):
 class RGP(DPSGD):
     """Poisson batches, per-example clipping of the carriers' gradients, Gaussian noise; through the ledger."""
 
-    Config: ClassVar[type] = RGPConfig
+    config: RGPConfig
     version = 1
     citation = "Yu et al., ICML 2021; Tramer and Boneh 2021"
 
@@ -76,36 +76,30 @@ class RGP(DPSGD):
         given = super().presets(facts)
         return {"quick": {**given["quick"], "rank": 12, "lr": 0.4}, "tiny": {**given["tiny"], "rank": 4}}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
-        at_least_one(config, "rank")
-        return super().calibrate(config, budget, facts)
+        at_least_one(self.config, "rank")
+        return super().calibrate(budget)
 
-    def train_student(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the student through the carriers of its layers."""
-        from bench.interface import make_student
-        from bench.methods.dpsgd.low_rank import RebuildingSGD, insert, remove
-
-        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
+        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         student.to(context.device)
         last = student.get_classifier()  # type: ignore[operator]
-        found = insert(student, config.rank, last, left_only=config.left_only)
+        found = insert(student, self.config.rank, last, left_only=self.config.left_only)
         seed = int(context.streams.numpy("carriers").integers(2**62))
-        warmup = math.inf if config.warmup_epochs is None else config.warmup_epochs
-        warmup *= private.facts.private_records / config.batch_size
-        depends = student_depends(config, context)
-        steps = config.steps(private.facts.private_records)
+        warmup = math.inf if self.config.warmup_epochs is None else self.config.warmup_epochs
+        warmup *= private.facts.private_records / self.config.batch_size
+        depends = student_depends(self.config, context)
+        steps = self.config.steps(private.facts.private_records)
         with context.checkpoint("student", depends) as checkpoint, context.progress.stage("student", steps) as stage:
             run = dataclasses.replace(
-                self.dp_sgd_run(config, private.facts, stage, checkpoint),
+                self.dp_sgd_run(stage, checkpoint),
                 optimizer=lambda parameters: RebuildingSGD(
                     parameters, [layer for _, layer in found.values()], seed=seed, warmup=warmup,
-                    lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay,
+                    lr=self.config.lr, momentum=self.config.momentum, weight_decay=self.config.weight_decay,
                 ),
             )  # fmt: skip
             ledger.dp_sgd(student, private.images, private.labels, run)
         remove(student, found)
-        return Released(student, config.student, options)
+        return Released(student, self.config.student, options)

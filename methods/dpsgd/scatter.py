@@ -23,18 +23,31 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from bench.interface import BenchError, Claim, Context, Facts, PrivateData, PublicData, Released, setting
+import torch
+from torch import Tensor, nn
+
+from bench.interface import (
+    BenchError,
+    Claim,
+    Context,
+    Event,
+    Facts,
+    Gaussian,
+    Ledger,
+    PrivateData,
+    PublicData,
+    Released,
+    make_student,
+    setting,
+)
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
 from bench.methods.shared.clipping import clipped_rows
 from bench.methods.shared.settings_checks import positive, student_depends
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from bench.interface import Event, Ledger
-    from bench.models.scattering import ChannelNorm
+from bench.models.scattering import ChannelNorm, Scattering
+from bench.privacy.accounting.claims import moments_accountant
+from bench.training.features import trained_part
 
 RUNS = "Tramer and Boneh 2021, the authors' code ftramer/Handcrafted-DP: "
 """Where the settings of each data set are from."""
@@ -60,6 +73,7 @@ class ScatterConfig(DPSGDConfig):
 class ScatterDPSGD(DPSGD):
     """DP-SGD of the head of a student on scattering coefficients."""
 
+    config: ScatterConfig
     version = 1
     citation = "Tramer and Boneh 2021"
     mixed_noise = True
@@ -83,84 +97,62 @@ class ScatterDPSGD(DPSGD):
             "tiny": {**statistics, "epochs": 1.0, "batch_size": min(32, fitting)},
         }
 
-    @classmethod
-    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+    def shares(self, seed: int) -> tuple[str, ...]:
         """See :meth:`bench.interface.Method.shares`."""
-        other = "" if config.statistics_noise is None else ", not normalised"
-        return (f"scattering of {facts.dataset}{other}",)
+        other = "" if self.config.statistics_noise is None else ", not normalised"
+        return (f"scattering of {self.facts.dataset}{other}",)
 
-    def train_student(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the student's head by DP-SGD on the features of the private records."""
-        from bench.interface import make_student
-        from bench.models.scattering import Scattering
-        from bench.training.features import trained_part
-
         start = context.streams.torch("student/start")
-        student, options = make_student(config.student, private.facts, start, **self.student_options(config))
+        student, options = make_student(self.config.student, private.facts, start, **self.student_options())
         if not isinstance(getattr(student, "fixed", None), Scattering):
             raise BenchError(
-                f"{self.name} trains a head on scattering coefficients, and {config.student} is none. Accepted as "
+                f"{self.name} trains a head on scattering coefficients, and {self.config.student} is none. Accepted as "
                 "student: scatter_linear, scatter_cnn_mnist, scatter_cnn_cifar."
             )
         student.to(context.device)
         head, features = trained_part(student, private.images, context, "private")
-        if config.statistics_noise is not None:
+        if self.config.statistics_noise is not None:
             norm: Any = head.norm
-            standardise(norm, features, private.facts.private_records, config.statistics_noise, ledger)
-        self.train_head(config, head, features, private, ledger, context)
-        return Released(student, config.student, options)
+            standardise(norm, features, private.facts.private_records, self.config.statistics_noise, ledger)
+        self.train_head(head, features, private, ledger, context)
+        return Released(student, self.config.student, options)
 
-    def student_options(self, config: Any) -> dict[str, Any]:
+    def student_options(self) -> dict[str, Any]:
         """See :meth:`bench.methods.dpsgd.dp_sgd.DPSGD.student_options`."""
-        return {} if config.statistics_noise is None else {"standardised": True}
+        return {} if self.config.statistics_noise is None else {"standardised": True}
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the moments accountant's figure, of steps and statistics."""
-        from bench.privacy.accounting.claims import moments_accountant
-
-        steps = super().claimed(config, facts, delta)
-        row = moments_accountant(cls.claimed_charges(config, facts), delta)
-        if config.statistics_noise is None:
+        steps = super().claimed(delta)
+        row = moments_accountant(self.claimed_charges(), delta)
+        if self.config.statistics_noise is None:
             return steps
         return dataclasses.replace(steps, epsilon=row.epsilon, note=f"order {row.order:g}; sound, and loose")
 
-    @classmethod
-    def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return the releases of statistics, if any, and all steps."""
-        return [*cls.statistics(config), *super().charges(config, facts)]
+        return [*self.statistics(), *super().charges()]
 
-    @classmethod
-    def statistics(cls, config: Any) -> list[Event]:
+    def statistics(self) -> list[Event]:
         """Return the releases of the channels' statistics, if any."""
-        from bench.interface import Gaussian
-
-        noise = config.statistics_noise
-        return [] if noise is None else [Gaussian(noise, 2, adjacency=cls.adjacency)]
+        noise = self.config.statistics_noise
+        return [] if noise is None else [Gaussian(noise, 2, adjacency=self.adjacency)]
 
     def train_head(
-        self,
-        config: Any,
-        head: nn.Module,
-        features: Tensor,
-        private: PrivateData,
-        ledger: Ledger,
-        context: Context,
+        self, head: nn.Module, features: Tensor, private: PrivateData, ledger: Ledger, context: Context
     ) -> None:
         """Train `head` in place on the `features` of the private records."""
-        steps = config.steps(private.facts.private_records)
-        depends = {**student_depends(config, context), "opacus": version("opacus")}
+        steps = self.config.steps(private.facts.private_records)
+        depends = {**student_depends(self.config, context), "opacus": version("opacus")}
         with context.checkpoint("student", depends) as checkpoint, context.progress.stage("student", steps) as stage:
-            run = self.dp_sgd_run(config, private.facts, stage, checkpoint)
+            run = self.dp_sgd_run(stage, checkpoint)
             ledger.dp_sgd(head, features, private.labels, run)
 
 
 def standardise(norm: ChannelNorm, features: Tensor, records: int, noise: float, ledger: Ledger) -> None:
     """Set the constants of `norm` by noisy statistics of `features` (n, d); `records` is the public number."""
-    import torch
-
     channels = len(norm.mean)
 
     def released(power: int) -> Tensor:

@@ -34,7 +34,7 @@ class ScatterCNNConfig(ScatterConfig):
 class ScatterCNN(ScatterDPSGD):
     """Poisson batches, per-example clipping, Gaussian noise on a CNN over scattering coefficients."""
 
-    Config: ClassVar[type] = ScatterCNNConfig
+    config: ScatterCNNConfig
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
         "fmnist": {"batch_size": 2_048, "lr": 4.0, "epochs": 50.0, "noise_multiplier": 2.15},
         "cifar10": {

@@ -34,7 +34,7 @@ class ScatterLinearConfig(ScatterConfig):
 class ScatterLinear(ScatterDPSGD):
     """Poisson batches, per-example clipping, Gaussian noise on one layer over scattering coefficients."""
 
-    Config: ClassVar[type] = ScatterLinearConfig
+    config: ScatterLinearConfig
     # Of CIFAR-10's public records, at rates 4 and 2: 57.3% and 60.4% right at a proven 1, 65.8% and 66.1% at 3.
     in_colour: ClassVar[dict[str, Any]] = {"lr": 2.0, "scale_lr": False}
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {

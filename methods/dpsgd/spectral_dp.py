@@ -34,16 +34,20 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
+import numpy as np
+import torch
+from scipy.fft import dct
+from torch import Tensor
+
+from bench.core.progress import Stage
 from bench.interface import BenchError, Budget, Claim, Facts, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, processed
 from bench.methods.shared.settings_checks import at_least_one
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+from bench.privacy.accounting.accountants import claim_by
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+from bench.storage.checkpoint import Checkpoint
 
 CODE = "Feng et al. 2023, the authors' code cfeng6/Spectral-DP, configs.py"
 
@@ -62,10 +66,6 @@ def low_pass(size: int, block: int, ratio: float) -> Tensor:
 
     Of the n frequencies of n places, those of the orthonormal DCT-II, the lowest ``ceil(ratio * n)`` are kept.
     """
-    import numpy as np
-    import torch
-    from scipy.fft import dct
-
     projection = np.zeros((size, size), dtype=np.float32)
     for start in range(0, size, block):
         places = min(block, size - start)
@@ -88,7 +88,7 @@ def filtered(gradient: Tensor, block: int, ratio: float) -> Tensor:
 class SpectralDP(DPSGD):
     """Poisson batches, per-example clipping, Gaussian noise through the ledger; its low frequencies alone."""
 
-    Config: ClassVar[type] = SpectralDPConfig
+    config: SpectralDPConfig
     version = 1
     citation = "Feng et al. 2023; Tramer and Boneh 2021"
 
@@ -102,30 +102,28 @@ class SpectralDP(DPSGD):
         given = super().presets(facts)
         return {**given, "quick": {**given["quick"], "filter_ratio": 0.75}}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
-        at_least_one(config, "block_size")
-        if not 0 < config.filter_ratio <= 1:
-            raise BenchError(f"filter_ratio must lie in (0, 1], not {config.filter_ratio}: the share kept. Try 0.5.")
-        return super().calibrate(config, budget, facts)
+        at_least_one(self.config, "block_size")
+        if not 0 < self.config.filter_ratio <= 1:
+            raise BenchError(
+                f"filter_ratio must lie in (0, 1], not {self.config.filter_ratio}: the share kept. Try 0.5."
+            )
+        return super().calibrate(budget)
 
     @classmethod
     def accountant(cls) -> str:
         """Return Renyi accounting with the improved conversion, that of the Opacus that the authors' code asks."""
         return "rdp"
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the figure that the authors' code calibrates its noise by."""
-        from bench.privacy.accounting.accountants import claim_by
-
         source = "Feng et al., IEEE S&P 2023 (arXiv:2307.13231), privacy_budget.py: Renyi accounting of DP-SGD"
         note = "holds for noise of the whole deviation on every frequency that is kept, as here"
-        return claim_by(cls.accountant(), cls.charges(config, facts), delta, source, note)
+        return claim_by(self.accountant(), self.charges(), delta, source, note)
 
-    def dp_sgd_run(self, *given: Any, **options: Any) -> DPSGDRun:
+    def dp_sgd_run(self, stage: Stage, checkpoint: Checkpoint | None = None) -> DPSGDRun:
         """Return the run's settings for the ledger."""
-        run, config = super().dp_sgd_run(*given, **options), given[0]
-        change = functools.partial(filtered, block=config.block_size, ratio=config.filter_ratio)
+        run = super().dp_sgd_run(stage, checkpoint)
+        change = functools.partial(filtered, block=self.config.block_size, ratio=self.config.filter_ratio)
         return dataclasses.replace(run, optimizer=processed(run.optimizer, change))

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-from bench.interface import BenchError, Budget, Facts, register_method, setting
+from bench.core.progress import Stage
+from bench.interface import BenchError, Budget, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, processed
-
-if TYPE_CHECKING:
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+from bench.storage.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -40,23 +40,23 @@ class TopAggConfig(DPSGDConfig):
 class TopAgg(DPSGD):
     """Poisson batches, per-example selection and clipping, Gaussian noise, a threshold; through the ledger."""
 
-    Config: ClassVar[type] = TopAggConfig
+    config: TopAggConfig
     version = 1
     citation = "Wang et al. 2021; Tramer and Boneh 2021"
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
-        if not 0 < config.kept <= 1:
-            raise BenchError(f"kept must lie in (0, 1], not {config.kept}: the share of entries. Try 0.25.")
-        if not config.threshold >= 0:
-            raise BenchError(f"threshold must be at least 0, not {config.threshold}: deviations of the noise. Try 0.5.")
-        return super().calibrate(config, budget, facts)
+        if not 0 < self.config.kept <= 1:
+            raise BenchError(f"kept must lie in (0, 1], not {self.config.kept}: the share of entries. Try 0.25.")
+        if not self.config.threshold >= 0:
+            raise BenchError(
+                f"threshold must be at least 0, not {self.config.threshold}: deviations of the noise. Try 0.5."
+            )
+        return super().calibrate(budget)
 
-    def dp_sgd_run(self, *given: Any, **options: Any) -> DPSGDRun:
+    def dp_sgd_run(self, stage: Stage, checkpoint: Checkpoint | None = None) -> DPSGDRun:
         """Return the run's settings for the ledger."""
-        run = super().dp_sgd_run(*given, **options)
+        run = super().dp_sgd_run(stage, checkpoint)
         deviation = run.noise_multiplier * run.max_grad_norm / run.expected_batch_size
-        config = given[0]
-        optimizer = processed(run.optimizer, lambda noisy: noisy * (noisy.abs() >= config.threshold * deviation))
-        return dataclasses.replace(run, kept_entries=config.kept, optimizer=optimizer)
+        optimizer = processed(run.optimizer, lambda noisy: noisy * (noisy.abs() >= self.config.threshold * deviation))
+        return dataclasses.replace(run, kept_entries=self.config.kept, optimizer=optimizer)

@@ -16,9 +16,9 @@ nothing for that; the default is the one of its code, which is tanh, so that no 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from bench.interface import BenchError, Budget, Facts, register_method, setting
+from bench.interface import BenchError, Budget, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
 from bench.methods.shared.settings_checks import positive
 
@@ -40,21 +40,20 @@ class TSADPConfig(DPSGDConfig):
 class TSADP(DPSGD):
     """DP-SGD of a net with tempered sigmoids."""
 
-    Config: ClassVar[type] = TSADPConfig
+    config: TSADPConfig
     version = 1
     citation = "Papernot et al. 2021; Tramer and Boneh 2021"
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
-        positive(config, "scale", "inverse_temperature")
-        if config.student not in NETS:
+        positive(self.config, "scale", "inverse_temperature")
+        if self.config.student not in NETS:
             raise BenchError(
-                f"{cls.name} needs a student with tempered sigmoids, and {config.student} has none. Accepted as "
+                f"{self.name} needs a student with tempered sigmoids, and {self.config.student} has none. Accepted as "
                 f"student: {', '.join(NETS)}."
             )
-        return super().calibrate(config, budget, facts)
+        return super().calibrate(budget)
 
-    def student_options(self, config: Any) -> dict[str, Any]:
+    def student_options(self) -> dict[str, Any]:
         """See :meth:`bench.methods.dpsgd.dp_sgd.DPSGD.student_options`."""
-        return {name: getattr(config, name) for name in ("scale", "inverse_temperature", "offset")}
+        return {name: getattr(self.config, name) for name in ("scale", "inverse_temperature", "offset")}

@@ -18,26 +18,28 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from bench.interface import (
     BenchError,
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Ledger,
     PrivateData,
     PublicData,
     Released,
+    make_student,
     register_method,
     setting,
 )
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, continued
 from bench.methods.shared.settings_checks import positive
-
-if TYPE_CHECKING:
-    from bench.interface import Event, Ledger
-    from bench.privacy.accounting.accountants import AccountantFunction
+from bench.privacy.accounting.accountants import AccountantFunction
+from bench.privacy.accounting.claims import zcdp, zcdp_accountant
+from bench.privacy.events.events import DPSGD as Steps
 
 CODE = "Yu et al. 2019, the authors' code git-disl/DP_modelpublishing, dp_mnist.py: step decay"
 
@@ -63,7 +65,7 @@ class ZCDPConfig(DPSGDConfig):
 class ZCDP(DPSGD):
     """Poisson batches, per-example clipping, Gaussian noise that falls; through the ledger."""
 
-    Config: ClassVar[type] = ZCDPConfig
+    config: ZCDPConfig
     version = 1
     citation = "Yu et al. 2019"
     mixed_noise = True
@@ -74,49 +76,36 @@ class ZCDP(DPSGD):
         given, stages = super().presets(facts), cls.Config().epochs / cls.Config().decay_epochs
         return {name: {**changes, "decay_epochs": changes["epochs"] / stages} for name, changes in given.items()}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least first noise that keeps the claim or the PLD (proven) within `budget`."""
-        positive(config, "decay_epochs")
-        if not 0 < config.decay <= 1:
-            raise BenchError(f"decay must lie in (0, 1], not {config.decay}: noise falls or stays. Try 0.7.")
-        return super().calibrate(config, budget, facts)
+        positive(self.config, "decay_epochs")
+        if not 0 < self.config.decay <= 1:
+            raise BenchError(f"decay must lie in (0, 1], not {self.config.decay}: noise falls or stays. Try 0.7.")
+        return super().calibrate(budget)
 
     @classmethod
     def accountant(cls) -> AccountantFunction:
         """Return the paper's accountant."""
-        from bench.privacy.accounting.claims import zcdp_accountant
-
         return zcdp_accountant
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the paper's figure for random samples."""
-        from bench.privacy.accounting.claims import zcdp
+        return zcdp(self.charges(), delta)
 
-        return zcdp(cls.charges(config, facts), delta)
-
-    @classmethod
-    def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return the steps of each stage."""
-        from bench.privacy.events.events import DPSGD as Steps
+        records = self.facts.private_records
+        return [Steps(self.config.sampling_rate(records), noise, n) for noise, n in self.config.stages(records)]
 
-        records = facts.private_records
-        return [Steps(config.sampling_rate(records), noise, n) for noise, n in config.stages(records)]
-
-    def train_student(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the student by DP-SGD, one stage after the other."""
-        from bench.interface import make_student
-
-        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
+        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         student.to(context.device)
         records = private.facts.private_records
-        with context.progress.stage("student", config.steps(records)) as stage:
-            run = self.dp_sgd_run(config, private.facts, stage)
+        with context.progress.stage("student", self.config.steps(records)) as stage:
+            run = self.dp_sgd_run(stage)
             run = dataclasses.replace(run, optimizer=continued(run.optimizer))
-            for noise, steps in config.stages(records):
+            for noise, steps in self.config.stages(records):
                 run = dataclasses.replace(run, noise_multiplier=noise, steps=steps)
                 ledger.dp_sgd(student, private.images, private.labels, run)
-        return Released(student, config.student, options)
+        return Released(student, self.config.student, options)

@@ -15,17 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bench.core.seeds import seeded
 from bench.interface import register_method, setting
 from bench.methods.federated.family import CODE, ServerConfig
 from bench.methods.federated.federated_server import DistillingServer
+from bench.methods.federated.server_distillation import BatchStatistics, Server, Synthesiser, softened_divergence
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.methods.federated.server_distillation import Server, Synthesiser
+from bench.models.generators import DataFreeGenerator
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class DENSEConfig(ServerConfig):
 class DENSE(DistillingServer):
     """A new generator in each epoch, trained on the ensemble against the student."""
 
-    Config: ClassVar[type] = DENSEConfig
+    config: DENSEConfig
     citation = "Zhang et al. 2022"
 
     @classmethod
@@ -63,32 +65,25 @@ class DENSE(DistillingServer):
         """See :meth:`bench.methods.federated.federated_server.DistillingServer.tiny_server`."""
         return {"student_steps": 2, "generator_steps": 3, "generator_width": 8}
 
-    def synthesiser(self, config: DENSEConfig, server: Server) -> Synthesiser:
+    def synthesiser(self, server: Server) -> Synthesiser:
         """Return the data generation stage of Algorithm 1."""
-        import torch
-        from torch.nn import functional
-
-        from bench.core.seeds import seeded
-        from bench.methods.federated.server_distillation import BatchStatistics, Synthesiser, softened_divergence
-        from bench.models.generators import DataFreeGenerator
-
         statistics = BatchStatistics(server.ensemble)
 
         def make() -> Tensor:
             with seeded(server.random):
-                net = DataFreeGenerator(*server.facts.shape, config.latent_size, config.generator_width)
+                net = DataFreeGenerator(*server.facts.shape, self.config.latent_size, self.config.generator_width)
             net.to(server.device).train()
-            latents = net.noise(config.batch, server.random, server.device).requires_grad_()
-            classes = server.classes(config.batch)
+            latents = net.noise(self.config.batch, server.random, server.device).requires_grad_()
+            classes = server.classes(self.config.batch)
             trained = [*net.parameters(), latents]
-            optimizer = torch.optim.Adam(trained, config.generator_lr, betas=(0.5, 0.999))
+            optimizer = torch.optim.Adam(trained, self.config.generator_lr, betas=(0.5, 0.999))
             best, least = torch.empty(0), torch.inf
-            for _ in range(config.generator_steps):
+            for _ in range(self.config.generator_steps):
                 images = net(latents)
                 logits, student = server.ensemble(images), server.student(images)
                 errs = student.argmax(1) != logits.argmax(1)
-                loss = functional.cross_entropy(logits, classes) + config.statistics * statistics.take()
-                loss = loss - config.divergence * (softened_divergence(student, logits) * errs).mean()
+                loss = functional.cross_entropy(logits, classes) + self.config.statistics * statistics.take()
+                loss = loss - self.config.divergence * (softened_divergence(student, logits) * errs).mean()
                 if not len(best) or float(loss.detach()) < least:
                     best, least = images.detach(), float(loss.detach())
                 for value, gradient in zip(trained, torch.autograd.grad(loss, trained), strict=True):

@@ -19,10 +19,16 @@ record with another label may lie with another client: that costs as much as a g
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from bench.interface import (
     Adjacency,
@@ -30,12 +36,17 @@ from bench.interface import (
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    FitSettings,
+    Ledger,
     Method,
     PrivacyUnit,
     PrivateData,
     PublicData,
     Released,
+    SampledGaussian,
+    fit,
     make_student,
     register_method,
     setting,
@@ -43,13 +54,7 @@ from bench.interface import (
 from bench.methods.federated.family import check_clients, client_parts
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from torch import Tensor, nn
-
-    from bench.interface import Event, Ledger
+from bench.privacy.accounting.claims import moments_accountant
 
 OURS = "ours: the paper's are for next words of 763,430 users"
 
@@ -80,10 +85,9 @@ class DPFedAvgConfig:
 
 
 @register_method("dp-fedavg")
-class DPFedAvg(Method):
+class DPFedAvg(Method[DPFedAvgConfig]):
     """Poisson samples of clients, clipped updates, Gaussian noise; through the ledger."""
 
-    Config: ClassVar[type] = DPFedAvgConfig
     unit = PrivacyUnit.CLIENT
     adjacency = Adjacency.ADD_REMOVE
     groups = ("federated",)
@@ -98,62 +102,45 @@ class DPFedAvg(Method):
         tiny = {"clients": 10, "sampled": 5.0, "rounds": 3}
         return {"quick": quick, "tiny": tiny}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise within `budget`; raise BenchError for more clients than records."""
-        check_clients(config.clients, facts.private_records)
-        if not config.sampled <= config.clients:
+        check_clients(self.config.clients, self.facts.private_records)
+        if not self.config.sampled <= self.config.clients:
             raise BenchError(
-                f"sampled, the expected number of clients in a round, is at most the {config.clients} clients, not "
-                f"{config.sampled:g}. Change it with --set {cls.name}.sampled=N."
+                f"sampled, the expected number of clients in a round, is at most the {self.config.clients} "
+                f"clients, not {self.config.sampled:g}. Change it with --set {self.name}.sampled=N."
             )
-        from bench.privacy.accounting.claims import moments_accountant
 
         def events(noise: float) -> Sequence[Event]:
-            return cls.charges(dataclasses.replace(config, noise_multiplier=noise), facts)
+            return self.changed(noise_multiplier=noise).charges()
 
         # The exact figure replaces the PLD where every client is in every sample.
-        sound = "proven" if config.rate == 1 else "pld"
+        sound = "proven" if self.config.rate == 1 else "pld"
         noise = least_noise(events, budget, moments_accountant, sound, tolerance=1e-4)
-        return dataclasses.replace(config, noise_multiplier=noise)
+        return dataclasses.replace(self.config, noise_multiplier=noise)
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the moments accountant's figure, as in the paper."""
-        from bench.privacy.accounting.claims import moments_accountant
-
-        row = moments_accountant(cls.charges(config, facts), delta)
+        row = moments_accountant(self.charges(), delta)
         source = "McMahan et al., ICLR 2018 (arXiv:1710.06963), section 2: moments accountant, a user added or removed"
         return Claim(row.epsilon, delta, source, f"order {row.order:g}; sound, and loose")
 
-    @classmethod
-    def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return all rounds."""
-        from bench.interface import SampledGaussian
+        noise = self.config.noise_multiplier
+        return [SampledGaussian(self.config.rate, noise, self.config.rounds, unit=self.unit, adjacency=self.adjacency)]
 
-        noise = config.noise_multiplier
-        return [SampledGaussian(config.rate, noise, config.rounds, unit=cls.unit, adjacency=cls.adjacency)]
-
-    def train_student(
-        self, config: DPFedAvgConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Move the student by noisy sums of updates; the ledger asks the clients of its samples."""
-        import copy
-
-        import numpy as np
-        import torch
-
-        from bench.interface import FitSettings, fit
-
-        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
+        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         if any(isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) for layer in student.modules()):
             raise BenchError(
                 "the student has batch normalisation, whose running statistics no noise protects. Choose a net without "
                 "(tanh_cnn_mnist, small_cnn, or one with GroupNorm or LayerNorm)."
             )
-        parts = parts_of(config, private, context)
+        parts = parts_of(self.config, private, context)
         settings = FitSettings(
-            epochs=config.local_epochs, batch_size=config.local_batch, lr=config.local_lr, momentum=0.0,
+            epochs=self.config.local_epochs, batch_size=self.config.local_batch, lr=self.config.local_lr, momentum=0.0,
             schedule="constant",
         )  # fmt: skip
         student.to(context.device)
@@ -171,26 +158,28 @@ class DPFedAvg(Method):
             )  # fmt: skip
             return (flat(local) - weights).cpu().double().numpy()
 
-        with context.progress.stage("rounds", config.rounds) as stage:
-            for number in range(config.rounds):
+        with context.progress.stage("rounds", self.config.rounds) as stage:
+            for number in range(self.config.rounds):
                 streams = context.streams.child(f"round {number}")
                 total = ledger.sampled_updates(
-                    update, config.clients, entries=len(weights), max_norm=config.max_norm, sampling_rate=config.rate,
-                    noise_multiplier=config.noise_multiplier,
-                )  # fmt: skip
-                weights = weights + torch.from_numpy(total / config.sampled).to(weights)
+                    update,
+                    self.config.clients,
+                    entries=len(weights),
+                    max_norm=self.config.max_norm,
+                    sampling_rate=self.config.rate,
+                    noise_multiplier=self.config.noise_multiplier,
+                )
+                weights = weights + torch.from_numpy(total / self.config.sampled).to(weights)
                 with torch.no_grad():
                     pieces = torch.split(weights, [parameter.numel() for parameter in student.parameters()])
                     for parameter, piece in zip(student.parameters(), pieces, strict=True):
                         parameter.copy_(piece.view_as(parameter))
                 stage.advance()
-        return Released(student.eval(), config.student, options)
+        return Released(student.eval(), self.config.student, options)
 
 
 def parts_of(config: DPFedAvgConfig, private: PrivateData, context: Context) -> list[NDArray[np.int64]]:
     """Return the positions of each client's records; with no more records than clients one each, or none. Private."""
-    import numpy as np
-
     records = len(private)
     if records > config.clients:
         return client_parts(config.clients, config.concentration, private, context)
@@ -200,6 +189,4 @@ def parts_of(config: DPFedAvgConfig, private: PrivateData, context: Context) -> 
 
 def flat(net: nn.Module) -> Tensor:
     """Return all parameters of `net` in one copy, (entries,)."""
-    import torch
-
     return torch.cat([parameter.detach().reshape(-1) for parameter in net.parameters()])

@@ -14,17 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
 
 from bench.interface import register_method, setting
 from bench.methods.federated.family import ServerConfig
 from bench.methods.federated.federated_server import DistillingServer
+from bench.methods.federated.server_distillation import BatchStatistics, Server, Synthesiser
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.methods.federated.server_distillation import Server, Synthesiser
 
 CODE = "the authors' code NVlabs/DeepInversion: cifar10/"
 JITTER = 2  # pixels; cifar10/deepinversion_cifar10.py
@@ -51,7 +51,7 @@ class FedADIConfig(ServerConfig):
 class FedADI(DistillingServer):
     """Images found by gradient descent on the ensemble, a batch in each epoch."""
 
-    Config: ClassVar[type] = FedADIConfig
+    config: FedADIConfig
     citation = "Yin et al. 2020 on an ensemble of clients, as in Zhang et al. 2022"
 
     @classmethod
@@ -64,28 +64,23 @@ class FedADI(DistillingServer):
         """See :meth:`bench.methods.federated.federated_server.DistillingServer.tiny_server`."""
         return {"student_steps": 2, "iterations": 3}
 
-    def synthesiser(self, config: FedADIConfig, server: Server) -> Synthesiser:
+    def synthesiser(self, server: Server) -> Synthesiser:
         """Return the inversion: each batch starts from noise."""
-        import torch
-        from torch.nn import functional
-
-        from bench.methods.federated.server_distillation import BatchStatistics, Synthesiser
-
         statistics = BatchStatistics(server.ensemble)
 
         def make() -> Tensor:
-            classes = server.classes(config.batch)
-            noise = torch.randn(config.batch, *server.facts.shape, generator=server.random)
+            classes = server.classes(self.config.batch)
+            noise = torch.randn(self.config.batch, *server.facts.shape, generator=server.random)
             # Pixels in [0, 1]; the nets map them to [-1, 1], where the authors' images and noise are.
             images = (noise.to(server.device) / 2 + 0.5).clamp(0, 1).requires_grad_()
-            optimizer = torch.optim.Adam([images], config.image_lr / 2)
-            for _ in range(config.iterations):
+            optimizer = torch.optim.Adam([images], self.config.image_lr / 2)
+            for _ in range(self.config.iterations):
                 down, across = torch.randint(-JITTER, JITTER + 1, (2,), generator=server.random).tolist()
                 moved = images.roll((down, across), (2, 3))
                 logits = server.ensemble(moved)
-                loss = functional.cross_entropy(logits, classes) + config.statistics * statistics.take()
-                loss = loss + config.variation * total_variation(2 * moved)
-                loss = loss + config.competition * agreement(server.student(moved), logits)
+                loss = functional.cross_entropy(logits, classes) + self.config.statistics * statistics.take()
+                loss = loss + self.config.variation * total_variation(2 * moved)
+                loss = loss + self.config.competition * agreement(server.student(moved), logits)
                 (images.grad,) = torch.autograd.grad(loss, images)
                 optimizer.step()
                 with torch.no_grad():
@@ -105,8 +100,6 @@ def total_variation(images: Tensor) -> Tensor:
 
 def agreement(student: Tensor, ensemble: Tensor) -> Tensor:
     """Return 1 less the Jensen-Shannon divergence of the predictions of two sets of logits (n, classes)."""
-    from torch.nn import functional
-
     first, second = (student / SOFT).log_softmax(1), (ensemble / SOFT).log_softmax(1)
     middle = ((first.exp() + second.exp()) / 2).clamp_min(1e-8).log()
     parts = (functional.kl_div(middle, one, reduction="batchmean", log_target=True) for one in (first, second))

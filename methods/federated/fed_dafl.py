@@ -13,15 +13,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, Literal
 
+import torch
+
+from bench.core.seeds import seeded
 from bench.interface import register_method, setting
 from bench.methods.federated.family import ServerConfig
 from bench.methods.federated.federated_server import DistillingServer
+from bench.methods.federated.server_distillation import Server, Synthesiser
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
-
-if TYPE_CHECKING:
-    from bench.methods.federated.server_distillation import Server, Synthesiser
+from bench.models.generators import DataFreeGenerator
+from bench.training.data_free import generator_terms
+from bench.training.divergence import check_finite
 
 CODE = "DAFL's code, huawei-noah/Efficient-Computing: "
 
@@ -52,7 +56,7 @@ class FedDAFLConfig(ServerConfig):
 class FedDAFL(DistillingServer):
     """A generator trained by DAFL's three terms on the ensemble."""
 
-    Config: ClassVar[type] = FedDAFLConfig
+    config: FedDAFLConfig
     citation = "Chen et al. 2019 on an ensemble of clients, as in Zhang et al. 2022"
 
     @classmethod
@@ -65,28 +69,20 @@ class FedDAFL(DistillingServer):
         """See :meth:`bench.methods.federated.federated_server.DistillingServer.tiny_server`."""
         return {"generator_width": 8}
 
-    def synthesiser(self, config: FedDAFLConfig, server: Server) -> Synthesiser:
+    def synthesiser(self, server: Server) -> Synthesiser:
         """Return the generator: one step for each batch."""
-        import torch
-
-        from bench.core.seeds import seeded
-        from bench.methods.federated.server_distillation import Synthesiser
-        from bench.models.generators import DataFreeGenerator
-        from bench.training.data_free import generator_terms
-        from bench.training.divergence import check_finite
-
         with seeded(server.random):
-            net = DataFreeGenerator(*server.facts.shape, config.latent_size, config.generator_width)
+            net = DataFreeGenerator(*server.facts.shape, self.config.latent_size, self.config.generator_width)
         net.to(server.device).train()
-        optimizer = torch.optim.Adam(net.parameters(), config.generator_lr)
+        optimizer = torch.optim.Adam(net.parameters(), self.config.generator_lr)
         weights = {
             "one_hot": 1.0,
-            "entropy": config.entropy_weight / math.log(10),
-            "activation": config.activation_weight,
+            "entropy": self.config.entropy_weight / math.log(10),
+            "activation": self.config.activation_weight,
         }
 
         def make() -> torch.Tensor:
-            images: torch.Tensor = net(net.noise(config.batch, server.random, server.device))
+            images: torch.Tensor = net(net.noise(self.config.batch, server.random, server.device))
             terms = generator_terms(*server.ensemble.features_and_logits(images))
             check_finite(terms, -1, "the generator")
             optimizer.zero_grad(set_to_none=True)

@@ -22,20 +22,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.interface import BenchError, Context, Facts, PrivacyUnit, PrivateData, register_method, setting
+from torch import nn
+
+from bench.interface import BenchError, Context, Facts, GivenTeacher, PrivacyUnit, PrivateData, register_method, setting
 from bench.methods.distillation.dpsd import DPSD, DPSDConfig
 from bench.methods.distillation.dpsd_family import train_teacher
 from bench.methods.federated.family import client_parts
 from bench.methods.shared.given_teacher import given_teacher
 from bench.methods.shared.settings_checks import at_least_one, positive
 from bench.storage.cache import digest_of
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from bench.interface import GivenTeacher
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class FedDPSDConfig(DPSDConfig):
 class FedDPSD(DPSD):
     """Algorithm 2: several teachers, one noisy sum."""
 
-    Config = FedDPSDConfig
+    config: FedDPSDConfig
     version = 2
     unit = PrivacyUnit.CLIENT
     groups = ("federated",)
@@ -67,23 +64,33 @@ class FedDPSD(DPSD):
         base = DPSD.presets(facts)
         return {"quick": {**base["quick"], "iterations": 200}, "tiny": {**base["tiny"], "clients": 3}}
 
-    @classmethod
-    def given_teacher(cls, config: Any) -> GivenTeacher | None:
+    def given_teacher(self) -> GivenTeacher | None:
         """Refuse one: each client trains its own."""
-        if given_teacher(config) is not None:
+        if given_teacher(self.config) is not None:
             raise BenchError("fed-dpsd trains a teacher at each client and takes no given one. Use dpsd.")
         return None
 
-    @classmethod
-    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+    def shares(self, seed: int) -> tuple[str, ...]:
         """Return the clients' teachers, which cells of other epsilons share."""
-        meant = [config.teacher, config.teacher_epochs, config.teacher_lr, config.clients, config.concentration]
-        return (f"clients of {facts.dataset}, seed {seed}, {digest_of(meant)}",)
+        meant = [
+            self.config.teacher,
+            self.config.teacher_epochs,
+            self.config.teacher_lr,
+            self.config.clients,
+            self.config.concentration,
+        ]
+        return (f"clients of {self.facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
-    def teachers(self, config: Any, private: PrivateData, context: Context) -> list[nn.Module]:
+    def teachers(self, private: PrivateData, context: Context) -> list[nn.Module]:
         """Return one teacher for each client. Private."""
-        parts = client_parts(config.clients, config.concentration, private, context)
+        parts = client_parts(self.config.clients, self.config.concentration, private, context)
         return [
-            train_teacher(config, private, context, part, f"client {i} of {config.clients}, {config.concentration:g}")
+            train_teacher(
+                self.config,
+                private,
+                context,
+                part,
+                f"client {i} of {self.config.clients}, {self.config.concentration:g}",
+            )
             for i, part in enumerate(parts)
         ]

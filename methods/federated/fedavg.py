@@ -13,13 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-from bench.interface import Context, Facts, PrivateData, PublicData, Released, make_student, register_method, setting
+from torch import nn
+
+from bench.interface import (
+    Context,
+    Facts,
+    Ledger,
+    PrivateData,
+    PublicData,
+    Released,
+    make_student,
+    register_method,
+    setting,
+)
 from bench.methods.federated.family import (
     CODE,
     Federated,
     FederatedConfig,
+    State,
     average,
     client_parts,
     first_models,
@@ -27,12 +40,7 @@ from bench.methods.federated.family import (
     quick_clients,
 )
 from bench.methods.shared.settings_checks import at_least_one, student_depends
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from bench.interface import Ledger
-    from bench.methods.federated.family import State
+from bench.storage.checkpoint import Loop
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class FedAvgConfig(FederatedConfig):
 class FedAvg(Federated):
     """Average the clients' models; in each further round they start from the average."""
 
-    Config: ClassVar[type] = FedAvgConfig
+    config: FedAvgConfig
     citation = "McMahan et al. 2017"
     repaired_by = "dp-fedavg"
 
@@ -60,34 +68,27 @@ class FedAvg(Federated):
         quick = quick_clients(facts)
         return {"quick": quick, "tiny": {**quick, "clients": 3, "local_epochs": 1.0, "rounds": 2}}
 
-    def train_student(
-        self, config: FedAvgConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train rounds of local models and fuse them, declared as a bypass."""
-        from bench.storage.checkpoint import Loop
-
         ledger.bypass(self.bypass)
-        parts = client_parts(config.clients, config.concentration, private, context)
-        net, options = make_student(config.student, private.facts, context.streams.torch("federated/start"))
-        depends = {"method": self.name, **student_depends(config, context)}
+        parts = client_parts(self.config.clients, self.config.concentration, private, context)
+        net, options = make_student(self.config.student, private.facts, context.streams.torch("federated/start"))
+        depends = {"method": self.name, **student_depends(self.config, context)}
         with (
             context.checkpoint("rounds", depends) as checkpoint,
-            context.progress.stage("rounds", config.rounds) as stage,
+            context.progress.stage("rounds", self.config.rounds) as stage,
         ):
             loop = Loop(checkpoint, {"net": net}, device=context.device)
-            for done in range(loop.start(stage), config.rounds):
+            for done in range(loop.start(stage), self.config.rounds):
                 if done:
-                    states = local_models(net, config, private, parts, context, done)
+                    states = local_models(net, self.config, private, parts, context, done)
                 else:
-                    states = first_models(config, private, parts, context)
+                    states = first_models(self.config, private, parts, context)
                 net.load_state_dict(average(states, [len(part) for part in parts]))
-                self.fuse(net, states, config, private.facts, public, context, done)
+                self.fuse(net, states, public, context, done)
                 stage.advance()
-                loop.done(done + 1, config.rounds)
-        return Released(net.eval(), config.student, options)
+                loop.done(done + 1, self.config.rounds)
+        return Released(net.eval(), self.config.student, options)
 
-    def fuse(
-        self, net: nn.Module, states: Sequence[State], config: Any, facts: Facts, public: PublicData, context: Context,
-        done: int,
-    ) -> None:  # fmt: skip
+    def fuse(self, net: nn.Module, states: Sequence[State], public: PublicData, context: Context, done: int) -> None:
         """Change `net`, the average of the clients' models `states`, in place; FedAvg leaves it."""

@@ -13,17 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-from bench.interface import BenchError, Budget, Context, Facts, PublicData, PublicKind, register_method, setting
-from bench.methods.federated.family import net_of
+import torch
+from torch import nn
+
+from bench.interface import (
+    BenchError,
+    Budget,
+    Context,
+    Facts,
+    FitSettings,
+    PublicData,
+    PublicKind,
+    fit,
+    predict,
+    register_method,
+    setting,
+)
+from bench.methods.federated.family import State, net_of
 from bench.methods.federated.fedavg import FedAvg, FedAvgConfig
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from bench.methods.federated.family import State
 
 CODE = (
     "the authors' code epfml/federated-learning-public-code: FedDF-code/pcode/aggregation/noise_knowledge_transfer.py"
@@ -48,7 +58,7 @@ class FedDFConfig(FedAvgConfig):
 class FedDF(FedAvg):
     """Average, then distil the ensemble on public images."""
 
-    Config: ClassVar[type] = FedDFConfig
+    config: FedDFConfig
     citation = "Lin et al. 2020"
     public_data = "unlabelled images of the target's distribution"
     public_data_kinds = (PublicKind.UNLABELLED,)
@@ -60,30 +70,25 @@ class FedDF(FedAvg):
         given = super().presets(facts)
         return {"quick": {**given["quick"], "student_steps": 1000}, "tiny": {**given["tiny"], "student_steps": 3}}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` unchanged; raise BenchError for more clients than records, or without public images."""
-        if facts.public_records < 1:
+        if self.facts.public_records < 1:
             raise BenchError(
-                f"{cls.name} distils on public images, and the split of {facts.dataset} has none. Take dense."
+                f"{self.name} distils on public images, and the split of {self.facts.dataset} has none. Take dense."
             )
-        return super().calibrate(config, budget, facts)
+        return super().calibrate(budget)
 
-    def fuse(
-        self, net: nn.Module, states: Sequence[State], config: FedDFConfig, facts: Facts, public: PublicData,
-        context: Context, done: int,
-    ) -> None:  # fmt: skip
+    def fuse(self, net: nn.Module, states: Sequence[State], public: PublicData, context: Context, done: int) -> None:
         """Train `net` towards the softmax of the clients' mean logits."""
-        import torch
-
-        from bench.interface import FitSettings, fit, predict
-
-        ensemble = [net_of(config, facts, state, context) for state in states]
+        ensemble = [net_of(self.config, self.facts, state, context) for state in states]
         logits = torch.stack([predict(one, public.images, device=context.device) for one in ensemble]).mean(0)
         settings = FitSettings(
-            steps=config.student_steps, batch_size=config.student_batch, optimizer="adam", lr=config.student_lr
+            steps=self.config.student_steps,
+            batch_size=self.config.student_batch,
+            optimizer="adam",
+            lr=self.config.student_lr,
         )
-        with context.progress.stage("distillation", config.student_steps) as stage:
+        with context.progress.stage("distillation", self.config.student_steps) as stage:
             fit(
                 net, public.images, logits.softmax(1), settings, context.streams.torch(f"server {done}"),
                 device=context.device, stage=stage,

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.interface import Context, Facts, PrivateData, PublicData, Released, make_student
-from bench.methods.federated.family import Federated, ServerConfig, client_parts, first_models, net_of, quick_clients
+from bench.interface import Context, Facts, Ledger, PrivateData, PublicData, Released, make_student
+from bench.methods.federated.family import Federated, client_parts, first_models, net_of, quick_clients
+from bench.methods.federated.server_distillation import Ensemble, Server, Synthesiser, distil
 from bench.methods.shared.settings_checks import SHOWN, student_depends
-
-if TYPE_CHECKING:
-    from bench.interface import Ledger
-    from bench.methods.federated.server_distillation import Server, Synthesiser
 
 
 class DistillingServer(Federated):
@@ -38,26 +35,24 @@ class DistillingServer(Federated):
         return {}
 
     @abc.abstractmethod
-    def synthesiser(self, config: Any, server: Server) -> Synthesiser:
+    def synthesiser(self, server: Server) -> Synthesiser:
         """Return what makes the images."""
 
-    def train_student(
-        self, config: ServerConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train local models, then a student on images made from them, declared as a bypass."""
-        from bench.methods.federated.server_distillation import Ensemble, Server, distil
-
         ledger.bypass(self.bypass)
         facts, streams = private.facts, context.streams
-        student, options = make_student(config.student, facts, streams.torch("student/start"))
-        parts = client_parts(config.clients, config.concentration, private, context)
-        models = [net_of(config, facts, state, context) for state in first_models(config, private, parts, context)]
+        student, options = make_student(self.config.student, facts, streams.torch("student/start"))
+        parts = client_parts(self.config.clients, self.config.concentration, private, context)
+        models = [
+            net_of(self.config, facts, state, context) for state in first_models(self.config, private, parts, context)
+        ]
         random = streams.torch("server")
         server = Server(Ensemble(models).eval(), student.to(context.device), facts, random, context.device)
-        depends = {"method": self.name, **student_depends(config, context)}
+        depends = {"method": self.name, **student_depends(self.config, context)}
         with (
             context.checkpoint("server", depends) as checkpoint,
-            context.progress.stage("distillation", config.epochs) as stage,
+            context.progress.stage("distillation", self.config.epochs) as stage,
         ):
-            images = distil(config, server, self.synthesiser(config, server), stage, checkpoint)
-        return Released(student, config.student, options, extras={"synthetic_images": images[:SHOWN]})
+            images = distil(self.config, server, self.synthesiser(server), stage, checkpoint)
+        return Released(student, self.config.student, options, extras={"synthetic_images": images[:SHOWN]})

@@ -22,21 +22,32 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, TypeVar
 
-from bench.interface import BenchError, Budget, Claim, Context, Facts, PrivateData, register_method, setting
+import torch
+from torch import Tensor
+
+from bench.interface import (
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Event,
+    Facts,
+    Gaussian,
+    Ledger,
+    PrivateData,
+    register_method,
+    setting,
+)
+from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
-    from bench.methods.generative.critics import Critics
+from bench.privacy.accounting.claims import moments_accountant
 
 CODE = "the authors' code AI-secure/DataLens: MNIST, "
+N = TypeVar("N", int, float)
 BY_BUDGET = "none: by the budget"
 
 
@@ -59,23 +70,29 @@ class DataLensConfig(GuidedConfig):
 
     def events(self, sigma: float) -> list[Event]:
         """Return the noisy sums of all steps, each of a batch."""
-        from bench.interface import Gaussian
-
         return [Gaussian(sigma / self.sensitivity, self.steps)]
+
+    def sparsity(self) -> tuple[int, float]:
+        """Return kept and threshold; raise :class:`BenchError` before calibration."""
+        return _calibrated("kept", self.kept), _calibrated("threshold", self.threshold)
 
     @property
     def sensitivity(self) -> float:
         """The most by which one teacher moves the sums of a batch, in L2."""
-        if self.kept is None:
-            raise BenchError("kept depends on the budget. Calibrate, or set it.")
-        return 2 * math.sqrt(self.kept * self.batch)
+        return 2 * math.sqrt(_calibrated("kept", self.kept) * self.batch)
+
+
+def _calibrated(name: str, value: N | None) -> N:
+    if value is None:
+        raise BenchError(f"{name} depends on the budget. Calibrate, or set it.")
+    return value
 
 
 @register_method("datalens")
 class DataLens(Guided):
     """Gaussian noise on sums of rounded, sparse gradients of generated images."""
 
-    Config: ClassVar[type] = DataLensConfig
+    config: DataLensConfig
     citation = "Wang et al. 2021"
 
     @classmethod
@@ -88,66 +105,55 @@ class DataLens(Guided):
         }  # fmt: skip
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], "batch": 20, "steps": 40}}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the claim or the exact figure within `budget`."""
-        from bench.privacy.accounting.claims import moments_accountant
+        config = self.config
 
-        cls.check_teachers(config, facts)
+        self.check_teachers()
         strict = budget.epsilon <= 1
         kept = config.kept or (200 if strict else 300)
         threshold = config.threshold or (0.7 if strict else 0.2)
-        config = dataclasses.replace(config, kept=min(kept, math.prod(facts.shape)), threshold=threshold)
+        config = dataclasses.replace(config, kept=min(kept, math.prod(self.facts.shape)), threshold=threshold)
         sigma = least_noise(config.events, budget, moments_accountant, "exact-gaussian", tolerance=1e-6)
         return dataclasses.replace(config, sigma=sigma)
 
-    @classmethod
-    def worst_pairs(cls, config: Any, facts: Facts) -> list[tuple[str, PrivateData, PrivateData]]:
+    def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:
         """Return a record that turns all signs of its teacher; smaller images have fewer pixels than are kept."""
-        import torch
-
-        small = dataclasses.replace(facts, private_records=1, test_records=20)
+        small = dataclasses.replace(self.facts, private_records=1, test_records=20)
         label = torch.zeros(1, dtype=torch.int64)
         dark, bright = (
-            PrivateData(torch.full((1, *facts.shape), level, dtype=torch.uint8), label, small) for level in (0, 255)
+            PrivateData(torch.full((1, *self.facts.shape), level, dtype=torch.uint8), label, small)
+            for level in (0, 255)
         )
         return [("a single record of the row's size, blank or saturated", dark, bright)]
 
-    @classmethod
-    def generator_steps(cls, config: Any) -> int:
+    def generator_steps(self) -> int:
         """See :meth:`bench.methods.generative.guided.Guided.generator_steps`."""
-        return int(config.steps)
+        return self.config.steps
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the paper's Renyi bound."""
-        from bench.privacy.accounting.claims import moments_accountant
-
-        row = moments_accountant(cls.charges(config, facts), delta)
+        row = moments_accountant(self.charges(), delta)
         source = "Wang et al., CCS 2021 (arXiv:2103.11109), Renyi bound of TopAgg without votes"
         return Claim(row.epsilon, delta, source, f"order {row.order:g}; sound, and loose")
 
-    @classmethod
-    def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return the noisy sums of all steps."""
-        found: list[Event] = config.events(config.sigma)
-        return found
+        return self.config.events(self.config.sigma)
 
-    def guide(
-        self, config: Any, critics: Sequence[Critics], ledger: Ledger, facts: Facts, context: Context
+    def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context
     ) -> Guide:  # fmt: skip
         """Return the signs of the noisy sums beyond the threshold."""
-        import torch
-
         draws = context.streams.torch("rounding")
+        kept, threshold = self.config.sparsity()
 
         def guide(images: Tensor, labels: Tensor) -> Tensor:
-            total = summed_signs(critics[0].directions(images, labels), config.kept, config.sign_bound, draws)
+            total = summed_signs(critics[0].directions(images, labels), kept, self.config.sign_bound, draws)
             noisy = ledger.gaussian(
-                total.cpu().numpy(), sensitivity=config.sensitivity,
-                noise_multiplier=config.sigma / config.sensitivity,
+                total.cpu().numpy(), sensitivity=self.config.sensitivity,
+                noise_multiplier=self.config.sigma / self.config.sensitivity,
             )  # fmt: skip
-            beyond = abs(noisy) > config.threshold * config.teachers
+            beyond = abs(noisy) > threshold * self.config.teachers
             return torch.from_numpy((noisy > 0) * 2.0 - 1.0).mul(torch.from_numpy(beyond)).to(images).view_as(images)
 
         return guide
@@ -155,8 +161,6 @@ class DataLens(Guided):
 
 def summed_signs(gradients: Tensor, kept: int, bound: float, draws: torch.Generator) -> Tensor:
     """Return the sum (n, pixels) over teachers of the signs of `kept` entries of `gradients` (teachers, n, pixels)."""
-    import torch
-
     total = torch.zeros(gradients.shape[1:], device=gradients.device)
     # Image by image: the entries' order takes memory.
     for number in range(gradients.shape[1]):

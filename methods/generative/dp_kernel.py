@@ -24,28 +24,36 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from bench.core.seeds import seeded
 from bench.interface import (
     Adjacency,
     BenchError,
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Ledger,
     PrivateData,
     PublicData,
+    as_float,
+    claim_by,
     register_method,
     setting,
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, drawn
+from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive, student_depends
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
+from bench.models.generators import ConditionalGenerator
+from bench.privacy.events.events import DPSGD as Steps
+from bench.storage.checkpoint import Loop, Part
+from bench.training.divergence import check_finite
 
 CODE = "the authors' code dihjiang/DP-kernel, util.py: "
 PORT = "DPImageBench, configs/DP-Kernel/mnist_28_eps10.0.yaml: sigma_list, 1 to 16 for pixels in [-1, 1]"
@@ -81,7 +89,7 @@ class DPKernelConfig(GenerativeConfig):
 class DPKernel(Generative):
     """The authors' training, whose gradients have no noise."""
 
-    Config: ClassVar[type] = DPKernelConfig
+    config: DPKernelConfig
     citation = "Jiang et al. 2023"
     bypass: ClassVar[str] = (
         "the generator follows the gradient of the private batch's mean embedding without noise; the noise changes its "
@@ -98,60 +106,43 @@ class DPKernel(Generative):
         quick = {"iterations": 2000, "generator_lr": 1e-3, "batch_size": batch, "generator_maps": 16}
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **quick, "iterations": 10}}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose claim is in `budget`."""
-        from bench.methods.shared.calibration import least_noise
-
-        if not config.batch_size <= facts.private_records:
+        if not self.config.batch_size <= self.facts.private_records:
             raise BenchError(
-                f"batch_size {config.batch_size} must be at most the {facts.private_records} private records."
+                f"batch_size {self.config.batch_size} must be at most the {self.facts.private_records} private records."
             )
 
         def events(noise: float) -> Sequence[Event]:
-            return steps(dataclasses.replace(config, noise_multiplier=noise), facts)
+            return steps(dataclasses.replace(self.config, noise_multiplier=noise), self.facts)
 
         noise = least_noise(events, budget, "rdp", "rdp", tolerance=1e-4)
-        return dataclasses.replace(config, noise_multiplier=noise)
+        return dataclasses.replace(self.config, noise_multiplier=noise)
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return Renyi accounting of subsampled Gaussian releases; it gives the authors' noise of 0.6 9.7."""
-        from bench.interface import claim_by
-
         source = "Jiang, Sun, Yu, NeurIPS 2023: functional Renyi accounting of subsampled Gaussian releases"
-        return claim_by("rdp", steps(config, facts), delta, source, f"does not hold: {cls.bypass}")
+        return claim_by("rdp", steps(self.config, self.facts), delta, source, f"does not hold: {self.bypass}")
 
-    def fit_generator(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Source:
+    def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Train the generator as the authors' code does, declared as a bypass."""
-        import torch
-        from torch.nn.functional import one_hot
-
-        from bench.core.seeds import seeded
-        from bench.interface import as_float
-        from bench.models.generators import ConditionalGenerator
-        from bench.storage.checkpoint import Loop, Part
-        from bench.training.divergence import check_finite
-
         ledger.bypass(self.bypass)
         facts, device, draws = private.facts, context.device, context.streams.torch("generator/draws")
         with seeded(context.streams.torch("generator/start")):
             net = ConditionalGenerator(
-                *facts.shape, facts.classes, config.latent, config.generator_units, config.generator_maps
+                *facts.shape, facts.classes, self.config.latent, self.config.generator_units, self.config.generator_maps
             )
         net.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]  # faster
-        optimizer = torch.optim.RMSprop(net.parameters(), config.generator_lr)
-        rate = config.batch_size / facts.private_records
-        depends = student_depends(config, context)
+        optimizer = torch.optim.RMSprop(net.parameters(), self.config.generator_lr)
+        rate = self.config.batch_size / facts.private_records
+        depends = student_depends(self.config, context)
         with (
             context.checkpoint("generator", depends) as checkpoint,
-            context.progress.stage("generator", config.iterations) as stage,
+            context.progress.stage("generator", self.config.iterations) as stage,
         ):
             held: dict[str, Part] = {"net": net, "optimizer": optimizer, "draws": draws}
             loop = Loop(checkpoint, held, [private.images, private.labels], device)
-            for step in range(loop.start(stage), config.iterations):
+            for step in range(loop.start(stage), self.config.iterations):
                 batch = (torch.rand(len(private), generator=draws) < rate).nonzero().flatten()
                 if len(batch) > 1:
                     x, own = as_float(private.images[batch].to(device)).flatten(1), private.labels[batch]
@@ -159,14 +150,14 @@ class DPKernel(Generative):
                     y = net(net.codes(labels, draws, device)).flatten(1)
                     kinds = one_hot(torch.cat([own, labels]), facts.classes).float().to(device)
                     noise = torch.randn(2 * len(batch), generator=draws).to(device)
-                    loss = distance(x, y, kinds, config.deviations, config.noise_multiplier, noise).square()
+                    loss = distance(x, y, kinds, self.config.deviations, self.config.noise_multiplier, noise).square()
                     if step % 100 == 0:
                         check_finite({"squared distance": loss}, step, "the generator")
                     optimizer.zero_grad(set_to_none=True)
                     torch.autograd.backward(loss)
                     optimizer.step()
                 stage.advance()
-                loop.done(step + 1, config.iterations)
+                loop.done(step + 1, self.config.iterations)
 
         def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
             labels = torch.randint(facts.classes, (count,), generator=draws)
@@ -177,8 +168,6 @@ class DPKernel(Generative):
 
 def steps(config: DPKernelConfig, facts: Facts) -> Sequence[Event]:
     """Return what the paper charges for: as many Gaussian releases on Poisson samples."""
-    from bench.privacy.events.events import DPSGD as Steps
-
     return [Steps(config.batch_size / facts.private_records, config.noise_multiplier, config.iterations)]
 
 
@@ -190,8 +179,6 @@ def distance(
     `kinds` (n + m, classes) has the labels of both in one-hot form; `noise` (n + m,) is standard normal. Its factor has
     no gradient: that of what is returned is exact.
     """
-    import torch
-
     both = torch.cat([x, y])
     squares = torch.cdist(both, both, compute_mode="use_mm_for_euclid_dist").square()
     k = sum(torch.exp(-squares / (2 * deviation**2)) for deviation in deviations) * (kinds @ kinds.T)

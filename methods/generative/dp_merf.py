@@ -20,17 +20,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from bench.interface import Claim, Facts, register_method, setting
 from bench.methods.generative.mean_embedding import CODE, EmbeddingConfig, MeanEmbedding
 from bench.methods.shared.settings_checks import positive
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from bench.privacy.accounting.accountants import AccountantFunction
+from bench.privacy.accounting.accountants import AccountantFunction
+from bench.privacy.accounting.claims import moments_accountant
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class DPMERFConfig(EmbeddingConfig):
 class DPMERF(MeanEmbedding):
     """The mean embedding of a Gaussian kernel of one length scale."""
 
-    Config: ClassVar[type] = DPMERFConfig
+    config: DPMERFConfig
     citation = "Harder et al. 2021"
 
     @classmethod
@@ -59,24 +58,17 @@ class DPMERF(MeanEmbedding):
     @classmethod
     def accountant(cls) -> AccountantFunction | str:
         """Return the accountant of the authors' code: Renyi accounting, classic conversion."""
-        from bench.privacy.accounting.claims import moments_accountant
-
         return moments_accountant
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the figure of the authors' code."""
-        from bench.privacy.accounting.claims import moments_accountant
-
-        row = moments_accountant(cls.charges(config, facts), delta)
+        row = moments_accountant(self.charges(), delta)
         source = "Harder et al., AISTATS 2021 (arXiv:2002.11603), the authors' code, code_balanced/dp_analysis.py"
         return Claim(row.epsilon, delta, source, f"order {row.order:g}; sound, and loose")
 
     @staticmethod
     def frequencies(config: Any, facts: Facts, draws: torch.Generator) -> Tensor:
         """See :meth:`bench.methods.generative.mean_embedding.MeanEmbedding.frequencies`."""
-        import torch
-
         pixels = math.prod(facts.shape)
         return torch.randn(config.features // 2, pixels, generator=draws) / math.sqrt(
             config.length_scale * pixels / 784

@@ -31,29 +31,35 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
 
+from bench.core.transforms import as_float
 from bench.interface import (
     Adjacency,
     BenchError,
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Ledger,
     PrivateData,
     PublicData,
+    SampledGaussian,
+    claim_by,
     register_method,
     setting,
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
+from bench.methods.generative.gan_parts import Forger
+from bench.methods.generative.sinkhorn import costs, transport
+from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, decay, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
 
 CODE = "the authors' code nv-tlabs/DP-Sinkhorn_code: "
 README = CODE + "README.md, MNIST, m=1: "
@@ -100,7 +106,7 @@ class DPSinkhornConfig(GenerativeConfig):
 class DPSinkhorn(Generative):
     """Noisy gradients of the Sinkhorn divergence, of a constant number of rows."""
 
-    Config: ClassVar[type] = DPSinkhornConfig
+    config: DPSinkhornConfig
     citation = "Cao et al. 2021"
     adjacency = Adjacency.ADD_REMOVE
 
@@ -121,62 +127,46 @@ class DPSinkhorn(Generative):
         tiny = {**quick, "steps": 30, "batch_size": min(50, most), "generator_average": 0.0}
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose Renyi cost or PLD is in `budget`."""
-        from bench.methods.shared.calibration import least_noise
-
-        if not config.batch_size <= facts.private_records:
+        if not self.config.batch_size <= self.facts.private_records:
             raise BenchError(
-                f"batch_size {config.batch_size} must be at most the {facts.private_records} private records."
+                f"batch_size {self.config.batch_size} must be at most the {self.facts.private_records} private records."
             )
 
         def events(noise: float) -> Sequence[Event]:
-            return cls.charges(dataclasses.replace(config, noise_multiplier=noise), facts)
+            return self.changed(noise_multiplier=noise).charges()
 
-        sound = "proven" if config.batch_size == facts.private_records else "pld"
-        return dataclasses.replace(config, noise_multiplier=least_noise(events, budget, "rdp", sound, tolerance=1e-4))
+        sound = "proven" if self.config.batch_size == self.facts.private_records else "pld"
+        return dataclasses.replace(
+            self.config, noise_multiplier=least_noise(events, budget, "rdp", sound, tolerance=1e-4)
+        )
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return Renyi accounting of all steps."""
-        from bench.interface import claim_by
-
         source = "Cao et al., NeurIPS 2021 (arXiv:2111.01177): Renyi accounting of sampled Gaussian releases"
-        return claim_by("rdp", cls.charges(config, facts), delta, source, "")
+        return claim_by("rdp", self.charges(), delta, source, "")
 
-    @classmethod
-    def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return all steps."""
-        from bench.interface import SampledGaussian
+        rate = self.config.batch_size / self.facts.private_records
+        return [SampledGaussian(rate, self.config.noise_multiplier, self.config.steps, adjacency=self.adjacency)]
 
-        rate = config.batch_size / facts.private_records
-        return [SampledGaussian(rate, config.noise_multiplier, config.steps, adjacency=cls.adjacency)]
-
-    def fit_generator(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Source:
+    def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Follow the noisy gradients."""
-        import torch
-        from torch.nn.functional import one_hot
-
-        from bench.core.transforms import as_float
-        from bench.methods.generative.gan_parts import Forger
-        from bench.methods.generative.sinkhorn import costs, transport
-
-        facts, rows = private.facts, config.batch_size
-        forger, shape = Forger(config, facts, context), (rows, *facts.shape)
-        again = max(2, int(config.fresh * rows))  # batch normalisation needs two
+        facts, rows = private.facts, self.config.batch_size
+        forger, shape = Forger(self.config, facts, context), (rows, *facts.shape)
+        again = max(2, int(self.config.fresh * rows))  # batch normalisation needs two
 
         def features(images: Tensor, labels: Tensor) -> Tensor:
-            marks = config.label_weight * one_hot(labels, facts.classes)
+            marks = self.config.label_weight * one_hot(labels, facts.classes)
             return torch.cat([2 * images.flatten(1) - 1, marks.to(images)], 1)
 
         def between(one: Tensor, other: Tensor) -> Tensor:
-            return transport(costs(one, other, config.l1), config.regularisation, config.sinkhorn_steps)
+            return transport(costs(one, other, self.config.l1), self.config.regularisation, self.config.sinkhorn_steps)
 
-        with context.progress.stage("generator", config.steps) as stage:
-            for _ in range(config.steps):
+        with context.progress.stage("generator", self.config.steps) as stage:
+            for _ in range(self.config.steps):
                 images, labels = forger.images(rows)
                 more = forger.again(labels[:again])
                 x, fresh = (made.detach().requires_grad_() for made in (images, more))
@@ -192,10 +182,10 @@ class DPSinkhorn(Generative):
 
                 noisy = ledger.sampled_function(
                     functools.partial(gradient, x, labels, own), private.images, private.labels, entries=x.numel(),
-                    max_norm=config.max_grad_norm, sampling_rate=rows / facts.private_records,
-                    noise_multiplier=config.noise_multiplier,
+                    max_norm=self.config.max_grad_norm, sampling_rate=rows / facts.private_records,
+                    noise_multiplier=self.config.noise_multiplier,
                 )  # fmt: skip
-                free = free * (config.max_grad_norm / free.norm().clamp_min(config.max_grad_norm))
+                free = free * (self.config.max_grad_norm / free.norm().clamp_min(self.config.max_grad_norm))
                 taken = torch.from_numpy(noisy).to(free).view(shape)
                 forger.follow(torch.cat([images, more]), torch.cat([taken, free]))
                 stage.advance()

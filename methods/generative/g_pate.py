@@ -22,18 +22,31 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-from bench.interface import BenchError, Budget, Claim, Context, Facts, register_method, setting
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.interface import (
+    BenchError,
+    Budget,
+    Claim,
+    ConfidentGNMax,
+    Context,
+    Event,
+    Facts,
+    Ledger,
+    claim_by,
+    largest_count,
+    register_method,
+    setting,
+)
+from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
-    from bench.methods.generative.critics import Critics
+from bench.privacy.accounting.claims import pate_2018
 
 CODE = "the authors' code AI-secure/G-PATE: MNIST, "
 CLAIM = "Long et al., NeurIPS 2021 (arXiv:1906.09338) and the authors' code: the bound of PATE 2018"
@@ -60,21 +73,23 @@ class GPATEConfig(GuidedConfig):
         at_least_one(self, "steps", "least_steps", "directions", "bins")
         positive(self, "bound", "threshold", "sigma1", "sigma2")
 
-    def events(self, steps: int) -> list[Event]:
-        """Return the noisy votes of `steps` steps; all may be answered."""
-        from bench.interface import ConfidentGNMax
-
+    def noise(self) -> tuple[float, float, float]:
+        """Return threshold, sigma1 and sigma2; raise :class:`BenchError` before calibration."""
         if self.sigma1 is None or self.sigma2 is None or self.threshold is None:
             raise BenchError("the noise depends on the budget. Calibrate, or set threshold, sigma1 and sigma2.")
+        return self.threshold, self.sigma1, self.sigma2
+
+    def events(self, steps: int) -> list[Event]:
+        """Return the noisy votes of `steps` steps; all may be answered."""
         queries = steps * self.batch * self.directions
-        return [ConfidentGNMax(self.threshold, self.sigma1, self.sigma2, queries, queries)]
+        return [ConfidentGNMax(*self.noise(), queries, queries)]
 
 
 @register_method("g-pate")
 class GPATE(Guided):
     """Confident-GNMax on rounded, projected gradients of generated images."""
 
-    Config: ClassVar[type] = GPATEConfig
+    config: GPATEConfig
     citation = "Long et al. 2021"
 
     @classmethod
@@ -90,12 +105,11 @@ class GPATE(Guided):
         tiny = {"batch": 20, "directions": 2, "steps": 3, "least_steps": 30, "sigma1": 9.0, "sigma2": 3.0}
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with noise in the paper's proportion to the teachers, and the most steps that are payable."""
-        from bench.interface import largest_count
+        config = self.config
 
-        cls.check_teachers(config, facts)
+        self.check_teachers()
         wide, narrow = (0.75, 0.25) if budget.epsilon <= 1 else (0.3, 0.05)
         half = 0.5 * config.teachers if config.threshold is None else config.threshold
         config = dataclasses.replace(
@@ -110,62 +124,52 @@ class GPATE(Guided):
         if steps >= config.least_steps:
             return dataclasses.replace(config, steps=steps)
 
-        def louder(times: float) -> Any:
-            return dataclasses.replace(config, sigma1=times * config.sigma1, sigma2=times * config.sigma2)
+        _, sigma1, sigma2 = config.noise()
+
+        def louder(times: float) -> GPATEConfig:
+            return dataclasses.replace(config, sigma1=times * sigma1, sigma2=times * sigma2)
 
         times = least_noise(
             lambda times: louder(times).events(config.least_steps), budget, accountant, "proven", tolerance=1e-4
         )
         return dataclasses.replace(louder(times), steps=config.least_steps)
 
-    @classmethod
-    def generator_steps(cls, config: Any) -> int:
+    def generator_steps(self) -> int:
         """See :meth:`bench.methods.generative.guided.Guided.generator_steps`."""
-        return int(config.steps)
+        return self.config.steps
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the bound of PATE 2018 as far as it needs no votes."""
-        from bench.interface import claim_by
-
         source = f"{CLAIM}, as far as it needs no votes"
-        return claim_by("pate-2018-rdp-data-independent", cls.charges(config, facts), delta, source, "sound, and loose")
+        return claim_by("pate-2018-rdp-data-independent", self.charges(), delta, source, "sound, and loose")
 
-    @classmethod
-    def claimed_after(cls, config: Any, facts: Facts, delta: float, ledger: Ledger) -> Claim:
+    def claimed_after(self, delta: float, ledger: Ledger) -> Claim:
         """Return the bound of PATE 2018 on the votes."""
-        import numpy as np
-
-        from bench.privacy.accounting.claims import pate_2018
-
         releases = ledger.private_votes()
         votes, answered = (np.concatenate([getattr(one, name) for one in releases]) for name in ("votes", "answered"))
-        claim = pate_2018(votes, config.sigma2, delta, config.threshold, config.sigma1, answered=answered)
+        threshold, sigma1, sigma2 = self.config.noise()
+        claim = pate_2018(votes, sigma2, delta, threshold, sigma1, answered=answered)
         return dataclasses.replace(claim, source=f"{CLAIM}, on the votes")
 
-    @classmethod
-    def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return the noisy votes of all steps."""
-        found: list[Event] = config.events(config.steps)
-        return found
+        return self.config.events(self.config.steps)
 
-    def guide(
-        self, config: Any, critics: Sequence[Critics], ledger: Ledger, facts: Facts, context: Context
+    def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context
     ) -> Guide:  # fmt: skip
         """Return the answers, projected back to images."""
-        import torch
-
         draws = context.streams.torch("directions")
+        threshold, sigma1, sigma2 = self.config.noise()
 
         def guide(images: Tensor, labels: Tensor) -> Tensor:
             gradients = critics[0].directions(images, labels)
-            basis = torch.randn(gradients.shape[2], config.directions, generator=draws).to(images)
+            basis = torch.randn(gradients.shape[2], self.config.directions, generator=draws).to(images)
             said = ledger.confident_noisy_max(
-                counted(gradients, basis, config).cpu().numpy(), teachers=config.teachers,
-                threshold=config.threshold, sigma1=config.sigma1, sigma2=config.sigma2,
-                max_answers=len(images) * config.directions,
+                counted(gradients, basis, self.config).cpu().numpy(), teachers=self.config.teachers,
+                threshold=threshold, sigma1=sigma1, sigma2=sigma2,
+                max_answers=len(images) * self.config.directions,
             )  # fmt: skip
-            middles = (2 * torch.from_numpy(said) + 1) / config.bins - 1
+            middles = (2 * torch.from_numpy(said) + 1) / self.config.bins - 1
             values = torch.where(torch.from_numpy(said) < 0, 0.0, middles).to(images)
             return (values.view(len(images), -1) @ basis.T).view_as(images)
 
@@ -174,8 +178,6 @@ class GPATE(Guided):
 
 def counted(gradients: Tensor, basis: Tensor, config: Any) -> Tensor:
     """Return votes (n * directions, bins) of teachers with `gradients` (teachers, n, pixels)."""
-    import torch
-
     length = gradients.norm(dim=2, keepdim=True).clamp_min(1e-30)
     # A gradient that is not finite votes for the middle: every teacher has one vote on each row.
     places = ((gradients / length) @ basis / config.bound).nan_to_num(nan=0.0).clamp(-1, 1)

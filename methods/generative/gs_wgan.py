@@ -30,19 +30,31 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-from bench.interface import Adjacency, BenchError, Budget, Claim, Context, Facts, register_method, setting
+import torch
+from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
+from dp_accounting.rdp import RdpAccountant
+from torch import Tensor
+
+from bench.interface import (
+    Adjacency,
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Event,
+    Facts,
+    Ledger,
+    SampledGaussian,
+    register_method,
+    setting,
+)
+from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
-    from bench.methods.generative.critics import Critics
-    from bench.privacy.accounting.accountants import Accounted
+from bench.privacy.accounting.accountants import Accounted
 
 CODE = "the authors' code DingfanChen/GS-WGAN: "
 
@@ -72,17 +84,12 @@ class GSWGANConfig(GuidedConfig):
 
     def events(self, noise: float) -> list[Event]:
         """Return all steps: sums of sampled critics' gradients, each of norm sqrt(batch) at most."""
-        from bench.interface import SampledGaussian
-
         multiplier = 2 * noise / math.sqrt(self.batch)
         return [SampledGaussian(self.sampling_rate, multiplier, self.steps, adjacency=Adjacency.REPLACE)]
 
 
 def per_row(events: Sequence[Event], delta: float, rows: int) -> Accounted:
     """Return the figure of the authors' code for `events` of batches of `rows`: each row amplified by itself."""
-    from bench.interface import SampledGaussian
-    from bench.privacy.accounting.accountants import Accounted
-
     (event,) = events
     assert isinstance(event, SampledGaussian)
     # A row's noise over its own sensitivity of 2.
@@ -94,9 +101,6 @@ def per_row(events: Sequence[Event], delta: float, rows: int) -> Accounted:
 @lru_cache(maxsize=256)
 def one_of_all(noise: float, rate: float, count: int, delta: float) -> tuple[float, float]:
     """Return epsilon and order of `count` releases of a part, one of ``1 / rate`` of all that is chosen each time."""
-    from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
-    from dp_accounting.rdp import RdpAccountant
-
     accountant = RdpAccountant(range(2, 65), NeighboringRelation.REPLACE_ONE)
     many = 1_000_000
     one = SampledWithoutReplacementDpEvent(many, round(many * rate), GaussianDpEvent(noise))
@@ -108,7 +112,7 @@ def one_of_all(noise: float, rate: float, count: int, delta: float) -> tuple[flo
 class GSWGAN(Guided):
     """Noisy sums of sampled critics' image gradients."""
 
-    Config: ClassVar[type] = GSWGANConfig
+    config: GSWGANConfig
     citation = "Chen et al. 2020"
     loss = "wasserstein"
 
@@ -126,49 +130,43 @@ class GSWGAN(Guided):
             "tiny": {**given["tiny"], **{name: quick[name] for name in ("sampling_rate", "groups")}, **tiny},
         }
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the authors' figure or the PLD within `budget`."""
-        cls.check_teachers(config, facts)
+        self.check_teachers()
 
         def paper(events: Sequence[Event], delta: float) -> Accounted:
-            return per_row(events, delta, config.batch)
+            return per_row(events, delta, self.config.batch)
 
-        sound = "proven" if config.sampling_rate == 1 else "pld"
-        noise = least_noise(config.events, budget, paper, sound, tolerance=1e-3)
-        return replace(config, noise_multiplier=noise)
+        sound = "proven" if self.config.sampling_rate == 1 else "pld"
+        noise = least_noise(self.config.events, budget, paper, sound, tolerance=1e-3)
+        return replace(self.config, noise_multiplier=noise)
 
-    @classmethod
-    def generator_steps(cls, config: Any) -> int:
+    def generator_steps(self) -> int:
         """See :meth:`bench.methods.generative.guided.Guided.generator_steps`."""
-        return int(config.steps)
+        return int(self.config.steps)
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the authors' figure."""
-        row = per_row(cls.charges(config, facts), delta, config.batch)
+        row = per_row(self.charges(), delta, self.config.batch)
         source = "Chen et al., NeurIPS 2020 (arXiv:2006.08265), the authors' code: each image amplified by itself"
         note = "no bound: the images of a step have the same critic, so that the choice amplifies one release of all"
         return Claim(row.epsilon, delta, source, note)
 
-    @classmethod
-    def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return the noisy sums of all steps."""
-        found: list[Event] = config.events(config.noise_multiplier)
+        found: list[Event] = self.config.events(self.config.noise_multiplier)
         return found
 
-    def guide(
-        self, config: Any, critics: Sequence[Critics], ledger: Ledger, facts: Facts, context: Context
+    def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context
     ) -> Guide:  # fmt: skip
         """Return the noisy sum of the sampled critics' gradients."""
-        import torch
 
         def guide(images: Tensor, labels: Tensor) -> Tensor:
             gradients = torch.cat([clipped_rows(one.directions(images, labels, self.loss)) for one in critics])
             noisy = ledger.sampled_gaussian(
                 gradients.flatten(1)[None].cpu().numpy(), max_norm=math.sqrt(len(images)),
-                sampling_rate=config.sampling_rate,
-                noise_multiplier=2 * config.noise_multiplier / math.sqrt(len(images)),
+                sampling_rate=self.config.sampling_rate,
+                noise_multiplier=2 * self.config.noise_multiplier / math.sqrt(len(images)),
             )  # fmt: skip
             return torch.from_numpy(noisy).to(images).view_as(images)
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from bench.interface import BenchError, Context, Facts, PrivateData, PublicData, setting
+from torch import Tensor
+
+from bench.interface import BenchError, Context, Facts, Ledger, PrivateData, PublicData, setting
+from bench.methods.generative.critics import Critics, Loss, critics_of
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
+from bench.methods.generative.gan_parts import Forger
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Ledger
-    from bench.methods.generative.critics import Critics, Loss
 
 Guide = Callable[["Tensor", "Tensor"], "Tensor"]
 """Maps images (n, channels, height, width) in [0, 1] and labels (n,) to where each pixel is to move, of their shape."""
@@ -72,46 +70,39 @@ class Guided(Generative):
         }  # fmt: skip
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
 
-    @classmethod
-    def check_teachers(cls, config: Any, facts: Facts) -> None:
+    def check_teachers(self) -> None:
         """Raise :class:`BenchError` where a discriminator has no record."""
-        if config.teachers > facts.private_records:
+        if self.config.teachers > self.facts.private_records:
             raise BenchError(
-                f"more teachers than records: {config.teachers} teachers, {facts.private_records} private records of "
-                f"{facts.dataset}. Use --set {cls.name}.teachers=N with N at most {facts.private_records}."
+                f"more teachers than records: {self.config.teachers} teachers, {self.facts.private_records} "
+                "private records of "
+                f"{self.facts.dataset}. Use --set {self.name}.teachers=N with N at most {self.facts.private_records}."
             )
 
-    @classmethod
     @abc.abstractmethod
-    def generator_steps(cls, config: Any) -> int:
+    def generator_steps(self) -> int:
         """Return the number of the generator's steps, each guided once."""
 
     @abc.abstractmethod
-    def guide(
-        self, config: Any, critics: Sequence[Critics], ledger: Ledger, facts: Facts, context: Context
+    def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context
     ) -> Guide:  # fmt: skip
         """Return what asks `critics` through `ledger`."""
 
-    def fit_generator(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Source:
+    def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Train discriminators and generator by turns; `critics` in groups are trained a group a turn."""
-        from bench.methods.generative.critics import critics_of
-        from bench.methods.generative.gan_parts import Forger
-
-        facts, steps = private.facts, self.generator_steps(config)
-        forger = Forger(config, facts, context)
-        critics = critics_of(config, private, context, getattr(config, "groups", 1))
+        facts, steps = private.facts, self.generator_steps()
+        forger = Forger(self.config, facts, context)
+        critics = critics_of(self.config, private, context, getattr(self.config, "groups", 1))
         with context.progress.stage("discriminators", len(critics)) as stage:
             for group in critics:
-                group.learn(forger, config.warm_steps, self.loss)
+                group.learn(forger, self.config.warm_steps, self.loss)
                 stage.advance()
-        guide = self.guide(config, critics, ledger, facts, context)
+        guide = self.guide(critics, ledger, context)
         with context.progress.stage("generator", steps) as stage:
             for step in range(steps):
                 if step:
-                    critics[step % len(critics)].learn(forger, config.critic_steps, self.loss)
-                images, labels = forger.images(config.batch)
+                    critics[step % len(critics)].learn(forger, self.config.critic_steps, self.loss)
+                images, labels = forger.images(self.config.batch)
                 forger.follow(images, -guide(images.detach(), labels))
                 stage.advance()
         return balanced(forger.net, facts.classes, context.device)

@@ -23,31 +23,35 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+
+from bench.core.seeds import seeded
 from bench.interface import (
     Basis,
     BenchError,
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Gaussian,
+    Ledger,
     PrivateData,
     PublicData,
+    claim_by,
+    in_equal_batches,
     register_method,
     setting,
 )
 from bench.methods.dpsgd.dp_sgd import DPSGD
+from bench.methods.generative import pca_vae as parts
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
+from bench.methods.generative.pca_vae import Mixture, PhasedVAE, chunks
 from bench.methods.shared.calibration import PoissonBatches, least_noise
 from bench.methods.shared.settings_checks import at_least_one, positive, student_depends
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
-    from bench.methods.generative.pca_vae import Mixture, PhasedVAE
 
 CODE = "the authors' code tsubasat/P3GM, exp.sh: "
 DEFAULT = "the authors' code tsubasat/P3GM, src/synthesize.py: "
@@ -83,7 +87,7 @@ class P3GMConfig(PoissonBatches, GenerativeConfig):
 class P3GM(Generative, DPSGD):
     """The authors' phases, whose centre has no noise."""
 
-    Config: ClassVar[type] = P3GMConfig
+    config: P3GMConfig
     version = 1
     citation = "Takagi et al. 2021"
     mixed_noise = True
@@ -98,96 +102,81 @@ class P3GM(Generative, DPSGD):
         tiny = {"hidden": 20, "latent": 5, "warm_start_steps": 20, "epochs": 0.5, "em_iterations": 2}
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **quick, **tiny}}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with all its noise times the least factor whose claim or PLD (proven) is in `budget`."""
-        if not config.batch_size <= facts.private_records:
+        if not self.config.batch_size <= self.facts.private_records:
             raise BenchError(
-                f"batch_size {config.batch_size} must be at most the {facts.private_records} private records."
+                f"batch_size {self.config.batch_size} must be at most the {self.facts.private_records} private records."
             )
-        if config.latent > math.prod(facts.shape) + facts.classes:
-            raise BenchError(f"latent must be at most the entries of a row, pixels and classes, not {config.latent}.")
-        charged = cls.claimed_charges if budget.basis is Basis.CLAIMED else cls.charges
+        if self.config.latent > math.prod(self.facts.shape) + self.facts.classes:
+            raise BenchError(
+                f"latent must be at most the entries of a row, pixels and classes, not {self.config.latent}."
+            )
 
-        def scaled(noise: float) -> Any:
-            factor = noise / config.noise_multiplier
-            pca, em = (math.ceil(value * factor * 1e4) / 1e4 for value in (config.pca_noise, config.em_noise))
-            return dataclasses.replace(config, noise_multiplier=noise, pca_noise=pca, em_noise=em)
+        def scaled(noise: float) -> P3GMConfig:
+            factor = noise / self.config.noise_multiplier
+            pca, em = (math.ceil(value * factor * 1e4) / 1e4 for value in (self.config.pca_noise, self.config.em_noise))
+            return dataclasses.replace(self.config, noise_multiplier=noise, pca_noise=pca, em_noise=em)
 
         def events(noise: float) -> Sequence[Event]:
-            return charged(scaled(noise), facts)
+            changed = type(self)(scaled(noise), self.facts)
+            return changed.claimed_charges() if budget.basis is Basis.CLAIMED else changed.charges()
 
-        return scaled(least_noise(events, budget, cls.accountant(), "pld", tolerance=1e-4))
+        return scaled(least_noise(events, budget, self.accountant(), "pld", tolerance=1e-4))
 
     @classmethod
     def accountant(cls) -> str:
         """Return Renyi accounting, with which the authors' setting for MNIST costs 0.99."""
         return "rdp"
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the figure of the authors' code."""
-        from bench.interface import claim_by
-
         source = "Takagi et al., ICDE 2021 (arXiv:2006.12101), the authors' code, src/p3gm.py: analysis_privacy"
-        note = f"does not hold: {cls.bypass}" if cls.bypass else ""
-        return claim_by(cls.accountant(), cls.claimed_charges(config, facts), delta, source, note)
+        note = f"does not hold: {self.bypass}" if self.bypass else ""
+        return claim_by(self.accountant(), self.claimed_charges(), delta, source, note)
 
-    @classmethod
-    def claimed_charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+    def claimed_charges(self) -> Sequence[Event]:
         """Return the paper's: 2k + 1 releases for each iteration of EM."""
-        return cls._events(config, facts, config.em_noise, config.em_iterations * (2 * config.components + 1))
+        return self._events(self.config.em_noise, self.config.em_iterations * (2 * self.config.components + 1))
 
-    @classmethod
-    def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return those that run: one release for each iteration of EM."""
-        return cls._events(config, facts, config.em_noise / math.sqrt(3), config.em_iterations)
+        return self._events(self.config.em_noise / math.sqrt(3), self.config.em_iterations)
 
-    @classmethod
-    def _events(cls, config: Any, facts: Facts, em_noise: float, count: int) -> Sequence[Event]:
-        from bench.interface import Gaussian
-
-        phases = [(config.pca_noise, 1), (em_noise, count)]
-        gaussian = [Gaussian(noise, times, adjacency=cls.adjacency) for noise, times in phases]
-        return [*gaussian, *super().charges(config, facts)]
+    def _events(self, em_noise: float, count: int) -> Sequence[Event]:
+        phases = [(self.config.pca_noise, 1), (em_noise, count)]
+        gaussian = [Gaussian(noise, times, adjacency=self.adjacency) for noise, times in phases]
+        return [*gaussian, *super().charges()]
 
     def centre(self, private: PrivateData, ledger: Ledger) -> Tensor:
         """Return what is subtracted from every row, float64 (d,)."""
-        from bench.methods.generative.pca_vae import chunks
-
         ledger.bypass(self.bypass)
         return sum(rows.sum(0) for rows in chunks(private)) / len(private)  # type: ignore[return-value]
 
-    def fit_generator(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Source:
+    def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Release components and mixture, then train the net through the ledger."""
-        import torch
-
-        from bench.core.seeds import seeded
-        from bench.interface import in_equal_batches
-        from bench.methods.generative import pca_vae as parts
-
         facts, streams = private.facts, context.streams
         centre = self.centre(private, ledger)
         moments = parts.second_moments(private, centre)
-        components = parts.components_of(moments, config.latent, config.pca_noise, ledger)
-        radius = config.radius * math.sqrt(math.prod(facts.shape) / 784)
+        components = parts.components_of(moments, self.config.latent, self.config.pca_noise, ledger)
+        radius = self.config.radius * math.sqrt(math.prod(facts.shape) / 784)
         codes = parts.Codes(components, centre, radius)
         rows = parts.rows_of(private.images, private.labels, facts.classes)
         own = torch.cat([*in_equal_batches(lambda some: codes.of(some.double()), rows, parts.CHUNK)])
-        start = parts.start_mixture(config.components, config.latent, radius, streams.torch("mixture"))
-        with context.progress.stage("mixture", config.em_iterations) as stage:
-            mixture = parts.noisy_em(own, start, radius, config.em_iterations, config.em_noise, ledger, stage.advance)
+        start = parts.start_mixture(self.config.components, self.config.latent, radius, streams.torch("mixture"))
+        with context.progress.stage("mixture", self.config.em_iterations) as stage:
+            mixture = parts.noisy_em(
+                own, start, radius, self.config.em_iterations, self.config.em_noise, ledger, stage.advance
+            )
         with seeded(streams.torch("vae/start")):
-            net = parts.PhasedVAE(codes, mixture, config.hidden)
-        warm_start(net, codes, mixture, config, context)
-        inputs = torch.cat([rows, own.float(), parts.draws_of(rows, config.latent, streams.torch("vae/draws"))], 1)
-        steps, depends = config.steps(facts.private_records), student_depends(config, context)
+            net = parts.PhasedVAE(codes, mixture, self.config.hidden)
+        warm_start(net, codes, mixture, self.config, context)
+        inputs = torch.cat([rows, own.float(), parts.draws_of(rows, self.config.latent, streams.torch("vae/draws"))], 1)
+        steps, depends = self.config.steps(facts.private_records), student_depends(self.config, context)
         with context.checkpoint("vae", depends) as checkpoint, context.progress.stage("decoder", steps) as stage:
             run = dataclasses.replace(
-                self.dp_sgd_run(config, facts, stage, checkpoint), loss=lambda losses, _: losses.mean(),
-                optimizer=lambda weights: torch.optim.Adam(weights, config.lr),
+                self.dp_sgd_run(stage, checkpoint), loss=lambda losses, _: losses.mean(),
+                optimizer=lambda weights: torch.optim.Adam(weights, self.config.lr),
             )  # fmt: skip
             ledger.dp_sgd(net, inputs, private.labels, run)
         return Source(lambda count, draws: drawn_rows(net, count, facts, draws), net)
@@ -195,8 +184,6 @@ class P3GM(Generative, DPSGD):
 
 def warm_start(net: PhasedVAE, codes: Any, mixture: Mixture, config: Any, context: Context) -> None:
     """Teach the decoder the rows that the components give for codes of `mixture`; all of it is public by now."""
-    import torch
-
     draws, device = context.streams.torch("warm-start"), context.device
     net.to(device)
     optimizer = torch.optim.Adam(net.decoder.parameters(), 1e-3)
@@ -213,8 +200,6 @@ def warm_start(net: PhasedVAE, codes: Any, mixture: Mixture, config: Any, contex
 
 def drawn_rows(net: PhasedVAE, count: int, facts: Facts, draws: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return images in [0, 1] and labels that `net` decodes from codes of its mixture."""
-    import torch
-
     device = next(net.parameters()).device
     with torch.no_grad():
         codes = net.cpu().mixture().draw(count, draws)

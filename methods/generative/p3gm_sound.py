@@ -16,15 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.interface import Claim, Facts, PrivateData, register_method, setting
+import torch
+from torch import Tensor
+
+from bench.interface import Claim, Event, Ledger, PrivateData, claim_by, register_method, setting
 from bench.methods.generative.p3gm import P3GM, P3GMConfig
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
 
 
 @dataclass(frozen=True)
@@ -38,26 +35,20 @@ class P3GMSoundConfig(P3GMConfig):
 class P3GMSound(P3GM):
     """The same phases, centred by a public constant."""
 
-    Config: ClassVar[type] = P3GMSoundConfig
+    config: P3GMSoundConfig
     citation = "after Takagi et al. 2021"
     bypass = ""
     repaired_by = ""
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return Renyi accounting of what runs."""
-        from bench.interface import claim_by
-
         source = "the accountant of Takagi et al., ICDE 2021 (arXiv:2006.12101), for what runs here"
-        return claim_by(cls.accountant(), cls.charges(config, facts), delta, source)
+        return claim_by(self.accountant(), self.charges(), delta, source)
 
-    @classmethod
-    def claimed_charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+    def claimed_charges(self) -> Sequence[Event]:
         """Return those that run."""
-        return cls.charges(config, facts)
+        return self.charges()
 
     def centre(self, private: PrivateData, ledger: Ledger) -> Tensor:
         """Return zeros."""
-        import torch
-
         return torch.zeros(math.prod(private.facts.shape) + private.facts.classes, dtype=torch.float64)

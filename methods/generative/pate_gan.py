@@ -28,18 +28,36 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, Literal
 
-from bench.interface import Basis, BenchError, Budget, Claim, Context, Facts, register_method, setting
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bench.core.seeds import seeded
+from bench.interface import (
+    Basis,
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Event,
+    Facts,
+    GNMax,
+    Ledger,
+    LNMax,
+    claim_by,
+    largest_count,
+    register_method,
+    setting,
+)
+from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
-    from bench.methods.generative.critics import Critics
+from bench.models.discriminators import ConvDiscriminator
+from bench.privacy.accounting.pate import lnmax_epsilon
 
 CODE = "the authors' code, mlforhealthlabpub, alg/pategan: "
 
@@ -64,8 +82,6 @@ class PATEGANConfig(GuidedConfig):
 
     def events(self, queries: int) -> list[Event]:
         """Return the noisy votes of `queries` queries."""
-        from bench.interface import GNMax, LNMax
-
         if self.votes == "gaussian":
             # Noise of s on the one count of two that matters is noise of sqrt(2) s on both.
             return [GNMax(math.sqrt(2) * self.noise_scale, queries)]
@@ -76,7 +92,7 @@ class PATEGANConfig(GuidedConfig):
 class PATEGAN(Guided):
     """Noisy votes on generated images, a discriminator that learns from them, a generator that fools it."""
 
-    Config: ClassVar[type] = PATEGANConfig
+    config: PATEGANConfig
     citation = "Jordon et al. 2019"
 
     @classmethod
@@ -90,15 +106,13 @@ class PATEGAN(Guided):
             "tiny": {**given["tiny"], "batch": 16, "noise_scale": 5.0, "queries": 16, "least_queries": 400},
         }
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the most queries that `budget` pays for, or more noise for `least_queries`."""
-        from bench.interface import largest_count
+        config = self.config
 
-        cls.check_teachers(config, facts)
+        self.check_teachers()
         if config.votes is None:
-            votes = "laplace" if budget.basis is Basis.CLAIMED else "gaussian"
-            config = dataclasses.replace(config, votes=votes)
+            config = dataclasses.replace(config, votes="laplace" if budget.basis is Basis.CLAIMED else "gaussian")
         accountant = "rdp-classic" if config.votes == "gaussian" else "pate-2017-moments-data-independent"
         noise = config.noise_scale
         try:
@@ -113,69 +127,53 @@ class PATEGAN(Guided):
             )  # fmt: skip
         return dataclasses.replace(config, queries=queries, noise_scale=noise)
 
-    @classmethod
-    def generator_steps(cls, config: Any) -> int:
+    def generator_steps(self) -> int:
         """See :meth:`bench.methods.generative.guided.Guided.generator_steps`."""
-        return -(-int(config.queries) // int(config.batch))
+        return -(-int(self.config.queries) // int(self.config.batch))
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the paper's accountant without the votes; that of Gaussian noise with the same conversion."""
-        from bench.interface import claim_by
-
-        accountant = "rdp-classic" if config.votes == "gaussian" else "pate-2017-moments-data-independent"
+        accountant = "rdp-classic" if self.config.votes == "gaussian" else "pate-2017-moments-data-independent"
         source = "Jordon et al., ICLR 2019, algorithm 1: moments accountant, as far as it needs no votes"
-        return claim_by(accountant, cls.charges(config, facts), delta, source, "sound, and loose")
+        return claim_by(accountant, self.charges(), delta, source, "sound, and loose")
 
-    @classmethod
-    def claimed_after(cls, config: Any, facts: Facts, delta: float, ledger: Ledger) -> Claim:
+    def claimed_after(self, delta: float, ledger: Ledger) -> Claim:
         """Return the paper's moments accountant on the votes."""
-        import numpy as np
-
-        from bench.privacy.accounting.pate import lnmax_epsilon
-
-        if config.votes == "gaussian":
-            return cls.claimed(config, facts, delta)
+        if self.config.votes == "gaussian":
+            return self.claimed(delta)
         votes = np.concatenate([release.votes for release in ledger.private_votes()])
-        epsilon, moment = lnmax_epsilon(votes, 1 / config.noise_scale, delta)
+        epsilon, moment = lnmax_epsilon(votes, 1 / self.config.noise_scale, delta)
         source = "Jordon et al., ICLR 2019, algorithm 1: moments accountant on the votes"
         return Claim(epsilon, delta, source, f"moment {moment}; depends on the votes and is itself private")
 
-    @classmethod
-    def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return the noisy votes of all queries."""
-        found: list[Event] = config.events(config.queries)
+        found: list[Event] = self.config.events(self.config.queries)
         return found
 
-    def guide(
-        self, config: Any, critics: Sequence[Critics], ledger: Ledger, facts: Facts, context: Context
+    def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context
     ) -> Guide:  # fmt: skip
         """Return the gradient of a student that learns from noisy votes on each batch of images."""
-        import numpy as np
-        import torch
-        from torch.nn import functional
-
-        from bench.core.seeds import seeded
-        from bench.models.discriminators import ConvDiscriminator
-
         with seeded(context.streams.torch("student-discriminator/start")):
-            student = ConvDiscriminator(*facts.shape, facts.classes, config.critic_units).to(context.device)
-        optimizer = torch.optim.Adam(student.parameters(), config.student_critic_lr, betas=config.betas)
-        left = config.queries
+            student = ConvDiscriminator(*self.facts.shape, self.facts.classes, self.config.critic_units).to(
+                context.device
+            )
+        optimizer = torch.optim.Adam(student.parameters(), self.config.student_critic_lr, betas=self.config.betas)
+        left = self.config.queries
 
         def guide(images: Tensor, labels: Tensor) -> Tensor:
             nonlocal left
             # The last batch asks about fewer images than it has.
             asked, left = min(left, len(images)), max(0, left - len(images))
             real = critics[0].votes(images[:asked], labels[:asked]).sum(0).cpu().numpy()
-            votes = np.stack([config.teachers - real, real], 1)
-            if config.votes == "gaussian":
-                sigma = math.sqrt(2) * config.noise_scale
-                said = ledger.noisy_max_gaussian(votes, teachers=config.teachers, sigma=sigma)
+            votes = np.stack([self.config.teachers - real, real], 1)
+            if self.config.votes == "gaussian":
+                sigma = math.sqrt(2) * self.config.noise_scale
+                said = ledger.noisy_max_gaussian(votes, teachers=self.config.teachers, sigma=sigma)
             else:
-                said = ledger.noisy_max(votes, teachers=config.teachers, gamma=1 / config.noise_scale)
+                said = ledger.noisy_max(votes, teachers=self.config.teachers, gamma=1 / self.config.noise_scale)
             wanted = torch.from_numpy(said).to(images)
-            for _ in range(config.student_critic_steps):
+            for _ in range(self.config.student_critic_steps):
                 score = student(images[:asked]).gather(1, labels[:asked, None])[:, 0]
                 optimizer.zero_grad(set_to_none=True)
                 torch.autograd.backward(functional.binary_cross_entropy_with_logits(score, wanted))

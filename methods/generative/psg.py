@@ -20,19 +20,31 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-from bench.interface import Claim, Context, Facts, PrivateData, PublicData, register_method, setting
+import torch
+from torch import Tensor
+
+from bench.core.seeds import seeded
+from bench.interface import (
+    Claim,
+    Context,
+    Event,
+    Facts,
+    FitSettings,
+    Ledger,
+    PrivateData,
+    PublicData,
+    register_method,
+    setting,
+)
 from bench.methods.dpsgd.dp_sgd import DPSGD
+from bench.methods.generative.distilled import LearnedImages, Standstill
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.shared.calibration import PoissonBatches
 from bench.methods.shared.settings_checks import at_least_one, decay, positive, student_depends
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from bench.interface import Event, FitSettings, Ledger
+from bench.models.build import build
+from bench.privacy.accounting.accountants import claim_by
 
 CODE = "the authors' code DingfanChen/Private-Set, "
 MAIN = CODE + "main.py: "
@@ -79,7 +91,7 @@ class PSGConfig(PoissonBatches, GenerativeConfig):
 class PSG(Generative, DPSGD):
     """Images by the noisy gradients of DP-SGD on nets that learn them."""
 
-    Config: ClassVar[type] = PSGConfig
+    config: PSGConfig
     version = 1
     citation = "Chen et al. 2022"
 
@@ -100,13 +112,12 @@ class PSG(Generative, DPSGD):
         tiny |= {"batch_size": min(32, batch), "per_class": 2, "student": "small_cnn", "student_epochs": 20.0}
         return {"quick": quick, "tiny": tiny}
 
-    @classmethod
-    def student_settings(cls, config: Any, facts: Facts) -> FitSettings:
+    def student_settings(self) -> FitSettings:
         """Return those of the authors' evaluation: a rate a tenth from the middle on, images as they are."""
-        settings = super().student_settings(config, facts)
+        settings = super().student_settings()
         return dataclasses.replace(
             settings, shift=0, label_smoothing=0.0, weight_decay=5e-4, schedule="staircase",
-            decay_steps=max(1, settings.total_steps(config.per_class * facts.classes) // 2),
+            decay_steps=max(1, settings.total_steps(self.config.per_class * self.facts.classes) // 2),
         )  # fmt: skip
 
     @classmethod
@@ -114,41 +125,31 @@ class PSG(Generative, DPSGD):
         """Return Renyi accounting, that of the authors' code."""
         return "rdp"
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the cost of all starts but one by Renyi accounting."""
-        from bench.privacy.accounting.accountants import claim_by
-
         source = "Chen et al., NeurIPS 2022 (arXiv:2211.04446): Renyi accounting of the gradients of private batches"
         note = "of one start less than the authors' code takes"
-        return claim_by(cls.accountant(), cls.claimed_charges(config, facts), delta, source, note)
+        return claim_by(self.accountant(), self.claimed_charges(), delta, source, note)
 
-    @classmethod
-    def claimed_charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+    def claimed_charges(self) -> Sequence[Event]:
         """Return the steps of all starts but one."""
-        (event,) = cls.charges(config, facts)
-        return [dataclasses.replace(event, steps=config.runs * config.run_steps)]  # type: ignore[type-var]
+        (event,) = self.charges()
+        return [dataclasses.replace(event, steps=self.config.runs * self.config.run_steps)]  # type: ignore[type-var]
 
-    def fit_generator(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Source:
+    def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Learn the images between the steps of DP-SGD."""
-        from bench.core.seeds import seeded
-        from bench.methods.generative.distilled import LearnedImages, Standstill
-        from bench.models.build import build
-
         facts = private.facts
         draws = context.streams.torch("nets")
         with seeded(draws):
-            net = build("convnet", facts.classes, facts.shape[0], facts.shape[1:], width=config.net_width)
-        found = LearnedImages(net.to(context.device), facts, config, draws)
-        steps = config.steps(facts.private_records)
+            net = build("convnet", facts.classes, facts.shape[0], facts.shape[1:], width=self.config.net_width)
+        found = LearnedImages(net.to(context.device), facts, self.config, draws)
+        steps = self.config.steps(facts.private_records)
         with (
-            context.checkpoint("images", student_depends(config, context)) as checkpoint,
+            context.checkpoint("images", student_depends(self.config, context)) as checkpoint,
             context.progress.stage("images", steps) as stage,
         ):
             run = dataclasses.replace(
-                self.dp_sgd_run(config, facts, stage, checkpoint),
+                self.dp_sgd_run(stage, checkpoint),
                 optimizer=lambda weights: Standstill(weights, found),
             )
             ledger.dp_sgd(net, private.images, private.labels, run)

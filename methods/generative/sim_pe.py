@@ -21,31 +21,35 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from bench.interface import (
+    DATASETS,
     Adjacency,
     BenchError,
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Gaussian,
+    Ledger,
     PrivateData,
     PublicData,
     PublicKind,
+    claim_by,
+    nearest,
     register_method,
     setting,
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
+from bench.methods.generative.text_render import Degrees, random_parameters, rendered, varied
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.clipping import EXACT
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
-    from bench.methods.generative.text_render import Degrees
 
 CODE = "microsoft/DPSDA, example/image/simulator/mnist_text_render.py: "
 DEGREES = ((0.8, 5, 1, 9), (0.4, 4, 1, 7), (0.2, 3, 0, 5), (0.0, 2, 0, 3))
@@ -75,7 +79,7 @@ class SimPEConfig(GenerativeConfig):
 class SimPE(Generative):
     """Noisy votes of private images for rendered ones."""
 
-    Config: ClassVar[type] = SimPEConfig
+    config: SimPEConfig
     version = 2
     citation = "Lin et al. 2025"
     adjacency = Adjacency.ADD_REMOVE
@@ -92,78 +96,63 @@ class SimPE(Generative):
         quick = {"candidates": min(4000, max(400, facts.private_records))}
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], "candidates": 200, "iterations": 2}}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose exact cost is in `budget`."""
-        check_simulator(config, facts)
+        check_simulator(self.config, self.facts)
 
         def events(noise: float) -> Sequence[Event]:
-            return cls.charges(dataclasses.replace(config, noise_multiplier=noise), facts)
+            return self.changed(noise_multiplier=noise).charges()
 
-        return dataclasses.replace(config, noise_multiplier=least_noise(events, budget, EXACT, EXACT, tolerance=1e-6))
+        return dataclasses.replace(
+            self.config, noise_multiplier=least_noise(events, budget, EXACT, EXACT, tolerance=1e-6)
+        )
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the exact cost of the votes."""
-        from bench.interface import claim_by
-
         source = "Lin et al. 2025 (arXiv:2502.05505): Gaussian noise on the votes of all iterations"
-        return claim_by(EXACT, cls.charges(config, facts), delta, source)
+        return claim_by(EXACT, self.charges(), delta, source)
 
-    @classmethod
-    def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return one release of votes for each iteration."""
-        from bench.interface import Gaussian
+        return [Gaussian(self.config.noise_multiplier, self.config.iterations, adjacency=self.adjacency)]
 
-        return [Gaussian(config.noise_multiplier, config.iterations, adjacency=cls.adjacency)]
-
-    def fit_generator(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Source:
+    def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Let private images vote, and draw images by the last votes."""
-        import torch
-
-        from bench.methods.generative.text_render import random_parameters, rendered, varied
-
         facts, draws = private.facts, context.streams.torch("candidates")
-        labels = torch.arange(config.candidates) % facts.classes
-        population = random_parameters(config.candidates, config.texts, draws)
-        with context.progress.stage("votes", config.iterations) as stage:
-            for turn in range(config.iterations):
+        labels = torch.arange(self.config.candidates) % facts.classes
+        population = random_parameters(self.config.candidates, self.config.texts, draws)
+        with context.progress.stage("votes", self.config.iterations) as stage:
+            for turn in range(self.config.iterations):
                 degrees = degrees_of(turn)
                 features = sum(
-                    rendered(varied(population, degrees, draws), config.texts, facts.shape)
-                    for _ in range(config.lookahead)
+                    rendered(varied(population, degrees, draws), self.config.texts, facts.shape)
+                    for _ in range(self.config.lookahead)
                 )
                 assert isinstance(features, torch.Tensor)
-                votes = votes_for(features.flatten(1) / config.lookahead, labels, private, context.device)
+                votes = votes_for(features.flatten(1) / self.config.lookahead, labels, private, context.device)
                 noisy = torch.from_numpy(
-                    ledger.gaussian(votes.numpy(), sensitivity=1.0, noise_multiplier=config.noise_multiplier)
+                    ledger.gaussian(votes.numpy(), sensitivity=1.0, noise_multiplier=self.config.noise_multiplier)
                 )
-                weights, stood = (noisy - config.threshold).clamp_min(0), population
-                if turn + 1 < config.iterations:
+                weights, stood = (noisy - self.config.threshold).clamp_min(0), population
+                if turn + 1 < self.config.iterations:
                     population = varied(stood[parents(weights, labels, labels, draws)], degrees, draws)
                 stage.advance()
 
         def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
             wanted = torch.arange(count) % facts.classes
             found = varied(stood[parents(weights, labels, wanted, draws)], degrees, draws)
-            return rendered(found, config.texts, facts.shape), wanted
+            return rendered(found, self.config.texts, facts.shape), wanted
 
         return Source(draw)
 
 
 def degrees_of(turn: int) -> Degrees:
     """Return how far variations of iteration `turn` may lie, from 0; those after the last are as in it."""
-    from bench.methods.generative.text_render import Degrees
-
     return Degrees(*DEGREES[min(turn, len(DEGREES) - 1)])
 
 
 def check_simulator(config: SimPEConfig, facts: Facts) -> None:
     """Raise :class:`BenchError` where the data set is known to show none of the texts."""
-    from bench.interface import DATASETS
-
     names = DATASETS[facts.dataset].class_names if facts.dataset in DATASETS else ()
     if names and not set(names) & set(config.texts):
         raise BenchError(
@@ -177,10 +166,6 @@ def votes_for(features: Tensor, classes: Tensor, private: PrivateData, device: A
 
     A private image has one vote, for the nearest candidate of its class; none where the class has no candidate.
     """
-    import torch
-
-    from bench.interface import nearest
-
     votes = torch.zeros(len(features), dtype=torch.float64)
     for label in range(private.facts.classes):
         stand, voters = (classes == label).nonzero()[:, 0], (private.labels == label).nonzero()[:, 0]
@@ -192,8 +177,6 @@ def votes_for(features: Tensor, classes: Tensor, private: PrivateData, device: A
 
 def parents(weights: Tensor, classes: Tensor, wanted: Tensor, draws: Any) -> Tensor:
     """Return a candidate of each class in `wanted` (n,), drawn by `weights`, evenly where a class has none above 0."""
-    import torch
-
     found = torch.empty_like(wanted)
     for label in range(int(wanted.max()) + 1):
         stand, places = (classes == label).nonzero()[:, 0], (wanted == label).nonzero()[:, 0]

@@ -16,12 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from bench.interface import (
     Claim,
     Context,
-    Facts,
+    Event,
+    Ledger,
     PrivateData,
     PublicData,
     Released,
@@ -30,12 +35,8 @@ from bench.interface import (
     setting,
 )
 from bench.methods.label.family import LabelMethod, NoisyLabelConfig, learn, true_labels
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from bench.interface import Event, Ledger
+from bench.privacy.accounting.claims import alibi
+from bench.privacy.events.events import Laplace
 
 SENSITIVITY = 2.0  # L1, of a one-hot code
 CODE = "Malek et al. 2021, authors' code: train_cifar_alibi.py"
@@ -59,42 +60,29 @@ class ALIBIConfig(NoisyLabelConfig):
 class ALIBI(LabelMethod):
     """Laplace noise on one-hot labels."""
 
-    Config = ALIBIConfig
+    config: ALIBIConfig
     citation = "Malek et al. 2021"
 
-    @classmethod
-    def claimed(cls, config: ALIBIConfig, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the paper's epsilon for the scale of the noise."""
-        from bench.privacy.accounting.claims import alibi
+        return alibi(SENSITIVITY / self.config.epsilon, delta)
 
-        return alibi(SENSITIVITY / config.epsilon, delta)
-
-    @classmethod
-    def charges(cls, config: ALIBIConfig, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return the one release of all codes."""
-        from bench.privacy.events.events import Laplace
+        return [Laplace(1 / self.config.epsilon, unit=self.unit, adjacency=self.adjacency)]
 
-        return [Laplace(1 / config.epsilon, unit=cls.unit, adjacency=cls.adjacency)]
-
-    def train_student(
-        self, config: ALIBIConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Release all codes with noise and train a net on their posteriors."""
-        import numpy as np
-        import torch
-
-        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
+        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         codes = np.eye(private.facts.classes)[true_labels(private)]
-        noisy = ledger.laplace(codes, sensitivity=SENSITIVITY, noise_multiplier=1 / config.epsilon, entries=2)
-        law = laplace_law(noisy, SENSITIVITY / config.epsilon)
-        learn(student, private.images, law, config, context, "student")
-        return Released(student, config.student, options, extras={"noisy_codes": torch.from_numpy(noisy)})
+        noisy = ledger.laplace(codes, sensitivity=SENSITIVITY, noise_multiplier=1 / self.config.epsilon, entries=2)
+        law = laplace_law(noisy, SENSITIVITY / self.config.epsilon)
+        learn(student, private.images, law, self.config, context, "student")
+        return Released(student, self.config.student, options, extras={"noisy_codes": torch.from_numpy(noisy)})
 
 
 def laplace_law(noisy: NDArray[np.float64], scale: float) -> NDArray[np.float64]:
     """Return the density of noisy codes (n, classes) by label, (n, classes), relative to its largest in each row."""
-    import numpy as np
-
     # |o - e_c|_1 differs between labels c only by |o_c - 1| - |o_c|.
     exponent = (np.abs(noisy) - np.abs(noisy - 1)) / scale
     law: NDArray[np.float64] = np.exp(exponent - exponent.max(axis=1, keepdims=True))

@@ -18,28 +18,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from bench.interface import (
     Claim,
     Context,
+    Event,
     Facts,
+    Ledger,
     PrivateData,
     PublicData,
     Released,
+    as_float,
     make_student,
     register_method,
     setting,
 )
 from bench.methods.label.family import LabelMethod, NoisyLabelConfig, learn, true_labels
 from bench.methods.shared.settings_checks import at_least_one
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.interface import Event, Ledger
+from bench.privacy.events.events import Laplace
 
 SENSITIVITY = 2.0  # L1, of all histograms together
 
@@ -63,7 +64,7 @@ class ClusterRRConfig(NoisyLabelConfig):
 class ClusterRR(LabelMethod):
     """Noisy histograms of labels by cluster."""
 
-    Config = ClusterRRConfig
+    config: ClusterRRConfig
     citation = "after Esfandiari et al. 2022"
 
     @classmethod
@@ -72,35 +73,26 @@ class ClusterRR(LabelMethod):
         fitting = max(1, min(600, facts.private_records // 30))
         return {name: {**changes, "clusters": fitting} for name, changes in super().presets(facts).items()}
 
-    @classmethod
-    def claimed(cls, config: ClusterRRConfig, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the cost of the histograms: the paper's mechanism is another."""
-        return Claim(config.epsilon, delta, "ours: Laplace noise of scale 2 / epsilon on histograms (delta 0)")
+        return Claim(self.config.epsilon, delta, "ours: Laplace noise of scale 2 / epsilon on histograms (delta 0)")
 
-    @classmethod
-    def charges(cls, config: ClusterRRConfig, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return the one release of all histograms."""
-        from bench.privacy.events.events import Laplace
+        return [Laplace(1 / self.config.epsilon, unit=self.unit, adjacency=self.adjacency)]
 
-        return [Laplace(1 / config.epsilon, unit=cls.unit, adjacency=cls.adjacency)]
-
-    def train_student(
-        self, config: ClusterRRConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Release the histograms of all clusters, draw labels from them and train a net on those."""
-        import numpy as np
-        import torch
-
         classes = private.facts.classes
-        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
-        points = principal(private.images, config.components)
-        cluster = k_means(points, config.clusters, config.passes, context)
-        counts = np.zeros((config.clusters, classes))
+        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
+        points = principal(private.images, self.config.components)
+        cluster = k_means(points, self.config.clusters, self.config.passes, context)
+        counts = np.zeros((self.config.clusters, classes))
         np.add.at(counts, (cluster, true_labels(private)), 1.0)
-        noisy = ledger.laplace(counts, sensitivity=SENSITIVITY, noise_multiplier=1 / config.epsilon, entries=2)
+        noisy = ledger.laplace(counts, sensitivity=SENSITIVITY, noise_multiplier=1 / self.config.epsilon, entries=2)
         labels = drawn(noisy, cluster, context.streams.numpy("labels"))
-        learn(student, private.images, np.eye(classes)[labels], config, context, "student", labels=labels)
-        return Released(student, config.student, options, extras={"noisy_histograms": torch.from_numpy(noisy)})
+        learn(student, private.images, np.eye(classes)[labels], self.config, context, "student", labels=labels)
+        return Released(student, self.config.student, options, extras={"noisy_histograms": torch.from_numpy(noisy)})
 
 
 def drawn(counts: NDArray[np.float64], cluster: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -114,10 +106,6 @@ def drawn(counts: NDArray[np.float64], cluster: NDArray[np.int64], rng: np.rando
 
 def principal(images: torch.Tensor, components: int) -> torch.Tensor:
     """Return the scores of `images` (n, channels, height, width) on their `components` first principal components."""
-    import torch
-
-    from bench.interface import as_float
-
     points = as_float(images).flatten(1)
     points = points - points.mean(0)
     # Of float64: on a CPU the vectors then differ in sign at most between machines.
@@ -131,8 +119,6 @@ def k_means(points: torch.Tensor, clusters: int, passes: int, context: Context) 
 
     Centres start at different points, at random by the public stream; one without points stays where it is.
     """
-    import torch
-
     generator = context.streams.torch("clusters")
     centres = points[torch.randperm(len(points), generator=generator)[:clusters]]
     nearest = torch.zeros(len(points), dtype=torch.int64)

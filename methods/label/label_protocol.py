@@ -22,7 +22,10 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from bench.core import margins
 from bench.interface import (
@@ -30,21 +33,23 @@ from bench.interface import (
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Gaussian,
+    Ledger,
     PrivateData,
     PublicData,
     Released,
+    claim_by,
     make_student,
     register_method,
     setting,
+    smallest_noise,
 )
 from bench.methods.label.family import LabelMethod, true_labels
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
+from bench.models.feature_net import OnFixedMap
+from bench.training.features import features_of
 
 SENSITIVITY = math.sqrt(2)  # L2, of the class sums of features of norm 1
 ROWS = 4096
@@ -67,7 +72,7 @@ class LabelProtocolConfig:
 class LabelProtocol(LabelMethod):
     """One noisy release of class sums of public features."""
 
-    Config = LabelProtocolConfig
+    config: LabelProtocolConfig
     citation = "after Yuan et al. 2021"
 
     @classmethod
@@ -75,66 +80,49 @@ class LabelProtocol(LabelMethod):
         """See :meth:`bench.interface.Method.presets`: it runs in minutes as it is."""
         return {"quick": {}, "tiny": {"directions": 100}}
 
-    @classmethod
-    def calibrate(cls, config: LabelProtocolConfig, budget: Budget, facts: Facts) -> LabelProtocolConfig:
+    def calibrate(self, budget: Budget) -> LabelProtocolConfig:
         """Return `config` with the least noise within `budget`."""
-        from bench.interface import smallest_noise
 
         def events(noise: float) -> Sequence[Event]:
-            return cls.charges(dataclasses.replace(config, noise_multiplier=noise), facts)
+            return self.changed(noise_multiplier=noise).charges()
 
-        return dataclasses.replace(config, noise_multiplier=smallest_noise(events, budget, tolerance=1e-6))
+        return dataclasses.replace(self.config, noise_multiplier=smallest_noise(events, budget, tolerance=1e-6))
 
-    @classmethod
-    def claimed(cls, config: LabelProtocolConfig, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the proven figure: the paper's release is another."""
-        from bench.interface import claim_by
+        return claim_by("proven", self.charges(), delta, "ours: the exact cost of Gaussian noise")
 
-        return claim_by("proven", cls.charges(config, facts), delta, "ours: the exact cost of Gaussian noise")
-
-    @classmethod
-    def charges(cls, config: LabelProtocolConfig, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return the one release of all sums."""
-        from bench.interface import Gaussian
+        return [Gaussian(self.config.noise_multiplier, unit=self.unit, adjacency=self.adjacency)]
 
-        return [Gaussian(config.noise_multiplier, unit=cls.unit, adjacency=cls.adjacency)]
-
-    @classmethod
-    def shares(cls, config: LabelProtocolConfig, facts: Facts, seed: int) -> tuple[str, ...]:
+    def shares(self, seed: int) -> tuple[str, ...]:
         """See :meth:`bench.interface.Method.shares`."""
-        return (f"scattering of {facts.dataset}",)
+        return (f"scattering of {self.facts.dataset}",)
 
-    @classmethod
-    def worst_pairs(cls, config: Any, facts: Facts) -> list[tuple[str, PrivateData, PrivateData]]:
+    def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:
         """Return a single record with features, which blank images lack, whose label flips."""
-        import torch
-
-        small = dataclasses.replace(facts, private_records=1, shape=(facts.shape[0], 8, 8), public_benchmark=True)
+        small = dataclasses.replace(
+            self.facts, private_records=1, shape=(self.facts.shape[0], 8, 8), public_benchmark=True
+        )
         image = torch.randint(0, 256, (1, *small.shape), generator=torch.Generator().manual_seed(0)).byte()
         one, other = (PrivateData(image.clone(), torch.tensor([label]), small) for label in (0, 1))
         return [("a single record with features, its label flips", one, other)]
 
-    def train_student(
-        self, config: LabelProtocolConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Release the noisy class sums and compute the student's linear layer."""
-        import torch
-
-        from bench.models.feature_net import OnFixedMap
-        from bench.training.features import features_of
-
         facts = private.facts
-        student, options = make_student(config.student, facts, context.streams.torch("student/start"))
+        student, options = make_student(self.config.student, facts, context.streams.torch("student/start"))
         if not isinstance(student, OnFixedMap) or not isinstance(student.head, torch.nn.Linear):
             raise BenchError(
-                f"{self.name} computes a linear layer on fixed features, and {config.student} has none. Accepted as "
-                "student: scatter_linear."
+                f"{self.name} computes a linear layer on fixed features, and {self.config.student} has none. "
+                "Accepted as student: scatter_linear."
             )
         features = features_of(private.images, student.fixed, context, "private").flatten(1)
         labels = torch.from_numpy(true_labels(private))
         width = features.shape[1]
-        project = torch.eye(width) if width <= config.directions else torch.randn(
-            width, config.directions, generator=context.streams.torch("directions")
+        project = torch.eye(width) if width <= self.config.directions else torch.randn(
+            width, self.config.directions, generator=context.streams.torch("directions")
         )  # fmt: skip
         directions = project.shape[1]
         moments, sums = torch.zeros(directions, directions).double(), torch.zeros(facts.classes, directions).double()
@@ -147,13 +135,13 @@ class LabelProtocol(LabelMethod):
                 sums += torch.nn.functional.one_hot(own, facts.classes).double().T @ x.double()
                 total += x.double().sum(0)
                 stage.advance(len(rows))
-        noisy = ledger.gaussian(sums.numpy(), sensitivity=SENSITIVITY, noise_multiplier=config.noise_multiplier)
+        noisy = ledger.gaussian(sums.numpy(), sensitivity=SENSITIVITY, noise_multiplier=self.config.noise_multiplier)
         about_mean = torch.from_numpy(noisy) - total / facts.classes
-        weights = posterior_mean(moments, about_mean.T, SENSITIVITY * config.noise_multiplier)
+        weights = posterior_mean(moments, about_mean.T, SENSITIVITY * self.config.noise_multiplier)
         with torch.no_grad():
             student.head.weight.copy_((project.double() @ weights).T)
             student.head.bias.zero_()
-        return Released(student, config.student, options, extras={"noisy_sums": torch.from_numpy(noisy)})
+        return Released(student, self.config.student, options, extras={"noisy_sums": torch.from_numpy(noisy)})
 
 
 def posterior_mean(moments: Tensor, sums: Tensor, deviation: float) -> Tensor:
@@ -162,8 +150,6 @@ def posterior_mean(moments: Tensor, sums: Tensor, deviation: float) -> Tensor:
     Along an eigenvector of the moments, of eigenvalue g, a sum is ``g w + sqrt(g) r + deviation n`` with normal w, r
     and n; the variances of w and r are the likeliest of a grid.
     """
-    import torch
-
     values, vectors = torch.linalg.eigh(moments)
     g, seen = values.clamp_min(0)[:, None], vectors.T @ sums
     weight = torch.logspace(-4, 4, 33, dtype=torch.float64)

@@ -14,12 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import torch
 
 from bench.interface import (
     Claim,
     Context,
-    Facts,
+    Event,
+    Ledger,
     PrivateData,
     PublicData,
     Released,
@@ -28,9 +31,8 @@ from bench.interface import (
     setting,
 )
 from bench.methods.label.family import LabelMethod, NoisyLabelConfig, learn, response_law
-
-if TYPE_CHECKING:
-    from bench.interface import Event, Ledger
+from bench.privacy.accounting.claims import label_response
+from bench.privacy.events.events import RandomizedResponse
 
 
 @dataclass(frozen=True)
@@ -44,32 +46,22 @@ class RRConfig(NoisyLabelConfig):
 class RR(LabelMethod):
     """Randomised response over all classes."""
 
-    Config = RRConfig
+    config: RRConfig
     citation = "Ghazi et al. 2021, after Warner 1965"
 
-    @classmethod
-    def claimed(cls, config: RRConfig, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the epsilon of each label."""
-        from bench.privacy.accounting.claims import label_response
+        return label_response(self.config.epsilon, delta)
 
-        return label_response(config.epsilon, delta)
-
-    @classmethod
-    def charges(cls, config: RRConfig, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return one answer for each label."""
-        from bench.privacy.events.events import RandomizedResponse
+        return [RandomizedResponse(self.config.epsilon, self.facts.classes, answers=self.facts.private_records)]
 
-        return [RandomizedResponse(config.epsilon, facts.classes, answers=facts.private_records)]
-
-    def train_student(
-        self, config: RRConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Release all labels by randomised response and train a net on them."""
-        import torch
-
         classes = private.facts.classes
-        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
-        labels = ledger.randomized_response(private.labels.numpy(), epsilon=config.epsilon, classes=classes)
-        law = response_law(labels, config.epsilon, classes)
-        learn(student, private.images, law, config, context, "student", labels=labels)
-        return Released(student, config.student, options, extras={"noisy_labels": torch.from_numpy(labels)})
+        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
+        labels = ledger.randomized_response(private.labels.numpy(), epsilon=self.config.epsilon, classes=classes)
+        law = response_law(labels, self.config.epsilon, classes)
+        learn(student, private.images, law, self.config, context, "student", labels=labels)
+        return Released(student, self.config.student, options, extras={"noisy_labels": torch.from_numpy(labels)})

@@ -20,13 +20,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
 
 from bench.interface import (
     BenchError,
     Budget,
     Context,
-    Facts,
+    Ledger,
     PrivateData,
     PublicData,
     PublicKind,
@@ -38,11 +41,7 @@ from bench.methods.linear.class_sums import CHOSEN, ClassSums, ClassSumsConfig, 
 from bench.methods.linear.family import begin, finish, scale
 from bench.methods.shared.clipping import clipped_rows, finite
 from bench.methods.shared.settings_checks import positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Ledger
+from bench.training.features import features_of
 
 UNLABELLED = "unlabelled images of the target's distribution"
 
@@ -75,42 +74,35 @@ class DPFCConfig(ClassSumsConfig):
 class DPFC(ClassSums):
     """Class sums of features whitened by public images, with Gaussian noise, once, as a head's weights."""
 
-    Config = DPFCConfig
+    config: DPFCConfig
     citation = "after Mehta et al. 2022"
     public_data = f"{ClassSums.public_data}; {UNLABELLED}"
     public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.TRANSFERRED, PublicKind.UNLABELLED)
 
-    @classmethod
-    def public_words(cls, config: Any, facts: Facts) -> str:
+    def public_words(self) -> str:
         """See :meth:`bench.interface.Method.public_words`."""
-        return f"{super().public_words(config, facts)}; {UNLABELLED}"
+        return f"{super().public_words()}; {UNLABELLED}"
 
-    @classmethod
-    def calibrate(cls, config: DPFCConfig, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """See `ClassSums.calibrate`; raise BenchError without two public images."""
-        if facts.public_records < 2:
+        if self.facts.public_records < 2:
             raise BenchError(
-                f"{cls.name} whitens features by unlabelled public images, and the split of {facts.dataset} has "
-                f"{facts.public_records}. Choose a data set with two or more, or dp-least-squares, which takes none."
+                f"{self.name} whitens features by unlabelled public images, and the split of {self.facts.dataset} has "
+                f"{self.facts.public_records}. Choose a data set with two or more, or dp-least-squares, which "
+                "takes none."
             )
-        return super().calibrate(config, budget, facts)
+        return super().calibrate(budget)
 
-    def train_student(
-        self, config: DPFCConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Release the noisy sums of whitened features and turn them into weights for plain ones."""
-        import torch
-
-        from bench.training.features import features_of
-
-        features, student, options = begin(config, private, public, context)
+        features, student, options = begin(self.config, private, public, context)
         pool = features_of(public.images, student.backbone, context, "public").div_(scale(student.backbone))
-        ridge = max(config.ridge, config.ridge_of_noise * config.noise_multiplier)
+        ridge = max(self.config.ridge, self.config.ridge_of_noise * self.config.noise_multiplier)
         mean, factor, norm = whitening(pool, ridge)
-        most = config.max_norm * norm
+        most = self.config.max_norm * norm
         rows = clipped_rows(features, most, lambda x: whitened(x, mean, factor))
         sums = class_sums(rows, private.labels, private.facts.classes)
-        noisy = ledger.gaussian(sums.numpy(), sensitivity=most, noise_multiplier=config.noise_multiplier)
+        noisy = ledger.gaussian(sums.numpy(), sensitivity=most, noise_multiplier=self.config.noise_multiplier)
         # By the public number in the facts: a count of the records would be private.
         on_whitened = torch.from_numpy(noisy) / private.facts.private_records
         weights = torch.linalg.solve_triangular(factor.T, on_whitened.T, upper=True).T
@@ -124,8 +116,6 @@ def whitening(pool: Tensor, ridge: float) -> tuple[Tensor, Tensor, float]:
     The factor is that of the covariance with `ridge` times its mean eigenvalue on the diagonal. Raise BenchError where
     all rows are equal.
     """
-    import torch
-
     x = finite(pool)
     mean = x.mean(0)
     x = x - mean
@@ -139,7 +129,5 @@ def whitening(pool: Tensor, ridge: float) -> tuple[Tensor, Tensor, float]:
 
 def whitened(rows: Tensor, mean: Tensor, factor: Tensor) -> Tensor:
     """Return ``L^-1 (x - mean)`` for each row x of `rows` (n, d) and the `factor` L."""
-    import torch
-
     result: Tensor = torch.linalg.solve_triangular(factor, (rows - mean).T, upper=False).T
     return result

@@ -15,16 +15,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-from bench.interface import Budget, Claim, Context, Facts, PrivateData, PublicData, Released, register_method, setting
+from bench.interface import (
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    Ledger,
+    PrivateData,
+    PublicData,
+    Released,
+    register_method,
+    setting,
+)
 from bench.methods.dpsgd.dp_sgd import DPSGD
-from bench.methods.linear.family import OURS, LinearConfig
+from bench.methods.linear.family import OURS, LinearConfig, begin, finish
 from bench.methods.shared.calibration import PoissonBatches
 from bench.methods.shared.transfer import OnBackbone, paper_transfer, quick_transfer, tiny_transfer, with_digest
-
-if TYPE_CHECKING:
-    from bench.interface import Ledger
+from bench.privacy.accounting.claims import dp_sgd_improved
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,7 @@ class DPLinearConfig(PoissonBatches, LinearConfig):
 class DPLinear(OnBackbone, DPSGD):
     """Poisson batches, per-example clipping, Gaussian noise on one layer; through the ledger."""
 
-    Config: ClassVar[type] = DPLinearConfig
+    config: DPLinearConfig
     version = 1
     citation = "De et al. 2022; Tramer and Boneh 2021"
 
@@ -55,32 +64,26 @@ class DPLinear(OnBackbone, DPSGD):
             "tiny": {**tiny_transfer(facts), "epochs": 2.0, "batch_size": min(32, batch)},
         }
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that `budget` allows, as DP-SGD does, and with its weights named."""
-        return super().calibrate(with_digest(config, facts), budget, facts)
+        return DPSGD.calibrate(type(self)(with_digest(self.config, self.facts), self.facts), budget)
 
     @classmethod
     def accountant(cls) -> str:
         """Return Renyi accounting with the improved conversion, De et al.'s."""
         return "rdp"
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return De et al.'s figure: Renyi accounting with the improved conversion."""
-        from bench.privacy.accounting.claims import dp_sgd_improved
+        records = self.facts.private_records
+        return dp_sgd_improved(
+            self.config.sampling_rate(records), self.config.noise_multiplier, self.config.steps(records), delta
+        )
 
-        records = facts.private_records
-        return dp_sgd_improved(config.sampling_rate(records), config.noise_multiplier, config.steps(records), delta)
-
-    def train_student(
-        self, config: DPLinearConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the head by DP-SGD on the features of the private records."""
-        from bench.methods.linear.family import begin, finish
-
-        features, student, options = begin(config, private, public, context)
-        steps = config.steps(private.facts.private_records)
+        features, student, options = begin(self.config, private, public, context)
+        steps = self.config.steps(private.facts.private_records)
         with context.progress.stage("student", steps) as stage:
-            ledger.dp_sgd(student.head, features, private.labels, self.dp_sgd_run(config, private.facts, stage))
+            ledger.dp_sgd(student.head, features, private.labels, self.dp_sgd_run(stage))
         return Released(finish(student), "frozen_transfer", options)

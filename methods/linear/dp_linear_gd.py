@@ -17,27 +17,30 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from bench.interface import (
     Adjacency,
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Gaussian,
+    Ledger,
     PrivateData,
     PublicData,
     Released,
     register_method,
     setting,
 )
-from bench.methods.linear.family import OURS, LinearConfig
+from bench.methods.linear.family import OURS, LinearConfig, begin, clipped_sum, finish, layer_of
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import at_least_one
 from bench.methods.shared.transfer import OnBackbone, paper_transfer, quick_transfer, tiny_transfer, with_digest
-
-if TYPE_CHECKING:
-    from bench.interface import Event, Ledger
+from bench.privacy.accounting.claims import dp_sgd_improved
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class DPLinearGDConfig(LinearConfig):
 class DPLinearGD(OnBackbone):
     """The sum of all clipped gradients with Gaussian noise, once a step, through the ledger."""
 
-    Config = DPLinearGDConfig
+    config: DPLinearGDConfig
     adjacency = Adjacency.ADD_REMOVE
     citation = "after De et al. 2022"
 
@@ -69,54 +72,43 @@ class DPLinearGD(OnBackbone):
             "tiny": {**tiny_transfer(facts), "steps": 5},
         }
 
-    @classmethod
-    def calibrate(cls, config: DPLinearGDConfig, budget: Budget, facts: Facts) -> DPLinearGDConfig:
+    def calibrate(self, budget: Budget) -> DPLinearGDConfig:
         """Return `config` with the least noise that keeps RDP (claimed) or the exact figure (proven) in `budget`."""
-        named: DPLinearGDConfig = with_digest(config, facts)
+        named: DPLinearGDConfig = with_digest(self.config, self.facts)
 
         def events(noise: float) -> Sequence[Event]:
-            return cls.charges(dataclasses.replace(config, noise_multiplier=noise), facts)
+            return self.changed(noise_multiplier=noise).charges()
 
         noise = least_noise(events, budget, "rdp", "exact-gaussian", tolerance=1e-6)
         return dataclasses.replace(named, noise_multiplier=noise)
 
-    @classmethod
-    def claimed(cls, config: DPLinearGDConfig, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the moments accountant's figure for DP-SGD whose batches are the whole set."""
-        from bench.privacy.accounting.claims import dp_sgd_improved
+        return dp_sgd_improved(1.0, self.config.noise_multiplier, self.config.steps, delta)
 
-        return dp_sgd_improved(1.0, config.noise_multiplier, config.steps, delta)
-
-    @classmethod
-    def charges(cls, config: DPLinearGDConfig, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return all steps."""
-        from bench.interface import Gaussian
+        return [Gaussian(self.config.noise_multiplier, self.config.steps, adjacency=self.adjacency)]
 
-        return [Gaussian(config.noise_multiplier, config.steps, adjacency=cls.adjacency)]
-
-    def train_student(
-        self, config: DPLinearGDConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the head on noisy sums of the clipped gradients of all private records."""
-        import torch
-
-        from bench.methods.linear.family import begin, clipped_sum, finish, layer_of
-
-        features, student, options = begin(config, private, public, context)
+        features, student, options = begin(self.config, private, public, context)
         layer = layer_of(student)
         shape = (private.facts.classes, features.shape[1])
         weights = torch.zeros(shape, dtype=torch.float64, device=context.device)
         speed = torch.zeros_like(weights)
-        with context.progress.stage("student", config.steps) as stage:
-            for _ in range(config.steps):
-                total = clipped_sum(weights, features, private.labels, config.max_grad_norm)
+        with context.progress.stage("student", self.config.steps) as stage:
+            for _ in range(self.config.steps):
+                total = clipped_sum(weights, features, private.labels, self.config.max_grad_norm)
                 noisy = ledger.gaussian(
-                    total.cpu().numpy(), sensitivity=config.max_grad_norm, noise_multiplier=config.noise_multiplier
+                    total.cpu().numpy(),
+                    sensitivity=self.config.max_grad_norm,
+                    noise_multiplier=self.config.noise_multiplier,
                 )
                 # By the public number in the facts: a count of the records would be private.
                 mean = torch.from_numpy(noisy).to(weights) / private.facts.private_records
-                speed = config.momentum * speed + mean
-                weights = weights - config.lr * speed
+                speed = self.config.momentum * speed + mean
+                weights = weights - self.config.lr * speed
                 stage.advance()
         with torch.no_grad():
             layer.weight.copy_(weights)

@@ -14,15 +14,13 @@ Records in the public source have no guarantee.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from bench.interface import Context, PrivateData, PublicData, Released, register_method
+import torch
+
+from bench.interface import Context, Ledger, PrivateData, PublicData, Released, register_method
 from bench.methods.linear.class_sums import ClassSums, ClassSumsConfig, class_sums, set_head
 from bench.methods.linear.family import begin, finish
 from bench.methods.shared.clipping import clipped_rows
-
-if TYPE_CHECKING:
-    from bench.interface import Ledger
 
 
 @dataclass(frozen=True)
@@ -34,17 +32,13 @@ class DPPrototypesConfig(ClassSumsConfig):
 class DPPrototypes(ClassSums):
     """Sums of the classes' features with Gaussian noise, once, as the rows of a head."""
 
-    Config = DPPrototypesConfig
+    config: DPPrototypesConfig
     citation = "after Wahdany et al. 2024"
 
-    def train_student(
-        self, config: DPPrototypesConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Release the noisy sums and point each class's weights in their direction."""
-        import torch
-
-        features, student, options = begin(config, private, public, context)
+        features, student, options = begin(self.config, private, public, context)
         sums = class_sums(clipped_rows(features, 1.0), private.labels, private.facts.classes)
-        noisy = ledger.gaussian(sums.numpy(), sensitivity=1.0, noise_multiplier=config.noise_multiplier)
+        noisy = ledger.gaussian(sums.numpy(), sensitivity=1.0, noise_multiplier=self.config.noise_multiplier)
         set_head(student, torch.nn.functional.normalize(torch.from_numpy(noisy), dim=1))
         return Released(finish(student), "frozen_transfer", options)

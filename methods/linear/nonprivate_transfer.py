@@ -10,22 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.interface import Budget, Context, Facts, PrivateData, PublicData, Released, register_method, setting
+from bench.interface import Budget, Context, Facts, Ledger, PrivateData, PublicData, Released, register_method, setting
 from bench.methods.nonprivate import NonPrivate
 from bench.methods.shared.transfer import (
     PAPER,
     OnBackbone,
     TransferConfig,
+    make_transfer,
     paper_transfer,
     quick_transfer,
     tiny_transfer,
     with_digest,
 )
-
-if TYPE_CHECKING:
-    from bench.interface import Ledger
+from bench.training.features import features_of
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class NonPrivateTransferConfig(TransferConfig):
 class NonPrivateTransfer(OnBackbone, NonPrivate):
     """Train a head on all features; an upper bound for every private student on the same backbone."""
 
-    Config = NonPrivateTransferConfig
+    config: NonPrivateTransferConfig
     citation = "baseline of TrPATE (IEEE Access 2019), table 2"
     bypass = "the head is trained on all private records without noise"
 
@@ -59,21 +58,17 @@ class NonPrivateTransfer(OnBackbone, NonPrivate):
             "tiny": {**tiny_transfer(facts), "epochs": 2.0},
         }
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with its weights named: there is no noise to calibrate."""
-        return with_digest(super().calibrate(config, budget, facts), facts)
+        return with_digest(super().calibrate(budget), self.facts)
 
-    def train_student(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the head on the features of all private records, or the config's number; it is a bypass."""
-        from bench.methods.shared.transfer import make_transfer
-        from bench.training.features import features_of
-
         ledger.bypass(self.bypass)
-        backbone = self.backbone(config, public, private.facts, context)
+        backbone = self.backbone(public, context)
         features = features_of(private.images, backbone, context, "private")
-        student, options = make_transfer(backbone, private.facts, config.hidden, context.streams.torch("student/start"))
-        self.fit_net(student.head, features, config, private, context)
+        student, options = make_transfer(
+            backbone, private.facts, self.config.hidden, context.streams.torch("student/start")
+        )
+        self.fit_net(student.head, features, private, context)
         return Released(student.eval(), "frozen_transfer", options)

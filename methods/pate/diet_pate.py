@@ -19,14 +19,23 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, Literal
 
-from bench.interface import Budget, Facts, PrivateData, PublicData, PublicKind, Released, register_method, setting
+from bench.interface import (
+    Budget,
+    Context,
+    Facts,
+    Ledger,
+    PrivateData,
+    PublicData,
+    PublicKind,
+    Released,
+    register_method,
+    setting,
+)
 from bench.methods.pate.pate_gnmax import PATEGNMax, PATEGNMaxConfig
+from bench.methods.shared.random_images import random_images
 from bench.methods.shared.settings_checks import at_least_one
-
-if TYPE_CHECKING:
-    from bench.interface import Context, Ledger
 
 CODE = "mime00001/Noise_PATE @9736264"
 RANDOM = "images of random processes"
@@ -60,7 +69,7 @@ class DietPATEConfig(PATEGNMaxConfig):
 class DietPATE(PATEGNMax):
     """Label random images by the noisy plurality of teachers, then train the student on them."""
 
-    Config: ClassVar[type] = DietPATEConfig
+    config: DietPATEConfig
     citation = "after DIET-PATE (Noise_PATE)"
     public_data = "none"
     public_data_kinds = (PublicKind.NONE,)
@@ -70,31 +79,26 @@ class DietPATE(PATEGNMax):
         """See :meth:`bench.methods.pate.family.PATEFamily.scaled`."""
         return {**super().scaled(settings, facts), "teacher": "small_cnn_bn"}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """See :meth:`bench.methods.pate.pate_gnmax.PATEGNMax.calibrate`; queries are limited by the random images."""
-        return super().calibrate(config, budget, asked_about(config, facts))
+        return PATEGNMax.calibrate(type(self)(self.config, asked_about(self.config, self.facts)), budget)
 
-    def query_source(self, config: Any, public: PublicData) -> dict[str, Any]:
+    def query_source(self, public: PublicData) -> dict[str, Any]:
         """See :meth:`bench.methods.pate.family.PATEFamily.query_source`."""
-        return {**super().query_source(config, public), "images": RANDOM, "statistics": config.batch_statistics}
+        return {**super().query_source(public), "images": RANDOM, "statistics": self.config.batch_statistics}
 
-    def make_shard(
-        self, config: Any, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int
-    ) -> None:
+    def make_shard(self, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int) -> None:
         """See :meth:`bench.interface.Method.make_shard`; the public images are not used."""
-        super().make_shard(config, *_with_random_images(config, private, context), context, shard, shards)
+        private, images = _with_random_images(self.config, private, context)
+        PATEGNMax.make_shard(type(self)(self.config, private.facts), private, images, context, shard, shards)
 
-    def train_student(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """See :meth:`bench.methods.pate.family.PATEFamily.train_student`; the public images are not used."""
-        return super().train_student(config, *_with_random_images(config, private, context), ledger, context)
+        private, images = _with_random_images(self.config, private, context)
+        return PATEGNMax.train_student(type(self)(self.config, private.facts), private, images, ledger, context)
 
 
 def _with_random_images(config: Any, private: PrivateData, context: Context) -> tuple[PrivateData, PublicData]:
-    from bench.methods.shared.random_images import random_images
-
     facts = asked_about(config, private.facts)
     images = random_images(config.images, facts.shape, context.streams.torch("images"))
     return dataclasses.replace(private, facts=facts), PublicData(images, RANDOM)

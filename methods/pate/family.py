@@ -8,19 +8,26 @@ from __future__ import annotations
 import abc
 import hashlib
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
+from bench.core.seeds import seeded
 from bench.interface import (
     BenchError,
     Context,
     Facts,
+    FitSettings,
+    Ledger,
     PrivateData,
     PublicData,
     PublicKind,
     Released,
+    fit,
     make_student,
     setting,
 )
@@ -37,16 +44,11 @@ from bench.methods.shared.teachers import (
     tiny_settings,
     watched_images,
 )
-
-if TYPE_CHECKING:
-    from concurrent.futures import ProcessPoolExecutor
-
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.interface import FitSettings, Ledger
-    from bench.training.ensemble import Ensemble
-    from bench.training.self_training import SelfTrainingSettings
+from bench.models.generators import generator_for
+from bench.training.early_stopping import Settle
+from bench.training.ensemble import Ensemble, count_votes
+from bench.training.improved_gan import ImprovedGANSettings, train_improved_gan
+from bench.training.self_training import SelfTrainingSettings, train_self_trained
 
 CODE = "published code of PATE 2017 (deep_cnn.py, train_teachers.py)"
 GAN = "published code of Salimans et al. 2016 (train_mnist_fm_custom_labels.py)"
@@ -88,9 +90,7 @@ class PATEFamilyConfig:
             raise BenchError(f"teacher_settle must be at least 1 look, or none, not {self.teacher_settle}.")
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
-        from bench.interface import FitSettings
-        from bench.training.early_stopping import Settle
-
+        """Return how a teacher of `part` records is trained."""
         settle = None if self.teacher_settle is None else Settle(self.teacher_settle)
         if self.teacher_recipe == "augmented":
             made = augmented_settings(self.teacher_steps, self.teacher_batch, self.teacher_lr, facts)
@@ -113,6 +113,7 @@ class PATEFamily(EnsembleMethod):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
         return {"quick": cls.scaled(quick_settings(facts), facts), "tiny": cls.scaled(tiny_settings(facts), facts)}
 
     @classmethod
@@ -120,41 +121,39 @@ class PATEFamily(EnsembleMethod):
     def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
         """Return the preset `settings` with an aggregator that suits their number of teachers."""
 
-    @classmethod
-    def check_facts(cls, config: Any, facts: Facts) -> None:
+    def check_facts(self) -> None:
         """Raise :class:`BenchError` where the data set has too few records or no public images."""
-        super().check_facts(config, facts)
-        if facts.public_records == 0:
+        super().check_facts()
+        if self.facts.public_records == 0:
             raise BenchError(
-                f"{cls.name} asks its teachers about unlabelled public images, and the split of {facts.dataset} has "
-                "none. Choose a data set with public images, or a data-free method."
+                f"{self.name} asks its teachers about unlabelled public images, and the split of "
+                f"{self.facts.dataset} has none. Choose a data set with public images, or a data-free method."
             )
 
     @abc.abstractmethod
-    def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+    def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
         """Return the released label of each query, negative where unanswered; `votes` is (queries, classes)."""
 
-    def check_models(self, config: Any, facts: Facts, context: Context) -> None:
+    def check_models(self, context: Context) -> None:
         """Raise :class:`BenchError` where a net cannot be made: before minutes of training, and before any charge."""
-        for model in (config.teacher, config.student):
-            make_student(model, facts, context.streams.torch("unused"))
+        for model in (self.config.teacher, self.config.student):
+            make_student(model, self.facts, context.streams.torch("unused"))
 
-    def query_source(self, config: Any, public: PublicData) -> dict[str, Any]:
+    def query_source(self, public: PublicData) -> dict[str, Any]:
         """Return what tells the public images, and how teachers are asked about them, for cache keys."""
         return {"public": len(public)}
 
     def votes(
-        self, config: Any, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
+        self, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
     ) -> NDArray[np.int64]:
         """Return the votes (queries, classes) on the first queries in `order`, positions in the pool.
 
         Private: one record changes one teacher. Cached in blocks, which cells with other numbers of queries share, and
         put together from what shards keep where they are: without any weights.
         """
-        from bench.training.ensemble import count_votes
 
         def labels_of(block: NDArray[np.int64]) -> NDArray[np.int64]:
-            depends = self._labels_depend(config, private, public, block, context)
+            depends = self._labels_depend(private, public, block, context)
 
             def make() -> dict[str, NDArray[Any]]:
                 parts = [context.cache.find("teacher-labels", {**depends, **part}) for part in chunks]
@@ -162,25 +161,30 @@ class PATEFamily(EnsembleMethod):
                 if len(kept) == len(parts):
                     return {"labels": np.concatenate(kept)}
                 images = public.images[block]
-                found = ensemble_labels(config, private, images, context, watched_images(config, public))
+                found = ensemble_labels(self.config, private, images, context, watched_images(self.config, public))
                 return {"labels": found.astype(np.int16)}
 
             return context.cache.get("teacher-labels", depends, make)["labels"].astype(np.int64)
 
-        chunks = self._chunks(config, private, context, range(config.teachers))
-        blocks = [labels_of(block) for block in query_blocks(config, order)]
-        return count_votes(np.concatenate(blocks, axis=1)[:, : config.queries], private.facts.classes)
+        chunks = self._chunks(private, context, range(self.config.teachers))
+        blocks = [labels_of(block) for block in query_blocks(self.config, order)]
+        return count_votes(np.concatenate(blocks, axis=1)[:, : self.config.queries], private.facts.classes)
 
     def label_in_shard(
-        self, config: Any, teachers: Ensemble, numbers: range, private: PrivateData, public: PublicData,
-        context: Context, pool: ProcessPoolExecutor | None,
-    ) -> None:  # fmt: skip
+        self,
+        teachers: Ensemble,
+        numbers: range,
+        private: PrivateData,
+        public: PublicData,
+        context: Context,
+        pool: ProcessPoolExecutor | None,
+    ) -> None:
         """See :meth:`bench.methods.shared.teachers.EnsembleMethod.label_in_shard`."""
-        chunks = self._chunks(config, private, context, numbers)
-        blocks = query_blocks(config, query_order(public, context))
+        chunks = self._chunks(private, context, numbers)
+        blocks = query_blocks(self.config, query_order(public, context))
         with context.progress.stage("votes", len(blocks) * len(numbers)) as stage:
             for block in blocks:
-                depends = self._labels_depend(config, private, public, block, context)
+                depends = self._labels_depend(private, public, block, context)
                 for part in chunks:
 
                     def make(part: dict[str, int] = part, block: NDArray[np.int64] = block) -> dict[str, NDArray[Any]]:
@@ -189,74 +193,77 @@ class PATEFamily(EnsembleMethod):
 
                     context.cache.get("teacher-labels", {**depends, **part}, make)
 
-    def _chunks(self, config: Any, private: PrivateData, context: Context, numbers: range) -> list[dict[str, int]]:
+    def _chunks(self, private: PrivateData, context: Context, numbers: range) -> list[dict[str, int]]:
         """Return the first and the last teacher (exclusive) of each artefact of labels of the teachers `numbers`."""
-        chunk = teachers_per_artefact(config, private.facts, context.device)
+        chunk = teachers_per_artefact(self.config, private.facts, context.device)
         return [
             {"first": first, "last": min(first + chunk, numbers.stop)}
             for first in range(numbers.start, numbers.stop, chunk)
         ]
 
     def _labels_depend(
-        self, config: Any, private: PrivateData, public: PublicData, block: NDArray[np.int64], context: Context
+        self, private: PrivateData, public: PublicData, block: NDArray[np.int64], context: Context
     ) -> dict[str, Any]:
         asked = hashlib.sha256(block.tobytes()).hexdigest()
         return {
-            **ensemble_depends(config, private, context), **self.query_source(config, public), "asked": asked,
+            **ensemble_depends(self.config, private, context), **self.query_source(public), "asked": asked,
         }  # fmt: skip
 
     def student(
-        self, config: Any, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, facts: Facts, context: Context
+        self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
         """Return a student trained on `labels` (k,) of pool positions `asked` (k,), its timm name and options."""
-        from bench.core.seeds import seeded
-        from bench.interface import FitSettings, fit
-        from bench.models.generators import generator_for
-        from bench.training.improved_gan import ImprovedGANSettings, train_improved_gan
-        from bench.training.self_training import train_self_trained
-
         start, order = context.streams.torch("student/start"), context.streams.torch("student/order")
-        student, options = make_student(config.student, facts, start)
+        student, options = make_student(self.config.student, self.facts, start)
         images, pool = public.images[asked], public.images
-        checkpoint = context.checkpoint("student", student_depends(config, context))
-        if config.student_training == "self-training":
-            training = self_training(facts)
-            total = training.total_steps(len(images), len(pool), facts.classes)
+        checkpoint = context.checkpoint("student", student_depends(self.config, context))
+        if self.config.student_training == "self-training":
+            training = self_training(self.facts)
+            total = training.total_steps(len(images), len(pool), self.facts.classes)
             with checkpoint, context.progress.stage("student", total) as stage:
                 student = train_self_trained(
-                    lambda: make_student(config.student, facts, start)[0], images, labels, pool, facts.classes,
-                    training, order, device=context.device, stage=stage, checkpoint=checkpoint,
-                )  # fmt: skip
-        elif config.student_training == "supervised":
+                    lambda: make_student(self.config.student, self.facts, start)[0],
+                    images,
+                    labels,
+                    pool,
+                    self.facts.classes,
+                    training,
+                    order,
+                    device=context.device,
+                    stage=stage,
+                    checkpoint=checkpoint,
+                )
+        elif self.config.student_training == "supervised":
             fitting = FitSettings(
-                epochs=config.student_epochs, batch_size=32, optimizer="adam", lr=1e-3, shift=largest_shift(facts),
+                epochs=self.config.student_epochs,
+                batch_size=32,
+                optimizer="adam",
+                lr=1e-3,
+                shift=largest_shift(self.facts),
                 label_smoothing=0.1,
-            )  # fmt: skip
+            )
             with checkpoint, context.progress.stage("student", fitting.total_steps(len(images))) as stage:
                 fit(student, images, labels, fitting, order, device=context.device, stage=stage, checkpoint=checkpoint)
         else:
-            settings = ImprovedGANSettings(epochs=config.student_epochs, lr=config.student_lr)
+            settings = ImprovedGANSettings(epochs=self.config.student_epochs, lr=self.config.student_lr)
             with seeded(context.streams.torch("generator/start")):
-                generator = generator_for(*facts.shape)
+                generator = generator_for(*self.facts.shape)
             with checkpoint, context.progress.stage("student", settings.total_steps(len(pool))) as stage:
                 train_improved_gan(
                     student, generator, images, labels, pool, settings, order, device=context.device, stage=stage,
                     checkpoint=checkpoint,
                 )  # fmt: skip
-        return student, config.student, options
+        return student, self.config.student, options
 
-    def train_student(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
-        import torch
-
-        self.check_facts(config, private.facts)
-        self.check_models(config, private.facts, context)
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        """See :meth:`bench.interface.Method.train_student`."""
+        self.check_facts()
+        self.check_models(context)
         if not self.votes_for_unseen:
-            say_missing_classes(config, private.facts, context)
+            say_missing_classes(self.config, private.facts, context)
         order = query_order(public, context)
-        queries = order[: config.queries]
-        answers = self.answer(config, self.votes(config, private, public, order, context), ledger)
+        queries = order[: self.config.queries]
+        answers = self.answer(self.votes(private, public, order, context), ledger)
         given = answers >= 0
         if not given.any():
             raise BenchError(
@@ -264,7 +271,7 @@ class PATEFamily(EnsembleMethod):
                 "for a larger epsilon."
             )
         asked, labels = torch.from_numpy(queries[given]), torch.from_numpy(answers[given])
-        student, name, options = self.student(config, public, asked, labels, private.facts, context)
+        student, name, options = self.student(public, asked, labels, context)
         return Released(student, name, options, extras={"query_indices": asked, "query_labels": labels})
 
 
@@ -280,9 +287,6 @@ def query_blocks(config: Any, order: NDArray[np.int64]) -> list[NDArray[np.int64
 
 def self_training(facts: Facts) -> SelfTrainingSettings:
     """Return how ``quick`` trains a student: by fewer and smaller steps on small images."""
-    from bench.interface import FitSettings
-    from bench.training.self_training import SelfTrainingSettings
-
     if largest_shift(facts) > 1:
         return SelfTrainingSettings()
     labelled = FitSettings(steps=200, batch_size=60, lr=0.05, shift=1, label_smoothing=0.1)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from bench.interface import Budget, Context, Facts, PrivateData, PublicData, PublicKind, setting
+from bench.data.text import is_text
+from bench.interface import Budget, Context, Facts, PrivateData, PublicData, PublicKind, partition, setting
 from bench.methods.pate.family import PATEFamily
+from bench.methods.pate.head_training import VERSION, head_labels, train_heads
 from bench.methods.shared.settings_checks import HeadSettings, at_least_one
 from bench.methods.shared.teachers import tiny_teachers
 from bench.methods.shared.transfer import (
@@ -24,11 +28,10 @@ from bench.methods.shared.transfer import (
     with_digest,
     words_of,
 )
+from bench.models.frozen_backbone import DenseHead, FrozenTransfer
 from bench.storage.cache import digest_of
-
-if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
+from bench.training.ensemble import count_votes
+from bench.training.features import features_of
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class HeadTeachersConfig(TransferConfig):
         self.heads()
 
     def heads(self) -> HeadSettings:
+        """Return the settings with which all heads are trained."""
         return HeadSettings(self.hidden, self.epochs, self.batch_size, self.lr)
 
 
@@ -55,26 +59,22 @@ class HeadStudent(OnBackbone):
     """The student is a head on the features of a frozen backbone."""
 
     def student(
-        self, config: Any, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, facts: Facts, context: Context
+        self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
         """See :meth:`bench.methods.pate.family.PATEFamily.student`."""
-        from bench.methods.pate.head_training import train_heads
-        from bench.models.frozen_backbone import DenseHead, FrozenTransfer
-        from bench.training.features import features_of
-
-        backbone = self.backbone(config, public, facts, context)
+        backbone = self.backbone(public, context)
         features = features_of(public.images, backbone, context, "public")[asked]
         everything = [np.arange(len(asked), dtype=np.int64)]
         with context.progress.stage("student", 1) as stage:
             (heads,) = train_heads(
-                features, labels, everything, facts.classes, config.heads(), context.streams.torch("student"),
+                features, labels, everything, self.facts.classes, self.config.heads(), context.streams.torch("student"),
                 device=context.device, stage=stage,
             )  # fmt: skip
         student = FrozenTransfer(
-            backbone, DenseHead(backbone.num_features, config.hidden, facts.classes), facts.classes
+            backbone, DenseHead(backbone.num_features, self.config.hidden, self.facts.classes), self.facts.classes
         )
         heads.write(0, student.head)
-        return student, "frozen_transfer", transfer_options(backbone, facts, "dense", config.hidden)
+        return student, "frozen_transfer", transfer_options(backbone, self.facts, "dense", self.config.hidden)
 
 
 class HeadTeachers(HeadStudent, PATEFamily):
@@ -85,8 +85,7 @@ class HeadTeachers(HeadStudent, PATEFamily):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        from bench.data.text import is_text
-
+        """See :meth:`bench.interface.Method.presets`."""
         paper = paper_transfer(facts)
         if is_text(facts.shape):
             paper |= {"teachers": 80, "hidden": 250}
@@ -100,40 +99,45 @@ class HeadTeachers(HeadStudent, PATEFamily):
             tiny["backbone"] = paper["backbone"]
         return {"paper": paper, "quick": cls.scaled(quick, facts), "tiny": cls.scaled(tiny, facts)}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
-        cls.check_facts(config, facts)
-        return with_digest(super().calibrate(config, budget, facts), facts)
+    def calibrate(self, budget: Budget) -> Any:
+        """See :meth:`bench.interface.Method.calibrate`."""
+        self.check_facts()
+        return with_digest(super().calibrate(budget), self.facts)  # type: ignore[safe-super]  # the aggregator, next of the bases
 
-    @classmethod
-    def public_words(cls, config: Any, facts: Facts) -> str:
-        return f"{words_of(config, facts)}; unlabelled images of the target's distribution"
+    def public_words(self) -> str:
+        """See :meth:`bench.interface.Method.public_words`."""
+        return f"{words_of(self.config, self.facts)}; unlabelled images of the target's distribution"
 
     shardable = False  # heads are trained all at once, in seconds
 
-    @classmethod
-    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
-        features = shared_features(config, facts)
-        heads = digest_of([features, config.teachers, config.hidden, config.epochs, config.batch_size, config.lr])
-        return (features, f"heads on {facts.dataset}, seed {seed}, {heads}")
+    def shares(self, seed: int) -> tuple[str, ...]:
+        """See :meth:`bench.interface.Method.shares`."""
+        features = shared_features(self.config, self.facts)
+        heads = digest_of(
+            [
+                features,
+                self.config.teachers,
+                self.config.hidden,
+                self.config.epochs,
+                self.config.batch_size,
+                self.config.lr,
+            ]
+        )
+        return (features, f"heads on {self.facts.dataset}, seed {seed}, {heads}")
 
-    def check_models(self, config: Any, facts: Facts, context: Context) -> None:
+    def check_models(self, context: Context) -> None:
         """Do nothing: planning has checked the backbone."""
 
     def votes(
-        self, config: Any, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
+        self, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
     ) -> NDArray[np.int64]:
-        from bench.interface import partition
-        from bench.methods.pate.head_training import VERSION, head_labels
-        from bench.training.ensemble import count_votes
-        from bench.training.features import features_of
-
+        """Return the votes (queries, classes) of the teachers' heads on the first queries in `order`."""
         facts = private.facts
-        backbone = self.backbone(config, public, facts, context)
-        settings = config.heads()
+        backbone = self.backbone(public, context)
+        settings = self.config.heads()
         part_name = f"{facts.dataset}/teachers/{context.streams.seed}"
         depends = {
-            "backbone": backbone.spec.identity(), "heads": [repr(settings), VERSION], "teachers": config.teachers,
+            "backbone": backbone.spec.identity(), "heads": [repr(settings), VERSION], "teachers": self.config.teachers,
             "partition": part_name, "public": len(public), "seed": context.streams.seed,
             "device": context.device.type,
         }  # fmt: skip
@@ -141,13 +145,13 @@ class HeadTeachers(HeadStudent, PATEFamily):
         def make() -> dict[str, NDArray[Any]]:
             features = features_of(private.images, backbone, context, "private")
             asked = features_of(public.images, backbone, context, "public")
-            with context.progress.stage("heads", config.teachers) as stage:
+            with context.progress.stage("heads", self.config.teachers) as stage:
                 labels = head_labels(
-                    features, private.labels, partition(len(private), config.teachers, part_name), asked,
+                    features, private.labels, partition(len(private), self.config.teachers, part_name), asked,
                     facts.classes, settings, context.streams.child("teachers").torch("heads"),
                     device=context.device, threads=context.workers, stage=stage,
                 )  # fmt: skip
             return {"labels": labels.astype(np.int16)}
 
         labels = context.cache.get("head-labels", depends, make)["labels"].astype(np.int64)
-        return count_votes(labels[:, order[: config.queries]], facts.classes)
+        return count_votes(labels[:, order[: self.config.queries]], facts.classes)

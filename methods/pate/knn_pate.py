@@ -19,7 +19,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
 
 from bench.interface import (
     Adjacency,
@@ -27,13 +30,18 @@ from bench.interface import (
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Ledger,
     PrivateData,
     PublicData,
     PublicKind,
     Released,
+    SampledGNMax,
+    claim_by,
     register_method,
     setting,
+    smallest_noise,
 )
 from bench.methods.pate.heads import HeadStudent
 from bench.methods.shared.settings_checks import HeadSettings, at_least_one, positive
@@ -45,9 +53,7 @@ from bench.methods.shared.transfer import (
     with_digest,
     words_of,
 )
-
-if TYPE_CHECKING:
-    from bench.interface import Event, Ledger
+from bench.training.features import features_of
 
 CODE = "jeremy43/Private_kNN @aefddd6, digit_pytorch, MNIST"
 QUERIES = 100  # in one call of the ledger, to bound the memory for distances
@@ -83,7 +89,7 @@ class KNNPATEConfig(TransferConfig):
 class KNNPATE(HeadStudent):
     """Label public images by the noisy plurality of their neighbours, and train a head on the answers."""
 
-    Config = KNNPATEConfig
+    config: KNNPATEConfig
     adjacency = Adjacency.ADD_REMOVE
     citation = "Zhu et al. 2020"
     public_data = "knowledge of a public source, and unlabelled images of the target's distribution"
@@ -100,57 +106,44 @@ class KNNPATE(HeadStudent):
             "tiny": {**tiny_transfer(facts), "neighbours": near, "hidden": 16, "epochs": 2},
         }
 
-    @classmethod
-    def calibrate(cls, config: KNNPATEConfig, budget: Budget, facts: Facts) -> KNNPATEConfig:
+    def calibrate(self, budget: Budget) -> KNNPATEConfig:
         """Return `config` with the least noise at which its queries cost at most `budget`."""
-        from bench.interface import smallest_noise
-
-        if facts.public_records == 0:
+        if self.facts.public_records == 0:
             raise BenchError(
-                f"{cls.name} labels unlabelled public images, and the split of {facts.dataset} has none. Choose a data "
-                "set with public images."
+                f"{self.name} labels unlabelled public images, and the split of {self.facts.dataset} has none. "
+                "Choose a data set with public images."
             )
-        named = dataclasses.replace(with_digest(config, facts), queries=min(config.queries, facts.public_records))
+        named = dataclasses.replace(
+            with_digest(self.config, self.facts), queries=min(self.config.queries, self.facts.public_records)
+        )
 
         def events(sigma: float) -> Sequence[Event]:
-            return cls.charges(dataclasses.replace(named, sigma=sigma), facts)
+            return type(self)(dataclasses.replace(named, sigma=sigma), self.facts).charges()
 
         found: KNNPATEConfig = dataclasses.replace(named, sigma=smallest_noise(events, budget, claimed="rdp"))
         return found
 
-    @classmethod
-    def claimed(cls, config: KNNPATEConfig, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the Renyi figure of the sampled mechanism."""
-        from bench.interface import claim_by
-
         source = "Zhu et al., CVPR 2020: Renyi DP of the sampled Gaussian mechanism"
-        return claim_by("rdp", cls.charges(config, facts), delta, source)
+        return claim_by("rdp", self.charges(), delta, source)
 
-    @classmethod
-    def charges(cls, config: KNNPATEConfig, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return the answers to all queries."""
-        from bench.interface import SampledGNMax
+        return [
+            SampledGNMax(self.config.sampling_rate, self.config.sigma, self.config.queries, adjacency=self.adjacency)
+        ]
 
-        return [SampledGNMax(config.sampling_rate, config.sigma, config.queries, adjacency=cls.adjacency)]
-
-    @classmethod
-    def public_words(cls, config: KNNPATEConfig, facts: Facts) -> str:
+    def public_words(self) -> str:
         """See :meth:`bench.interface.Method.public_words`."""
-        return f"{words_of(config, facts)}; unlabelled images of the target's distribution"
+        return f"{words_of(self.config, self.facts)}; unlabelled images of the target's distribution"
 
-    def train_student(
-        self, config: KNNPATEConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Label random public images by their neighbours, and train the head on the labels."""
-        import numpy as np
-        import torch
-
-        from bench.training.features import features_of
-
         facts = private.facts
-        backbone = self.backbone(config, public, facts, context)
+        backbone = self.backbone(public, context)
         records = features_of(private.images, backbone, context, "private").double()
-        asked = torch.from_numpy(context.streams.numpy("queries").permutation(len(public))[: config.queries])
+        asked = torch.from_numpy(context.streams.numpy("queries").permutation(len(public))[: self.config.queries])
         queries = features_of(public.images, backbone, context, "public")[asked].double()
         answers = []
         with context.progress.stage("answers", len(asked)) as stage:
@@ -159,11 +152,15 @@ class KNNPATE(HeadStudent):
                 distances = torch.cdist(some, records, compute_mode="donot_use_mm_for_euclid_dist")
                 answers.append(
                     ledger.sampled_noisy_max(
-                        distances.numpy(), private.labels.numpy(), classes=facts.classes, neighbours=config.neighbours,
-                        sampling_rate=config.sampling_rate, sigma=config.sigma,
+                        distances.numpy(),
+                        private.labels.numpy(),
+                        classes=facts.classes,
+                        neighbours=self.config.neighbours,
+                        sampling_rate=self.config.sampling_rate,
+                        sigma=self.config.sigma,
                     )
-                )  # fmt: skip
+                )
                 stage.advance(len(some))
         labels = torch.from_numpy(np.concatenate(answers))
-        student, name, options = self.student(config, public, asked, labels, facts, context)
+        student, name, options = self.student(public, asked, labels, context)
         return Released(student, name, options, extras={"query_indices": asked, "query_labels": labels})

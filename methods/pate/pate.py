@@ -19,16 +19,28 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from bench.interface import Basis, BenchError, Budget, Claim, Facts, register_method, setting
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.interface import (
+    Basis,
+    BenchError,
+    Budget,
+    Claim,
+    Event,
+    Facts,
+    Ledger,
+    LNMax,
+    largest_count,
+    pate_closed_form,
+    register_method,
+    setting,
+    smallest_noise,
+)
 from bench.methods.pate.family import PATEFamily, PATEFamilyConfig
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from bench.interface import Event, Ledger
+from bench.privacy.accounting.claims import pate_2017
 
 Printed = Mapping[str, tuple[float, tuple[tuple[int, float], ...]]]
 PRINTED: Printed = {"mnist": (1e-5, ((100, 2.04), (1000, 8.03))), "svhn": (1e-6, ((500, 5.04), (1000, 8.19)))}
@@ -48,7 +60,7 @@ class PATEConfig(PATEFamilyConfig):
 class PATE(PATEFamily):
     """Label public images by the noisy plurality of teachers, then train the student on them."""
 
-    Config: ClassVar[type] = PATEConfig
+    Config: ClassVar[type] = PATEConfig  # not typed as `config`: the configs of subclasses are no kinds of it
     citation = "Papernot et al. 2017"
     printed: ClassVar[Printed] = PRINTED
 
@@ -59,63 +71,52 @@ class PATE(PATEFamily):
         fewest = {"claim": "closed-form", "least_queries": 4 * facts.classes}
         return {**settings, **fewest, "gamma": 5 / settings["teachers"]}
 
-    @classmethod
-    def calibrate(cls, config: PATEConfig, budget: Budget, facts: Facts) -> PATEConfig:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the most queries that `budget` pays for at its gamma, or lower for ``least_queries``.
 
         On the claimed basis with the data-dependent claim, the printed settings come first, then the closed form.
         """
-        from bench.interface import LNMax, largest_count
-
-        cls.check_facts(config, facts)
-        paper = cls.Config()
-        as_printed = config.gamma == paper.gamma and config.teachers == paper.teachers
-        delta, rows = cls.printed.get(facts.dataset, (1.0, ())) if as_printed else (1.0, ())
+        self.check_facts()
+        paper = self.Config()
+        as_printed = self.config.gamma == paper.gamma and self.config.teachers == paper.teachers
+        delta, rows = self.printed.get(self.facts.dataset, (1.0, ())) if as_printed else (1.0, ())
         covered = delta <= budget.delta * (1 + 1e-9)
         printed = [queries for queries, epsilon in rows if covered and epsilon <= budget.epsilon + 1e-9]
-        if budget.basis is Basis.CLAIMED and config.claim == "data-dependent" and printed:
-            return dataclasses.replace(config, queries=min(max(printed), facts.public_records))
-        wanted = min(config.least_queries, facts.public_records)
+        if budget.basis is Basis.CLAIMED and self.config.claim == "data-dependent" and printed:
+            return dataclasses.replace(self.config, queries=min(max(printed), self.facts.public_records))
+        wanted = min(self.config.least_queries, self.facts.public_records)
         try:
             queries = largest_count(
-                lambda queries: [LNMax(config.gamma, queries)], budget, claimed="pate-2017-closed-form"
+                lambda queries: [LNMax(self.config.gamma, queries)], budget, claimed="pate-2017-closed-form"
             )
         except BenchError:
             if wanted == 1:
                 raise
             queries = 0
-        gamma = config.gamma
+        gamma = self.config.gamma
         if queries < wanted:
             queries, gamma = wanted, _largest_gamma(wanted, budget)
-        return dataclasses.replace(config, queries=min(queries, facts.public_records), gamma=gamma)
+        return dataclasses.replace(self.config, queries=min(queries, self.facts.public_records), gamma=gamma)
 
-    @classmethod
-    def claimed(cls, config: PATEConfig, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the closed form, which needs no votes."""
-        from bench.interface import pate_closed_form
+        return pate_closed_form(self.config.gamma, self.config.queries, delta)
 
-        return pate_closed_form(config.gamma, config.queries, delta)
-
-    @classmethod
-    def claimed_after(cls, config: PATEConfig, facts: Facts, delta: float, ledger: Ledger) -> Claim:
+    def claimed_after(self, delta: float, ledger: Ledger) -> Claim:
         """Return the paper's moments accountant on the votes, where that is the claim."""
-        if config.claim == "closed-form":
-            return cls.claimed(config, facts, delta)
-        from bench.privacy.accounting.claims import pate_2017
+        if self.config.claim == "closed-form":
+            return self.claimed(delta)
 
         (release,) = ledger.private_votes()
-        return pate_2017(release.votes, config.gamma, delta)
+        return pate_2017(release.votes, self.config.gamma, delta)
 
-    @classmethod
-    def charges(cls, config: PATEConfig, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return the noisy histograms of all queries."""
-        from bench.interface import LNMax
+        return [LNMax(self.config.gamma, self.config.queries)]
 
-        return [LNMax(config.gamma, config.queries)]
-
-    def answer(self, config: PATEConfig, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+    def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
         """See :meth:`bench.methods.pate.family.PATEFamily.answer`."""
-        return ledger.noisy_max(votes, teachers=config.teachers, gamma=config.gamma)
+        return ledger.noisy_max(votes, teachers=self.config.teachers, gamma=self.config.gamma)
 
 
 def _largest_gamma(queries: int, budget: Budget) -> float:
@@ -123,6 +124,5 @@ def _largest_gamma(queries: int, budget: Budget) -> float:
         # The positive root of 4 T g^2 + 2 g sqrt(2 T L) = eps, in its numerically stable form.
         spread = math.sqrt(2 * queries * -math.log(budget.delta))
         return budget.epsilon / (spread + math.sqrt(spread**2 + 4 * queries * budget.epsilon))
-    from bench.interface import LNMax, smallest_noise
 
     return 1 / smallest_noise(lambda scale: [LNMax(1 / scale, queries)], budget, start=100.0, tolerance=1e-4)

@@ -18,18 +18,16 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from bench.interface import Basis, Budget, Claim, Facts, register_method, setting
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.interface import Basis, Budget, Claim, ConfidentGNMax, Ledger, register_method, setting
 from bench.methods.pate.family import PATEFamilyConfig
 from bench.methods.pate.pate_gnmax import PATEGNMax
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from bench.interface import ConfidentGNMax, Ledger
-    from bench.privacy.mechanisms.ledger import VoteRelease
+from bench.privacy.accounting.claims import pate_2018
+from bench.privacy.mechanisms.ledger import VoteRelease
 
 Printed = Mapping[str, tuple[float, int, float]]
 PRINTED: Printed = {"mnist": (1e-5, 286, 1.97)}  # table 1's delta, answers and epsilon for the default settings
@@ -53,8 +51,6 @@ class ConfidentEvents:
 
     def event(self) -> ConfidentGNMax:
         """Return the event that the ledger will record."""
-        from bench.interface import ConfidentGNMax
-
         return ConfidentGNMax(self.threshold, self.sigma1, self.sigma2, self.queries, self.max_answers)
 
 
@@ -76,38 +72,40 @@ class PATEConfidentConfig(ConfidentEvents, PATEFamilyConfig):
 class PATEConfident(PATEGNMax):
     """Label those public images on which the teachers clearly agree, then train the student on them."""
 
-    Config: ClassVar[type] = PATEConfidentConfig
+    Config: ClassVar[type] = PATEConfidentConfig  # not typed as `config`: the configs of subclasses are no kinds of it
     printed: ClassVar[Printed] = PRINTED
     source: ClassVar[str] = "Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.2"
     noises: ClassVar[Mapping[str, float]] = {"threshold": 0.8, "sigma1": 0.6, "sigma2": 0.16}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the most queries that `budget` pays for without votes.
 
         On the claimed basis with the data-dependent claim, a budget of the printed epsilon gets the paper's setting.
         """
-        cls.check_facts(config, facts)
-        paper = cls.Config()
+        self.check_facts()
+        paper = self.Config()
         noises = ("teachers", "threshold", "sigma1", "sigma2", "queries", "max_answers")
-        as_printed = all(getattr(config, name) == getattr(paper, name) for name in noises)
-        delta, answers, epsilon = cls.printed.get(facts.dataset, (1.0, 0, math.inf))
+        as_printed = all(getattr(self.config, name) == getattr(paper, name) for name in noises)
+        delta, answers, epsilon = self.printed.get(self.facts.dataset, (1.0, 0, math.inf))
         covered = as_printed and epsilon <= budget.epsilon + 1e-9 and delta <= budget.delta * (1 + 1e-9)
-        if budget.basis is Basis.CLAIMED and config.claim == "data-dependent" and covered:
-            queries = min(config.queries, facts.public_records)
-            return dataclasses.replace(config, queries=queries, max_answers=min(config.max_answers, answers))
-        return super().calibrate(config, budget, facts)
+        if budget.basis is Basis.CLAIMED and self.config.claim == "data-dependent" and covered:
+            queries = min(self.config.queries, self.facts.public_records)
+            return dataclasses.replace(self.config, queries=queries, max_answers=min(self.config.max_answers, answers))
+        return super().calibrate(budget)
 
-    @classmethod
-    def claim_of(cls, release: VoteRelease, config: Any, delta: float) -> Claim:
+    def claim_of(self, release: VoteRelease, delta: float) -> Claim:
         """See :meth:`bench.methods.pate.pate_gnmax.PATEGNMax.claim_of`."""
-        from bench.privacy.accounting.claims import pate_2018
+        return pate_2018(
+            release.votes, self.config.sigma2, delta, self.config.threshold, self.config.sigma1, release.answered
+        )
 
-        return pate_2018(release.votes, config.sigma2, delta, config.threshold, config.sigma1, release.answered)
-
-    def noisy_answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+    def noisy_answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
         """See :meth:`bench.methods.pate.pate_gnmax.PATEGNMax.noisy_answer`."""
         return ledger.confident_noisy_max(
-            votes, teachers=config.teachers, threshold=config.threshold, sigma1=config.sigma1, sigma2=config.sigma2,
-            max_answers=config.max_answers,
-        )  # fmt: skip
+            votes,
+            teachers=self.config.teachers,
+            threshold=self.config.threshold,
+            sigma1=self.config.sigma1,
+            sigma2=self.config.sigma2,
+            max_answers=self.config.max_answers,
+        )

@@ -17,17 +17,28 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from bench.interface import BenchError, Budget, Claim, Facts, register_method, setting
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.interface import (
+    BenchError,
+    Budget,
+    Claim,
+    ConfidentGNMax,
+    Facts,
+    GNMax,
+    Ledger,
+    claim_by,
+    largest_count,
+    register_method,
+    setting,
+)
 from bench.methods.pate.family import PATEFamily, PATEFamilyConfig
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from bench.interface import ConfidentGNMax, GNMax, Ledger
-    from bench.privacy.mechanisms.ledger import VoteRelease
+from bench.privacy.accounting.claims import pate_2018
+from bench.privacy.accounting.smooth_sensitivity import check_release
+from bench.privacy.mechanisms.ledger import VoteRelease
 
 
 class GNMaxEvents:
@@ -44,8 +55,6 @@ class GNMaxEvents:
 
     def event(self) -> GNMax:
         """Return the event that the ledger will record."""
-        from bench.interface import GNMax
-
         return GNMax(self.sigma, self.queries)
 
 
@@ -63,7 +72,7 @@ class PATEGNMaxConfig(GNMaxEvents, PATEFamilyConfig):
 class PATEGNMax(PATEFamily):
     """Label public images by the noisy plurality of teachers, Gaussian noise, then train the student on them."""
 
-    Config: ClassVar[type] = PATEGNMaxConfig
+    Config: ClassVar[type] = PATEGNMaxConfig  # not typed as `config`: the configs of subclasses are no kinds of it
     citation = "Papernot et al. 2018"
 
     source: ClassVar[str] = "Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.1"
@@ -75,60 +84,47 @@ class PATEGNMax(PATEFamily):
         noises = {name: share * settings["teachers"] for name, share in cls.noises.items()}
         return {**settings, **noises, "claim": "data-independent"}
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the most queries that `budget` pays for without votes."""
-        from bench.interface import largest_count
-
-        cls.check_facts(config, facts)
-        queries = largest_count(lambda queries: [config.at(queries).event()], budget, claimed="rdp-classic")
-        found = config.at(min(queries, facts.public_records))
-        if config.claim == "sanitised":
-            from bench.privacy.accounting.smooth_sensitivity import check_release
-
-            if not facts.public_benchmark:
+        self.check_facts()
+        queries = largest_count(lambda queries: [self.config.at(queries).event()], budget, claimed="rdp-classic")
+        found = self.config.at(min(queries, self.facts.public_records))
+        if self.config.claim == "sanitised":
+            if not self.facts.public_benchmark:
                 raise BenchError(
-                    f"claim=sanitised is for public benchmarks: of {facts.dataset} no figure that depends on votes is "
-                    "recorded. Use claim=data-independent."
+                    f"claim=sanitised is for public benchmarks: of {self.facts.dataset} no figure that depends "
+                    "on votes is recorded. Use claim=data-independent."
                 )
-            check_release(found.event(), budget.delta, facts.classes)
+            check_release(found.event(), budget.delta, self.facts.classes)
         return found
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the paper's Renyi figure without votes, for all answers that a cap allows."""
-        from bench.interface import claim_by
+        return claim_by("rdp-classic", [self.config.event()], delta, self.source, "data-independent")
 
-        return claim_by("rdp-classic", [config.event()], delta, cls.source, "data-independent")
-
-    @classmethod
-    def claimed_after(cls, config: Any, facts: Facts, delta: float, ledger: Ledger) -> Claim:
+    def claimed_after(self, delta: float, ledger: Ledger) -> Claim:
         """Return the paper's Renyi figure for the votes, where that is the claim."""
-        if config.claim == "data-independent":
-            return cls.claimed(config, facts, delta)
-        if config.claim == "sanitised":
+        if self.config.claim == "data-independent":
+            return self.claimed(delta)
+        if self.config.claim == "sanitised":
             return ledger.sanitised(delta)
         (release,) = ledger.private_votes()
-        return cls.claim_of(release, config, delta)
+        return self.claim_of(release, delta)
 
-    @classmethod
-    def claim_of(cls, release: VoteRelease, config: Any, delta: float) -> Claim:
+    def claim_of(self, release: VoteRelease, delta: float) -> Claim:
         """Return the paper's Renyi figure for the votes of a run. Private."""
-        from bench.privacy.accounting.claims import pate_2018
+        return pate_2018(release.votes, self.config.sigma, delta)
 
-        return pate_2018(release.votes, config.sigma, delta)
-
-    @classmethod
-    def charges(cls, config: Any, facts: Facts) -> Sequence[GNMax | ConfidentGNMax]:
+    def charges(self) -> Sequence[GNMax | ConfidentGNMax]:
         """Return the one event of all queries."""
-        return [config.event()]
+        return [self.config.event()]
 
-    def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+    def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
         """See :meth:`bench.methods.pate.family.PATEFamily.answer`."""
-        if config.claim == "sanitised":
+        if self.config.claim == "sanitised":
             ledger.check_sanitised()
-        return self.noisy_answer(config, votes, ledger)
+        return self.noisy_answer(votes, ledger)
 
-    def noisy_answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+    def noisy_answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
         """Return the aggregator's answer to each query."""
-        return ledger.noisy_max_gaussian(votes, teachers=config.teachers, sigma=config.sigma)
+        return ledger.noisy_max_gaussian(votes, teachers=self.config.teachers, sigma=self.config.sigma)

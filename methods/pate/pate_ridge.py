@@ -19,7 +19,11 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
 
 from bench.core import margins
 from bench.interface import (
@@ -27,22 +31,26 @@ from bench.interface import (
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Gaussian,
+    Ledger,
     Method,
     PrivateData,
     PublicData,
     Released,
+    claim_by,
     make_student,
+    partition,
     register_method,
     setting,
+    smallest_noise,
 )
+from bench.methods.shared.random_images import random_images
 from bench.methods.shared.settings_checks import SHOWN, at_least_one, positive
 from bench.methods.shared.teachers import tiny_teachers
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Event, Gaussian, Ledger
+from bench.models.feature_net import OnFixedMap
+from bench.training.features import features_of
 
 SENSITIVITY = 2.0  # L2, of the sum of answers of norm 1
 CHOSEN = "ours: chosen on 3,000 records of Fashion-MNIST's test file, at proven epsilon 1; not for rows on that set"
@@ -64,10 +72,9 @@ class PATERidgeConfig:
 
 
 @register_method("pate-ridge")
-class PATERidge(Method):
+class PATERidge(Method[PATERidgeConfig]):
     """Noisy sums of the scores of many small teachers, and a linear student on them."""
 
-    Config = PATERidgeConfig
     citation = "after Papernot et al. 2017"
     public_data = "none"
 
@@ -77,108 +84,82 @@ class PATERidge(Method):
         few = min(2000, max(2, facts.private_records // 30))
         return {"quick": {"teachers": few}, "tiny": {"teachers": tiny_teachers(facts), "queries": 60}}
 
-    @classmethod
-    def calibrate(cls, config: PATERidgeConfig, budget: Budget, facts: Facts) -> PATERidgeConfig:
+    def calibrate(self, budget: Budget) -> PATERidgeConfig:
         """Return `config` with the least noise that keeps the exact figure within `budget`."""
-        from bench.interface import smallest_noise
-
-        if config.teachers > facts.private_records:
+        if self.config.teachers > self.facts.private_records:
             raise BenchError(
-                f"{config.teachers} teachers need as many records, and {facts.dataset} has {facts.private_records} "
-                "private ones. Use fewer teachers."
+                f"{self.config.teachers} teachers need as many records, and {self.facts.dataset} has "
+                f"{self.facts.private_records} private ones. Use fewer teachers."
             )
-        multiplier = smallest_noise(lambda noise: cls.released(noise), budget, tolerance=1e-6)
-        return dataclasses.replace(config, sigma=multiplier * SENSITIVITY)
+        multiplier = smallest_noise(lambda noise: self.released(noise), budget, tolerance=1e-6)
+        return dataclasses.replace(self.config, sigma=multiplier * SENSITIVITY)
 
-    @classmethod
-    def claimed(cls, config: PATERidgeConfig, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return the proven figure."""
-        from bench.interface import claim_by
-
         source = "the proven figure: no paper claims anything for this method"
-        return claim_by("proven", cls.charges(config, facts), delta, source)
+        return claim_by("proven", self.charges(), delta, source)
 
-    @classmethod
-    def charges(cls, config: PATERidgeConfig, facts: Facts) -> Sequence[Event]:
+    def charges(self) -> Sequence[Event]:
         """Return the one release of all sums."""
-        return cls.released(config.sigma / SENSITIVITY)
+        return self.released(self.config.sigma / SENSITIVITY)
 
     @staticmethod
     def released(noise_multiplier: float) -> list[Gaussian]:
         """Return the event of one Gaussian release."""
-        from bench.interface import Gaussian
-
         return [Gaussian(noise_multiplier)]
 
-    @classmethod
-    def shares(cls, config: PATERidgeConfig, facts: Facts, seed: int) -> tuple[str, ...]:
+    def shares(self, seed: int) -> tuple[str, ...]:
         """See :meth:`bench.interface.Method.shares`."""
-        return (f"scattering of {facts.dataset}",)
+        return (f"scattering of {self.facts.dataset}",)
 
-    @classmethod
-    def worst_pairs(cls, config: PATERidgeConfig, facts: Facts) -> list[tuple[str, PrivateData, PrivateData]]:
+    def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:
         """Return a record that becomes one of opposite answers; blank images have no features, hence no answers."""
-        import torch
-
-        from bench.methods.shared.random_images import random_images
-        from bench.models.feature_net import OnFixedMap
-
-        shape = (facts.shape[0], 8, 8)
-        student, _ = make_student(config.student, dataclasses.replace(facts, shape=shape), torch.Generator())
+        shape = (self.facts.shape[0], 8, 8)
+        student, _ = make_student(self.config.student, dataclasses.replace(self.facts, shape=shape), torch.Generator())
         assert isinstance(student, OnFixedMap)
         images = torch.rand(256, *shape, generator=torch.Generator().manual_seed(1)).lt(0.05).byte() * 255  # dots
         asked = student.fixed(random_images(1000, shape, torch.Generator()) / 255).float()
         answers = torch.nn.functional.normalize(asked @ student.fixed(images / 255).float().T, dim=0)
         alike = answers.T @ answers
-        small = dataclasses.replace(facts, private_records=1, test_records=20, shape=shape)
+        small = dataclasses.replace(self.facts, private_records=1, test_records=20, shape=shape)
         label = torch.zeros(1, dtype=torch.int64)
         one, other = (PrivateData(images[[n]], label, small) for n in divmod(int(alike.argmin()), len(images)))
         return [("a single record becomes its opposite", one, other)]
 
-    def train_student(
-        self, config: PATERidgeConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Ask all teachers about random images, and fit the student to the noisy sums."""
-        import torch
-
-        from bench.interface import partition
-        from bench.methods.shared.random_images import random_images
-        from bench.models.feature_net import OnFixedMap
-        from bench.training.features import features_of
-
         facts = private.facts
-        student, options = make_student(config.student, facts, context.streams.torch("student/start"))
+        student, options = make_student(self.config.student, facts, context.streams.torch("student/start"))
         if not isinstance(student, OnFixedMap) or not isinstance(student.head, torch.nn.Linear):
             raise BenchError(
-                f"{self.name} fits a linear layer on fixed features, and {config.student} has none. Accepted as "
+                f"{self.name} fits a linear layer on fixed features, and {self.config.student} has none. Accepted as "
                 "student: scatter_linear."
             )
-        images = random_images(config.queries, facts.shape, context.streams.torch("queries"))
+        images = random_images(self.config.queries, facts.shape, context.streams.torch("queries"))
         asked = features_of(images, student.fixed, context, "public").float()
         features = features_of(private.images, student.fixed, context, "private")
-        parts = partition(len(private), config.teachers, f"{facts.dataset}/teachers/{context.streams.seed}")
+        parts = partition(len(private), self.config.teachers, f"{facts.dataset}/teachers/{context.streams.seed}")
         total = torch.zeros(len(asked), facts.classes, dtype=torch.float64)
         with context.progress.stage("teachers", len(parts)) as stage:
             for part in map(torch.from_numpy, parts):
-                weights = ridge(features[part].float(), private.labels[part], facts.classes, config.penalty)
+                weights = ridge(features[part].float(), private.labels[part], facts.classes, self.config.penalty)
                 total += normalised((asked @ weights).double())
                 stage.advance()
-        noisy = ledger.gaussian(total.numpy(), sensitivity=SENSITIVITY, noise_multiplier=config.sigma / SENSITIVITY)
+        noisy = ledger.gaussian(
+            total.numpy(), sensitivity=SENSITIVITY, noise_multiplier=self.config.sigma / SENSITIVITY
+        )
         sums = torch.from_numpy(noisy)
         with torch.no_grad():
             # Scaled so that answers are of order one.
-            scale = math.sqrt(len(asked)) / config.teachers
+            scale = math.sqrt(len(asked)) / self.config.teachers
             student.head.weight.copy_(most_likely(asked.double(), sums * scale).T)
             student.head.bias.zero_()
         extras = {"noisy_sums": sums, "synthetic_images": images[:SHOWN].clone()}
-        return Released(student, config.student, options, extras=extras)
+        return Released(student, self.config.student, options, extras=extras)
 
 
 def ridge(features: Tensor, labels: Tensor, classes: int, penalty: float) -> Tensor:
     """Return weights (d, classes) from `features` (n, d) to labels (n,) minus their mean if all classes were equal."""
-    import torch
-    from torch.nn import functional
-
     gram = features @ features.T
     gram.diagonal().add_(penalty * gram.diagonal().mean().clamp_min(1e-6))
     targets = functional.one_hot(labels, classes).float() - 1 / classes
@@ -188,8 +169,6 @@ def ridge(features: Tensor, labels: Tensor, classes: int, penalty: float) -> Ten
 
 def normalised(scores: Tensor) -> Tensor:
     """Return `scores` (n, classes) less their mean over classes, scaled to norm 1; zeros where not finite, or zero."""
-    import torch
-
     centred = scores - scores.mean(1, keepdim=True)
     norm = centred.norm()
     return centred / (norm * margins.FLOAT64) if torch.isfinite(norm) and norm > 0 else torch.zeros_like(scores)
@@ -201,8 +180,6 @@ def most_likely(features: Tensor, targets: Tensor) -> Tensor:
     Weights and noise have Gaussian priors; their ratio maximises the likelihood of the targets (type II), among half
     powers of ten of the features' mean squared norm.
     """
-    import torch
-
     values, vectors = torch.linalg.eigh(features @ features.T)
     values, turned = values.clamp_min(0), vectors.T @ targets
 

@@ -38,7 +38,7 @@ class TrPATEConfig(HeadTeachersConfig):
 class TrPATE(HeadTeachers, PATE):
     """Label public images by the noisy plurality of heads on a frozen backbone; train a head on the answers."""
 
-    Config = TrPATEConfig
+    config: TrPATEConfig
     citation = "Wang et al. 2019"
     printed: ClassVar[Printed] = {}
 
@@ -50,7 +50,6 @@ class TrPATE(HeadTeachers, PATE):
         teachers = settings["teachers"]
         return {**settings, "least_queries": max(4 * facts.classes, teachers * 2 // 5), "gamma": 20 / teachers}
 
-    @classmethod
-    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         """Return Theorem 1, which needs no votes."""
-        return dataclasses.replace(super().claimed(config, facts, delta), source=f"{PAPER}, Theorem 1")
+        return dataclasses.replace(super().claimed(delta), source=f"{PAPER}, Theorem 1")

@@ -23,12 +23,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from bench.data.text import is_text
+from bench.data.text import VOCABULARY, is_text
 from bench.interface import (
+    DATASETS,
     BenchError,
     Budget,
     Context,
@@ -37,20 +40,21 @@ from bench.interface import (
     PublicData,
     PublicKind,
     make_student,
+    partition,
     register_method,
     setting,
 )
+from bench.methods.pate import naive_bayes as naive_bayes
+from bench.methods.pate.naive_bayes import GaussianPrior, flat_prior, group_counts, pool_prior, source_prior
 from bench.methods.pate.pate import PATE
 from bench.methods.shared.settings_checks import at_least_one, positive
+from bench.methods.shared.source_parts import source_part
 from bench.methods.shared.teachers import quick_teachers, tiny_teachers
 from bench.methods.shared.transfer import OnBackbone, TransferConfig, transfer_options, with_digest, words_of
-
-if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.methods.pate.naive_bayes import GaussianPrior
-    from bench.training.features import Part
+from bench.models.frozen_backbone import FrozenTransfer, make_head
+from bench.models.gaussian_nb import GaussianHead, set_gaussians
+from bench.models.text_nets import set_words
+from bench.training.features import Part, features_of
 
 TABLE = "TrPATE, table 5"
 
@@ -96,7 +100,7 @@ class TrPATEBayesConfig(PATEBayesConfig, TransferConfig):
 class PATEBayes(PATE):
     """Query naive Bayes teachers with a flat prior; the student is naive Bayes on the answers, with the same prior."""
 
-    Config: ClassVar[type] = PATEBayesConfig
+    config: PATEBayesConfig
     citation = "Wang et al. 2019"
     public_data: ClassVar[str] = "unlabelled records of the target's distribution"
     votes_for_unseen: ClassVar[bool] = True
@@ -111,96 +115,76 @@ class PATEBayes(PATE):
             "tiny": {"teachers": tiny, "gamma": 5 / tiny, **fewest},
         }
 
-    def check_models(self, config: Any, facts: Facts, context: Context) -> None:
+    def check_models(self, context: Context) -> None:
         """See :meth:`bench.methods.pate.family.PATEFamily.check_models`."""
-        make_student(student_name(facts), facts, context.streams.torch("unused"))
+        make_student(student_name(self.facts), self.facts, context.streams.torch("unused"))
 
-    def word_prior(self, config: Any, public: PublicData, facts: Facts, context: Context) -> NDArray[np.float64]:
+    def word_prior(self, public: PublicData, context: Context) -> NDArray[np.float64]:
         """Return the parameters of the Dirichlet priors, (classes, words)."""
-        from bench.data.text import VOCABULARY
+        return np.full((self.facts.classes, VOCABULARY), self.config.alpha)
 
-        return np.full((facts.classes, VOCABULARY), config.alpha)
-
-    def seen(
-        self, images: torch.Tensor, part: Part, config: Any, public: PublicData, facts: Facts, context: Context
-    ) -> NDArray[np.float32]:
+    def seen(self, images: torch.Tensor, part: Part, public: PublicData, context: Context) -> NDArray[np.float32]:
         """Return the Gaussians' input for `images`, uint8 (n, channels, height, width): pixels in [0, 1], (n, d)."""
         pixels: NDArray[np.float32] = images.flatten(1).numpy().astype(np.float32) / np.float32(255)
         return pixels
 
-    def gaussian_student(
-        self, config: Any, public: PublicData, facts: Facts, context: Context
-    ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
+    def gaussian_student(self, public: PublicData, context: Context) -> tuple[torch.nn.Module, str, dict[str, Any]]:
         """Return a student whose classifier is a ``GaussianHead``, its name and options."""
-        name = student_name(facts)
-        net, options = make_student(name, facts, context.streams.torch("student/start"))
+        name = student_name(self.facts)
+        net, options = make_student(name, self.facts, context.streams.torch("student/start"))
         return net, name, options
 
-    def feature_prior(
-        self, config: Any, public: PublicData, width: int, facts: Facts, context: Context
-    ) -> GaussianPrior:
+    def feature_prior(self, public: PublicData, width: int, context: Context) -> GaussianPrior:
         """Return the prior of the Gaussians over `width` features."""
-        from bench.methods.pate.naive_bayes import flat_prior
-
-        return flat_prior(facts.classes, width)
+        return flat_prior(self.facts.classes, width)
 
     shardable = False  # words are counted in seconds
 
-    @classmethod
-    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+    def shares(self, seed: int) -> tuple[str, ...]:
         """Return nothing: counting words takes seconds."""
         return ()
 
     def votes(
-        self, config: Any, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
+        self, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
     ) -> NDArray[np.int64]:
         """See :meth:`bench.methods.pate.family.PATEFamily.votes`."""
-        from bench.interface import partition
-        from bench.methods.pate import naive_bayes as naive_bayes
-
-        facts, labels, queries = private.facts, private.labels.numpy(), order[: config.queries]
+        facts, labels, queries = private.facts, private.labels.numpy(), order[: self.config.queries]
         # Parts are those of other PATEs with this seed and number of teachers.
-        parts = partition(len(private), config.teachers, f"{facts.dataset}/teachers/{context.streams.seed}")
+        parts = partition(len(private), self.config.teachers, f"{facts.dataset}/teachers/{context.streams.seed}")
         groups = naive_bayes.record_groups(labels, facts.classes, parts)
         if is_text(facts.shape):
-            prior = self.word_prior(config, public, facts, context)
-            count, words = config.teachers * facts.classes, prior.shape[1]
+            prior = self.word_prior(public, context)
+            count, words = self.config.teachers * facts.classes, prior.shape[1]
             counts = naive_bayes.group_counts(private.images.numpy(), groups, count, words)
-            tables = naive_bayes.log_means(prior + counts.reshape(config.teachers, facts.classes, words))
+            tables = naive_bayes.log_means(prior + counts.reshape(self.config.teachers, facts.classes, words))
             return naive_bayes.word_votes(public.images[queries].numpy(), tables)
-        features = self.seen(private.images, "private", config, public, facts, context)
-        asked = self.seen(public.images, "public", config, public, facts, context)[queries]
+        features = self.seen(private.images, "private", public, context)
+        asked = self.seen(public.images, "public", public, context)[queries]
         fitted = naive_bayes.gaussian_posterior(
             features,
             groups,
-            config.teachers,
-            self.feature_prior(config, public, features.shape[1], facts, context),
-            config.variance_floor,
+            self.config.teachers,
+            self.feature_prior(public, features.shape[1], context),
+            self.config.variance_floor,
         )
         return naive_bayes.gaussian_votes(asked, fitted)
 
     def student(
-        self, config: Any, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, facts: Facts, context: Context
+        self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
         """See `PATEFamily.student`: one more teacher, whose records are the answered queries."""
-        import torch
-
-        from bench.methods.pate import naive_bayes as naive_bayes
-        from bench.models.gaussian_nb import GaussianHead, set_gaussians
-        from bench.models.text_nets import set_words
-
         images, given = public.images[asked], labels.numpy()
-        if is_text(facts.shape):
-            name = student_name(facts)
-            net, options = make_student(name, facts, context.streams.torch("student/start"))
-            prior = self.word_prior(config, public, facts, context)
-            counts = naive_bayes.group_counts(images.numpy(), given, facts.classes, prior.shape[1])
+        if is_text(self.facts.shape):
+            name = student_name(self.facts)
+            net, options = make_student(name, self.facts, context.streams.torch("student/start"))
+            prior = self.word_prior(public, context)
+            counts = naive_bayes.group_counts(images.numpy(), given, self.facts.classes, prior.shape[1])
             set_words(net, torch.from_numpy(naive_bayes.log_means(prior + counts)))
             return net.eval(), name, options
-        features = self.seen(public.images, "public", config, public, facts, context)[asked.numpy()]
-        wide = self.feature_prior(config, public, features.shape[1], facts, context)
-        fitted = naive_bayes.gaussian_posterior(features, given, 1, wide, config.variance_floor)
-        net, name, options = self.gaussian_student(config, public, facts, context)
+        features = self.seen(public.images, "public", public, context)[asked.numpy()]
+        wide = self.feature_prior(public, features.shape[1], context)
+        fitted = naive_bayes.gaussian_posterior(features, given, 1, wide, self.config.variance_floor)
+        net, name, options = self.gaussian_student(public, context)
         head = net.get_classifier()  # type: ignore[operator]
         assert isinstance(head, GaussianHead)
         mean, variance, known = (torch.from_numpy(part[0]) for part in (fitted.mean, fitted.variance, fitted.known))
@@ -212,109 +196,88 @@ class PATEBayes(PATE):
 class TrPATEBayes(PATEBayes, OnBackbone):
     """Query naive Bayes teachers whose prior is a public source's posterior; the student has the same prior."""
 
-    Config: ClassVar[type] = TrPATEBayesConfig
+    config: TrPATEBayesConfig
     public_data: ClassVar[str] = "unlabelled records of the target's distribution, and a labelled source where one is"
     public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.LABELLED, PublicKind.UNLABELLED)
 
-    @classmethod
-    def public_words(cls, config: Any, facts: Facts) -> str:
+    def public_words(self) -> str:
         """See :meth:`bench.interface.Method.public_words`: states what the source shares with the records."""
-        from bench.interface import DATASETS
-
-        spec = DATASETS.get(facts.dataset)
-        words = [words_of(config, facts)] if config.backbone else []
+        spec = DATASETS.get(self.facts.dataset)
+        words = [words_of(self.config, self.facts)] if self.config.backbone else []
         if spec is not None and spec.labelled is not None:
-            share = "" if config.source_fraction == 1 else f"{config.source_fraction:g} of "
+            share = "" if self.config.source_fraction == 1 else f"{self.config.source_fraction:g} of "
             words.append(f"a prior from {share}{spec.labelled.name} (overlap: {spec.labelled.overlap})")
         return "; ".join([*words, PATEBayes.public_data])
 
-    @classmethod
-    def public_kinds(cls, config: Any, facts: Facts) -> tuple[PublicKind, ...]:
+    def public_kinds(self) -> tuple[PublicKind, ...]:
         """See :meth:`bench.interface.Method.public_kinds`: a backbone and a source, where used."""
-        from bench.interface import DATASETS
-
-        spec = DATASETS.get(facts.dataset)
-        backbone = (PublicKind.TRANSFERRED,) if config.backbone else ()
+        spec = DATASETS.get(self.facts.dataset)
+        backbone = (PublicKind.TRANSFERRED,) if self.config.backbone else ()
         source = (PublicKind.LABELLED,) if spec is not None and spec.labelled is not None else ()
         return (*backbone, *source, PublicKind.UNLABELLED)
 
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the queries that `budget` pays for, and with its weights' digest."""
-        if config.backbone and is_text(facts.shape):
-            raise BenchError(f"{facts.dataset} holds sentences, of which words are counted: leave the backbone out.")
-        calibrated = super().calibrate(config, budget, facts)
-        return with_digest(calibrated, facts) if config.backbone else calibrated
+        if self.config.backbone and is_text(self.facts.shape):
+            raise BenchError(
+                f"{self.facts.dataset} holds sentences, of which words are counted: leave the backbone out."
+            )
+        calibrated = super().calibrate(budget)
+        return with_digest(calibrated, self.facts) if self.config.backbone else calibrated
 
-    def seen(
-        self, images: torch.Tensor, part: Part, config: Any, public: PublicData, facts: Facts, context: Context
-    ) -> NDArray[np.float32]:
+    def seen(self, images: torch.Tensor, part: Part, public: PublicData, context: Context) -> NDArray[np.float32]:
         """Return the backbone's features of `images`, or their pixels without a backbone: (n, d)."""
-        if not config.backbone:
-            return super().seen(images, part, config, public, facts, context)
-        from bench.training.features import features_of
+        if not self.config.backbone:
+            return super().seen(images, part, public, context)
 
-        found: NDArray[np.float32] = features_of(
-            images, self.backbone(config, public, facts, context), context, part
-        ).numpy()
+        found: NDArray[np.float32] = features_of(images, self.backbone(public, context), context, part).numpy()
         return found
 
-    def gaussian_student(
-        self, config: Any, public: PublicData, facts: Facts, context: Context
-    ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
+    def gaussian_student(self, public: PublicData, context: Context) -> tuple[torch.nn.Module, str, dict[str, Any]]:
         """See :meth:`PATEBayes.gaussian_student`: Gaussians on the backbone's features where there is one."""
-        if not config.backbone:
-            return super().gaussian_student(config, public, facts, context)
-        from bench.models.frozen_backbone import FrozenTransfer, make_head
+        if not self.config.backbone:
+            return super().gaussian_student(public, context)
 
-        backbone = self.backbone(config, public, facts, context)
-        head = make_head("gaussian", backbone.num_features, 0, facts.classes)
-        options = transfer_options(backbone, facts, "gaussian", 0)
-        return FrozenTransfer(backbone, head, facts.classes), "frozen_transfer", options
+        backbone = self.backbone(public, context)
+        head = make_head("gaussian", backbone.num_features, 0, self.facts.classes)
+        options = transfer_options(backbone, self.facts, "gaussian", 0)
+        return FrozenTransfer(backbone, head, self.facts.classes), "frozen_transfer", options
 
-    def word_prior(self, config: Any, public: PublicData, facts: Facts, context: Context) -> NDArray[np.float64]:
+    def word_prior(self, public: PublicData, context: Context) -> NDArray[np.float64]:
         """Return the posterior given the source, a flat prior plus the source's counts, cached for all cells."""
-        from bench.methods.pate.naive_bayes import group_counts
-        from bench.methods.shared.source_parts import source_part
-
-        flat, source = super().word_prior(config, public, facts, context), public.labelled
+        flat, source = super().word_prior(public, context), public.labelled
         if source is None:
             raise BenchError(
-                f"trpate-bayes takes its prior from a labelled public source, and {facts.dataset} has none. Use "
+                f"trpate-bayes takes its prior from a labelled public source, and {self.facts.dataset} has none. Use "
                 "pate-bayes, or a data set with a source such as movie-review."
             )
         words = flat.shape[1]
 
         def make() -> dict[str, NDArray[np.generic]]:
             labels = source.labels.numpy()
-            kept = source_part(labels, config.source_fraction, source.name)
-            return {"counts": group_counts(source.images.numpy()[kept], labels[kept], facts.classes, words)}
+            kept = source_part(labels, self.config.source_fraction, source.name)
+            return {"counts": group_counts(source.images.numpy()[kept], labels[kept], self.facts.classes, words)}
 
-        depends = {"source": source.name, "fraction": config.source_fraction, "words": words}
+        depends = {"source": source.name, "fraction": self.config.source_fraction, "words": words}
         counts = context.cache.get("source-counts", depends, make)["counts"]
-        prior: NDArray[np.float64] = flat + config.source_weight * counts
+        prior: NDArray[np.float64] = flat + self.config.source_weight * counts
         return prior
 
-    def feature_prior(
-        self, config: Any, public: PublicData, width: int, facts: Facts, context: Context
-    ) -> GaussianPrior:
+    def feature_prior(self, public: PublicData, width: int, context: Context) -> GaussianPrior:
         """Return the source's Gaussians, or without a source those of the unlabelled pool, equal for all classes."""
-        from bench.methods.pate.naive_bayes import pool_prior, source_prior
-        from bench.methods.shared.source_parts import source_part
-
         source = public.labelled
         if source is None:
-            features = self.seen(public.images, "public", config, public, facts, context)
-            return pool_prior(features, facts.classes, config.kappa, config.nu)
-        if tuple(source.images.shape[1:]) != facts.shape:
+            features = self.seen(public.images, "public", public, context)
+            return pool_prior(features, self.facts.classes, self.config.kappa, self.config.nu)
+        if tuple(source.images.shape[1:]) != self.facts.shape:
             raise BenchError(
                 f"the source {source.name!r} has images of shape {tuple(source.images.shape[1:])}, the data set "
-                f"{facts.dataset} of {facts.shape}: a shared prior needs the same features. Use pate-bayes."
+                f"{self.facts.dataset} of {self.facts.shape}: a shared prior needs the same features. Use pate-bayes."
             )
         labels = source.labels.numpy()
-        kept = source_part(labels, config.source_fraction, source.name)
-        features = self.seen(source.images, "source", config, public, facts, context)[kept]
-        return source_prior(features, labels[kept], facts.classes, config.kappa, config.nu)
+        kept = source_part(labels, self.config.source_fraction, source.name)
+        features = self.seen(source.images, "source", public, context)[kept]
+        return source_prior(features, labels[kept], self.facts.classes, self.config.kappa, self.config.nu)
 
 
 def student_name(facts: Facts) -> str:

@@ -36,6 +36,6 @@ class TrPATEConfidentConfig(ConfidentEvents, HeadTeachersConfig):
 class TrPATEConfident(HeadTeachers, PATEConfident):
     """TrPATE that labels those public images on which the teachers clearly agree."""
 
-    Config = TrPATEConfidentConfig
+    config: TrPATEConfidentConfig
     citation = "Wang et al. 2019; Papernot et al. 2018"
     printed: ClassVar[Printed] = {}

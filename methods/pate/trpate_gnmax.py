@@ -30,5 +30,5 @@ class TrPATEGNMaxConfig(GNMaxEvents, HeadTeachersConfig):
 class TrPATEGNMax(HeadTeachers, PATEGNMax):
     """TrPATE with Gaussian noise on the counts."""
 
-    Config = TrPATEGNMaxConfig
+    config: TrPATEGNMaxConfig
     citation = "Wang et al. 2019; Papernot et al. 2018"

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.interface import BenchError, Context, Facts, GivenTeacher, Method, setting
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.core.progress import Stage
-    from bench.models.given_teacher import GivenNet
+from bench.core.progress import Stage
+from bench.interface import BenchError, Context, Facts, GivenTeacher, Method, predict, setting
+from bench.models.given_teacher import GivenNet, load_given, pin
 
 
 @dataclass(frozen=True)
@@ -60,21 +58,21 @@ def given_teacher(config: Any) -> GivenTeacher | None:
 class TakesTeacher(Method):
     """A method whose teacher may be given."""
 
-    @classmethod
-    def given_teacher(cls, config: Any) -> GivenTeacher | None:
-        return given_teacher(config)
+    def given_teacher(self) -> GivenTeacher | None:
+        """See :meth:`bench.interface.Method.given_teacher`."""
+        return given_teacher(self.config)
 
-    @classmethod
-    def pin_teacher(cls, config: Any, facts: Facts) -> Any:
+    def pin_teacher(self) -> Any:
         """Return `config` with the teacher's digest; an ensemble is that one teacher."""
-        given = given_teacher(config)
+        given = given_teacher(self.config)
         if given is None:
-            return config
-        from bench.models.given_teacher import pin
+            return self.config
 
-        found = pin(given, facts)
-        alone = {"teachers": 1} if hasattr(config, "teachers") else {}
-        return dataclasses.replace(config, teacher_weights=found.weights, teacher_weights_sha256=found.sha256, **alone)
+        found = pin(given, self.facts)
+        alone = {"teachers": 1} if hasattr(self.config, "teachers") else {}
+        return dataclasses.replace(
+            self.config, teacher_weights=found.weights, teacher_weights_sha256=found.sha256, **alone
+        )
 
 
 def given_net(config: Any, facts: Facts, context: Context) -> GivenNet | None:
@@ -82,7 +80,6 @@ def given_net(config: Any, facts: Facts, context: Context) -> GivenNet | None:
     given = given_teacher(config)
     if given is None:
         return None
-    from bench.models.given_teacher import load_given
 
     net = load_given(given, facts, lambda what, done, total: context.progress.say(what) if done == 0 else None)
     context.note(
@@ -103,8 +100,6 @@ class OneTeacher:
 
     def logits(self, images: Tensor, stage: Stage | None = None) -> Tensor:
         """Return its logits (1, n, classes) of uint8 `images` (n, channels, height, width)."""
-        from bench.interface import predict
-
         logits = predict(self._net, images, device=self._device)[None]
         if stage is not None:
             stage.advance()

@@ -24,9 +24,9 @@ from bench.core.types import PublicKind
 from bench.data.index_hash import ranks
 from bench.evaluation.attack.membership import RATES
 from bench.evaluation.audit.audit import PRIVATE_FIGURES
+from bench.experiments.plan import bound_method
 from bench.experiments.release import load_student
 from bench.interface.attack import ReleasedImages
-from bench.interface.registry import METHODS
 from bench.results.attack_record import Role, Scores
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def others(cell: Cell, material: Materialised) -> torch.Tensor:
     from bench.evaluation.attack.evaluators import digest_each, digests
 
     found = material.test_images
-    if METHODS.get(cell.method).public_kinds(cell.config, cell.facts) == (PublicKind.NONE,):
+    if bound_method(cell).public_kinds() == (PublicKind.NONE,):
         found = torch.cat([found, material.public.images])
     private = digests(material.private.images)
     new = torch.tensor([digest not in private for digest in digest_each(found)], dtype=torch.bool)

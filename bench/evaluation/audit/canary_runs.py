@@ -142,7 +142,7 @@ def _train(
     private = place(material.private, canaries, coins)
     ledger = Ledger(method.unit, method.adjacency, (Noiseless if noiseless else Noisy)(noise))
     context.streams.seed_globals()
-    released = method().train_student(cell.config, private, material.public, ledger, context)
+    released = method(cell.config, private.facts).train_student(private, material.public, ledger, context)
     released.student.eval()
     if noiseless:
         cost = math.inf

@@ -106,7 +106,9 @@ def _trained(
     streams.seed_globals()
     context = Context(torch.device("cpu"), streams, _cache(caches, pair, side, seed), Progress())
     with no_exit(method.name):
-        return method().train_student(method.Config(**pair.config), private, pair.material.public, ledger, context)
+        return method(method.Config(**pair.config), private.facts).train_student(
+            private, pair.material.public, ledger, context
+        )
 
 
 def _probes(pair: WorstPair) -> torch.Tensor:
@@ -187,5 +189,5 @@ def _start() -> None:
     from bench.experiments.device import prepare_device
     from bench.training.processes import start_worker
 
-    prepare_device("cpu", 1)
+    prepare_device()
     start_worker()

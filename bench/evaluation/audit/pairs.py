@@ -138,7 +138,7 @@ def _blank(material: Materialised) -> Materialised:
 
 
 def _own(method: type[Method], config: Any, facts: Facts, delta: float) -> Iterator[WorstPair]:
-    for name, first, second in method.worst_pairs(config, facts):
+    for name, first, second in method(config, facts).worst_pairs():
         small = first.facts
         few = {"teachers": len(first)} if getattr(config, "teachers", 0) > len(first) else {}  # each needs a record
         smaller = _smaller(method, dataclasses.replace(config, **few), small, delta)
@@ -179,11 +179,11 @@ def _on_fixed_map(net: str, facts: Facts) -> bool:
 
 
 def _cost(method: type[Method], config: Any, facts: Facts, delta: float) -> tuple[float, str]:
-    events = [event.as_dict() for event in method.charges(config, facts) or ()]
+    events = [event.as_dict() for event in method(config, facts).charges() or ()]
     for event in events:
         if event["unit"] == PrivacyUnit.LABEL.value:
             event.pop("answers", None)  # labels of other records
-    return method.claimed(config, facts, delta).epsilon, str(events)
+    return method(config, facts).claimed(delta).epsilon, str(events)
 
 
 def _same_cost(method: type[Method], row: tuple[Any, Facts], pair: tuple[Any, Facts], delta: float) -> None:

@@ -20,11 +20,12 @@ import contextlib
 import dataclasses
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
-from bench.core.config import Preset, build_config
+from bench.core.config import Preset, build_config, parse_overrides, values_of
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import Budget, Facts, PrivacyUnit, PublicKind
@@ -105,11 +106,12 @@ def check_method(
     source = DataSource(Progress())
     if dataset:
         facts = source.describe(dataset).facts
+    values = values_of(parse_overrides(method, overrides))
     processes, accuracies, declared, watched = Processes(), [], "", False
     sizes: set[int] = set()
 
     def trial_of(preset: Preset, seed: int, dataset: str = dataset, known: Facts = facts or CHECK_FACTS) -> Trial:
-        return trial_for(method, preset, seed, known, overrides=overrides, dataset=dataset, labelled=labelled)
+        return trial_for(method, preset, seed, known, overrides=values, dataset=dataset, labelled=labelled)
 
     def few(seed: int) -> None:
         begin = time.monotonic()
@@ -165,12 +167,13 @@ def check_method(
 
 
 def trial_for(
-    method: type[Method], preset: Preset, seed: int, facts: Facts, *, overrides: Sequence[str] = (), dataset: str = "",
-    labelled: bool = False,
+    method: type[Method], preset: Preset, seed: int, facts: Facts, *, overrides: Mapping[str, Any] | None = None,
+    dataset: str = "", labelled: bool = False,
 ) -> Trial:  # fmt: skip
     """Return the trial of `method` with the settings of a preset for `facts`, calibrated to a budget of the seed's."""
+    overrides = overrides or {}
     built, _ = build_config(method, preset, facts, overrides)
-    if method.given_teacher(built) is not None:
+    if method(built, facts).given_teacher() is not None:
         raise BenchError(
             "a given teacher is all that is private, and there is no other to replay with: check the method with "
             "the teacher that it trains, without teacher_weights. What follows the teacher is the same code."
@@ -178,17 +181,17 @@ def trial_for(
     budgets = [Budget(epsilon, 1e-5) for epsilon in EPSILONS]
     budget = budgets[seed % len(budgets)]
     try:  # another budget for each seed: a few answers take other branches than many
-        config = method.calibrate(built, budget, facts)
+        config = method(built, facts).calibrate(budget)
     except BenchError:
         budget = budgets[0]
-        config = method.calibrate(built, budget, facts)
+        config = method(built, facts).calibrate(budget)
 
     def calibrate(start: object) -> object:
-        return method.calibrate(start, budget, facts)
+        return method(start, facts).calibrate(budget)
 
     check_kept(method, built, config, overrides, calibrate, preset, facts, budget)
-    check_public(method, config, facts)
-    check_costs(method, config, facts, budget.delta)
+    check_public(method(config, facts))
+    check_costs(method(config, facts), budget.delta)
     values = {entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}
     return Trial(MethodPlace.of(method) or method, values, facts, seed, dataset, labelled)
 
