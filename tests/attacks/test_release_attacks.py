@@ -13,7 +13,7 @@ import torch
 from bench.attacks._nearest import nearest
 from bench.attacks.nearest_record import NearestRecord, NearestRecordConfig
 from bench.attacks.reconstruction_membership import ReconstructionConfig, ReconstructionMembership, inverted
-from bench.core.config import Grid, Preset, build_config
+from bench.core.config import Grid, Preset, build_config, parse_overrides, values_of
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.rows import Estimated
@@ -145,7 +145,7 @@ def test_copies_are_told_from_images_that_lie_anywhere() -> None:
 @pytest.mark.parametrize("changed", ["ratio=0", "ratio=2", "draws=-1"])
 def test_settings_of_the_nearest_record_are_checked(changed: str) -> None:
     with pytest.raises(BenchError, match=f"nearest-record.{changed.partition('=')[0]} must be"):
-        build_config(NearestRecord, Preset.PAPER, Facts("shapes", 10, 0, 0, 2, (1, 8, 8)), [changed])
+        build_config(NearestRecord, Preset.PAPER, Facts("shapes", 10, 0, 0, 2, (1, 8, 8)), values_of(parse_overrides(NearestRecord, [changed])))
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.core.config import Preset, build_config
+from bench.core.config import Preset, build_config, parse_overrides, values_of
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import seeded
@@ -298,7 +298,7 @@ def test_bad_settings_are_refused(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("changed", ["pgd_steps=0", "records=0", "pgd_reach=0", "pgd_reach=inf"])
 def test_settings_out_of_bounds_are_refused(changed: str) -> None:
     with pytest.raises(BenchError, match=f"robustness.{changed.partition('=')[0]} must be"):
-        build_config(Robustness, Preset.PAPER, facts(10), [changed])
+        build_config(Robustness, Preset.PAPER, facts(10), values_of(parse_overrides(Robustness, [changed])))
 
 
 def test_presets_and_sizes_by_the_kind_of_images() -> None:

@@ -297,6 +297,9 @@ def leaks(where: str) -> type[Any]:
         unit, adjacency = PrivacyUnit.RECORD, Adjacency.REPLACE
         Config = dict
 
+        def __init__(self, config: Any, facts: Any) -> None:
+            pass
+
         def train_student(self, private: Any, public: Any, ledger: Ledger, context: Any) -> Released:
             bright = private.images.float().mean()
             answer = ledger.gaussian(np.array([float(bright)]), sensitivity=255.0, noise_multiplier=1.0)

@@ -50,7 +50,7 @@ def test_the_record_says_what_was_audited_and_a_second_audit_trains_nothing(
 ) -> None:
     done, run_dir, source = student(tmp_path, name)
     options = AuditOptions(minutes=2.0, draws=0, power=False)
-    audit, again = (audit_student(done, options, run_dir, source, Progress(), workers=1) for _ in range(2))
+    audit, again = (audit_student(done, options, run_dir, source, Progress()) for _ in range(2))
     assert audit.status is Status.DONE, audit.failure
     assert done.privacy is not None
     assert (audit.kind, audit.unit, audit.adjacency) == (AuditKind.PAIR, PrivacyUnit.RECORD, done.privacy.adjacency)
@@ -78,7 +78,7 @@ def test_the_record_says_what_was_audited_and_a_second_audit_trains_nothing(
         path.unlink()
     in_turn = Crew.each
     monkeypatch.setattr(Crew, "each", lambda self, calls, more: reversed([*in_turn(self, calls, more)]))
-    third = audit_student(done, options, run_dir, source, Progress(), workers=1).pairs
+    third = audit_student(done, options, run_dir, source, Progress()).pairs
     assert [(one.instrument, one.pair, one.runs) for one in third] == [
         (one.instrument, one.pair, one.runs) for one in audit.pairs
     ]

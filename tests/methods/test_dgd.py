@@ -268,7 +268,7 @@ def test_the_printed_reading_reaches_the_student_too(monkeypatch: pytest.MonkeyP
         seen.append(settings)
         return student.eval()
 
-    monkeypatch.setattr("bench.methods.distillation.tangent_normal.train_tangent_normal", spy)
+    monkeypatch.setattr("bench.methods.distillation.dgd_family.train_tangent_normal", spy)
     private, _ = private_pair()
     for reading in ("dafl", "printed"):
         config = tiny(DGD, reading=reading, regularise=1.0)

@@ -119,7 +119,7 @@ def test_no_path_of_the_machine_is_in_a_command() -> None:
 def test_a_method_in_a_file_is_named_without_its_folder(tmp_path: Path) -> None:
     file = tmp_path / "once.py"
     file.write_text(
-        "from bench.interface.registry import register_method\nfrom methods.pate.pate import PATE\n\n\n"
+        "from bench.interface.registry import register_method\nfrom bench.methods.pate.pate import PATE\n\n\n"
         "@register_method('reproduced-once')\nclass Once(PATE):\n    pass\n"
     )
     try:
