@@ -12,7 +12,7 @@ from bench.core.errors import BenchError
 from bench.core.types import PublicKind
 from bench.reports.reported.yaml_lines import YamlLines
 
-FOLDER = Path(__file__).parent.parent.parent / "leaderboards" / "reported"
+FOLDER = Path(__file__).resolve().parent.parent.parent / "leaderboards" / "reported"
 NUMBERS, SYSTEMS = "numbers.csv", "systems.yaml"
 
 PAPERS = {
