@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.attacks._nearest import nearest
-from bench.interface import Access, BenchError, Context, Facts, ReleaseAttack, register_attack, setting
+from bench.interface import Access, Context, Facts, ReleaseAttack, register_attack, setting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,12 +30,10 @@ if TYPE_CHECKING:
 class NearestRecordConfig:
     """Settings of the attack."""
 
-    draws: int = setting(10_000, "ours: images drawn from a released generator, beside those released")
-    ratio: float = setting(0.5, "ours: a copy is nearer to a private record than so much of its distance to others")
-
-    def __post_init__(self) -> None:
-        if self.draws < 0 or not 0 < self.ratio <= 1:
-            raise BenchError(f"draws must be at least 0 and ratio lie in (0, 1], not {self.draws} and {self.ratio}.")
+    draws: int = setting(10_000, "ours: images drawn from a released generator, beside those released", ge=0)
+    ratio: float = setting(
+        0.5, "ours: a copy is nearer to a private record than so much of its distance to others", gt=0, le=1
+    )
 
 
 @register_attack("nearest-record")

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from bench.attacks._nearest import nearest
 from bench.interface import (
     Access,
-    BenchError,
     Context,
     Facts,
     Knowledge,
@@ -44,15 +43,11 @@ AT_ONCE = 500  # records whose latent inputs are optimised together
 class ReconstructionConfig:
     """Settings of the attack."""
 
-    records: int = setting(5000, "ours: private records, and as many others")
-    draws: int = setting(20_000, "ours: images drawn from a released generator, beside those released")
-    steps: int = setting(500, "ours: of Adam on a record's latent input; 0: black-box")
-    rate: float = setting(0.05, "ours: of Adam")
+    records: int = setting(5000, "ours: private records, and as many others", ge=1)
+    draws: int = setting(20_000, "ours: images drawn from a released generator, beside those released", ge=0)
+    steps: int = setting(500, "ours: of Adam on a record's latent input; 0: black-box", ge=0)
+    rate: float = setting(0.05, "ours: of Adam", gt=0)
     calibrate: bool = setting(True, "GAN-Leaks, section on attack calibration; here by images of other records")
-
-    def __post_init__(self) -> None:
-        if min(self.draws, self.steps) < 0 or self.records < 1 or self.rate <= 0:
-            raise BenchError("records and rate must be positive, draws and steps at least 0.")
 
 
 @register_attack("reconstruction-membership")

@@ -7,10 +7,10 @@ cost = bench.epsilon("trpate", gamma=0.05, queries=100)      # what is claimed, 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.core.errors import BenchError
+from bench.core.lazy import lazy_names
 from bench.core.torchvision_compat import allow_cpu_torchvision
 from bench.core.version import __version__
 
@@ -20,23 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BenchError", "PrivacyCost", "__version__", "epsilon", "load_results", "run"]
 
-_LAZY = {
-    "PrivacyCost": "bench.privacy.accounting.cost",
-    "epsilon": "bench.privacy.accounting.cost",
-    "load_results": "bench.api",
-    "run": "bench.api",
-}
-
 # timm imports torchvision, whose registry build does not load beside a CPU build of torch. This only puts a finder on
 # the import path; nothing is imported before torchvision is.
 allow_cpu_torchvision()
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

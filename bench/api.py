@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse, seed_numbers
+from bench.core.config import Reuse
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.options import GridOptions, Launcher, LaunchOptions, Names, Resources, member
 from bench.core.printable import counted
 from bench.core.progress import open_progress
-from bench.core.types import Basis, TargetAdjacency
 from bench.experiments.noise_salt import RANDOM
 from bench.reports.attacks import strongest
 from bench.reports.leaderboard import build_board
@@ -76,9 +75,6 @@ COLUMNS = {
 """The columns of a frame of results, with their meaning."""
 
 GOALS = ("inversion", "membership", "robustness")
-E = TypeVar("E", bound=StrEnum)
-Names = str | Iterable[str]
-"""One name, several with commas between them, or a list of them."""
 
 
 def load_results(runs: str | Path | Iterable[str | Path] | None = None, *, settings: bool = False) -> pandas.DataFrame:
@@ -182,23 +178,20 @@ def run(
     from bench.launchers.grid import run_grid
     from bench.launchers.settings import read_cluster
 
-    grid = Grid(
-        _names(methods), _names(datasets), _numbers("eps", eps, float), _numbers("seeds", seeds, int),
-        _member(Preset, "preset", preset), _member(Basis, "basis", basis), delta,
-        _member(NoiseKind, "noise", noise), _member(PrecisionKind, "precision", precision),
-        tuple(f"{name}={'none' if value is None else value}" for name, value in (set or {}).items()),
-        _member(TargetAdjacency, "adjacency", adjacency),
-    )  # fmt: skip
+    grid = GridOptions(
+        methods=methods, datasets=datasets, eps=eps, seeds=seeds, preset=preset, basis=basis, adjacency=adjacency,
+        delta=delta, set_=set, noise=noise, precision=precision,
+    ).grid()  # fmt: skip
     if launcher not in ("local", "inline"):
         raise UnknownNameError("launcher", launcher, ["local", "inline"], "Slurm: `python -m bench run`.")
-    settings = read_cluster(None, {"launcher": launcher, "jobs": jobs})
+    launch = LaunchOptions(launcher=Launcher(launcher), jobs=jobs, resources=Resources(device, workers, threads))
     if not isinstance(out, str | Path) or not str(out):
         raise BenchError(f"out takes a folder, not {out!r}. The working directory is '.'.")
     folder = Path(out)
     with open_progress(quiet=quiet) as progress:
         ran = run_grid(
-            grid, folder, progress, settings, reuse=_member(Reuse, "reuse", reuse), noise_salt=noise_salt,
-            device=device, workers=workers, threads=threads,
+            grid, folder, progress, read_cluster(None, launch.flags()), launch.resources,
+            reuse=member(Reuse, "reuse", reuse), noise_salt=noise_salt,
         )  # fmt: skip
     if ran.outcome.stopped is not None:
         raise KeyboardInterrupt(f"{counted(ran.outcome.left, 'cell is', 'cells are')} left; the same call resumes.")
@@ -230,35 +223,3 @@ def _frame(
         return frame
     configs = {record.key: record.config for record in records}
     return frame.join(pandas.DataFrame([configs[key] for key in frame["key"]]).add_prefix("config."))
-
-
-def _names(names: Names) -> tuple[str, ...]:
-    every = names.split(",") if isinstance(names, str) else map(str, names)
-    return tuple(dict.fromkeys(name.strip() for name in every if name.strip()))
-
-
-N = TypeVar("N", int, float)
-
-
-def _numbers(what: str, values: float | str | Iterable[Any], kind: type[N]) -> tuple[N, ...]:
-    if isinstance(values, str) and kind is int:
-        return tuple(map(kind, seed_numbers(values)))
-    if isinstance(values, str):
-        every: Sequence[Any] = values.split(",")
-    else:
-        every = list(values) if isinstance(values, Iterable) else [values]
-    try:
-        numbers = [kind(value) for value in every]
-        if any(isinstance(value, float) and number != value for number, value in zip(numbers, every, strict=True)):
-            raise ValueError
-    except (TypeError, ValueError):
-        noun = "numbers" if kind is float else "whole numbers"
-        raise BenchError(f"{what} takes {noun}, one or several, not {values!r}. Try {what}=[1, 2].") from None
-    return tuple(dict.fromkeys(numbers))
-
-
-def _member(kind: type[E], what: str, value: str) -> E:
-    try:
-        return kind(value)
-    except ValueError:
-        raise UnknownNameError(what, str(value), [member.value for member in kind]) from None

@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
 
 from bench.interface import (
     Adjacency,
@@ -18,20 +20,18 @@ from bench.interface import (
     Claim,
     Context,
     Facts,
+    FitSettings,
+    Ledger,
     Method,
     PrivateData,
     PublicData,
     Released,
+    fit,
     make_student,
     register_method,
     setting,
 )
 from bench.methods.shared.settings_checks import check_records, some_records, student_depends
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from bench.interface import Ledger
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,6 @@ class NonPrivate(Method[NonPrivateConfig]):
 
     def fit_net(self, net: nn.Module, inputs: Tensor, private: PrivateData, context: Context) -> None:
         """Train `net` on the `inputs` (n, ...) of all private records, or of the config's number."""
-        from bench.interface import FitSettings, fit
-
         steps = FitSettings(epochs=self.config.epochs, batch_size=self.config.batch_size).total_steps(len(private))
         settings = FitSettings(
             steps=steps, batch_size=self.config.batch_size, lr=self.config.lr, momentum=self.config.momentum

@@ -1,4 +1,4 @@
-"""Attack results as tables, from records alone: the student, its controls and their difference."""
+"""Attack results as tables, computed from records: the student, its controls and their difference."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from bench.results.text import markdown_list, markdown_table, md
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 Column = Callable[[AttackRecord], str]
 COPIES = "copies"
-"""The metric, and the table, of attacks that look for copies among released images."""
+"""Metric and table of attacks that look for copies among released images."""
 
 INVERSION_METRIC = "committee top-1"
 """Share of reconstructions that all three evaluators assign to the target class."""
 ABOVE_COUNTERFACTUAL = f"{INVERSION_METRIC} above counterfactual"
 MEMBER_GAP = "ssim member gap above counterfactual"
-"""How much nearer (SSIM) reconstructions are to members than to non-members, less the counterfactual's (chance)."""
+"""How much closer (SSIM) reconstructions are to members than to non-members, minus the counterfactual's gap."""
 
 
 def tables(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> list[Table]:
-    """Return title, columns and rows of one table per attack goal, without columns in which no attack has anything."""
+    """Return title, columns and rows of one table per attack goal; omit columns that are empty for all attacks."""
     by_key = {record.key: record for record in records}
     found: list[Table] = []
     for goal, (title, columns) in TABLES.items():
@@ -42,7 +42,7 @@ def _table(attack: AttackRecord) -> str:
 
 
 def powerless(attacks: Sequence[AttackRecord]) -> list[str]:
-    """Return one line per reason for missing power, with its attacks and data sets."""
+    """Return one line per reason for missing power, with the attacks and data sets it applies to."""
     reasons: dict[str, list[str]] = {}
     for attack in attacks:
         if attack.no_power:
@@ -95,7 +95,7 @@ def _images(attack: AttackRecord) -> str:
 
 
 def _control(role: Role) -> Column:
-    # Without intervals, which would wrap the table; the record has them.
+    # Omit the intervals, which would make the terminal wrap the table; the record has them.
     return lambda attack: score(attack, role, INVERSION_METRIC, interval=False)
 
 
@@ -126,7 +126,7 @@ def _at(place: int) -> Column:
 
 TABLES: dict[str, tuple[str, dict[str, Column]]] = {
     "inversion": (
-        "model inversion: reconstructions that all three evaluators name, in %, 95% intervals over classes",
+        "model inversion: reconstructions that all three evaluators recognise, in %, 95% intervals over classes",
         {
             "attack": lambda attack: attack.attack,
             "accuracy": _accuracy,
@@ -141,7 +141,7 @@ TABLES: dict[str, tuple[str, dict[str, Column]]] = {
         },
     ),
     "membership": (
-        "membership: AUC and true-positive rate on the family that is given away most without privacy",
+        "membership: AUC and true-positive rate on the canary family that leaks most without privacy",
         {
             "attack": lambda attack: attack.attack,
             "family": _family,
@@ -153,7 +153,7 @@ TABLES: dict[str, tuple[str, dict[str, Column]]] = {
         },
     ),
     "release": (
-        "released images: AUC of the private records that they were trained on, among others",
+        "released images: AUC of telling private training records from other records",
         {
             "attack": lambda attack: attack.attack,
             "images": _images,
@@ -188,7 +188,7 @@ TABLES: dict[str, tuple[str, dict[str, Column]]] = {
         },
     ),
 }
-"""Goal, or :data:`COPIES`, to the title of its table and its columns after the student."""
+"""For each goal, or :data:`COPIES`: the title of its table, and the columns after the student."""
 
 
 def _swept(attack: AttackRecord) -> list[tuple[float, Estimated]]:
@@ -201,7 +201,7 @@ def _swept(attack: AttackRecord) -> list[tuple[float, Estimated]]:
 
 
 def headline(attack: AttackRecord) -> tuple[Estimated, str] | None:
-    """Return the main number of an attack and its text; None where it has none."""
+    """Return the main number of an attack and its text, or None if it has none."""
     if Role.STUDENT.value not in attack.targets:
         return None
     if attack.goal == "robustness":  # accuracy at the smallest perturbation

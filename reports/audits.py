@@ -1,4 +1,4 @@
-"""Pair audits as tables: what each instrument has seen beside what is claimed and proven. From records alone."""
+"""Pair audits as tables: the bound of each instrument next to the claimed and the proven epsilon."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bench.results.text import Table, epsilon_text, markdown_table, md
 
 COLUMNS = ("claimed", "proven", "by release", "cap", "without noise", "by transcript", "pair", "runs", "verdict")
 READING = (
-    "Each method's own code ran with the privacy settings of its row, small nets and small images, on two "
-    "adjacent data sets that the auditor chose. Both bounds are lower bounds on epsilon, corrected for all that "
-    "was tried. By release: how surely the published student, weights or images tell the two data sets apart. No "
-    "more than the cap can be seen in so many runs, and the bound is inconclusive where the cap, or what is seen "
-    "without any noise, does not exceed the smaller of claimed and proven. By transcript: the privacy loss of the"
-    " ledger's answers. It shows how much of the proven epsilon is real, and misses what bypasses the ledger. A "
-    "bound above claimed refutes the claim, one above proven shows a bug, and a low one supports no claim. Of "
-    "several seeds the first counts."
+    "The auditor ran each method's code with the privacy settings of its row, small nets and small images, on two "
+    "adjacent data sets of its choice. Both bounds are lower bounds on epsilon, corrected for everything it tried. "
+    "By release: how reliably the published student, weights or images tell the two data sets apart. With this "
+    "number of runs the bound cannot exceed the cap. It is inconclusive if the cap, or the bound without noise, does "
+    "not exceed the smaller of claimed and proven. By transcript: the privacy loss of the ledger's answers. It shows "
+    "how tight the proven epsilon is, and misses private data that bypasses the ledger. A bound above claimed "
+    "refutes the claim, one above proven reveals a bug, and a low bound does not support a claim. If several seeds "
+    "were audited, the first one counts."
 )
 
 
@@ -52,7 +52,7 @@ def _joined(pairs: Iterable[PairBound], text: Callable[[PairBound], str]) -> str
 
 
 def tables(board: Board) -> list[Table]:
-    """Return the pair audits that count for the rows of `board`, one table per data set and unit."""
+    """Return the deciding pair audits of the rows of `board`, one table per data set and unit."""
     found = []
     for (dataset, unit), rows in board.tables().items():
         named = ((cells_of(row), row.pair) for row in rows if row.pair is not None)
@@ -66,6 +66,6 @@ def tables(board: Board) -> list[Table]:
 
 
 def audits_page(board: Board) -> str:
-    """Return :func:`tables` as Markdown; empty without a pair audit."""
+    """Return :func:`tables` as Markdown, or "" without a pair audit."""
     parts = [f"## {md(table.caption)}\n\n{markdown_table(table.columns, table.rows)}" for table in tables(board)]
     return "\n".join(["# Audits\n", f"{READING}\n", *parts]) if parts else ""

@@ -1,4 +1,4 @@
-"""Whether the claim of a row holds: one of four marks, with its reason; and the remarks on a row."""
+"""Marks that say whether the claim of a row holds, with the reason, and the remarks on a row."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from bench.results.record import Status
 from bench.results.text import audited_text, epsilon_text
 
 CHOSEN_ON_TEST = {
-    # PATE's quick student and teachers, which others share, and the beta, sets and gradients of DPSD's family:
+    # PATE's quick student and teachers, which other methods share, and the beta, sets and gradients of DPSD's family:
     # docs/reproduction.md.
     ("mnist", "quick"): {
         "dgd", "dgd-plus", "dgd-sound", "diet-pate", "dpdfd", "dpsd", "dpsd-label", "dpsd-sound", "dpsd-t", "fed-dpsd",
         "pate", "pate-bayes", "pate-confident", "pate-gnmax", "trpate-bayes",
     },
-    # The public part of its test file, which the accuracy on the whole file includes.
+    # Chosen on the public part of the test file, which the accuracy on the whole file includes.
     ("fmnist", "quick"): {"dp-fc", "dp-least-squares", "dp-prototypes", "pate-ridge"},
-    # How the text CNN cuts and reads its source: docs/transfer.md.
+    # The window and batch size of the text CNN: docs/transfer.md.
     ("movie-review", "paper"): {"nonprivate-transfer", "trpate"},
 }  # fmt: skip
-"""Methods some of whose settings were chosen on the test records, by data set and preset.
+"""Methods with settings that were chosen on the test records, by data set and preset.
 
-By name, as reports import no method.
+Given by name, because reports do not import methods.
 """
 
 CHOSEN_ON_PRIVATE = {
-    # Training records were held out: each method's presets, and for gs-wgan docs/reproduction.md.
+    # Chosen on held-out training records: see each method's presets, and docs/reproduction.md for gs-wgan.
     ("mnist", "quick"): {"dp-gan", "dp-sinkhorn", "gs-wgan", "psg"},
-    # The rate of DP-SGD and how it falls with the noise, which all that build on it share; methods/dpsgd/scatter.py.
+    # DP-SGD's learning rate and its dependence on the noise, shared by methods built on it; methods/dpsgd/scatter.py.
     ("fmnist", "quick"): {
         "dp-sgd", "dpsur", "gep", "gm-dp", "rgp", "scatter-cnn", "scatter-linear", "spectral-dp", "topagg", "tsadp",
         "zcdp",
     },
 }  # fmt: skip
-"""The same for training records, which the rows' epsilons protect; without choices by ``bench tune``."""
+"""The same for training records, which the rows' epsilons protect; excludes choices by ``bench tune``."""
 
 CHOSEN = {
     "settings chosen on this data set's test records": CHOSEN_ON_TEST,
-    "settings chosen on this data set's training records: no epsilon counts that": CHOSEN_ON_PRIVATE,
+    "settings chosen on this data set's training records, which no epsilon covers": CHOSEN_ON_PRIVATE,
 }
 
 
 class Claim(StrEnum):
-    """The mark of a claimed epsilon; NONE where nothing is claimed."""
+    """The mark of a claimed epsilon; NONE if the paper claims nothing."""
 
     NONE = ""
     HOLDS = "holds"
@@ -60,12 +60,12 @@ class Claim(StrEnum):
 
     @property
     def bad(self) -> bool:
-        """Whether the claim is wrong."""
+        """Whether the claim is known to be wrong."""
         return self in (Claim.FAILS, Claim.REFUTED, Claim.IMPOSSIBLE)
 
 
 def claim_of(row: Mapping[str, Any]) -> tuple[Claim, str]:
-    """Return the mark of a row's claim and the reason."""
+    """Return the mark of a row's claim, and the reason for it."""
     proven = f"proven: {epsilon_text(row['proven'], 'up')}"
     if math.isinf(row["claimed"]):
         return Claim.NONE, "nothing is claimed"
@@ -80,7 +80,7 @@ def claim_of(row: Mapping[str, Any]) -> tuple[Claim, str]:
     if row["bypasses"]:
         return Claim.FAILS, f"outside the ledger: {'; '.join(row['bypasses'])}"
     if row["data_dependent"]:
-        return Claim.DATA_DEPENDENT, f"holds for the votes of this run, which it depends on; without them {proven}"
+        return Claim.DATA_DEPENDENT, f"holds only for the votes of this run; for any votes {proven}"
     return Claim.FAILS, proven
 
 
@@ -89,7 +89,7 @@ def _own(row: Mapping[str, Any]) -> bool:
 
 
 def _refuted(row: Mapping[str, Any]) -> str:
-    """Return what refutes a row's claim in an experiment; empty if nothing does."""
+    """Return what refutes a row's claim in an experiment, or "" if nothing does."""
     done, proven = counted_audits(row), row["proven"]
     if done and done[0].kind is AuditKind.PAIR:
         return " and ".join(done[0].refuted_by)
@@ -99,12 +99,12 @@ def _refuted(row: Mapping[str, Any]) -> str:
 
 
 def counted_audits(row: Mapping[str, Any]) -> list[AuditRecord]:
-    """Return the audits that count for a row: of its own unit, else of a training record."""
+    """Return the audits that count for a row: those of its unit, or else those of a training record."""
     return counted(row["audits"], PrivacyUnit(row["unit"])) or counted(row["audits"], PrivacyUnit.RECORD)
 
 
 def _limit(proven: float, audits: Iterable[AuditRecord]) -> float:
-    # Audited pipelines may have one record more or less and prove slightly more: compare with what they prove.
+    # Audited pipelines may have one record more or less, so their proven epsilon may be slightly larger. Use it.
     return max([proven, *(audit.allowed for audit in audits if audit.allowed is not None)])
 
 
@@ -113,13 +113,13 @@ def _impossible(row: Mapping[str, Any]) -> str:
 
 
 def remarks_of(row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the remarks on a row of grouped records."""
+    """Yield the remarks on a row, which groups the records of its seeds."""
     if row["plugin"]:
         yield f"plug-in {row['plugin']}"
     if row["tuned"]:
         yield row["tuned"]
     if lost := row["collapsed"]:
-        yield f"not averaged: {lost} seed{'s' * (lost > 1)} whose generator collapsed"
+        yield f"not averaged: {lost} seed{'s' * (lost > 1)} with a collapsed generator"
     if row["bypasses"]:
         yield "; ".join(row["bypasses"])
     elif row["proven"] > row["claimed"]:
@@ -143,7 +143,7 @@ def remarks_of(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _audit_remarks(row: Mapping[str, Any], of_record: float | None) -> Iterator[str]:
-    """Yield a row's audit remarks; `of_record` is the proven epsilon per record where the row has another unit."""
+    """Yield a row's audit remarks; `of_record` is the proven epsilon per record if the row has another unit."""
     if not (done := counted_audits(row)):
         return
     first, bug = done[0], ""

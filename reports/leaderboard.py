@@ -44,7 +44,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class BoardRow:
-    """One row of the board: cells that differ only in their seed. Accuracies in %, `cost` in seconds per cell."""
+    """One row of the board: cells that differ only in their seed. Accuracies are in %, `cost` in seconds per cell."""
 
     dataset: str
     unit: str
@@ -60,13 +60,13 @@ class BoardRow:
     proven: float
     proven_by: str
     replace_one: float
-    """Proven epsilon for replace neighbours; :attr:`proven` is for the row's own adjacency."""
+    """Proven epsilon for replace neighbours; :attr:`proven` is for the method's adjacency."""
     audited: float | None
-    """None also where the audit could not have seen anything."""
+    """None without an audit, or if the audit had no power."""
     audit: Audited | None
-    """The audit behind :attr:`audited`, or of a training record where only that was audited."""
+    """The audit behind :attr:`audited`, or the audit of a training record if there is no other."""
     pair: AuditRecord | None
-    """The pair audit that counts, if there is one."""
+    """The deciding pair audit, if there is one."""
     claim: Claim
     claim_reason: str
     accuracy: float
@@ -76,22 +76,22 @@ class BoardRow:
     high: float
     """The 95% interval of the accuracy; see :func:`bench.metrics.intervals.accuracy_interval`."""
     official: float | None
-    """Accuracy on the whole official test set; None where a part of it is public or it was not measured."""
+    """Accuracy on the whole official test set; None if a part of it is public, or if it was not measured."""
     drop: float | None
     """Points below the best non-private baseline of the same data set, preset and backbone; None without one."""
     seeds: tuple[int, ...]
     collapsed: int
-    """Further seeds, whose generators collapsed: their records count nowhere else."""
+    """Number of additional seeds with collapsed generators; their records count nowhere else."""
     public_data: str
     cost: float
     remarks: tuple[str, ...]
     reduced: tuple[str, ...]
     keys: tuple[str, ...]
     config: str
-    """Short hash of the config: separates rows that differ only in an option."""
+    """Short hash of the config, which separates rows that differ only in an option."""
     baseline: tuple[str, ...] = ()
     place: int | None = None
-    """The rank in its band, equal where intervals overlap; None beyond the largest budget."""
+    """The rank in its band, tied if intervals overlap; None beyond the largest budget."""
 
     @property
     def band(self) -> Band:
@@ -106,13 +106,13 @@ class BoardRow:
 
     @property
     def audited_by(self) -> str:
-        """What the audit saw, in words."""
+        """The result of the audit, in words."""
         return "" if self.audit is None else self.audit.audit
 
 
 @dataclass(slots=True)
 class Board:
-    """The rows, the failed cells, and (key, reason) of each done cell that is not shown."""
+    """The rows, the failed cells, and (key, reason) for each done cell that is not shown."""
 
     rows: list[BoardRow] = field(default_factory=list)
     failures: list[Record] = field(default_factory=list)
@@ -124,7 +124,7 @@ class Board:
 
 
 def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -> Board:
-    """Return the board of `records`; the `audits` of a row's seeds count as one audit of all their runs."""
+    """Return the board of `records`; the `audits` of a row's seeds count as one audit with all their runs."""
     board = Board()
     usable = []
     for record in records:
@@ -147,7 +147,7 @@ def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -
 
 @dataclass
 class Source:
-    """The records, audits and attacks of a board's pages, the run directory of each key, and numbers from papers."""
+    """The inputs of a board's pages: records, audits, attacks, the run directory of each key, and papers' numbers."""
 
     records: list[Record]
     audits: list[AuditRecord] = field(default_factory=list)
@@ -163,11 +163,11 @@ class Source:
 
     @property
     def private(self) -> bool:
-        """Whether a record is of data that is no public benchmark: its pages are for their owner alone."""
+        """Whether any record uses private data, so that only the owner may read the pages."""
         return not all(record.public_benchmark for record in self.records)
 
     def shown(self) -> list[Record]:
-        """Return the records that the board does not refuse."""
+        """Return the records that the board shows."""
         refused = {key for key, _ in self.board.refused}
         return [record for record in self.records if record.key not in refused]
 
@@ -175,11 +175,11 @@ class Source:
 def _grouped(frame: pandas.DataFrame) -> pandas.DataFrame:
     groups = frame.groupby("row", sort=False)
     worst = frame.loc[groups["proven"].idxmax()].set_index("row")
-    # A data-dependent claim is one of the run's own votes.
+    # A data-dependent claim depends on the votes of its run.
     within = frame["data_dependent"] <= frame["claimed"] * (1 + 1e-9)
     table = groups.first().assign(
         data_dependent=within.groupby(frame["row"], sort=False).all(),
-        # Seeds share their mechanisms; if their epsilons differ, the row states the worst.
+        # Seeds share their mechanisms. If their epsilons differ nevertheless, the row states the worst.
         claimed=groups["claimed"].max(),
         proven=worst["proven"],
         proven_by=worst["proven_by"],
@@ -195,7 +195,7 @@ def _grouped(frame: pandas.DataFrame) -> pandas.DataFrame:
         keys=groups["key"].agg(tuple),
         audits=groups["audits"].agg(lambda lists: [audit for audits in lists for audit in audits]),
     )
-    # A baseline shares a row's data and preset and, on transferred features, its backbone.
+    # A row's baseline has the same data and preset and, on transferred features, the same backbone.
     same = ["dataset", "preset", "backbone"]
     without = table[table["target"].isna() & ~table["subset"]].sort_values(["accuracy", "keys"])
     best = without.drop_duplicates(same, keep="last").set_index(same)[["accuracy", "keys"]]
@@ -204,7 +204,7 @@ def _grouped(frame: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def unusable(record: Record) -> str:
-    """Return why a record's numbers cannot be shown; empty if they can."""
+    """Return why a record's numbers cannot be shown, or "" if they can."""
     if record.utility is None or record.privacy is None:
         return f"it is done, and states no {'accuracy' if record.utility is None else 'epsilon'}"
     return ""
@@ -239,12 +239,12 @@ def _competition(row: BoardRow) -> tuple[Any, ...]:
 
 
 def _order(row: BoardRow) -> tuple[Any, ...]:
-    # Beyond the largest budget, what is proven at all comes first.
+    # Beyond the largest budget, rows with a finite proven epsilon come first.
     return (*_competition(row), math.isinf(row.replace_one), -row.accuracy, row.method, row.config)
 
 
 def _placed(rows: Sequence[BoardRow]) -> list[BoardRow]:
-    """Return the rows of one competition with their places."""
+    """Return the rows of one band with their ranks."""
     if not rows[0].band.private or math.isinf(rows[0].band.limit):
         return list(rows)
     lows = sorted(row.low for row in rows)
@@ -252,7 +252,7 @@ def _placed(rows: Sequence[BoardRow]) -> list[BoardRow]:
 
 
 def cells_of(row: BoardRow) -> dict[str, str]:
-    """Return a row's texts by :data:`COLUMNS`."""
+    """Return the texts of a row in the order of :data:`COLUMNS`."""
     add_remove = row.adjacency == Adjacency.ADD_REMOVE.value
     own = add_remove and row.basis == Basis.PROVEN.value and row.target_adjacency == TargetAdjacency.OWN.value
     asked = "–" if row.asked is None else f"{row.asked:g} ({row.basis}{', add-remove' if own else ''})"
@@ -289,17 +289,17 @@ def to_markdown(board: Board) -> str:
     if board.rows:
         parts.append(f"{ORDER}\n")
     if any(row.pair is not None for row in board.rows):
-        parts.append("What was audited, how often, and what could have been seen: [audits.md](audits.md).\n")
+        parts.append("For what was audited, how often, and with what power, see [audits.md](audits.md).\n")
     for (dataset, unit), rows in board.tables().items():
         deltas = sorted({row.delta for row in rows})
         adjacencies = sorted({row.adjacency for row in rows})
-        zero_out = "Under add-remove the number of records is public (zero-out). " * ("add-remove" in adjacencies)
+        zero_out = "Under add-remove the number of records stays public (zero-out). " * ("add-remove" in adjacencies)
         parts.append(f"## {md(dataset)}, unit {unit}\n")
         parts.append(
             f"Adjacency of claims and proofs: {', '.join(adjacencies)}. {zero_out}"
             f"delta = {', '.join(f'{d:g}' for d in deltas)}. "
-            "Accuracy in % (95% interval); drop in points below the non-private baseline, "
-            "on transferred features that of the same backbone.\n"
+            "Accuracy in % (95% interval); drop in points below the non-private baseline "
+            "(with the same backbone, for transferred features).\n"
         )
         for band, competing in groupby(rows, lambda row: row.band):
             parts.append(f"**Proven epsilon {band}**\n" if band.private else "**Without privacy**\n")

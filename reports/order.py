@@ -9,11 +9,11 @@ FIRST = (
     "mnist", "fmnist", "cifar10", "cifar100", "svhn", "stl10", "celeba-g", "celeba-h", "imagenet", "medmnist", "covidx",
     "chest-xray", "att-faces", "movie-review",
 )  # fmt: skip
-"""Data sets in order. Each is also a prefix: "att-faces-a" sorts with "att-faces"."""
+"""Data sets in display order. Each entry is also a prefix: "att-faces-a" sorts with "att-faces"."""
 
 
 def dataset_order(name: str) -> tuple[int, str]:
-    """Return the sort key of data set `name`: its place in :data:`FIRST`, then its name; others come last."""
+    """Return the sort key of data set `name`: its position in :data:`FIRST` (last if absent), then its name."""
     for place, start in enumerate(FIRST):
         if name == start or name.startswith(f"{start}-"):
             return place, name
@@ -21,13 +21,13 @@ def dataset_order(name: str) -> tuple[int, str]:
 
 
 BUDGETS = (1.0, 3.0, 10.0)
-"""Epsilons that most papers report. A row competes within the smallest that covers its proven epsilon."""
+"""Epsilons that most papers report. A row competes in the smallest that covers its proven epsilon."""
 
 ORDER = (
-    "Rows compete by proven epsilon, for replace-one neighbours: up to 1, up to 3, up to 10. Within such a budget, a "
-    "row's rank is one more than the number of rows whose accuracy is above its own, interval against interval (95%, "
-    "over seeds and test records); rows with the same rank are not told apart. Rows beyond the largest budget or "
-    "without a finite proof follow without a rank. Claims and audits are about a method's own neighbours."
+    "Rows compete by proven epsilon for replace-one neighbours: up to 1, up to 3, up to 10. Within such a budget, a "
+    "row's rank is one more than the number of rows that are more accurate, comparing 95% intervals over seeds and "
+    "test records; rows with the same rank cannot be distinguished. Rows beyond the largest budget or "
+    "without a finite proof follow without a rank. Claims and audits use the method's adjacency."
 )
 
 
@@ -39,13 +39,13 @@ class Band(NamedTuple):
 
     @classmethod
     def of(cls, proven: float, claimed: float | None) -> Band:
-        """Return the band of a row; one that claims nothing (None or infinity) is without privacy."""
+        """Return the band of a row; a row that claims nothing (None or infinity) has no privacy."""
         limit = next((budget for budget in BUDGETS if proven <= budget * (1 + 1e-9)), math.inf)
         return cls(limit, claimed is not None and not math.isinf(claimed))
 
     @property
     def order(self) -> tuple[bool, float]:
-        """The sort key: ascending, without privacy last."""
+        """The sort key: bands ascend, and rows without privacy come last."""
         return not self.private, self.limit
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""All pages of a board from run directories: Markdown, CSV, the site, and the README's table and picture."""
+"""Build all pages of a board from run directories: Markdown, CSV, the site, and the README's table and picture."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from bench.storage.files import write_together
 
 
 def gather(folders: Sequence[Path]) -> Source:
-    """Return the records, audits and attacks of `folders`; unreadable files stay in place and become warnings.
+    """Return the records, audits and attacks of `folders`. Unreadable files stay in place and cause warnings.
 
-    Raise :class:`BenchError` if a folder is no run directory, no record can be read, or two results of one key differ.
+    Raise :class:`BenchError` if a folder is not a run directory, no record can be read, or two results of a key differ.
     """
     names = ", ".join(str(path) for path in folders)
     advice = (
-        f"no records in {names}: a run directory has them in records/. `python -m bench run --out {folders[0]}` "
-        "makes some; `python -m bench status` says what became of a run."
+        f"no records in {names}; a run directory keeps them in records/. Make some with `python -m bench run "
+        f"--out {folders[0]}`; `python -m bench status` shows the state of a run."
     )
     runs = read_runs(folders, advice, name_empty=len(folders) > 1)
     printed = read_reported() if FOLDER.is_dir() else []  # absent from an installed package
@@ -46,11 +46,11 @@ def gather(folders: Sequence[Path]) -> Source:
 
 
 def write_pages(folder: Path, source: Source, *, readme: Path | None = None) -> list[Path]:
-    """Write the pages of `source` into `folder` and return the paths that a reader opens.
+    """Write the pages of `source` into `folder` and return the paths of the main ones.
 
-    Only the owner may read the pages of records on data that is no public benchmark, as the records themselves.
-    `readme` gets the MNIST table between its marks. Where `folder` has ``reported/``, ``reported.md``,
-    ``published.md`` and ``coverage.md`` are written too.
+    Pages of records on private data are readable only by the owner, like the records themselves. `readme` receives
+    the MNIST table between its marks. If `folder` has ``reported/``, ``reported.md``, ``published.md`` and
+    ``coverage.md`` are written too.
     """
     shown = source.shown()
     texts = {

@@ -1,4 +1,4 @@
-"""Which published epsilons hold: for each system that the papers name, what was claimed, proven and seen here."""
+"""Which published epsilons hold: the claimed, proven and audited epsilon of each system that the papers name."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from bench.reports.reported.systems import System, Systems
 from bench.results.text import epsilon_text, markdown_table
 
 TARGET = 10.0
-"""The claimed epsilon of the row that stands for a method, where the board has it."""
+"""The claimed epsilon of the row that represents a method, if the board has it."""
 
 HEAD = f"""# Which published epsilons hold
 
-Every system whose numbers the four papers print. **Measured here**: the board's row nearest to a claimed epsilon of
-{TARGET:g}, on the first data set that has one: the paper's own formula, what is proven for the mechanisms that ran, and
-the lower bound of the audit. Where what runs here is not the paper's mechanism, the row says so: its claim is about
-what ran. The line below a system is its corrected form, calibrated to what is proven. Paper and code are verdicts on
-the epsilon *as published*; one that rests on another's account says whose. [reported.md](reported.md) has each reason
-in full, with its place.
+This page lists every system whose numbers the four papers print. **Measured here** shows the board's row nearest to a
+claimed epsilon of {TARGET:g}, on the first data set that has one: the claim by the paper's formula, the epsilon proven
+for the mechanisms that ran, and the lower bound of the audit. If our implementation does not use the paper's mechanism,
+the row says so, and its claim covers what ran. The line below a system is its corrected form, calibrated to the proven
+epsilon. The columns paper and code are verdicts on the epsilon *as published*; a verdict that relies on someone else's
+analysis says whose. [reported.md](reported.md) has each reason in full, with its source.
 """
 
 COLUMNS = (
@@ -31,7 +31,7 @@ COLUMNS = (
 
 
 def published_page(board: Board, systems: Systems, numbers: Iterable[Reported]) -> str:
-    """Return the page: a table line for each system with a printed number, and one for its corrected form."""
+    """Return the page: a table row for each system with a printed number, and one for its corrected form."""
     printed: dict[str, list[Reported]] = defaultdict(list)
     for number in numbers:
         printed[number.system].append(number)
@@ -68,7 +68,7 @@ def _lines(
 
 
 def _shown(rows: Iterable[BoardRow]) -> BoardRow | None:
-    """Return the row that stands for a method: first by data set, then by distance from the target, then by seeds."""
+    """Return the row that represents a method: first by data set, then by distance from the target, then by seeds."""
 
     def rank(row: BoardRow) -> tuple[object, ...]:
         distance = 0.0 if row.asked is None else abs(row.asked - TARGET)

@@ -17,14 +17,14 @@ R = TypeVar("R", Record, AuditRecord, AttackRecord)
 
 
 def published() -> Path | None:
-    """Return the folder of the published records: ``leaderboards`` here, else in the checkout of this file, or None."""
+    """Return the folder of published records: ``leaderboards`` here or in the checkout of this file, or None."""
     places = (Path("leaderboards"), Path(__file__).resolve().parent.parent / "leaderboards")
     return next((path for path in places if (path / "records").is_dir()), None)
 
 
 @dataclass(slots=True)
 class Runs:
-    """What run directories hold, by key. Unreadable files are warnings."""
+    """The contents of run directories, by key. Unreadable files become warnings."""
 
     records: dict[str, Record] = field(default_factory=dict)
     audits: dict[str, AuditRecord] = field(default_factory=dict)
@@ -32,21 +32,21 @@ class Runs:
     homes: dict[str, Path] = field(default_factory=dict)
     """The run directory of each key."""
     each: list[tuple[Path, list[Record], list[AttackRecord]]] = field(default_factory=list)
-    """What each directory holds."""
+    """The contents of each directory."""
     warnings: list[str] = field(default_factory=list)
 
     def add(self, known: dict[str, R], found: Iterable[R], path: Path) -> None:
-        """Add to `known` what was `found` in `path`, a success instead of a failure.
+        """Add the rows `found` in `path` to `known`; a success replaces a failure.
 
-        Raise :class:`BenchError` where two results of one key differ in more than their provenance.
+        Raise :class:`BenchError` if two results of one key differ in more than their provenance.
         """
         for row in found:
             before = known.get(row.key)
             if before is not None and before.failure is None:
                 if row.failure is None and content_of(before) != content_of(row):
                     raise BenchError(
-                        f"{self.homes[row.key]} and {path} hold different results of one key, {row.key}: which one "
-                        "counts cannot be known. Read one of the directories, or delete the file that is wrong."
+                        f"{self.homes[row.key]} and {path} contain different results for the key {row.key}, and it is "
+                        "unclear which one is right. Read only one of the directories, or delete the wrong file."
                     )
                 continue
             known[row.key] = row
@@ -54,10 +54,10 @@ class Runs:
 
 
 def read_runs(folders: Sequence[Path], advice: str, *, name_empty: bool = False) -> Runs:
-    """Return what `folders` hold; unreadable files stay in place. With `name_empty`, warn of folders without records.
+    """Return the contents of `folders`; unreadable files stay in place. `name_empty` warns of folders without records.
 
-    Raise :class:`BenchError` if a folder is no run directory, if no record can be read, or if two results of one key
-    differ; with `advice` if there is no record.
+    Raise :class:`BenchError` if a folder is not a run directory, if no record can be read, or if two results of one key
+    differ. If there are no records at all, the error says `advice`.
     """
     runs = Runs()
     for path in folders:
@@ -67,7 +67,7 @@ def read_runs(folders: Sequence[Path], advice: str, *, name_empty: bool = False)
         attacks, broken = directory.read_attacks()
         runs.warnings += [*read.damaged, *torn, *broken]
         if name_empty and not read.found and not read.damaged:
-            runs.warnings.append(f"{path} holds no records")
+            runs.warnings.append(f"{path} contains no records")
         runs.add(runs.records, read.found, path)
         runs.add(runs.audits, audits, path)
         runs.add(runs.attacks, attacks, path)

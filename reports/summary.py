@@ -14,14 +14,14 @@ BEGIN, END = "<!-- board -->", "<!-- /board -->"
 TARGETS = (1.0, 10.0)
 SHOWN = ("accuracy", "proven", "audited", "claim")
 MOST = 15
-"""Methods in the table; the board has all."""
+"""Number of methods in the table; the board lists all."""
 
 
 def summary(board: Board, dataset: str = "mnist", unit: str = "record") -> str:
     """Return the best methods of `dataset` and `unit` at :data:`TARGETS` as Markdown, by accuracy at the last.
 
-    Those with a row at each target, or one without a target, come first. Of several rows of a method and a target the
-    most accurate is shown. Raise :class:`BenchError` if there are none.
+    Methods with a row at each target, or with one without a target, come first. If a method has several rows at a
+    target, the table shows the most accurate. Raise :class:`BenchError` if there are no rows.
     """
     rows = board.tables().get((dataset, unit))
     if not rows:
@@ -56,9 +56,9 @@ def _cells(rows: dict[float | None, BoardRow]) -> Iterator[str]:
 
 
 def put(text: str, page: str) -> str:
-    """Return `page` with `text` between its marks; raise :class:`BenchError` without exactly one of each, in order."""
+    """Return `page` with `text` between its marks; raise :class:`BenchError` unless it has one of each, in order."""
     head, begin, rest = page.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end or BEGIN in rest or END in tail:
-        raise BenchError(f"the page has no place for the board: it needs one line {BEGIN} and, below it, one {END}.")
+        raise BenchError(f"the page has no section for the board: it needs one line {BEGIN} and, below it, one {END}.")
     return f"{head}{BEGIN}\n{text}{END}{tail}"

@@ -11,32 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.cli.options import (
-    Account,
-    ClusterFile,
-    Cpus,
-    Device,
-    Directives,
-    Jobs,
-    Json,
-    Launcher,
-    LauncherOption,
-    Memory,
-    Parallel,
-    Partition,
-    PresetOption,
-    Quiet,
-    ReuseOption,
-    Threads,
-    Time,
-    what,
-    where,
-)
-from bench.cli.run import check_flags
+from bench.cli.options import Json, Quiet, ReuseOption, with_options
 from bench.core.config import Preset, Reuse
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.options import PRESET, LaunchOptions, Resources, what, where
 from bench.core.progress import echo, print_json, print_table, starting
-from bench.core.types import AuditKind, Family
+from bench.core.types import AuditKind
+from bench.evaluation.audit.options import AuditOptions
 
 if TYPE_CHECKING:
     from bench.core.progress import Progress
@@ -46,90 +27,53 @@ if TYPE_CHECKING:
     from bench.results.run_dir import RunDir
 
 students = partial(typer.Option, rich_help_panel="Students")
-canary = partial(typer.Option, rich_help_panel="With --kind one-run or many-run")
 
 Keys = Annotated[
     list[str] | None,
-    typer.Argument(
-        help="Keys of records, their beginnings, or files of methods; none: every student of the directory."
-    ),
+    typer.Argument(help="Keys of records or their prefixes, or method files; default: every student of the directory."),
 ]
-Out = Annotated[Path, students("--out", "-o", help="Run directory, as given to `bench run`.")]
+Out = Annotated[Path, students("--out", "-o", help="Run directory of `bench run`.")]
 Methods = Annotated[
-    str, students("--methods", "-m", help="Only students of these methods, with commas; or files of methods.")
+    str, students("--methods", "-m", help="Only students of these methods, comma-separated; method files work too.")
 ]
-Data = Annotated[str | None, students("--data", help="folder:PATH, if the students were trained on a folder.")]
-Workers = Annotated[int, where("--workers", help="Processes for teachers; 0: one per core.", min=0)]
+Data = Annotated[str | None, students("--data", help="folder:PATH, if the students trained on a folder.")]
+CREW = where("--workers", help="Processes for teachers; 0: one per core.", min=0)
 
 
+@with_options(shards=..., retries=..., gpus=..., pack=..., detach=..., workers=CREW)
 def audit(
     keys: Keys = None,
+    *,
     out: Out = Path("runs"),
     methods: Methods = "",
-    kind: Annotated[
-        AuditKind,
-        what(
-            "--kind",
-            help="pair: runs on two adjacent sets of the worst kind; one-run, many-run: canaries in the real data.",
-        ),
-    ] = AuditKind.PAIR,
-    minutes: Annotated[float, what("--minutes", help="For each student, with --kind pair.")] = 10.0,
-    family: Annotated[Family, canary("--family", help="Which canaries the student is asked about.")] = (Family.OUTLIER),
-    canaries: Annotated[int, canary("--canaries", help="Per run; 0: a tenth of the records, 1000 at most.")] = 0,
-    guesses: Annotated[int, canary("--guesses", help="Per run; 0: half of the canaries, 100 at most.")] = 0,
-    runs: Annotated[int, canary("--runs", help="Shadow runs to train and to guess on.")] = 1,
-    copies: Annotated[int, canary("--copies", help="Places of a duplicated canary.")] = 4,
-    confidence: Annotated[float, what("--confidence", help="Of the lower bound.")] = 0.95,
-    refute: Annotated[
-        float | None,
-        what("--refute", help="Pair: stop once it is refuted; default: the claim. Canaries: fail if it cannot be."),
-    ] = None,
-    power: Annotated[bool, what("--power/--no-power", help="Run each pipeline without its noise too.")] = True,
-    draws: Annotated[int, what("--draws", help="From each mechanism on each input; 0: none.")] = 1_000_000,
-    seed: Annotated[int, what("--seed", help="Of canaries and coins.")] = 0,
+    options: AuditOptions,
     data: Data = None,
     reuse: ReuseOption = Reuse.DONE,
-    launcher: LauncherOption = None,
-    jobs: Jobs = None,
-    cluster: ClusterFile = None,
-    partition: Partition = None,
-    cpus: Cpus = None,
-    memory: Memory = None,
-    time: Time = None,
-    parallel: Parallel = None,
-    account: Account = None,
-    slurm: Directives = None,
-    device: Device = "auto",
-    workers: Workers = 0,
-    threads: Threads = 1,
+    launch: LaunchOptions,
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
-    """Audit the methods behind the students of a run directory: a lower bound on each one's epsilon.
+    """Audit the methods behind the students of a run directory: bound each one's epsilon from below.
 
-    Runs the method many times on two adjacent private sets, chosen so that one record shows most, with the student's
-    privacy settings, and tells the sets apart by what it releases and by the exact losses of its mechanisms' answers.
-    With canaries (--kind one-run, many-run), trains the student's own pipeline again with some of them in its data.
-    Exits with status 1 if a bound exceeds the proven epsilon. Several commands with --kind pair may share a directory;
-    --launcher makes each audit a process or a job of Slurm.
+    Runs the method many times on two worst-case adjacent private sets with the student's privacy settings, and tells
+    the sets apart by the releases and by the exact privacy losses of the mechanisms' answers. With canaries (--kind
+    one-run, many-run), retrains the student's pipeline with a random subset of the canaries in its data. Exits with
+    status 1 if a bound exceeds the proven epsilon. Several commands with --kind pair may share a directory;
+    --launcher runs each audit as a process or a Slurm job.
     """
     with starting(quiet=quiet or json_):
-        from bench.cli.audit_jobs import check_time, launch_audits, options_of
+        from bench.cli.audit_jobs import check_time, launch_audits
         from bench.cli.audit_output import print_audits
-        from bench.evaluation.audit.audit import AuditOptions, audit_key, audit_student
-        from bench.launchers.settings import directives, read_cluster
+        from bench.evaluation.audit.audit import audit_key, audit_student
+        from bench.launchers.settings import launch_settings
         from bench.launchers.worker import ClaimProgress, claiming
         from bench.storage.locks import PATIENCE_SECONDS
 
-    options = AuditOptions(
-        canaries=canaries, guesses=guesses, runs=runs, family=family, copies=copies, confidence=confidence, seed=seed,
-        power=power, draws=draws, refute=refute, kind=kind, minutes=minutes,
-    )  # fmt: skip
     keys, methods = _without_files(keys, methods)
     results: list[AuditRecord] = []
     elsewhere: list[str] = []
 
-    def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, where: str, crew: int) -> None:
+    def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
         key = audit_key(record, options)  # raises on invalid options, before a record exists
         with claiming(run_dir, key, {"title": f"audit of {record.key}"}, patience=PATIENCE_SECONDS + 5) as held:
             if held is None:
@@ -139,39 +83,31 @@ def audit(
             if result is None or not _kept(result.failure is not None, reuse):
                 folder = data if record.cell.own_folder else None
                 seen = ClaimProgress(progress, held)
-                result = audit_student(
-                    record, options, run_dir, source, seen, dataset=folder, device=where, workers=crew
-                )
+                result = audit_student(record, options, run_dir, source, seen, dataset=folder, resources=resources)
                 progress.say(f"{record.key}: {result.verdict}")
             results.append(result)
 
-    flags = {
-        "launcher": None if launcher is None else launcher.value, "jobs": jobs, "partition": partition, "cpus": cpus,
-        "memory": memory, "time": time, "parallel": parallel, "account": account, "extra": directives(slurm or ()),
-    }  # fmt: skip
-    settings = read_cluster(cluster, flags)
-    check_flags(flags, settings)
-    shared, silent = kind is AuditKind.PAIR, quiet or json_
+    settings = launch_settings(launch)
+    shared, silent = options.kind is AuditKind.PAIR, quiet or json_
     lost: list[str] = []
-    if settings.launcher == Launcher.INLINE.value:
-        stopped = _each_student(keys, out, methods, data, do, device, workers, threads, silent, shared=shared)
+    if settings.launcher == "inline":
+        stopped = _each_student(keys, out, methods, data, do, launch.resources, silent, shared=shared)
     elif shared:
-        check_time(settings, minutes)
+        check_time(settings, options.minutes)
         run_dir, students = _chosen(out, keys, methods, data)
         planned = {audit_key(record, options): record.key for record in students}
         before = {key: run_dir.read_audit(key) for key in planned}
         todo = {key: planned[key] for key, a in before.items() if a is None or not _kept(a.failure is not None, reuse)}
-        words = [*options_of(options), "--methods", methods, "--reuse", reuse, "--device", device]
-        words += ["--data", data] if data else []
-        stopped, elsewhere, lost = launch_audits(todo, words, run_dir, settings, workers, threads, silent)
+        words = ["--methods", methods, "--reuse", reuse, *(["--data", data] if data else [])]
+        stopped, elsewhere, lost = launch_audits(todo, options, words, run_dir, settings, launch.resources, silent)
         results = [found for key in planned if (found := run_dir.read_audit(key)) is not None]
     else:
         raise BenchError(
-            f"--launcher {settings.launcher} takes audits by pairs alone: canaries hold the run directory exclusively. "
-            "Leave --launcher out, or use --kind pair."
+            f"--launcher {settings.launcher} supports only pair audits: canary audits lock the directory. "
+            "Leave out --launcher, or use --kind pair."
         )
     for key in elsewhere:
-        echo(f"left out: {key}, which another process makes", err=True)
+        echo(f"skipped: {key}, which another process is auditing", err=True)
     if json_:
         print_json({"audits": [result.model_dump(mode="json") for result in results]})
     else:
@@ -183,7 +119,7 @@ def audit(
 
 
 def _without_files(keys: Sequence[str] | None, methods: str) -> tuple[list[str], str]:
-    """Return the keys of records, and `methods` with the files that stand among the keys."""
+    """Return the record keys, and `methods` extended by the files given among the keys."""
     files = [key for key in keys or () if key.endswith(".py")]
     return [key for key in keys or () if key not in files], ",".join([methods, *files])
 
@@ -205,10 +141,8 @@ def _each_student(
     out: Path,
     methods: str,
     data: str | None,
-    do: Callable[[Record, RunDir, DataSource, Progress, str, int], None],
-    device: str,
-    workers: int,
-    threads: int,
+    do: Callable[[Record, RunDir, DataSource, Progress, Resources], None],
+    resources: Resources,
     quiet: bool,
     end: Callable[[list[Record]], None] = lambda students: None,
     closing: contextlib.ExitStack | None = None,
@@ -216,9 +150,8 @@ def _each_student(
 ) -> int | None:
     """Call `do` for each chosen student, then `end`; return the signal that stopped it.
 
-    The directory is held exclusively, or, if `shared`, joined: `do` then claims what it makes.
+    Hold the directory exclusively, or join it if `shared`; `do` then claims each result that it makes.
     """
-    from bench.core.processes import available_cores
     from bench.core.progress import open_progress
     from bench.experiments.data_source import DataSource
     from bench.experiments.device import prepare_device
@@ -231,7 +164,7 @@ def _each_student(
         stack.enter_context(run_dir.joined() if shared else run_dir.locked())
         sweep_salts(run_dir)
         source = DataSource(progress)
-        where = prepare_device(device, threads)
+        resources = prepare_device(resources)
         try:
             with (
                 stopping_signals(),
@@ -240,7 +173,7 @@ def _each_student(
             ):
                 for record in students:
                     with progress.stage(record.key, 1):
-                        do(record, run_dir, source, progress, where, workers or available_cores())
+                        do(record, run_dir, source, progress, resources)
                     stage.advance()
                 end(students)
         except Stopped as stop:
@@ -255,8 +188,8 @@ def _chosen(out: Path, keys: Sequence[str] | None, methods: str, data: str | Non
     students = choose_students(run_dir, keys, methods)
     if data is None and (own := [record.key for record in students if record.cell.own_folder]):
         raise BenchError(
-            f"{own[0]} was trained on a folder of your own, whose path no record holds. Give the folder: "
-            "--data folder:PATH, as it was given to `bench run`; or give keys of other students."
+            f"{own[0]} was trained on your own folder, and records never store its path. Give the folder as in "
+            "`bench run`: --data folder:PATH; or give keys of other students."
         )
     return run_dir.create(), students
 
@@ -272,20 +205,20 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
     done = [record for record in read.found if record.status is Status.DONE]
     if not done:
         raise BenchError(
-            f"no finished student in {run_dir.path}. `python -m bench run --out {run_dir.path}` makes one."
+            f"no finished student in {run_dir.path}. Make one with `python -m bench run --out {run_dir.path}`."
         )
     for key in keys or ():
         if not any(record.key.startswith(key) for record in done):
             raise UnknownNameError("record", key, [record.key for record in done])
     chosen = methods_named(word for word in map(str.strip, methods.split(",")) if word)
-    # Importing a file registers its method's name.
+    # Importing a file registers the name of its method.
     wanted = {METHODS.get(n).name if n.endswith(".py") else n: itself for n, itself in chosen.items()}
     for name, itself in wanted.items():
         if itself and not any(record.method == name for record in done):
             raise UnknownNameError("method among the students", name, {record.method for record in done})
     if wanted and not any(record.method in wanted for record in done):
         others = ", ".join(sorted({record.method for record in done}))
-        raise BenchError(f"none of {methods} has a student in {run_dir.path}; these have: {others}.")
+        raise BenchError(f"none of {methods} has a student in {run_dir.path}. These methods do: {others}.")
     asked = [
         record
         for record in done
@@ -295,40 +228,40 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
     kept = [record for record in asked if record.method not in strange]
     for name, file in strange.items():
         if not kept or wanted.get(name):
-            raise BenchError(f"the method {name} is not known here. Give its file: --methods PATH/{file}.")
-        echo(f"left out: the students of {name}, whose file is not given: --methods PATH/{file}", err=True)
+            raise BenchError(f"the method {name} is not registered. Give its file: --methods PATH/{file}.")
+        echo(f"skipped: the students of {name}, because its file is not given: --methods PATH/{file}", err=True)
     return kept
 
 
+@with_options(workers=CREW)
 def attack(
     keys: Keys = None,
+    *,
     out: Out = Path("runs"),
     attacks: Annotated[
         str,
-        what("--attacks", "-a", help="Attacks, with commas; quick, or all. `bench ls attacks` lists them."),
+        what("--attacks", "-a", help="Attacks, comma-separated; or quick, or all. `bench ls attacks` lists them."),
     ] = "quick",
     methods: Methods = "",
-    preset: PresetOption = Preset.QUICK,
+    preset: Annotated[Preset, PRESET] = Preset.QUICK,
     set_: Annotated[list[str] | None, what("--set", help="FIELD=VALUE or ATTACK.FIELD=VALUE; repeatable.")] = None,
     auxiliary: Annotated[
-        str | None, what("--auxiliary", help="Data set that the attacker knows; default: half the public part.")
+        str | None, what("--auxiliary", help="Data set known to the attacker; default: half the public part.")
     ] = None,
     shadow_runs: Annotated[
-        int, what("--shadow-runs", help="For membership attacks; 0: 2 in quick, 64 in paper.", min=0)
+        int, what("--shadow-runs", help="Shadow runs of membership attacks; 0: 2 in quick, 64 in paper.", min=0)
     ] = 0,
-    seed: Annotated[int, what("--seed", help="Of the attacks.")] = 0,
+    seed: Annotated[int, what("--seed", help="Seed of the attacks.")] = 0,
     data: Data = None,
     reuse: ReuseOption = Reuse.DONE,
-    device: Device = "auto",
-    workers: Workers = 0,
-    threads: Threads = 1,
+    resources: Resources,
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
-    """Attack the students of a run directory, beside controls: inversion, membership, release, robustness.
+    """Attack the students of a run directory and their controls: inversion, membership, release, robustness.
 
-    Controls: the same net without privacy, one trained on other records, and an untrained one. A cell is inconclusive
-    (`no power`) if its attack does not break the net without privacy.
+    The controls are the same net without privacy, one trained on other records, and an untrained one. A cell is
+    inconclusive (`no power`) if its attack does not break the net without privacy.
     """
     from bench.core.config import check_overrides
 
@@ -343,12 +276,12 @@ def attack(
     results: list[AttackRecord] = []
     places: list[Workplace] = []
 
-    def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, where: str, crew: int) -> None:
+    def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
         nonlocal options
         if not places:
             if auxiliary is not None:
                 options = dataclasses.replace(options, auxiliary_revision=source.describe(auxiliary).revision)
-            places.append(Workplace(run_dir, source, progress, options, where, crew, data, stack=stack))
+            places.append(Workplace(run_dir, source, progress, options, resources, data, stack=stack))
         with progress.stage("attacks", len(names)) as stage:
             for name in names:
                 if attacks == "all" and not applies(record, name):
@@ -370,7 +303,7 @@ def attack(
         compare([record for record in students if record.key not in broken], names, places[0])
 
     stack = contextlib.ExitStack()  # closed inside the lock: its processes write to the directory
-    stopped = _each_student(keys, out, methods, data, do, device, workers, threads, quiet or json_, end, stack)
+    stopped = _each_student(keys, out, methods, data, do, resources, quiet or json_, end, stack)
     if json_:
         print_json({"attacks": [result.model_dump(mode="json") for result in results]})
     else:
@@ -379,7 +312,7 @@ def attack(
 
 
 def print_attacks(results: Sequence[AttackRecord], out: Path) -> None:
-    """Print attacks as one table per goal, picture paths, and the reasons for inconclusive cells."""
+    """Print one table per attack goal, the paths of pictures, and the reasons for inconclusive cells."""
     from bench.reports.attacks import powerless, tables
     from bench.results.run_dir import RunDir
 

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.core.errors import BenchError
+from bench.core.options import words_of
 from bench.core.progress import open_progress
 
 if TYPE_CHECKING:
-    from bench.evaluation.audit.audit import AuditOptions
+    from bench.core.options import Resources
+    from bench.evaluation.audit.options import AuditOptions
     from bench.launchers.settings import Cluster
     from bench.results.run_dir import RunDir
-
-
-def options_of(options: AuditOptions) -> list[str]:
-    """Return the command-line options that stand for those of an audit by pairs."""
-    names = ("kind", "minutes", "confidence", "draws", "seed", *(["refute"] if options.refute is not None else []))
-    return [
-        "--power" if options.power else "--no-power",
-        *(word for name in names for word in (f"--{name}", str(getattr(options, name)))),
-    ]
 
 
 def check_time(settings: Cluster, minutes: float) -> None:
@@ -35,10 +29,10 @@ def check_time(settings: Cluster, minutes: float) -> None:
 
 
 def launch_audits(
-    todo: Mapping[str, str], words: Sequence[str], run_dir: RunDir, settings: Cluster, workers: int, threads: int,
-    quiet: bool,
+    todo: Mapping[str, str], options: AuditOptions, words: Sequence[str], run_dir: RunDir, settings: Cluster,
+    resources: Resources, quiet: bool,
 ) -> tuple[int | None, list[str], list[str]]:  # fmt: skip
-    """Audit the students in `todo` (by key of the audit), each by a command with the options `words`.
+    """Audit the students in `todo` (by key of the audit), each by a command with `options` and the further `words`.
 
     Return the signal that stopped it, the keys that other processes make, and a line for each command that failed.
     """
@@ -46,9 +40,9 @@ def launch_audits(
     from bench.launchers.commands import run_commands
     from bench.storage.interrupts import Stopped
 
-    jobs = min(settings.jobs or max(1, available_cores() // threads), max(1, len(todo)))
-    crew = workers or (settings.cpus if settings.launcher == "slurm" else max(1, available_cores() // jobs))
-    words = [*words, "--workers", str(crew), "--threads", str(threads), "--launcher", "inline", "--quiet"]
+    jobs = min(settings.jobs or max(1, available_cores() // resources.threads), max(1, len(todo)))
+    crew = resources.workers or (settings.cpus if settings.launcher == "slurm" else max(1, available_cores() // jobs))
+    words = [*words_of(options), *words_of(replace(resources, workers=crew)), *words, "--launcher", "inline", "--quiet"]
     out = str(run_dir.path.resolve())
     commands = {key: ["-m", "bench", "audit", student, "--out", out, *words] for key, student in todo.items()}
     with open_progress(quiet=quiet) as progress, run_dir.joined():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def print_audits(results: Sequence[AuditRecord]) -> None:
-    """Print audits as a table for each design, how each was done, and a line for each violated mechanism."""
+    """Print a table for each audit design, how each audit was done, and a line for each violated mechanism."""
     from bench.results.attack_record import MechanismVerdict
 
     names = _short_names({a.student for a in results})
@@ -36,13 +36,13 @@ def print_audits(results: Sequence[AuditRecord]) -> None:
                 echo(f"violated: {m.kind} ({settings}) in {a.student}: {m.epsilon:.6g} seen, {m.exact:.6g} allowed")
 
 
-# Columns of the tables; what else is known of an audit is on lines below.
+# Columns of the tables; lines below them give the remaining details of an audit.
 _PAIR = ("claimed", "proven", "by release", "by transcript", "outcome")
 _CANARIES = ("claimed", "proven", "audited", "mechanisms", "accuracy", "outcome")
 
 
 def _short_names(keys: Collection[str]) -> dict[str, str]:
-    """Return each key without its hash, where what is left is the beginning of no other key."""
+    """Return each key without its hash if the rest is not a prefix of another key."""
     short = {key: key.rpartition("-")[0] or key for key in keys}
     return {
         key: key if any(other.startswith(name) for other in keys if other != key) else name
@@ -51,7 +51,7 @@ def _short_names(keys: Collection[str]) -> dict[str, str]:
 
 
 def _outcome(verdict: str) -> dict[str, str]:
-    """Return the beginning of a verdict for the table, and the whole where there is more."""
+    """Return the start of a verdict for the table, and the full text if it is longer."""
     short = re.split("[:;]", verdict, maxsplit=1)[0]
     return {"outcome": short, "verdict": "" if verdict == short else verdict}
 

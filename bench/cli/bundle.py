@@ -7,53 +7,23 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.options import (
-    AdjacencyOption,
-    BasisOption,
-    Datasets,
-    Delta,
-    Epsilons,
-    Json,
-    Methods,
-    NoiseOption,
-    PrecisionFlag,
-    PresetOption,
-    Quiet,
-    Seeds,
-    Sets,
-    StudentOption,
-    Teacher,
-)
+from bench.cli.options import Json, Quiet, with_options
 from bench.cli.run import grid_of
-from bench.core.config import NoiseKind, PrecisionKind, Preset
+from bench.core.options import GridOptions
 from bench.core.printable import counted
 from bench.core.progress import echo, open_progress, print_json
-from bench.core.types import Basis, TargetAdjacency
 
 
+@with_options()
 def bundle(
-    methods: Methods,
-    datasets: Datasets = "mnist",
-    eps: Epsilons = "1,10",
-    seeds: Seeds = "0",
-    preset: PresetOption = Preset.QUICK,
-    basis: BasisOption = Basis.CLAIMED,
-    adjacency: AdjacencyOption = TargetAdjacency.REPLACE_ONE,
-    delta: Delta = None,
-    noise: NoiseOption = NoiseKind.SEEDED,
-    set_: Sets = None,
-    teacher: Teacher = None,
-    student: StudentOption = None,
-    precision: PrecisionFlag = PrecisionKind.FLOAT32,
+    options: GridOptions,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("bundle.zip"),
     wheels: Annotated[bool, typer.Option("--wheels", help="Pack this program and its dependencies too.")] = False,
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
     """Pack what a grid needs into one file, for `bench run --bundle FILE` on machines without a network."""
-    grid = grid_of(
-        methods, datasets, eps, seeds, preset, basis, adjacency, delta, noise, set_, teacher, student, precision
-    )
+    grid = grid_of(options)
     with open_progress(quiet=quiet or json_) as progress:
         with progress.stage("starting", 1):
             from bench.launchers.bundle import pack

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.cli.options import Json, Quiet, Sets
+from bench.cli.options import Json, Quiet
 from bench.core.config import Preset, check_overrides, seed_numbers
 from bench.core.errors import BenchError
+from bench.core.options import SET
 from bench.core.progress import echo, open_progress, print_json, print_table, starting
 
 if TYPE_CHECKING:
@@ -17,20 +18,20 @@ if TYPE_CHECKING:
 
 
 def check(
-    methods: Annotated[list[str] | None, typer.Argument(help="Methods or Python files; none: all methods.")] = None,
+    methods: Annotated[list[str] | None, typer.Argument(help="Methods or Python files; default: all methods.")] = None,
     dataset: Annotated[
         str, typer.Option("--dataset", "-d", help="Private data of the first run; default: a generated set.")
     ] = "",
     preset: Annotated[
         Preset | None,
-        typer.Option("--preset", "-p", help="Default: tiny, and once quick, whose students are good."),
+        typer.Option("--preset", "-p", help="Default: tiny, plus one run of quick, whose students are accurate."),
     ] = None,
     seeds: Annotated[str, typer.Option("--seeds", "-s", help="Seeds, with commas; 0-4 is a range.")] = "0,1",
-    set_: Sets = None,
+    set_: Annotated[list[str] | None, SET] = None,
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
-    """Test whether a method uses private data outside any mechanism, or reads labels from elsewhere."""
+    """Test whether a method uses private data outside any mechanism, or reads labels from another source."""
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
     from bench.interface.registry import METHODS
@@ -55,7 +56,7 @@ def check(
         "overrides": set_ or (), "dataset": dataset, "preset": preset or Preset.TINY, "seeds": seed_numbers(seeds),
         "awake": None if preset or dataset else Preset.QUICK, "seconds": SECONDS,
     }  # fmt: skip
-    # Each check waits for processes of its own.
+    # Each check mostly waits for its subprocesses, so threads suffice.
     with ThreadPoolExecutor(available_cores()) as pool, open_progress(quiet=quiet or json_) as progress:
         running = [pool.submit(checked, method) for method in chosen]
         try:

@@ -1,4 +1,4 @@
-"""Commands whose help shows many options in groups, and that refuse an option given twice."""
+"""Commands that group many options in their help, and refuse an option given twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 UsageError: Any = typer.BadParameter.__base__  # typer does not export it
 
 FEW = 8
-"""Up to so many options are one group."""
+"""A command with at most this many options shows them as one group."""
 
 
 class Command(TyperCommand):
@@ -39,20 +39,20 @@ class Command(TyperCommand):
                 formatter.write_dl(lines)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the examples, one a line."""
+        """Write the examples, one per line."""
         if self.epilog:
             with formatter.section("Examples"):
                 formatter.write("".join(f"  {line}\n" for line in self.epilog.splitlines()))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse `args`; raise :class:`BenchError` on words it does not take, a second value of one, an empty path."""
+        """Parse `args`; raise :class:`BenchError` on unknown words, a repeated option or an empty path."""
         extra: list[str] = []
         try:
             given, extra, order = self.make_parser(ctx).parse_args(args=list(args))
             for option, times in Counter(p for p in order if isinstance(p, TyperOption)).items():
                 alike = option.multiple or (option.is_flag and not option.secondary_opts)
                 if times > 1 and not alike:
-                    commas = ", with commas between its values" if "commas" in (option.help or "") else ""
+                    commas = ", with commas between the values" if "comma" in (option.help or "") else ""
                     raise BenchError(f"{max(option.opts, key=len)} is given {times} times. Give it once{commas}.")
             rest = super().parse_args(ctx, args)
         except UsageError as error:
@@ -69,7 +69,7 @@ class Command(TyperCommand):
         return rest
 
     def _remedy(self, error: Exception, extra: Sequence[str], args: Sequence[str]) -> str:
-        """Return what is wrong and what was probably meant, empty where the error says all."""
+        """Return what is wrong and what the user probably meant, or "" if the error already says it."""
         option = getattr(error, "option_name", None) if "possibilities" in vars(error) else None
         names = {parameter.name for parameter in self.params}
         if option is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="data",
-    help="List, fetch and verify data sets. They lie under $BENCH_DATA, or else in the user's cache folder.",
+    help="List, fetch and verify data sets. They are stored in $BENCH_DATA, by default in the user's cache folder.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -70,7 +70,7 @@ def _row(spec: DatasetSpec, root: Path) -> dict[str, Any]:
 
 @app.command()
 def get(names: Names, quiet: Quiet = False, json_: Json = False) -> None:
-    """Fetch missing data sets, decode sets of image files; a failure does not stop the others."""
+    """Fetch missing data sets and decode image folders; a failure does not stop the others."""
     from bench.data.datasets import get_dataset, load
     from bench.data.splits import map_images
 
@@ -90,7 +90,7 @@ def get(names: Names, quiet: Quiet = False, json_: Json = False) -> None:
 def fetch_each(
     names: list[str], fetch: Callable[[str, Progress], tuple[dict[str, Any], str]], kind: str, quiet: bool, json_: bool
 ) -> None:
-    """Print `fetch`'s line, or its row under `kind` as JSON, for each name; after failures, exit with 1 at the end."""
+    """Print `fetch`'s line for each name, or its row under `kind` as JSON; exit with 1 at the end if any failed."""
     rows: list[dict[str, Any]] = []
     failures: list[str] = []
     for name in dict.fromkeys(names):
@@ -112,7 +112,7 @@ def fetch_each(
 
 @app.command()
 def verify(name: Name, quiet: Quiet = False) -> None:
-    """Compare every byte of a stored data set with its manifest; damaged files are set aside."""
+    """Compare every byte of a stored data set with its manifest; move damaged files aside."""
     from bench.data.datasets import data_root, get_dataset
     from bench.data.file_list import place
     from bench.data.image_folder import PublicFolderLoader, parse
@@ -125,7 +125,7 @@ def verify(name: Name, quiet: Quiet = False) -> None:
         kept = place(root, parse(name)[0] if own else root / "raw" / spec.store, spec.shape)
         with progress_display(quiet) as progress:
             verify_map(kept, progress)
-        echo(f"{name}: every decoded image in {kept.with_suffix('.map')} is as it was stored")
+        echo(f"{name}: every decoded image in {kept.with_suffix('.map')} is unchanged")
         return
     with progress_display(quiet) as progress:
         try:
@@ -134,14 +134,14 @@ def verify(name: Name, quiet: Quiet = False) -> None:
             with locked(root, spec.store, progress):
                 target = set_aside(root, spec.store, error)
             raise BenchError(
-                f"{error} It was set aside as {target}. Fetch it anew with: python -m bench data get {name}"
+                f"{error} It was moved to {target}. Fetch it again with: python -m bench data get {name}"
             ) from error
-    echo(f"{name}: every byte under {root / spec.store} is as it was stored")
+    echo(f"{name}: every byte under {root / spec.store} is unchanged")
 
 
 @app.command()
 def path(name: Name) -> None:
-    """Print the path of a data set, stored or not."""
+    """Print the path of a data set, whether it is stored or not."""
     from bench.data.datasets import data_root, get_dataset
 
     spec = get_dataset(name)

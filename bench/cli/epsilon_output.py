@@ -1,12 +1,10 @@
-"""Options, vote files and output shared by the commands of ``bench epsilon``."""
+"""Vote files and output of ``bench epsilon``."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,24 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bench.privacy.accounting.accountants import Accounted
-    from bench.privacy.events.events import Event
-
-Delta = Annotated[float, typer.Option(help="The delta of (epsilon, delta), strictly between 0 and 1.")]
-Json = Annotated[bool, typer.Option("--json", help='Print one JSON object; an infinite epsilon is the string "inf".')]
-Gamma = Annotated[float, typer.Option(help="Laplace noise of scale 1 / gamma on every count.")]
-votes_option = partial(typer.Option, rich_help_panel="Votes")
-Votes = Annotated[
-    Path | None, votes_option(help=".npy file of vote counts (queries, classes): adds the data-dependent accountants.")
-]
-First = Annotated[int | None, votes_option(help="Use only the first N rows of the votes.")]
-Indices = Annotated[Path | None, votes_option(help=".npy file with the rows of the votes to use.")]
-Steps = Annotated[int | None, typer.Option(help="Number of steps.")]
-Epochs = Annotated[float | None, typer.Option(help="Instead of --steps: passes over the records, by the sampling.")]
-sampling = partial(typer.Option, rich_help_panel="Sampling")
-Rate = Annotated[float | None, sampling(help="Chance of each record to be in a batch.")]
-Batch = Annotated[float | None, sampling("--batch", "--batch-size", help="Expected batch size, with --records.")]
-Records = Annotated[int | None, sampling(help="Number of records, with --batch.")]
+    from bench.privacy.accounting.described import Described
 
 
 def load_array(path: Path, what: str) -> NDArray[Any]:
@@ -83,15 +64,18 @@ def load_votes(path: Path, first: int | None, indices: Path | None) -> NDArray[n
     return picked
 
 
-def report(
-    rows: Sequence[Accounted],
-    delta: float,
-    as_json: bool,
-    title: str,
-    facts: Mapping[str, float | int | str] | None = None,
-) -> None:
-    """Print `rows` as a table with notes, or with `facts` as one JSON object, in which infinity is ``"inf"``."""
-    known = dict(facts or {})
+def report(found: Described, delta: float, as_json: bool) -> None:
+    """Print what was `found` as a table with notes, or as one JSON object, in which infinity is ``"inf"``.
+
+    For add-remove events the facts have the proven epsilon for replace neighbours too.
+    """
+    from bench.core.types import Adjacency
+    from bench.privacy.accounting.accountants import replace_one
+
+    known, rows = dict(found.facts), found.accounted(delta)
+    title = found.title or found.events[0].describe()
+    if any(event.adjacency is Adjacency.ADD_REMOVE for event in found.events):
+        known["replace_one"] = replace_one(found.events, delta).epsilon
     if as_json:
         accountants = [row.as_dict() for row in rows]
         content = {"mechanism": title, "accountants": accountants, "delta": delta, "facts": known}
@@ -123,25 +107,3 @@ def _epsilon(epsilon: float) -> str:
     if epsilon == 0:
         return "0 (within delta)"
     return f"{epsilon:.6f}" if epsilon >= 0.001 else f"{epsilon:.6g}"
-
-
-def report_events(
-    events: Sequence[Event],
-    delta: float,
-    as_json: bool,
-    before: Sequence[Accounted] = (),
-    facts: Mapping[str, float] | None = None,
-    paper: str = "",
-) -> None:
-    """Print `before` and the accountants that apply to `events`, under the first event's description.
-
-    For add-remove events the facts have the proven epsilon for replace neighbours too.
-    """
-    from bench.core.types import Adjacency
-    from bench.privacy.accounting.accountants import account, replace_one
-
-    known = dict(facts or {})
-    if any(event.adjacency is Adjacency.ADD_REMOVE for event in events):
-        known["replace_one"] = replace_one(events, delta).epsilon
-    title = f"{paper}: {events[0].describe()}" if paper else events[0].describe()
-    report([*before, *account(events, delta)], delta, as_json, title, known)

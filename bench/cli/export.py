@@ -10,9 +10,9 @@ import typer
 from bench.core.errors import BenchError
 from bench.core.progress import echo, print_table
 
-Keys = Annotated[list[str] | None, typer.Argument(help="Keys of records; their beginnings are enough.")]
-Board = Annotated[Path | None, typer.Option("--board", help="All students of this board that lie in --out.")]
-Into = Annotated[Path, typer.Option("--into", help="Folder that gets a folder for each student.")]
+Keys = Annotated[list[str] | None, typer.Argument(help="Keys of records; unique prefixes are enough.")]
+Board = Annotated[Path | None, typer.Option("--board", help="All students of this board that are in --out.")]
+Into = Annotated[Path, typer.Option("--into", help="Folder to write to, with one subfolder per student.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Run directory with the released students.")]
 
 
@@ -22,7 +22,7 @@ def export(
     out: Out = Path("runs"),
     into: Into = Path("students"),
 ) -> None:
-    """Write released students as timm loads them, each with a card that states its three epsilons."""
+    """Write released students in timm's format, each with a card that states its three epsilons."""
     from bench.cli.listing import find_record
     from bench.experiments.device import prepare_device
     from bench.publishing.export import export_student
@@ -37,11 +37,11 @@ def export(
         every = with_audits(read.found, RunDir(board).read_audits()[0])
         records = [r for r in every if r.student is not None and (source.path / r.student.file).is_file()]
         if not records:
-            raise BenchError(f"no student of {board} lies in {out}. Name the directory of its run by --out.")
-        echo(f"{len(every) - len(records)} of {len(every)} students do not lie in {out}", err=True)
+            raise BenchError(f"no student of {board} is in {out}. Give its run directory with --out.")
+        echo(f"{len(every) - len(records)} of {len(every)} students are not in {out}", err=True)
     else:
         records = [find_record([out], key)[0] for key in dict.fromkeys(keys or ())]
-    prepare_device("cpu", 1)
+    prepare_device()
     rows, failed = [], 0
     for record in records:
         try:

@@ -13,7 +13,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import echo
 from bench.core.types import PrivacyUnit
 
-COMMITTED = Path("leaderboards")  # committed records, below the repository
+COMMITTED = Path("leaderboards")  # committed records, relative to the repository
 
 
 def leaderboard(
@@ -23,10 +23,10 @@ def leaderboard(
     ] = None,
     into: Annotated[
         Path | None,
-        typer.Option("--into", help="Folder of leaderboard.md, .csv, mnist.svg and site/; default: first RUNS."),
+        typer.Option("--into", help="Folder for leaderboard.md, .csv, mnist.svg and site/; default: the first RUNS."),
     ] = None,
     readme: Annotated[
-        Path | None, typer.Option("--readme", help="A Markdown file that gets MNIST's table between its marks.")
+        Path | None, typer.Option("--readme", help="Markdown file whose marked section receives MNIST's table.")
     ] = None,
     unit: Annotated[
         str | None, typer.Option("--unit", help="Print the rows of these units: record, label, query-label, client.")
@@ -55,7 +55,7 @@ def _unit(name: str) -> PrivacyUnit:
         return PrivacyUnit(name.strip())
     except ValueError:
         accepted = ", ".join(unit.value for unit in PrivacyUnit)
-        raise BenchError(f"--unit takes names with commas between them, of {accepted}; not {name!r}.") from None
+        raise BenchError(f"--unit takes comma-separated names among {accepted}; not {name!r}.") from None
 
 
 def _committed() -> Path:

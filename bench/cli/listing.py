@@ -15,7 +15,7 @@ from bench.core.types import Facts
 from bench.experiments.noise_salt import sweep_salts
 from bench.interface.attack import Attack
 from bench.interface.method import Method
-from bench.interface.registry import ALL, ATTACKS, METHODS, method_groups
+from bench.interface.registry import ALL, ATTACKS, METHODS, listed, method_groups
 from bench.publishing.reproduce import command_of, missing_plugin
 from bench.results.audited import with_audits
 from bench.results.record import Record
@@ -30,12 +30,12 @@ MNIST_FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 def listing(what: str, out: Path | None = None) -> tuple[str, tuple[str, ...], Rows, list[str]]:
     """Return title, columns, rows and notes of the listing `what`, or of the records of the run directory `out`.
 
-    Raise UnknownNameError on an unknown `what`, BenchError where `out` is no directory.
+    Raise UnknownNameError on an unknown `what`, BenchError if `out` is not a directory.
     """
     if out is not None:
         return _records(out)
     if what == "methods":
-        rows = [_method_row(METHODS.get(name)) for name in METHODS.names()]
+        rows: Rows = [(name, *listed(name)[2:]) for name in METHODS.names()]
         columns = ("method", "unit", "adjacency", "proven", "public data", "citation")
         groups = method_groups().items()
         notes = [f"--methods {group}: {', '.join(names)}" for group, names in groups if group != ALL]
@@ -87,11 +87,6 @@ def _broken(broken: dict[str, str]) -> list[str]:
     return [f"plug-in failed to import: {where}: {why}" for where, why in broken.items()]
 
 
-def _method_row(method: type[Method]) -> tuple[str, ...]:
-    proven = f"infinite: {method.bypass}" if method.bypass else "finite"
-    return (method.name, method.unit.value, method.adjacency.value, proven, method.public_data, method.citation)
-
-
 def _attack_row(attack: type[Attack]) -> tuple[str, ...]:
     return (attack.name, attack.goal, attack.access.value, attack.knowledge.value, attack.citation)
 
@@ -117,9 +112,9 @@ def method_page(method: type[Method]) -> tuple[str, str, tuple[str, ...], Rows]:
 
 
 def plugin_page(place: Path, name: str) -> tuple[str, str, tuple[str, ...], Rows] | None:
-    """Return title, text, columns and rows of a method whose plug-in is not here, from its records in `place`, if any.
+    """Return title, text, columns and rows of a method whose plug-in is missing, from its records in `place`, if any.
 
-    Records are written by strangers: the file that they name is not imported.
+    Records are untrusted, so the file that they name is never imported.
     """
     records = RunDir(place).read_records(set_aside=False).found if place.is_dir() else []
     mine = [record for record in records if record.method == name and record.cell.plugin is not None]
@@ -137,29 +132,29 @@ def plugin_page(place: Path, name: str) -> tuple[str, str, tuple[str, ...], Rows
 def find_record(places: Sequence[Path], key: str, *, among: Sequence[str] = ()) -> tuple[Record, Path]:
     """Return the only record whose key starts with `key`, and its folder: the first of `places` that has one.
 
-    `among` are the names that `key` may have meant besides. Raise :class:`BenchError` if there is none, or that folder
-    has several.
+    `among` lists other names that the user may have meant. Raise :class:`BenchError` if no key matches, or if several
+    in one folder do.
     """
     known = list(among)
     for path in places:
         home = RunDir(path)
-        there = path.is_dir() or not among  # what is no directory is an error where only a record was meant
+        there = path.is_dir() or not among  # a missing directory is an error only if the user can only mean a record
         records = home.read_records(set_aside=False).found if there else []
         found = [record for record in records if record.key.startswith(key)]
         if len(found) == 1:
             return with_audits(found, home.read_audits()[0])[0], path
         if found:
             keys = ", ".join(record.key for record in found[:6])
-            raise BenchError(f"{len(found)} records in {path} begin with {key!r}: {keys}. Give more of it.")
+            raise BenchError(f"{len(found)} records in {path} begin with {key!r}: {keys}. Give a longer prefix.")
         known += [record.key for record in records]
     where = " and ".join(map(str, places))
     kind = "method or record" if among else "record"
-    own = " A method in a file of your own is shown by the file's path." if among else ""
-    raise UnknownNameError(kind, key, known, f"Records are read from {where}; --out names another.{own}")
+    own = " To show a method in your own file, give the file's path." if among else ""
+    raise UnknownNameError(kind, key, known, f"Records are read from {where}; --out changes that.{own}")
 
 
 def record_page(record: Record) -> list[Table]:
-    """Return the tables of a record and its command."""
+    """Return the tables of a record and the command that reproduces it."""
     command, reason = command_of(record)
     notes = filter(None, (reason, missing_plugin(record)))
     again = [("reproduce with", command or "no command"), *(("note", note) for note in notes)]

@@ -1,4 +1,4 @@
-"""The command line: parsing only. Commands import slow modules themselves, so that ``--help`` is fast."""
+"""The command line: parsing only. Commands import slow modules when they run, which keeps ``--help`` fast."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from bench.core.progress import close_stdout, echo, open_streams, print_json, pr
 
 
 class _Commands(TyperGroup):
-    """Commands that a plug-in cannot end with status 0 by `sys.exit`."""
+    """Prevent a plug-in from ending a command with status 0 through `sys.exit`."""
 
     def invoke(self, ctx: Any) -> Any:
         with no_exit("a plug-in"):
@@ -43,7 +43,7 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     name="bench",
     cls=_Commands,
-    help="Benchmark of private students: every row carries a claimed, a proven and an audited epsilon.",
+    help="Benchmark of private students: every row has a claimed, a proven and an audited epsilon.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -79,10 +79,10 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_version)
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_version)
     ] = False,
 ) -> None:
-    """Take the options that stand before a command."""
+    """Parse the options before the command."""
 
 
 @app.command("ls")
@@ -105,13 +105,13 @@ def list_(
 
 @app.command()
 def show(
-    what: Annotated[str, typer.Argument(help="A method, or the key of a record (its beginning is enough).")],
+    what: Annotated[str, typer.Argument(help="A method, or the key of a record (a unique prefix is enough).")],
     out: Out = Path("runs"),
     json_: Json = False,
 ) -> None:
     """Show a method (settings and their sources) or a record (three epsilons, ledger, provenance).
 
-    A record that is not in --out is looked for among the published ones.
+    If a record is not in --out, the command looks for it among the published ones.
     """
     from bench.cli.listing import find_record, method_page, plugin_page, record_page
     from bench.interface.registry import METHODS
@@ -163,14 +163,14 @@ def main() -> None:
     except BenchError as error:
         echo(f"error: {error}", err=True)
         sys.exit(2)
-    except BrokenPipeError:  # the reader, `head` for instance, has enough
+    except BrokenPipeError:  # the reader, for instance `head`, closed the pipe
         close_stdout()
         sys.exit(1)
-    except OSError as error:  # of the system, not of the program: a full disk, a folder of another user's
+    except OSError as error:  # an error of the system, not a bug: a full disk, another user's folder
         if error.filename is None:
             close_stdout()
         what = f"{error.filename or 'a file or standard output'} cannot be read or written ({error.strerror or error})"
-        echo(f"error: {what}. Free some space, make it accessible, or name another place.", err=True)
+        echo(f"error: {what}. Free some space, make it accessible, or use another path.", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
         echo("stopped. Give the same command again to resume.", err=True)

@@ -1,96 +1,76 @@
-"""Options that several commands share, in groups for their help."""
+"""Options that several commands share, and commands whose options are the fields of dataclasses."""
 
 from __future__ import annotations
 
-from enum import StrEnum
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
-from bench.core.config import NoiseKind, PrecisionKind, Preset, Reuse
-from bench.core.errors import BenchError
-from bench.core.types import Basis, Law, TargetAdjacency
+from bench.core.config import Reuse
+from bench.core.options import hints_of
+from bench.core.types import Law
 
-what = partial(typer.Option, rich_help_panel="What to run")
 records = partial(typer.Option, rich_help_panel="Records")
-where = partial(typer.Option, rich_help_panel="Where it runs")
-slurm = partial(typer.Option, rich_help_panel="Slurm")
-
-
-class Launcher(StrEnum):
-    """Where cells run."""
-
-    INLINE = "inline"
-    LOCAL = "local"
-    SLURM = "slurm"
-
 
 TrialsMean = Annotated[float, typer.Option(help="Mean of the secret random number of trials.")]
 LawOption = Annotated[Law, typer.Option("--law", help="The law of the number of trials.")]
-_methods = what("--methods", "-m", help="Methods or groups (all, transfer, ...), with commas; see `bench ls`.")
-Methods = Annotated[str, _methods]
-MethodsOrNone = Annotated[str | None, _methods]
-BundleFile = Annotated[Path | None, what("--bundle", help="The grid, its data and weights, from `bench bundle`.")]
-Datasets = Annotated[str, what("--datasets", "-d", help="Data sets, with commas; folder:PATH for your own.")]
-Epsilons = Annotated[str, what("--eps", "-e", help="Target epsilons, with commas.")]
-Seeds = Annotated[str, what("--seeds", "-s", help="Seeds, with commas; 0-4 is a range.")]
-PresetOption = Annotated[Preset, what("--preset", "-p", help="paper, quick (minutes) or tiny (seconds).")]
-BasisOption = Annotated[Basis, what("--basis", help="Which epsilon the target bounds.")]
-AdjacencyOption = Annotated[
-    TargetAdjacency,
-    what("--adjacency", help="Neighbours of a target with --basis proven: replace-one, or the method's own."),
-]
-Delta = Annotated[float | None, what("--delta", help="Default: 1e-5, or less where records are many.")]
-NoiseOption = Annotated[NoiseKind, what("--noise", help="secure: exact samplers, not reproducible.")]
-NoiseSalt = Annotated[
-    str,
-    what("--noise-salt", help="random; to repeat a record, its noise_salt, or none if it has none."),
-]
-Sets = Annotated[list[str] | None, what("--set", help="FIELD=VALUE or METHOD.FIELD=VALUE; repeatable.")]
-Teacher = Annotated[str | None, what("--teacher", help="Any timm model, for methods with teachers.")]
-StudentOption = Annotated[str | None, what("--student", help="Any timm model.")]
-PrecisionFlag = Annotated[
-    PrecisionKind, what("--precision", help="Of teacher ensembles: float32, tf32 (CUDA) or bf16.")
-]
 Out = Annotated[Path, records("--out", "-o", help="Run directory.")]
-ReuseOption = Annotated[Reuse, records("--reuse", help="Which earlier records count as done.")]
-
-
-def _device(name: str) -> str:
-    # Others that torch knows are tried by torch; this only tells the names that people give first.
-    if name.partition(":")[0].lower() in ("gpu", "nvidia"):
-        raise BenchError(f"--device {name} is unknown. Accepted: auto, cpu, cuda or cuda:N; a GPU is cuda.")
-    return name
-
-
-Device = Annotated[str, where("--device", help="auto, cpu, cuda or cuda:N.", callback=_device)]
-Threads = Annotated[int, where("--threads", help="CPU threads of one operation.", min=1)]
+ReuseOption = Annotated[Reuse, records("--reuse", help="Which existing records count as done.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-LauncherOption = Annotated[
-    Launcher | None, where("--launcher", help="inline (default), local: --jobs N processes here, or slurm.")
-]
-Jobs = Annotated[
-    int | None,
-    where("--jobs", "-j", help="Processes of --launcher local; 0: one per GPU, else per core.", min=0),
-]
-ClusterFile = Annotated[
-    Path | None, where("--cluster", help="YAML file with the settings of launchers; flags override it.")
-]
-Partition = Annotated[str | None, slurm("--partition", help="Partition.")]
-Gpus = Annotated[int | None, where("--gpus", help="GPUs of one job; local default: 1 where there are some.", min=0)]
-Cpus = Annotated[int | None, slurm("--cpus", help="Cores of one job.", min=1)]
-Memory = Annotated[float | None, slurm("--memory", help="GB of one job.")]
-Time = Annotated[str | None, slurm("--time", help="Time limit, minutes or H:MM:SS; it is no deadline.")]
-Parallel = Annotated[int | None, slurm("--parallel", help="Jobs that run at once.", min=1)]
-Account = Annotated[str | None, slurm("--account", help="Account.")]
-Directives = Annotated[list[str] | None, slurm("--slurm", help="KEY=VALUE directive; repeatable.")]
-PackOption = Annotated[float | None, slurm("--pack", help="Minutes that small cells are packed to.")]
-Shards = Annotated[int | None, where("--shards", help="Split an ensemble's training over N jobs.", min=1)]
-Retries = Annotated[int | None, where("--retries", help="Deaths of its process that a cell survives.", min=0)]
-Detach = Annotated[bool, slurm("--detach", help="Submit, and leave.")]
-DryRun = Annotated[
-    bool, records("--dry-run", help="Print states, settings, claims, order, jobs, times; train nothing.")
-]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def with_options(**changes: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each field of its parameters that are dataclasses of options.
+
+    `changes` maps field names to other defaults, other options, or ``...`` for fields that this command does not offer.
+    """
+
+    def dressed(command: Callable[..., None]) -> Callable[..., None]:
+        hints, shown = get_type_hints(command, include_extras=True), list[inspect.Parameter]()
+        kinds = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+        for name, parameter in inspect.signature(command).parameters.items():
+            given = _parameters(kinds[name], changes) if name in kinds else [parameter.replace(annotation=hints[name])]
+            shown += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in given]
+
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            built = {name: _built(kind, values) for name, kind in kinds.items()}
+            command(**built, **values)
+
+        vars(run)["__signature__"] = inspect.Signature(shown)
+        run.__annotations__ = {one.name: one.annotation for one in shown}
+        return run
+
+    return dressed
+
+
+def _parameters(kind: Any, changes: dict[str, Any]) -> Iterator[inspect.Parameter]:
+    of = {field.name: field for field in fields(kind)}
+    for name, hint in hints_of(kind).items():
+        if is_dataclass(hint):
+            yield from _parameters(hint, changes)
+            continue
+        change = changes.get(name, of[name].default)
+        if change is ... or not hasattr(hint, "__metadata__"):
+            continue
+        other = isinstance(change, OptionInfo)
+        (*_, word, option), default = get_args(hint), of[name].default if other else change
+        yield inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[word, change if other else option],
+            default=inspect.Parameter.empty if default is MISSING else default,
+        )  # fmt: skip
+
+
+def _built(kind: Any, values: dict[str, Any]) -> Any:
+    """Return an instance of `kind`, removing its fields from `values`."""
+    hints = hints_of(kind)
+    inner = {name: _built(hint, values) for name, hint in hints.items() if is_dataclass(hint)}
+    return kind(**inner, **{name: values.pop(name) for name in hints if name in values})

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 Runs = Annotated[list[Path], typer.Argument(help="Run directories.")]
 Into = Annotated[Path, typer.Option("--into", help="The board: a folder with records, audits and attacks.")]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Write nothing, check no method, and run nothing again: seconds.")
+    bool, typer.Option("--dry-run", help="Only vet the records, in seconds: write, check and rerun nothing.")
 ]
 Rerun = Annotated[
     list[str] | None,
-    typer.Option("--rerun", help="Key of a cell to run again; default: each method's quickest. Repeatable."),
+    typer.Option("--rerun", help="Key of a cell to rerun; default: the fastest of each method. Repeatable."),
 ]
-NoRerun = Annotated[bool, typer.Option("--no-rerun", help="Run nothing again; say so in the pull request.")]
-Replace = Annotated[bool, typer.Option("--replace", help="Take these records where others of the same key are.")]
+NoRerun = Annotated[bool, typer.Option("--no-rerun", help="Rerun nothing; say so in the pull request.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace published records that have the same key.")]
 
 
 def publish(
@@ -39,7 +39,7 @@ def publish(
 ) -> None:
     """Add records, with their audits and attacks, to the board and rebuild its pages: all records or none.
 
-    First plans and accounts for each record again, checks its method, and runs one cell of each method again;
+    First repeats the planning and the accounting of each record, checks its method, and reruns one cell of each method.
     docs/submitting.md lists the reasons for refusal.
     """
     from bench.core.progress import open_progress
@@ -52,7 +52,7 @@ def publish(
     pages: list[Path] = []
     try:
         with opened(into), open_progress(quiet=json_) as progress, stopping_signals():
-            # Planned from scratch: calibrations of a foreign run directory are untrusted.
+            # Plan from scratch: calibrations in someone else's run directory are untrusted.
             found = examine(runs, into, replace=replace, progress=progress)
             demand_audits(found)
             if not found.refused and not dry_run:
@@ -66,10 +66,10 @@ def publish(
     _print(found, pages, json_=json_)
     if found.refused:
         count = len(found.refused)
-        echo(f"nothing was written: {count} problem{'s' if count > 1 else ''}, named above.", err=True)
+        echo(f"nothing was written: {count} problem{'s' if count > 1 else ''}, listed above.", err=True)
         raise typer.Exit(1)
     if dry_run:
-        echo("nothing was written, checked or run again: --dry-run.", err=True)
+        echo("nothing was written, checked or rerun: --dry-run.", err=True)
     elif not json_:
         echo(f"wrote {', '.join(str(page) for page in pages)}. Commit {into}, and see docs/submitting.md.")
 
@@ -88,4 +88,4 @@ def _print(found: Publication, pages: list[Path], *, json_: bool) -> None:
     rows += [(fate, kind, f"{count} files", why) for (fate, kind, why), count in sorted(many.items())]
     print_table("publication", ("what", "kind", "file", "why"), rows)
     for what, count in sorted(found.unchecked.items()):
-        echo(f"not computed again for {count} records: {what}")
+        echo(f"not recomputed for {count} records: {what}")

@@ -27,17 +27,17 @@ def report(
     ] = None,
     paper: Annotated[str, typer.Option("--paper", help="dgd, dpsd, trpate or pate; default: all.")] = "",
     figure: Annotated[
-        list[str] | None, typer.Option("--figure", help="Number of a figure, as the paper has it; repeatable.")
+        list[str] | None, typer.Option("--figure", help="Number of a figure in the paper; repeatable.")
     ] = None,
     table: Annotated[
-        list[str] | None, typer.Option("--table", help="Number of a table, as the paper has it; repeatable.")
+        list[str] | None, typer.Option("--table", help="Number of a table in the paper; repeatable.")
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All tables and figures.")] = False,
-    into: Annotated[Path, typer.Option("--into", help="Folder that is written to.")] = Path("reports-out"),
+    into: Annotated[Path, typer.Option("--into", help="Output folder.")] = Path("reports-out"),
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
-    """Draw the papers' tables and figures from records, ours beside theirs, with the commands for missing records."""
+    """Draw the papers' tables and figures from records, ours next to theirs, with the commands for missing records."""
     from bench.core.progress import open_progress
     from bench.reports.papers.build import index_text, make_artefact
     from bench.reports.papers.evidence import read_evidence
@@ -86,7 +86,7 @@ def report(
     )  # fmt: skip
     commands = commands_of(missing)
     if commands:
-        echo(f"{len(commands)} commands fill what is missing; {index} lists them under each table and figure:")
+        echo(f"{len(commands)} commands produce the missing results; {index} lists them under each table and figure:")
         more = [f"... and {len(commands) - _SHOWN} more"] if len(commands) > _SHOWN else []
         echo("\n".join(f"  {line}" for line in [*commands[:_SHOWN], *more]))
     echo(f"wrote {index}", err=True)
@@ -102,9 +102,9 @@ def _chosen(paper: str, figures: list[str], tables: list[str], all_: bool) -> li
     if paper:
         load_paper(paper)
     if not (figures or tables or all_):
-        raise BenchError("name what to draw: --figure N, --table N or --all.")
+        raise BenchError("choose what to draw: --figure N, --table N or --all.")
     if all_ and (figures or tables):
-        raise BenchError("give either --all, or --figure and --table.")
+        raise BenchError("give either --all, or --figure and --table, not both.")
     if (figures or tables) and not paper:
         raise BenchError(f"--figure and --table need --paper, one of: {', '.join(PAPERS)}.")
     if all_:

@@ -4,56 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.cli.options import (
-    Account,
-    AdjacencyOption,
-    BasisOption,
-    BundleFile,
-    ClusterFile,
-    Cpus,
-    Datasets,
-    Delta,
-    Detach,
-    Device,
-    Directives,
-    DryRun,
-    Epsilons,
-    Gpus,
-    Jobs,
-    Json,
-    Launcher,
-    LauncherOption,
-    Memory,
-    MethodsOrNone,
-    NoiseOption,
-    NoiseSalt,
-    Out,
-    PackOption,
-    Parallel,
-    Partition,
-    PrecisionFlag,
-    PresetOption,
-    Quiet,
-    Retries,
-    ReuseOption,
-    Seeds,
-    Sets,
-    Shards,
-    StudentOption,
-    Teacher,
-    Threads,
-    Time,
-    where,
-)
-from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse, check_overrides, seed_numbers
+from bench.cli.options import Json, Out, Quiet, ReuseOption, records, with_options
+from bench.core.config import Grid, Reuse, check_overrides
 from bench.core.errors import BenchError
+from bench.core.options import GridOptions, LaunchOptions, hints_of, what
 from bench.core.printable import counted
 from bench.core.progress import echo, fits_unfolded, open_progress, print_fields, print_json, print_table
-from bench.core.types import Basis, PrivacyUnit, TargetAdjacency
+from bench.core.types import PrivacyUnit
 
 if TYPE_CHECKING:
     from bench.launchers.settings import Cluster
@@ -62,58 +23,29 @@ if TYPE_CHECKING:
     from bench.results.attack_record import AuditRecord
     from bench.results.record import Record
 
-GRID = (
-    "methods", "datasets", "eps", "seeds", "preset", "basis", "adjacency", "delta", "noise", "set_", "teacher",
-    "student", "precision",
-)  # fmt: skip
-"""Parameters that describe the grid."""
-
 EXAMPLES = """\
 python -m bench run -m pate,dp-sgd -d digits -p tiny
 python -m bench run -m pate-gnmax -d digits -e 1,3,10 -s 0,1,2 --set student_epochs=50 --dry-run
 python -m bench run -m nonprivate -d digits -p tiny --student small_cnn --launcher local --jobs 2"""
 
 
+@with_options(methods="")
 def run(
     context: typer.Context,
-    methods: MethodsOrNone = None,
-    datasets: Datasets = "mnist",
-    eps: Epsilons = "1,10",
-    seeds: Seeds = "0",
-    preset: PresetOption = Preset.QUICK,
-    basis: BasisOption = Basis.CLAIMED,
-    adjacency: AdjacencyOption = TargetAdjacency.REPLACE_ONE,
-    delta: Delta = None,
-    noise: NoiseOption = NoiseKind.SEEDED,
-    noise_salt: NoiseSalt = "random",
-    set_: Sets = None,
-    teacher: Teacher = None,
-    student: StudentOption = None,
-    bundle: BundleFile = None,
+    *,
+    options: GridOptions,
+    noise_salt: Annotated[
+        str, what("--noise-salt", help="random; to repeat a record, its noise_salt, or none if it has none.")
+    ] = "random",
+    bundle: Annotated[
+        Path | None, what("--bundle", help="The grid, its data and weights, from `bench bundle`.")
+    ] = None,
     out: Out = Path("runs"),
     reuse: ReuseOption = Reuse.DONE,
-    launcher: LauncherOption = None,
-    jobs: Jobs = None,
-    dry_run: DryRun = False,
-    shards: Shards = None,
-    retries: Retries = None,
-    gpus: Gpus = None,
-    cluster: ClusterFile = None,
-    partition: Partition = None,
-    cpus: Cpus = None,
-    memory: Memory = None,
-    time: Time = None,
-    parallel: Parallel = None,
-    account: Account = None,
-    slurm: Directives = None,
-    pack: PackOption = None,
-    detach: Detach = False,
-    device: Device = "auto",
-    workers: Annotated[
-        int, where("--workers", help="Processes for the teachers of a cell; 0: the cores of its job.", min=0)
-    ] = 0,
-    threads: Threads = 1,
-    precision: PrecisionFlag = PrecisionKind.FLOAT32,
+    dry_run: Annotated[
+        bool, records("--dry-run", help="Print states, settings, claims, order, jobs, times; train nothing.")
+    ] = False,
+    launch: LaunchOptions,
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
@@ -121,32 +53,20 @@ def run(
 
     Several of these commands may share one directory; each cell runs once.
     """
-    sources = {name: context.get_parameter_source(name) for name in GRID}
+    sources = {name: context.get_parameter_source(name) for name in hints_of(GridOptions)}
     given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     if bundle is not None and given:
         names = ", ".join(f"--{name.rstrip('_')}" for name in given)
         raise BenchError(f"--bundle holds the grid. Leave out {names}, or pack another bundle with them.")
-    if bundle is None and methods is None:
+    if bundle is None and "methods" not in given:
         raise BenchError("give the methods to run, for instance --methods pate,dp-sgd; or a file by --bundle.")
-    grid = None
-    if bundle is None:
-        grid = grid_of(
-            methods or "", datasets, eps, seeds, preset, basis, adjacency, delta, noise, set_, teacher, student,
-            precision,
-        )  # fmt: skip
-    flags: dict[str, Any] = {
-        "launcher": None if launcher is None else launcher.value, "jobs": jobs, "shards": shards, "retries": retries,
-        "partition": partition, "gpus": gpus, "cpus": cpus, "memory": memory, "time": time, "parallel": parallel,
-        "account": account, "pack": pack,
-    }  # fmt: skip
+    grid = grid_of(options) if bundle is None else None
     with open_progress(quiet=quiet or json_) as progress:
         with progress.stage("starting", 1):  # shown before the imports, which take seconds
             from bench.launchers.grid import forecast_grid, run_grid
-            from bench.launchers.settings import directives, read_cluster
+            from bench.launchers.settings import launch_settings
 
-            flags["extra"] = directives(slurm or ())
-            settings = read_cluster(cluster, flags)
-            check_flags(flags, settings, detach)
+            settings = launch_settings(launch)
         packed = None
         if bundle is not None:
             from bench.launchers.bundle import unpack
@@ -158,8 +78,8 @@ def run(
             seen = forecast_grid(grid, out, progress, settings, reuse=reuse, noise_salt=noise_salt)
         else:
             ran = run_grid(
-                grid, out, progress, settings, reuse=reuse, noise_salt=noise_salt, device=device, workers=workers,
-                threads=threads, detach=detach, packed=packed,
+                grid, out, progress, settings, launch.resources, reuse=reuse, noise_salt=noise_salt,
+                detach=launch.detach, packed=packed,
             )  # fmt: skip
     if dry_run:
         if json_:
@@ -170,62 +90,36 @@ def run(
             echo(line)
         return
     print_board(ran.records, ran.audits, json_=json_, out=out)
-    _leave(ran.outcome, settings, out, detach)
+    _leave(ran.outcome, settings, out, launch.detach)
     for line in ran.unread:
         echo(f"error: {line}", err=True)
     if ran.unread or any(record.failure for record in ran.records):
         raise typer.Exit(1)
 
 
-def grid_of(
-    methods: str, datasets: str, eps: str, seeds: str, preset: Preset, basis: Basis, adjacency: TargetAdjacency,
-    delta: float | None, noise: NoiseKind, set_: list[str] | None, teacher: str | None, student: str | None,
-    precision: PrecisionKind,
-) -> Grid:  # fmt: skip
-    """Return the grid that the options of a command describe; raise :class:`BenchError` on a wrong name or value."""
-    models = {"teacher": teacher, "student": student}
-    overrides = [*(set_ or ()), *(f"{role}={name}" for role, name in models.items() if name)]
-    grid = Grid(
-        _names(methods), _names(datasets), tuple(_number(text) for text in _names(eps)),
-        seed_numbers(seeds), preset, basis, delta, noise, precision, tuple(overrides), adjacency,
-    )  # fmt: skip
-    _check_names(grid)
-    return grid
+def grid_of(options: GridOptions) -> Grid:
+    """Return the grid of a command; raise :class:`BenchError` on wrong names as planning does, but importing no file.
 
-
-def _check_names(grid: Grid) -> None:
-    """Raise :class:`BenchError` on unknown names, as planning does, but before anything is shown; imports no file."""
+    So that it is told before anything is shown.
+    """
     from bench.data.datasets import get_dataset
     from bench.interface.registry import METHODS, methods_named
 
+    grid = options.grid()
     names = methods_named(grid.methods)
     methods = [METHODS.get(name) for name in names if not name.endswith(".py")]
     if len(methods) == len(names):
         check_overrides(methods, grid.overrides)
     for name in grid.datasets:
         get_dataset(name)
-
-
-def check_flags(flags: dict[str, Any], settings: Cluster, detach: bool = False) -> None:
-    """Raise :class:`BenchError` on a flag that the launcher does not use."""
-    given = {name for name, value in flags.items() if value is not None and value != {}} | (
-        {"detach"} if detach else set()
-    )
-    only_slurm = {"partition", "cpus", "memory", "time", "parallel", "account", "pack", "extra", "detach"}
-    wrong = given & only_slurm if settings.launcher != Launcher.SLURM.value else given & {"jobs"}
-    wrong |= given & {"jobs", "gpus", "retries"} if settings.launcher == Launcher.INLINE.value else set()
-    if wrong:
-        names = ", ".join(f"--{'slurm' if name == 'extra' else name}" for name in sorted(wrong))
-        other = "local" if not wrong & only_slurm else "slurm"
-        instead = "--parallel" if settings.launcher == Launcher.SLURM.value else f"--launcher {other}"
-        raise BenchError(f"--launcher {settings.launcher} does not use {names}. Use {instead}, or leave it out.")
+    return grid
 
 
 def _leave(outcome: Outcome, settings: Cluster, out: Path, detach: bool) -> None:
     if not outcome.left:
         return
     left = counted(outcome.left, "cell is", "cells are")
-    if settings.launcher == Launcher.SLURM.value and not outcome.cancelled and (detach or outcome.stopped is not None):
+    if settings.launcher == "slurm" and not outcome.cancelled and (detach or outcome.stopped is not None):
         echo(
             f"{left} left to the jobs, which continue. `python -m bench status -o {out}` shows them, "
             f"`python -m bench cancel -o {out}` ends them; the same command again waits for them.",
@@ -235,17 +129,6 @@ def _leave(outcome: Outcome, settings: Cluster, out: Path, detach: bool) -> None
         echo(f"stopped; {left} left. Give the same command again to resume.", err=True)
     if outcome.stopped is not None:
         raise typer.Exit(128 + outcome.stopped)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise BenchError(f"--eps takes numbers with commas between them, for instance 1,10; not {text!r}.") from None
 
 
 def print_board(

@@ -8,49 +8,23 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.options import (
-    AdjacencyOption,
-    Datasets,
-    Delta,
-    Device,
-    Epsilons,
-    Json,
-    LawOption,
-    Methods,
-    Out,
-    PresetOption,
-    Quiet,
-    Seeds,
-    Sets,
-    StudentOption,
-    Teacher,
-    Threads,
-    TrialsMean,
-    what,
-)
+from bench.cli.options import Json, LawOption, Out, Quiet, TrialsMean, with_options
 from bench.cli.run import grid_of, print_board
-from bench.core.config import NoiseKind, PrecisionKind, Preset
+from bench.core.options import GridOptions, Resources, what
 from bench.core.progress import open_progress
-from bench.core.types import Basis, Law, TargetAdjacency
+from bench.core.types import Basis, Law
 
 EXAMPLE = """\
 python -m bench tune -m scatter-linear -d mnist -e 3 --space lr.yaml --trials-mean 5"""
 
 
+@with_options(eps="3", basis=..., noise=..., precision=..., workers=...)
 def tune(
-    methods: Methods,
+    *,
+    options: GridOptions,
     space: Annotated[
         Path, what("--space", help="YAML or JSON file of candidates: a list of values per setting, for instance.")
     ],
-    datasets: Datasets = "mnist",
-    eps: Epsilons = "3",
-    seeds: Seeds = "0",
-    preset: PresetOption = Preset.QUICK,
-    adjacency: AdjacencyOption = TargetAdjacency.REPLACE_ONE,
-    delta: Delta = None,
-    set_: Sets = None,
-    teacher: Teacher = None,
-    student: StudentOption = None,
     trials_mean: TrialsMean = 10.0,
     law: LawOption = Law.GEOMETRIC,
     score: Annotated[
@@ -60,25 +34,20 @@ def tune(
         float | None, what("--score-noise", help="Standard deviation of a noisy score, in records.")
     ] = None,
     out: Out = Path("runs"),
-    device: Device = "auto",
-    threads: Threads = 1,
+    resources: Resources,
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
     """Choose settings by a secret random number of trials; release the best. The proven epsilon includes tuning."""
-    grid = grid_of(
-        methods, datasets, eps, seeds, preset, Basis.PROVEN, adjacency, delta, NoiseKind.SEEDED, set_, teacher, student,
-        PrecisionKind.FLOAT32,
-    )  # fmt: skip
+    grid = replace(grid_of(options), basis=Basis.PROVEN)
     with open_progress(quiet=quiet or json_) as progress:
         with progress.stage("starting", 1):
-            from bench.core.processes import available_cores
             from bench.core.yaml_files import read_yaml
             from bench.experiments.device import prepare_device
             from bench.experiments.tuning import run_tunings, tuning_of
 
             tuning = tuning_of(read_yaml(space), trials_mean=trials_mean, law=law, score=score, score_noise=score_noise)
-            chosen = prepare_device(device, threads)
+            resources = prepare_device(resources)
         cells = [
             replace(grid, methods=(method,), datasets=(dataset,), epsilons=(epsilon,), seeds=(seed,))
             for dataset in grid.datasets
@@ -86,7 +55,7 @@ def tune(
             for seed in grid.seeds
             for epsilon in grid.epsilons
         ]
-        records = run_tunings(cells, tuning, out, progress, device=chosen, workers=available_cores())
+        records = run_tunings(cells, tuning, out, progress, resources)
     print_board(records, [], json_=json_, out=out)
     if any(record.failure for record in records):
         raise typer.Exit(1)

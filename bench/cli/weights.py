@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="weights",
-    help="List, fetch and verify public weights of timm models. They lie in weights/ below the data root.",
+    help="List, fetch and verify public weights of timm models. They are stored in weights/ under the data root.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -52,7 +52,7 @@ def list_(json_: Json = False) -> None:
         for row in rows
     ]
     print_table(f"public weights under {folder()}", (*FACTS, "here"), cells)
-    echo("Fetch weights with: python -m bench weights get NAME, for any timm model where a hub answers.")
+    echo("Fetch weights with: python -m bench weights get NAME, for any timm model if the hub is reachable.")
 
 
 def _row(found: PublicWeights) -> dict[str, Any]:
@@ -77,10 +77,10 @@ def get(names: Names, weights: Weights = "auto", quiet: Quiet = False, json_: Js
 
 @app.command()
 def verify(name: Name, quiet: Quiet = False) -> None:
-    """Rehash the stored weights of a model; damaged files are set aside."""
+    """Rehash the stored weights of a model; move damaged files aside."""
     from bench.models.pretrained import verify_weights
 
     with progress_display(quiet) as progress:
         found = verify_weights(name, progress)
     for weights in found:
-        echo(f"{name} ({weights.origin}): {weights.path} is as it was stored, SHA-256 {weights.sha256}")
+        echo(f"{name} ({weights.origin}): {weights.path} is unchanged, SHA-256 {weights.sha256}")

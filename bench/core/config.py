@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Basis, Facts, TargetAdjacency
@@ -53,20 +56,55 @@ class PrecisionKind(StrEnum):
 
 
 class Reuse(StrEnum):
-    """Existing records that count as done."""
+    """Which existing records count as done."""
 
     DONE = "done"
     ALL = "all"
     NONE = "none"
 
 
-def setting(default: T, source: str, *, later: bool = False) -> T:
-    """Return a config field; keys and records omit a `later` one, added after records existed, at its default."""
-    return dataclasses.field(default=default, metadata={"source": source, "later": later})
+_BOUNDS = {
+    "gt": ("above", operator.gt),
+    "ge": ("at least", operator.ge),
+    "lt": ("below", operator.lt),
+    "le": ("at most", operator.le),
+}
+
+
+def setting(
+    default: T, source: str, *, later: bool = False, gt: float | None = None, ge: float | None = None,
+    lt: float | None = None, le: float | None = None,
+) -> T:  # fmt: skip
+    """Return a config field; keys and records omit a `later` one, added after records existed, at its default.
+
+    `gt`, `ge`, `lt` and `le` bound a number, or each number of a tuple, which must be finite then; None is accepted.
+    """
+    bounds = {name: bound for name, bound in (("gt", gt), ("ge", ge), ("lt", lt), ("le", le)) if bound is not None}
+    return dataclasses.field(default=default, metadata={"source": source, "later": later, "bounds": bounds})
+
+
+def check_bounds(kind: type[Configured], values: Mapping[str, Any]) -> None:
+    """Raise :class:`BenchError` on one of the `values`, by field, that is out of the bounds of its :func:`setting`."""
+    for field in dataclasses.fields(kind.Config):
+        value, bounds = values.get(field.name), field.metadata.get("bounds")
+        if value is None or not bounds:
+            continue
+        numbers = value if isinstance(value, (tuple, list)) else (value,)
+        if not all(abs(n) < math.inf and all(_BOUNDS[b][1](n, bound) for b, bound in bounds.items()) for n in numbers):
+            words = [
+                "positive" if (name, bound) == ("gt", 0) else f"{_BOUNDS[name][0]} {bound}"
+                for name, bound in bounds.items()
+            ]
+            if isinstance(field.default, float) and not {"lt", "le"} & set(bounds):
+                words.append("finite")
+            raise BenchError(
+                f"{kind.name}.{field.name} must be {' and '.join(words)}, not {value}. The paper's value is "
+                f"{field.default}."
+            )
 
 
 def source_of(config: type, field: str) -> str:
-    """Return the source of the default of `field`, empty if unknown."""
+    """Return the source of the default of `field`, or "" if unknown."""
     return str(config.__dataclass_fields__[field].metadata.get("source", ""))  # type: ignore[attr-defined]
 
 
@@ -94,9 +132,11 @@ def config_from(kind: type[Configured], values: Mapping[str, Any]) -> Any:
         odd = ", ".join(sorted((set(values) - known) | (needed - set(values))))
         raise BenchError(f"the settings of {kind.name} have changed since that record was written: {odd}.")
     try:
-        return TypeAdapter(kind.Config).validate_python(dict(values))
+        config: Any = TypeAdapter(kind.Config).validate_python(dict(values))
     except ValidationError as error:
         raise BenchError(f"a setting of {kind.name} does not fit any more: {error.errors()[0]['msg']}.") from error
+    check_bounds(kind, values)
+    return config
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +153,9 @@ class Grid:
     noise: NoiseKind = NoiseKind.SEEDED
     precision: PrecisionKind = PrecisionKind.FLOAT32
     overrides: tuple[str, ...] = ()
-    """``FIELD=VALUE`` applies to every method with that field, ``METHOD.FIELD=VALUE`` to one method."""
+    """``FIELD=VALUE`` applies to every method that has the field, ``METHOD.FIELD=VALUE`` to one method."""
     adjacency: TargetAdjacency = TargetAdjacency.REPLACE_ONE
-    """Of a target on the basis proven."""
+    """Adjacency of a target on the proven basis."""
 
     def __post_init__(self) -> None:
         for name, values in (("methods", self.methods), ("datasets", self.datasets), ("epsilons", self.epsilons)):
@@ -155,14 +195,17 @@ MOST_SEEDS = 10_000
 
 
 def default_delta(private_records: int) -> float:
-    """Return the largest power of ten that is at most 1e-5 and below 1/n: 1e-5 for MNIST, 1e-6 for CelebA."""
+    """Return the largest power of ten below 1/n, at most 1e-5: 1e-5 for MNIST, 1e-6 for CelebA."""
     return 10.0 ** -max(5, math.floor(math.log10(max(private_records, 1))) + 1)
 
 
 def build_config(
-    method: type[Configured], preset: Preset, facts: Facts, overrides: Sequence[str] = ()
+    method: type[Configured], preset: Preset, facts: Facts, overrides: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[Any, list[Change]]:
-    """Return the config and its changes from the paper's; raise BenchError on an invalid override or unknown preset."""
+    """Return the config with `overrides` by field applied, and its changes from the paper's config.
+
+    Raises :class:`BenchError` on an invalid value or unknown preset.
+    """
     presets = method.presets(facts)
     paper = dataclasses.replace(method.Config(), **presets.get(Preset.PAPER.value, {}))
     changes: dict[str, Any] = {}
@@ -170,13 +213,14 @@ def build_config(
         if preset.value not in presets:
             raise BenchError(f"{method.name} has no preset {preset.value!r}; it has paper, {', '.join(presets)}.")
         changes.update(presets[preset.value])
-    changes.update(parse_overrides(method, overrides))
+    changes.update(overrides)
+    check_bounds(method, changes)
     config = dataclasses.replace(paper, **changes)
     return config, changes_from_paper(method, config, facts)
 
 
 def changes_from_paper(method: type[Configured], config: Any, facts: Facts) -> list[Change]:
-    """Return the changes of `config` from the paper's."""
+    """Return the differences between `config` and the paper's config."""
     from bench.core.rows import Change
 
     paper = dataclasses.replace(method.Config(), **method.presets(facts).get(Preset.PAPER.value, {}))
@@ -184,34 +228,46 @@ def changes_from_paper(method: type[Configured], config: Any, facts: Facts) -> l
     return [Change.of(name, before[name], after[name]) for name in before if before[name] != after[name]]
 
 
-def parse_overrides(method: type[Configured], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the typed fields that `overrides` set for `method`; without a method name they apply where they fit.
+class Override(NamedTuple):
+    """A field that a user sets: the name and the text as given, without the method's name, and the typed value."""
+
+    name: str
+    text: str
+    value: Any
+
+
+def parse_overrides(method: type[Configured], overrides: Sequence[str]) -> dict[str, Override]:
+    """Return what `overrides` set for `method`, by field; without a method's name they apply where they fit.
 
     Raise :class:`BenchError` on malformed text or a wrong type, :class:`UnknownNameError` on an unknown field.
     """
     known = {field.name: field for field in dataclasses.fields(method.Config)}
-    values: dict[str, Any] = {}
+    found: dict[str, Override] = {}
     for text in overrides:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise BenchError(f"cannot read --set {text!r}. Write FIELD=VALUE or METHOD.FIELD=VALUE.")
-        owner, dot, field = name.rpartition(".")
+        owner, dot, given = name.rpartition(".")
         if dot and owner != method.name:
             continue
-        field = _alias(field, known)
-        if field not in known:
-            if dot:
-                raise UnknownNameError(f"option of {method.name}", field, known)
-            continue
-        values[field] = _parse_value(method, field, value)
-    return values
+        field = _alias(given, known)
+        if field in known:
+            found[field] = Override(given, value, _parse_value(method, field, value))
+        elif dot:
+            raise UnknownNameError(f"option of {method.name}", field, known)
+    return found
+
+
+def values_of(overrides: Mapping[str, Override]) -> dict[str, Any]:
+    """Return the typed values of `overrides`, by field."""
+    return {field: given.value for field, given in overrides.items()}
 
 
 _ALIKE = (
     ("noise_multiplier", "sigma", "noise_scale", "noise"), ("batch_size", "batch"), ("lr", "learning_rate"),
     ("max_grad_norm", "clip", "clipping_norm", "max_norm"), ("epochs", "student_epochs", "steps", "iterations"),
 )  # fmt: skip
-"""Names of one thing in different methods and papers."""
+"""Names that different methods and papers use for the same thing."""
 
 
 def check_overrides(methods: Sequence[type[Configured]], overrides: Sequence[str]) -> None:
@@ -251,7 +307,7 @@ def _parse_value(method: type[Configured], field: str, text: str) -> Any:
 
 
 def field_table(method: type[Configured], presets: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str, str]]:
-    """Return (name, paper value, quick value, source) of each config field, for ``bench show``."""
+    """Return (name, paper value, quick value, source) for each config field, for ``bench show``."""
     paper = dataclasses.asdict(method.Config())
     quick = presets.get("quick", {})
     return [
@@ -261,21 +317,14 @@ def field_table(method: type[Configured], presets: Mapping[str, Mapping[str, Any
 
 
 def needed_overrides(
-    method: type[Configured], preset: Preset, facts: Facts, overrides: Sequence[str]
-) -> dict[str, str]:
-    """Return the minimal set of ``--set`` values, by field, that gives `method` the same config."""
-    mine = []
-    for text in overrides:
-        name, _, value = text.partition("=")
-        if parse_overrides(method, [text]):
-            mine.append(f"{name.rpartition('.')[2]}={value}")
-    config, _ = build_config(method, preset, facts, mine)
-    for text in list(mine):
-        without = [other for other in mine if other is not text]
-        try:
-            alike = build_config(method, preset, facts, without)[0] == config
-        except BenchError:  # required by the others
-            continue
-        if alike:
-            mine = without
-    return {name: value for name, _, value in (text.partition("=") for text in mine)}
+    method: type[Configured], preset: Preset, facts: Facts, overrides: Mapping[str, Override]
+) -> dict[str, Override]:
+    """Return the smallest subset of `overrides` that gives `method` the same config."""
+    config, _ = build_config(method, preset, facts, values_of(overrides))
+    needed = dict(overrides)
+    for field in overrides:
+        without = {name: given for name, given in needed.items() if name != field}
+        with contextlib.suppress(BenchError):  # required by the others
+            if build_config(method, preset, facts, values_of(without))[0] == config:
+                needed = without
+    return needed

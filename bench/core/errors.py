@@ -1,4 +1,4 @@
-"""User errors: the command line prints a :class:`BenchError` without a traceback; other exceptions are bugs."""
+"""User errors. The command line prints a :class:`BenchError` without a traceback; any other exception is a bug."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import contextmanager
 
 
 class BenchError(Exception):
-    """A user error; the message states the problem, the accepted values and the fix."""
+    """A user error whose message states the problem, the accepted values and the fix."""
 
     told = ""
-    """What of it tells nothing of private records: all that the record of a run on private data may hold."""
+    """The part of the message that reveals nothing about private records; records on private data store only this."""
 
 
 @contextmanager
 def telling(words: str = "") -> Iterator[None]:
-    """Set what may be told of a :class:`BenchError` inside the block: `words`, or by default its message."""
+    """Mark the public part of a :class:`BenchError` raised inside the block: `words`, by default the whole message."""
     try:
         yield
     except BenchError as error:
@@ -26,7 +26,7 @@ def telling(words: str = "") -> Iterator[None]:
 
 @contextmanager
 def no_exit(who: str) -> Iterator[None]:
-    """Turn `sys.exit` inside the block, which runs a plug-in, into a :class:`BenchError` that names `who` called it."""
+    """Convert `sys.exit` inside the block, which runs plug-in code, to a :class:`BenchError` that names the caller."""
     try:
         yield
     except SystemExit as error:
@@ -44,7 +44,7 @@ class UnknownNameError(BenchError):
         names = sorted(known)
         near = [meant] if meant in names else nearest_names(name, names)
         rest = [n for n in names if n not in near]
-        # Of very many, such as timm's models, the alphabet's first are no help.
+        # The alphabetically first names of a long list, such as timm's models, are no help.
         listed = near if near and len(names) > 100 else [*near, *rest][:12]
         shown = ", ".join(listed) + (f", ... ({len(names)} in all)" if len(names) > len(listed) else "")
         guess = f" Did you mean {near[0]!r}?" if near else ""
@@ -52,7 +52,7 @@ class UnknownNameError(BenchError):
 
 
 def nearest_names(name: str, known: Iterable[str], most: int = 3) -> list[str]:
-    """Return up to `most` of the `known` names: of similar spelling, closest first, then holding `name`."""
+    """Return up to `most` of the `known` names: similar spellings, closest first, then names that contain `name`."""
     spelled, wanted = {each.casefold(): each for each in known}, name.casefold()
     near = difflib.get_close_matches(wanted, spelled, n=most, cutoff=0.5)
     near += [each for each in spelled if len(wanted) > 2 and wanted in each and each not in near]

@@ -1,4 +1,4 @@
-"""Reads of files and folders that others may have made: plain files only, of a limited size."""
+"""Read untrusted files and folders: plain files only, with a size limit."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LARGEST = 8 << 20
 
 @contextmanager
 def open_plain(path: Path, *, links: bool = False) -> Iterator[BufferedReader]:
-    """Open a plain file, or with `links` a link to one, to read.
+    """Open a plain file for reading, or with `links` also a link to one.
 
     Raise ValueError for a folder, device or pipe, and for a link, which may lead out of a run directory, without
     `links`; OSError as `open`.
     """
     try:
-        # Without O_NONBLOCK a pipe would block until somebody writes to it.
+        # Without O_NONBLOCK, opening a pipe would block until somebody writes to it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW))
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
@@ -43,7 +43,7 @@ def read_plain(path: Path, largest: int = LARGEST, *, links: bool = False) -> by
     """Return the bytes of a plain file; raise as :func:`open_plain`, and ValueError for more than `largest` bytes."""
     with open_plain(path, links=links) as file:
         size = os.fstat(file.fileno()).st_size
-        data = file.read(min(size, largest) + 1)  # one more than there should be: a file may grow
+        data = file.read(min(size, largest) + 1)  # read one byte more than the limit, because the file may have grown
     if len(data) > largest:
         limit = f"{largest >> 20} MiB" if largest >= 1 << 20 else f"{largest >> 10} KiB"
         raise ValueError(f"larger than {limit}")
@@ -51,9 +51,9 @@ def read_plain(path: Path, largest: int = LARGEST, *, links: bool = False) -> by
 
 
 def listed(folder: Path, end: str = "") -> list[Path]:
-    """Return the entries of `folder` whose names end in `end`, sorted; none where there is no folder.
+    """Return the sorted entries of `folder` whose names end in `end`, or none if the folder does not exist.
 
-    Raise :class:`BenchError` where the system cannot read it: what it holds is not known to be nothing.
+    Raise :class:`BenchError` if the system cannot read it, because it may not be empty.
     """
     try:
         return sorted(folder / name for name in os.listdir(folder) if name.endswith(end))
@@ -66,15 +66,15 @@ def listed(folder: Path, end: str = "") -> list[Path]:
 
 
 def user_path(text: str | Path) -> Path:
-    """Return a path with ``~`` and ``~NAME`` as that user's home, left as they are where the system knows no such user.
+    """Expand ``~`` and ``~NAME`` in a path; leave them unchanged if the system does not know the user.
 
-    `Path.expanduser` raises RuntimeError then.
+    `Path.expanduser` would raise RuntimeError.
     """
     return Path(os.path.expanduser(text))
 
 
 def check_unshared(folder: Path) -> None:
-    """Raise :class:`BenchError` if other users may write into `folder`: what is kept there carries no key to verify."""
+    """Raise :class:`BenchError` if other users may write to `folder`, because its contents carry no signature."""
     with suppress(FileNotFoundError):
         if os.stat(folder).st_mode & 0o022:
             raise BenchError(

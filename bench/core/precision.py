@@ -1,6 +1,6 @@
 """Precision of training and prediction: float32, TensorFloat-32 or bfloat16.
 
-float32 is the default, also on a GPU, where torch by itself lets cuDNN round to TensorFloat-32.
+float32 is the default, even on a GPU, where torch lets cuDNN round to TensorFloat-32 unless told otherwise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def arithmetic(precision: Precision, device: torch.device | str) -> Iterator[Non
     if torch.device(device).type != "cuda":
         yield
         return
-    # The older kind of switch: torch's compiler reads both kinds and fails if only the newer is set.
+    # Use the older switch: torch's compiler reads both and fails if only the newer one is set.
     before = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
     short = precision != "float32"
     try:

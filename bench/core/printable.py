@@ -1,15 +1,15 @@
-"""Text of records, plug-ins and folders on its way to people: a terminal or browser must not obey it."""
+"""Sanitise text from records, plug-ins and folders, so that it cannot control a terminal or browser."""
 
 from __future__ import annotations
 
 import re
 
-# Control characters but for tab and newline, marks that turn the direction of text, and halves of characters.
+# Control characters except tab and newline, bidirectional marks, and lone surrogates.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """Return `text` with a visible sign for each character that a terminal or browser obeys; newline and tab stay."""
+    """Return `text` with a visible sign for each control character; newline and tab stay."""
     return _OBEYED.sub(lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else "\ufffd", text)
 
 

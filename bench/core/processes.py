@@ -1,4 +1,4 @@
-"""What every worker process needs, without importing torch."""
+"""Setup that every worker process needs, without importing torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def available_cores() -> int:
 
 
 def end_with_parent() -> None:
-    """Make a worker deaf to Ctrl-C, which its parent handles; on Linux it dies with its parent."""
+    """Make a worker ignore Ctrl-C, which its parent handles; on Linux the worker also dies with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform.startswith("linux"):
         set_parent_death_signal = 1
@@ -28,7 +28,7 @@ def end_with_parent() -> None:
 
 @contextlib.contextmanager
 def owner_only(private: bool) -> Iterator[None]:
-    """Let only the owner read what the block writes, if `private`. The mode is the whole process's meanwhile."""
+    """If `private`, make files written inside the block readable only by the owner. Changes the process-wide umask."""
     before = os.umask(0o077) if private else None
     try:
         yield

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def open_streams() -> None:
-    """Make standard output and error take any text: a closed one leads nowhere, and what cannot be encoded is ``?``."""
+    """Make standard output and error accept any text: replace closed streams, and print ``?`` for unencodable text."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -30,17 +30,17 @@ def open_streams() -> None:
 
 
 def close_stdout() -> None:
-    """Lead what is left of standard output, which cannot be written, nowhere: Python would fail on it at its end."""
+    """Discard the rest of standard output, which cannot be written; otherwise Python would fail when it exits."""
     with suppress(OSError, ValueError), open(os.devnull, "w", encoding="utf-8") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Return a console; without a terminal or $COLUMNS, of 160 columns."""
+    """Return a console, with 160 columns if there is neither a terminal nor $COLUMNS."""
     from rich.console import Console
 
     class Quiet(Console):
-        """A console that leaves a reader who has gone, as `head` does, to :func:`bench.cli.main.main`."""
+        """A console that lets :func:`bench.cli.main.main` handle a closed pipe, for instance from `head`."""
 
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
@@ -51,16 +51,16 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 def echo(text: object, *, err: bool = False) -> None:
-    """Print a line for people to standard output or error; see :func:`bench.core.printable.printable`."""
+    """Print a sanitised line to standard output or error; see :func:`bench.core.printable.printable`."""
     print(printable(str(text)), file=sys.stderr if err else sys.stdout, flush=err)
 
 
 NARROW = 100
-"""On fewer columns, a table of several columns that does not fit without folds is printed as blocks."""
+"""On narrower terminals, a table that does not fit without folding is printed as blocks."""
 
 
 def print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print a table, or a block of "column: value" lines for each row where a word would break; texts are no markup."""
+    """Print a table, or "column: value" blocks if a word would break; texts are not interpreted as markup."""
     from rich.table import Table
     from rich.text import Text
 
@@ -87,7 +87,7 @@ def print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, 
 
 
 def fits_unfolded(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether a table stands in the console with each of its cells, but for the heads, on one line."""
+    """Return whether a table fits the console with each cell, except for headers, on one line."""
     from rich.cells import cell_len
 
     words = [max(map(cell_len, ["", *column.split()])) for column in columns]
@@ -96,7 +96,7 @@ def fits_unfolded(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool
 
 
 def _column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """Return widths that break no word; None without any, and where three columns would fold on a narrow terminal."""
+    """Return widths that break no word, or None if there are none or three columns would fold on a narrow terminal."""
     from rich.cells import cell_len
 
     room = width - 3 * len(rows[0]) - 1
@@ -107,14 +107,14 @@ def _column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int] | Non
         return None
     widths = [max(1, low, min(high, room)) for low, high in zip(least, longest, strict=True)]
     cells = [max(map(cell_len, texts[1:]), default=0) for texts in by_column]
-    while sum(widths) > room:  # from the widest column above its longest word, heads first
+    while sum(widths) > room:  # shrink the column that is widest relative to its longest word, headers first
         widest = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i] > cells[i], widths[i]))
         widths[widest] -= 1
     return widths
 
 
 def print_fields(head: str, fields: Iterable[tuple[str, str]] = ()) -> None:
-    """Print `head`, and below it a line "name: value" for each field that has one, folded between words."""
+    """Print `head`, and below it a line "name: value" for each non-empty field, folded between words."""
     fold = textwrap.TextWrapper(
         make_console().width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
     )
@@ -131,7 +131,7 @@ class Stage(Protocol):
     """A running stage of known length."""
 
     def advance(self, steps: int = 1) -> None:
-        """Mark `steps` more as done."""
+        """Mark `steps` more steps as done."""
 
 
 class Progress:
@@ -155,7 +155,7 @@ class _Silent:
 
 
 class LineProgress(Progress):
-    """Log lines: the start of outermost stages, the end of each, and its state after 5 s and every `every` seconds."""
+    """Log the start of outermost stages, the end of each stage, and its state after 5 s and every `every` seconds."""
 
     def __init__(self, every: float = 15.0) -> None:
         self._every, self._depth = every, 0
@@ -188,7 +188,7 @@ class _Line:
     def advance(self, steps: int = 1) -> None:
         self._done += steps
         now = time.monotonic()
-        # The first step also pays for what is done once: the rate is that of the others.
+        # Exclude the first step, which includes one-time work, from the rate.
         self._first = self._first or (now, self._done)
         if now - self._last >= self._every and 0 < self._done < self._total:
             self._last = now
@@ -263,7 +263,7 @@ class _Bar:
 
 @contextmanager
 def open_progress(*, quiet: bool = False) -> Iterator[Progress]:
-    """Open a tree on a terminal, lines in a log, or no display if `quiet`."""
+    """Open a tree on a terminal, log lines elsewhere, or no display if `quiet`."""
     if quiet:
         yield Progress()
     elif sys.stderr.isatty():
@@ -275,6 +275,6 @@ def open_progress(*, quiet: bool = False) -> Iterator[Progress]:
 
 @contextmanager
 def starting(*, quiet: bool = False) -> Iterator[None]:
-    """Show that a command has started during its imports, which take seconds."""
+    """Show that a command has started while its imports, which take seconds, run."""
     with open_progress(quiet=quiet) as progress, progress.stage("starting", 1):
         yield

@@ -1,4 +1,4 @@
-"""The built-in data sets: facts are in ``catalog.toml``, routes and decoders are here."""
+"""The built-in data sets: ``catalog.toml`` holds the facts, this module the routes and decoders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEDMNIST_RECORD = "https://zenodo.org/records/10519652/files/"
 
 
 def mirrors(kind: str) -> HttpRoute:
-    """Return the route to the addresses of ``torchvision.datasets.KIND``, which are read on demand."""
+    """Return the route to the URLs of ``torchvision.datasets.KIND``, which are read on demand."""
 
     def files() -> Sequence[HttpFile]:
         from bench.core.torchvision_compat import allow_cpu_torchvision
@@ -43,13 +43,13 @@ def mirrors(kind: str) -> HttpRoute:
 
 
 def cifar(name: str, md5: str, members: tuple[str, ...], decode: Decode) -> Way:
-    """Return the way by the tar file `name` on the server of CIFAR's owner."""
+    """Return the route through the tar file `name` on the server of CIFAR's owner."""
     file = HttpFile(name, (CIFAR_HOST + name,), md5)
     return Way(HttpRoute("its owner's server", lambda: [file]), from_tar(name, members, decode))
 
 
 def from_tar(archive: str, names: tuple[str, ...], decode: Decode) -> Decode:
-    """Return a decoder for the files `names`, in any folder of the tar file `archive` or beside it."""
+    """Return a decoder for the files `names`, in any folder of the tar file `archive` or next to it."""
 
     def unpack(folder: Path) -> Mapping[str, Blocks]:
         if not all((folder / name).is_file() for name in names):
@@ -97,7 +97,7 @@ WAYS: dict[str, tuple[Way, ...]] = {
             formats.cifar10_grids,
         ),
     ),
-    # The owner publishes this digest beside the file.
+    # The owner publishes this digest with the file.
     "cifar100": (
         cifar(
             "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", ("train.bin", "test.bin"),
@@ -158,7 +158,7 @@ WAYS: dict[str, tuple[Way, ...]] = {
     ),
     "digits": (Way(None, formats.digits),),
 }  # fmt: skip
-"""Ways to fetch and decode each stored data set, in trial order, by folder."""
+"""Ways to fetch and decode each stored data set, in the order they are tried, by folder."""
 
 
 def _medmnist(kind: str, md5: str, channels: int) -> tuple[Way, ...]:

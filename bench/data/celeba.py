@@ -41,7 +41,7 @@ _STEP = 512
 
 @dataclass(frozen=True)
 class DriveRoute(HandRoute):
-    """The owner's shared drive, by torchvision's code, which needs the package gdown."""
+    """The owner's shared drive, accessed by torchvision's code, which needs the package gdown."""
 
     by_hand: str = f"download {', '.join(FILES)} (aligned and cropped images) from the owner's page on CelebA"
     label: str = "its owner's shared drive"
@@ -67,7 +67,9 @@ class DriveRoute(HandRoute):
             progress(f"downloading {name}", 0, None)
             try:
                 download_file_from_google_drive(file_id, str(into), name, md5)
-            except Exception as error:  # gdown and requests raise kinds of their own, for quota as for network
+            except (
+                Exception
+            ) as error:  # gdown and requests raise their own exception types for quota and network errors
                 raise RouteError(f"{name}: {type(error).__name__}: {str(error).splitlines()[0][:160]}") from error
 
 

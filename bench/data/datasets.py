@@ -32,17 +32,17 @@ _plugins_read = False
 
 
 def register_dataset(spec: DatasetSpec) -> DatasetSpec:
-    """Register `spec` under its name and return it; raise BenchError where the name is taken or not valid in a path."""
+    """Register `spec` under its name and return it; raise BenchError if the name is taken or not valid in a path."""
     if not spec.name or spec.name.startswith((".", FOLDER)) or set(spec.name) & set("/\\\0 "):
-        raise BenchError(f"{spec.name!r} is no name for a data set: use letters, digits, '-' and '_'.")
+        raise BenchError(f"{spec.name!r} is not a valid name for a data set: use letters, digits, '-' and '_'.")
     if spec.name in DATASETS:
-        raise BenchError(f"a data set named {spec.name!r} is registered already; choose another name.")
+        raise BenchError(f"a data set named {spec.name!r} is already registered; choose another name.")
     DATASETS[spec.name] = spec
     return spec
 
 
 def read_plugins() -> None:
-    """Register the data sets of entry points, once; failures are kept in `PLUGIN_ERRORS`."""
+    """Register the data sets of entry points, once; store failures in `PLUGIN_ERRORS`."""
     global _plugins_read
     if _plugins_read:
         return
@@ -57,7 +57,7 @@ def read_plugins() -> None:
                     offered = offered()
             for spec in [offered] if isinstance(offered, DatasetSpec) else offered:
                 register_dataset(spec)
-        except Exception as error:  # noqa: BLE001 (a third-party package may fail in any way and must not affect the rest)
+        except Exception as error:  # noqa: BLE001 (a third-party package may fail in any way and must not affect others)
             PLUGIN_ERRORS[point.name] = f"{type(error).__name__}: {error}"
 
 

@@ -1,7 +1,7 @@
 """Decoders from the raw files in a folder to the stored arrays.
 
 Each returns ``train_images`` uint8 (n, channels, height, width), ``train_labels`` int64 (n,) and the same for ``test``.
-A malformed file raises ValueError with its name, a missing one FileNotFoundError. Nothing is unpickled.
+A malformed file raises ValueError with its name, a missing file FileNotFoundError. Decoders never unpickle.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-u
 
 
 def read_raw(folder: Path, name: str) -> bytes:
-    """Return the bytes of `name` in `folder`, or of `name`.gz unpacked."""
+    """Return the bytes of `name` in `folder`, or of the unpacked `name`.gz."""
     plain = folder / name
     if plain.is_file():
         return plain.read_bytes()
@@ -113,7 +113,7 @@ def _image_grid(path: Path) -> NDArray[np.uint8]:
             pixels = np.asarray(opened.convert("RGB"))
     except FileNotFoundError:
         raise
-    except (OSError, SyntaxError, ValueError) as error:  # Pillow raises SyntaxError for a broken chunk
+    except (OSError, SyntaxError, ValueError) as error:  # Pillow raises SyntaxError for a corrupt chunk
         raise ValueError(f"{path.name} is damaged or no image grid ({error})") from error
     return np.ascontiguousarray(pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
 
@@ -172,7 +172,7 @@ def medmnist_npz(file: str, channels: int, any_finding: bool = False) -> Decode:
                     pixels = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
                     labels = labels.any(axis=1) if any_finding else labels.reshape(len(pixels), -1)[:, 0]
                     halves += [np.ascontiguousarray(pixels, dtype=np.uint8), labels]
-        except Exception as error:  # zip, npy and key errors alike mean: not the file it should be
+        except Exception as error:  # zip, npy and key errors all mean that this is not the expected file
             raise ValueError(f"{file} is damaged or no MedMNIST file ({type(error).__name__})") from error
         if halves[0].shape[1] != channels:
             raise ValueError(f"{file} has {halves[0].shape[1]} channels, not {channels}")
@@ -182,7 +182,7 @@ def medmnist_npz(file: str, channels: int, any_finding: bool = False) -> Decode:
 
 
 def digits(_: Path) -> Mapping[str, Blocks]:
-    """Return scikit-learn's 1,797 digits, scaled from 0..16 to 0..255; 397, by index hash, are the test part."""
+    """Return scikit-learn's 1,797 digits, scaled from 0..16 to 0..255; an index hash selects 397 for testing."""
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
@@ -247,7 +247,7 @@ def covidx(folder: Path) -> Mapping[str, Blocks]:
 
 
 def att_faces(folder: Path) -> Mapping[str, Blocks]:
-    """Decode ``s1`` .. ``s40``, each with ``1.pgm`` .. ``10.pgm``; three of each person, by hash, are for testing."""
+    """Decode ``s1`` .. ``s40``, each with ``1.pgm`` .. ``10.pgm``; a hash selects three per person for testing."""
     halves: dict[str, tuple[list[Path], list[int]]] = {"train": ([], []), "test": ([], [])}
     for person in range(40):
         names = [f"s{person + 1}/{number}.pgm" for number in range(1, 11)]

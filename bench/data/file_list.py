@@ -1,4 +1,4 @@
-"""The list of a set of image files, kept beside the data, so that a later job need not ask the disk for every file.
+"""The list of a set of image files, stored next to the data, so that later jobs need not stat every file.
 
 A list holds names, sizes, times of the last change and labels, the times of all folders, and the revision. Before it is
 used again, the times of all folders and the size and time of `SAMPLE` files, evenly spaced, are compared with the disk;
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 SAMPLE = 1_000
 """Number of files that are compared with the disk before a kept list is used again."""
 RACE_NS = 50_000_000
-"""A folder that changed so shortly before it was listed may have changed again at the same clock tick."""
+"""A folder that changed this recently before it was listed may have changed again within the same clock tick."""
 FOLDERS = "folders"
-"""Folder below the data root, readable by its owner alone, of what is kept of sets of files."""
+"""Folder in the data root, readable only by its owner, for lists and decoded images of sets of files."""
 
 
 class ChangedError(BenchError):
-    """A file is not what it was when its set was listed."""
+    """A file has changed since its set was listed."""
 
     told = "an image has changed since its folder was listed"
 
 
 class Names:
-    """Names in one array of bytes: those that are asked for are read, the others stay on the disk."""
+    """Names in one array of bytes; only requested names are read from the disk."""
 
     def __init__(self, text: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
         self._text, self._ends = text, ends
@@ -77,15 +77,15 @@ Listing = tuple[Path, Sequence[str], "NDArray[np.int64]"]
 
 
 def place(root: Path, path: Path, shape: tuple[int, int, int]) -> Path:
-    """Return the path, without a suffix, of what is kept of the images in the folder `path` at `shape`."""
+    """Return the path, without a suffix, of the files stored for the images in the folder `path` at `shape`."""
     text = os.fsencode(path.resolve()) + repr(tuple(shape)).encode()
     return root / FOLDERS / hashlib.sha256(text).hexdigest()[:20]
 
 
 def stamp(path: Path, *, plain: bool = False) -> tuple[int, int]:
-    """Return the size in bytes and the time of the last change in ns; raise ChangedError where there is no file.
+    """Return the size in bytes and the modification time in ns; raise ChangedError if the file does not exist.
 
-    With `plain`, raise BenchError for what is neither a plain file nor a link to one.
+    With `plain`, raise BenchError for anything but a plain file or a link to one.
     """
     try:
         found = os.stat(path)
@@ -114,7 +114,7 @@ def kept_list(
         request.root.mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(mode=0o700, exist_ok=True)
     with locked(target.parent, target.name, request.progress):
-        if kept := _unchanged(target, path, bases, mark):  # by another process, while this one waited
+        if kept := _unchanged(target, path, bases, mark):  # another process made it while this one waited
             return kept
         began, folders = time.time_ns() - RACE_NS, [path]
         halves = []
@@ -130,7 +130,7 @@ def kept_list(
         arrays: dict[str, NDArray[Any]] = {
             "mark": np.frombuffer(hashlib.sha256(mark).digest(), dtype=np.uint8),
             "revision": np.frombuffer(revision.encode(), dtype=np.uint8),
-            # The time -1 is never found: the next job lists anew.
+            # The time -1 never matches, so the next job lists the folder again.
             "folder_times": np.array([-1 if when >= began else when for when in times], dtype=np.int64),
             **_names("folder", [os.path.relpath(folder, path) for folder in folders]),
         }
@@ -143,7 +143,7 @@ def kept_list(
 
 
 def forget_list(kept: Path) -> None:
-    """Remove the list at the :func:`place` `kept`, so that the files are listed anew."""
+    """Remove the list at the :func:`place` `kept`, so that the files are listed again."""
     shutil.rmtree(kept.with_suffix(".list"), ignore_errors=True)
 
 
@@ -154,7 +154,7 @@ def _names(name: str, files: Names | Sequence[str]) -> dict[str, NDArray[Any]]:
 
 
 def _unchanged(target: Path, path: Path, bases: tuple[Path, Path], mark: bytes) -> tuple[Half, Half, str] | None:
-    """Return the kept list; None if there is none, it is damaged, or the mark, the folders or the sample differ."""
+    """Return the stored list, or None if it is missing or damaged, or its mark, folders or sample differ."""
     try:
         found = read_store(target.parent, target.name)
         if found is None:

@@ -1,4 +1,4 @@
-"""Decoding of image files to arrays of one shape, at once or on each read."""
+"""Decode image files to arrays of one shape, all at once or on each read."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ THREADS_FROM = 64
 
 
 FORMATS = ("PNG", "JPEG", "BMP", "PPM", "TIFF", "WEBP", "GIF")
-"""What Pillow may read a file as: some of its other readers start programs."""
+"""Formats that Pillow may read; some of its other readers start external programs."""
 MOST_PIXELS = 1 << 26
-"""Pixels of an image, as it is stored or scaled to cover its shape: a GB of memory, with what Pillow copies."""
+"""Maximum pixels of an image, as stored or scaled to cover its shape: a GB of memory with Pillow's copies."""
 LARGEST = 1 << 28
-"""Bytes of a file of an image."""
+"""Maximum bytes of an image file."""
 
 
 @contextmanager
 def open_image(source: Path | IO[bytes], name: str = "") -> Iterator[Image]:
-    """Open an image, not decoded yet; BenchError, also from within the block, names the file by `name` or its path.
+    """Open an image without decoding it; BenchErrors, even from inside the block, name the file `name` or its path.
 
     Links to plain files are followed. Raise FileNotFoundError where there is no file.
     """
@@ -53,7 +53,7 @@ def open_image(source: Path | IO[bytes], name: str = "") -> Iterator[Image]:
             yield opened
     except FileNotFoundError:
         raise
-    # Pillow raises SyntaxError for a broken chunk, and errors of parsing of several kinds.
+    # Pillow raises SyntaxError for a corrupt chunk, and several kinds of parsing errors.
     except (OSError, SyntaxError, ValueError, MemoryError, Image.DecompressionBombError) as error:
         why = f"{type(error).__name__}: {error}".rstrip(": ")
         raise BenchError(f"the image {label} is damaged or no image ({why}).") from error
@@ -86,7 +86,7 @@ def decode(source: Path | IO[bytes], shape: tuple[int, int, int], name: str = ""
 
 
 def _channels(image: Image, channels: int) -> Image:
-    """Return `image` in grey or RGB; Pillow's own conversion would clip 16-bit values at 255."""
+    """Return `image` in grey or RGB; Pillow's conversion would clip 16-bit values at 255."""
     from PIL import Image
 
     if image.mode.startswith("I"):
@@ -114,9 +114,9 @@ def decoded_pieces(paths: Sequence[Path], shape: tuple[int, int, int], step: int
 
 
 class FileRecords(Records):
-    """Records whose images are files, decoded on each read; each must be as it was when it was listed.
+    """Records whose images are files that are decoded on each read and must not have changed since they were listed.
 
-    `kept` is the path, without a suffix, of what is stored of these files; see :func:`bench.data.file_list.place`.
+    `kept` is the path, without a suffix, of the data stored for these files; see :func:`bench.data.file_list.place`.
     """
 
     def __init__(self, half: Half, shape: tuple[int, int, int], kept: Path) -> None:
@@ -139,7 +139,7 @@ ListedFile = tuple[Path, int, int]
 
 
 def check_listed(files: Sequence[ListedFile], kept: Path) -> None:
-    """Raise ChangedError, and drop the list beside `kept`, where a file is not what it was when it was listed."""
+    """If a file has changed since it was listed, drop the list next to `kept` and raise ChangedError."""
     for path, *then in files:
         try:
             if stamp(path) == tuple(then):
@@ -166,7 +166,7 @@ def list_images(folder: Path, folders: list[Path] | None = None) -> list[str]:
 
 
 def list_classes(folder: Path) -> list[str]:
-    """Return the names of the class folders in `folder`, sorted; hidden ones do not count."""
+    """Return the sorted names of the class folders in `folder`, without hidden ones."""
     if not folder.is_dir():
         return []
     with os.scandir(folder) as entries:
@@ -178,7 +178,7 @@ def list_labelled(
 ) -> tuple[list[str], NDArray[np.int64]]:
     """Return the images below `folder`/CLASS for each of the `classes`, relative to `folder`, and their labels.
 
-    Every folder that was looked into is appended to `folders`.
+    Appends every folder that it reads to `folders`.
     """
     files: list[str] = []
     if folders is not None:

@@ -1,4 +1,4 @@
-"""A user's own images, ``folder:PATH``, and public sets that are too large to be stored decoded.
+"""A user's images, ``folder:PATH``, and public sets that are too large to store decoded.
 
 Two layouts are accepted: ``PATH/train/CLASS/*.png`` with ``PATH/test/CLASS/*.png`` (or ``val``, ``valid``,
 ``validation``), and ``PATH/CLASS/*.png``, where a hash of each relative path selects a fifth for testing. The shape
@@ -44,7 +44,7 @@ LAYOUT = "PATH/train/CLASS/*.png with PATH/test/CLASS/*.png, or PATH/CLASS/*.png
 
 
 def parse(name: str) -> tuple[Path, tuple[int, int, int] | None]:
-    """Return the path and the shape, if one is stated, of ``folder:PATH`` or ``folder:PATH@CxHxW``."""
+    """Return the path and, if given, the shape of ``folder:PATH`` or ``folder:PATH@CxHxW``."""
     text = name.removeprefix(PREFIX)
     if (match := _SHAPE.match(text)) and not user_path(text).exists():
         path = user_path(match["path"])
@@ -60,10 +60,10 @@ def folder_spec(name: str) -> DatasetSpec:
     train, _ = _halves(path)
     classes = list_classes(train)
     if len(classes) < 2:
-        raise BenchError(f"{train} has {len(classes)} class folders, two are the least. Accepted: {LAYOUT}.")
+        raise BenchError(f"{train} has {len(classes)} class folders, but needs at least two. Accepted: {LAYOUT}.")
     if {one.casefold() for one in classes} <= HALVES:
         raise BenchError(
-            f"the folders in {train} are halves, not classes: {', '.join(classes)}. Call them train and test: {LAYOUT}."
+            f"the folders in {train} are halves, not classes: {', '.join(classes)}. Rename them: {LAYOUT}."
         )
     return DatasetSpec(
         name=name,
@@ -99,7 +99,7 @@ def _first_shape(train: Path, classes: Sequence[str]) -> tuple[int, int, int]:
 
 
 def load_folder(request: LoadRequest) -> Loaded:
-    """Return the records of a user's own folder, listed once; images are decoded on demand.
+    """Return the records of a user's folder, which is listed once; images are decoded on demand.
 
     Raise BenchError where a test class is no training class, a half is empty, or the salt cannot be stored.
     """
@@ -113,7 +113,9 @@ def load_folder(request: LoadRequest) -> Loaded:
         if test_folder:
             unknown = sorted(set(list_classes(test_folder)) - set(spec.class_names))
             if unknown:
-                raise BenchError(f"{test_folder} has classes that {train_folder} has not: {', '.join(unknown[:5])}.")
+                raise BenchError(
+                    f"{test_folder} has classes that are missing from {train_folder}: {', '.join(unknown[:5])}."
+                )
             tests, test_labels = list_labelled(test_folder, spec.class_names, folders)
         else:
             chosen = np.fromiter((_is_test(file) for file in files), dtype=np.bool_, count=len(files))
@@ -132,7 +134,7 @@ def load_folder(request: LoadRequest) -> Loaded:
 
 
 def _check_filled(folder: Path, classes: Sequence[str], labels: NDArray[np.int64]) -> None:
-    """Raise BenchError where a class has no training image."""
+    """Raise BenchError if a class has no training image."""
     empty = [classes[label] for label in np.flatnonzero(np.bincount(labels, minlength=len(classes)) == 0).tolist()]
     if empty:
         more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
@@ -151,7 +153,7 @@ def _loaded(spec: DatasetSpec, path: Path, train: Half, test: Half, revision: st
 
 
 def _is_test(relative: str) -> bool:
-    """Return whether a file is for testing, by a hash of its path alone."""
+    """Return whether a file is for testing, decided only by a hash of its path."""
     digest = hashlib.sha256(b"bench.data/folder test\0" + os.fsencode(relative)).digest()
     return int.from_bytes(digest[:8], "big") < TEST_SHARE * 2**64
 
@@ -170,7 +172,7 @@ def _keyed_revision(request: LoadRequest, path: Path, halves: Sequence[Half], sa
             raise BenchError(f"cannot read the image {full}: {error.strerror}.") from error
         except ValueError as error:
             raise BenchError(f"cannot read the image {full}: it is {error}.") from error
-        # Lengths first, so that no two lists of files give the same bytes.
+        # Prefix lengths, so that no two lists of files give the same bytes.
         digest.update(len(name).to_bytes(8, "big") + name + size.to_bytes(8, "big") + content)
         if number % 256 == 0:
             request.progress(f"reading {path}", number, total)
@@ -190,7 +192,7 @@ def _salt(root: Path) -> bytes:
                     handle.write(os.urandom(32))
                     handle.flush()
                     os.fsync(handle.fileno())
-                # The link fails where another process was first; its salt then counts.
+                # The link fails if another process was first; use its salt then.
                 os.link(aside, target)
             except FileExistsError:
                 pass
@@ -211,7 +213,7 @@ class PublicFolderLoader:
     by_hand: str
 
     def __call__(self, request: LoadRequest) -> Loaded:
-        """Return the records; raise BenchError, with how to get them, where folders are missing or classes differ."""
+        """Return the records; if folders are missing or classes differ, raise BenchError with how to get the data."""
         spec, base = request.spec, request.root / "raw" / request.spec.store
         train, test = base / "train", base / "val"
         classes = list_classes(train)

@@ -1,4 +1,4 @@
-"""Decoded images of a set of files, in one uint8 file that every process maps and none holds in memory.
+"""Decoded images of a set of files, in one uint8 file that every process maps instead of holding it in memory.
 
 The file is made once, by all cores, beside the list of the files (:mod:`bench.data.file_list`). A second file holds a
 digest of each row (BLAKE2b, 16 bytes), written after the row: after a kill the rows with a digest are kept. Before the
@@ -49,17 +49,17 @@ if TYPE_CHECKING:
     Indices = NDArray[np.int64]
 
 CHUNK = 64
-"""Images that a process decodes at a time."""
+"""Number of images that a process decodes at a time."""
 POOL_FROM = 1_000
-"""Images from which several processes decode; they take seconds to start."""
+"""Number of images from which several processes decode; starting them takes seconds."""
 SAMPLE = 64
-"""Rows that every job compares with their digests."""
+"""Number of rows that every job compares with their digests."""
 DIGEST = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """An open file of images (n, channels, height, width); `identity` changes where another takes its place."""
+    """An open file of images (n, channels, height, width); `identity` changes when another file replaces it."""
 
     path: Path
     identity: tuple[int, int]
@@ -76,7 +76,7 @@ class Mapping:
 
 
 _OPEN: dict[int, Mapping] = {}
-"""The mappings of this process by the address of their tensor; they stay open."""
+"""The mappings of this process by the address of their tensor. They stay open."""
 
 
 class MappedRecords(ArrayRecords):
@@ -88,7 +88,7 @@ class MappedRecords(ArrayRecords):
 
 
 def mapping_of(images: torch.Tensor) -> tuple[Mapping, int] | None:
-    """Return the mapping of which `images` is a piece and its first row; None where it is none."""
+    """Return the mapping that contains `images` and the first row of `images` in it, or None."""
     found = _OPEN.get(images.untyped_storage().data_ptr()) if images.device.type == "cpu" else None
     if found is None or tuple(images.shape[1:]) != found.images.shape[1:] or not images.is_contiguous():
         return None
@@ -98,15 +98,15 @@ def mapping_of(images: torch.Tensor) -> tuple[Mapping, int] | None:
 
 @functools.cache
 def open_mapping(path: Path, identity: tuple[int, int]) -> Mapping:
-    """Return the mapping at `path`, open once per process; raise BenchError where another has taken its place."""
+    """Return the mapping at `path`, opened once per process; raise BenchError if another file has replaced it."""
     made = _opened(path.parent.parent, path.parent.name)
     if made.identity != identity:
-        raise BenchError(f"{path} was made anew while it was in use. Give the same command again.")
+        raise BenchError(f"{path} was replaced while it was in use. Give the same command again.")
     return made
 
 
 def is_files(loaded: Loaded) -> bool:
-    """Return whether the images of `loaded` are files, decoded on each read."""
+    """Return whether the images of `loaded` are files that are decoded on each read."""
     return isinstance(loaded.train, FileRecords)
 
 
@@ -122,13 +122,13 @@ def mapped(loaded: Loaded, order: Indices, progress: Progress = silent) -> Loade
     digest = hashlib.sha256(loaded.revision.encode())
     for records in (train, test):
         digest.update(np.ascontiguousarray(records.half.stamps).data)
-    # The times too: names and sizes, which name a public set, are the same after an image was exchanged.
+    # Include the times: names and sizes, which identify a public set, stay the same if an image is replaced.
     tag = digest.hexdigest()
     target = train.kept.with_suffix(".map")
     found = _look(target, tag)
     if found is None:
         with locked(target.parent, target.name, progress):
-            found = _look(target, tag)  # another process may have made it
+            found = _look(target, tag)  # another process may have made it meanwhile
             if found is None:
                 _make(target, tag, (train, test), order, progress)
                 found = _look(target, tag)
@@ -143,7 +143,7 @@ def mapped(loaded: Loaded, order: Indices, progress: Progress = silent) -> Loade
 
 
 def _look(target: Path, tag: str) -> tuple[Mapping, Indices] | None:
-    """Return the mapping at `target` and the row of each pooled index; None if missing, of another tag or damaged."""
+    """Return the mapping at `target` and the row of each pooled index; None if missing, damaged or of another tag."""
     try:
         manifest = read_manifest(target.parent, target.name)
         if manifest is None or manifest["revision"] != tag:
@@ -172,13 +172,13 @@ def _opened(root: Path, store: str) -> Mapping:
 
 
 def _make(target: Path, tag: str, halves: tuple[FileRecords, FileRecords], order: Indices, progress: Progress) -> None:
-    """Decode all images into `target`, going on where a killed process stopped."""
+    """Decode all images into `target`, resuming where a killed process stopped."""
     records, shape = len(order), halves[0].shape
     partial = target.parent / f".{target.name}.partial"
     about = {"tag": tag, "shape": list(shape), "order": hashlib.sha256(order.tobytes()).hexdigest()}
     with storage_errors(target), owner_only(True):
         _prepare(partial, about, records, shape)
-        shutil.rmtree(target, ignore_errors=True)  # of other files, or damaged
+        shutil.rmtree(target, ignore_errors=True)  # it belongs to other files, or is damaged
         border = len(halves[0])
         for _ in range(2):
             digests = np.lib.format.open_memmap(partial / "digests.npy", mode="r+")
@@ -205,7 +205,7 @@ def _make(target: Path, tag: str, halves: tuple[FileRecords, FileRecords], order
 
 
 def _prepare(partial: Path, about: dict[str, Any], records: int, shape: tuple[int, int, int]) -> None:
-    """Leave what a killed process decoded of the same files in `partial`, else empty arrays."""
+    """Keep in `partial` what a killed process decoded from the same files; else create empty arrays."""
     text = json.dumps(about)
     try:
         same = (partial / "about.json").read_text() == text
@@ -282,7 +282,7 @@ def _run(
     work: Callable[..., list[int]], jobs: Iterator[tuple[Any, ...]], title: str, done: int, total: int,
     progress: Progress,
 ) -> list[int]:  # fmt: skip
-    """Return the joined results of ``work(*job)``, whose second argument are rows; many are shared by all cores."""
+    """Return the joined results of ``work(*job)``, whose second argument is rows; use all cores for many rows."""
     found: list[int] = []
     progress(title, done, total)
     with _pool(total - done) as pool:

@@ -1,4 +1,4 @@
-"""An order of records by a hash of their index, the basis of every split and partition."""
+"""Order records by a hash of their index; every split and partition is based on this order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Known overlaps of public sources and private data sets; the guarantee does not cover a private record in both."""
+"""Known overlaps of public sources and private data sets. The guarantee does not cover private records in both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNKNOWN = "not examined"
 
 
 def overlap(source: str, dataset: str) -> str:
-    """Return in words the known overlap of the public `source` and `dataset`."""
+    """Return a description of the known overlap between the public `source` and `dataset`."""
     if source == dataset:
         return "the source is the private set itself"
     if source == "imagenet-21k" and ("imagenet", dataset) in OVERLAPS:

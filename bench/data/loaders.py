@@ -1,4 +1,4 @@
-"""The loader of most data sets: fetch by the first route that works, decode, verify, store, memory-map."""
+"""The loader of most data sets: fetch through the first working route, decode, verify, store, memory-map."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def plain_view(arrays: Arrays) -> tuple[Records, Records]:
 
 
 def check(spec: DatasetSpec, arrays: Mapping[str, Blocks]) -> None:
-    """Raise ValueError where record counts, shapes or labels of decoded `arrays` differ from `spec`."""
+    """Raise ValueError if record counts, shapes or labels of the decoded `arrays` differ from `spec`."""
     halves = [("train", spec.train_records, spec.shape), ("test", spec.test_records, spec.shape)]
     if spec.labelled is not None:
         halves.append(("source", spec.labelled.records, spec.labelled.shape))
@@ -50,7 +50,7 @@ def check(spec: DatasetSpec, arrays: Mapping[str, Blocks]) -> None:
         if tuple(shape) != wanted:
             raise ValueError(f"{half} images have the shape {tuple(shape)}, {wanted} is expected")
         given = arrays.get(f"{half}_labels")
-        # A list can be read twice; a stream of pieces only once, by the store.
+        # A list can be read twice, but a stream of pieces only once, when it is stored.
         for labels in given.pieces if given and isinstance(given.pieces, list) else ():
             if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < spec.classes:
                 raise ValueError(f"a {half} label lies outside 0..{spec.classes - 1}")
@@ -58,7 +58,7 @@ def check(spec: DatasetSpec, arrays: Mapping[str, Blocks]) -> None:
 
 @dataclass(frozen=True)
 class Way:
-    """A route and the decoder of its files; None: the data come with an installed package."""
+    """A route and the decoder for its files; route None: an installed package contains the data."""
 
     route: Route | None
     decode: Decode
@@ -70,15 +70,15 @@ class StoredLoader:
 
     ways: tuple[Way, ...]
     pinned: Mapping[str, str] | None = None
-    """SHA-256 of decoded arrays by name, the same for every way."""
+    """SHA-256 of decoded arrays by name, independent of the route."""
     view: View = plain_view
     layout: str = ""
     """Raw files that a user may put under ``raw/STORE``, in words."""
     whole: DatasetSpec | None = None
-    """The stored data set where `view` is a subset of it: decoded arrays are checked against it."""
+    """The stored data set that `view` selects from; decoded arrays are checked against it."""
 
     def __call__(self, request: LoadRequest) -> Loaded:
-        """Return the stored data set, fetched if missing or damaged; raise BenchError with every route's failure."""
+        """Return the stored data set, fetched if missing or damaged; BenchError lists the failure of every route."""
         spec, root, damage = request.spec, request.root, ""
         try:
             if loaded := self._stored(request):
@@ -163,7 +163,7 @@ class StoredLoader:
                 raise
             except UNUSABLE as error:
                 if not isinstance(error, RouteError):
-                    # Wrong files, if kept, would fail every later call.
+                    # Wrong files would fail every later call if they stayed.
                     shutil.rmtree(folder, ignore_errors=True)
                 reasons.append(f"{label}: {error}")
             else:

@@ -60,14 +60,14 @@ class ArrayRecords(Records):
     def _read(self, positions: NDArray[np.int64]) -> NDArray[np.uint8]:
         rows = positions if self._index is None else self._index[positions]
         if rows.size and np.array_equal(rows, np.arange(rows[0], rows[0] + rows.size)):
-            # One read of consecutive rows from the disk; fancy indexing would fault page by page.
+            # Read consecutive rows from the disk at once; fancy indexing would fault page by page.
             return np.array(self._images[int(rows[0]) : int(rows[0]) + rows.size], dtype=np.uint8, order="C")
         return np.ascontiguousarray(self._images[rows], dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A loaded data set. `revision` identifies its exact content and belongs in every record."""
+    """A loaded data set. `revision` identifies its exact content and goes into every record."""
 
     spec: DatasetSpec
     train: Records
@@ -90,7 +90,7 @@ class LoadRequest:
 
 @dataclass(frozen=True, slots=True)
 class LabelledSpec:
-    """A labelled public source, other records of the same classes; `records` is None where only the files give it."""
+    """A labelled public source: other records of the same classes; `records` is None if only the files tell it."""
 
     name: str
     records: int | None
@@ -101,7 +101,7 @@ class LabelledSpec:
 
 @dataclass(frozen=True, slots=True)
 class DatasetSpec:
-    """Public facts of a data set before it is read; a count of records is None where only the files give it."""
+    """Public facts of a data set before it is read; record counts are None if only the files tell them."""
 
     name: str
     classes: int
@@ -120,9 +120,9 @@ class DatasetSpec:
     source: str = ""
     citation: str = ""
     resolution: str = ""
-    """Resampling of the images in words; empty where they have the shape."""
+    """Description of how images are resampled; "" if they already have the shape."""
     store: str = ""
-    """Folder under the data root, shared by sets with the same pixels; empty: the name."""
+    """Folder in the data root, shared by sets with the same pixels; "": the name."""
     download_bytes: int | None = None
     labelled: LabelledSpec | None = None
 

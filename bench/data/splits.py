@@ -1,4 +1,4 @@
-"""Splits into private, public and test records, by index alone and never by the content of a record.
+"""Split data sets into private, public and test records by index, never by the content of a record.
 
 Indices are *pooled*: 0..n_train-1 are the official training records, n_train.. the official test records. A split
 depends on the data set's name, its record counts and the rule, so no record affects the place of another. The rules:
@@ -68,11 +68,11 @@ class Materialised:
     private: PrivateData
     public: PublicData
     public_labels: torch.Tensor
-    """Held back from methods; scores the teachers' answers afterwards."""
+    """Hidden from methods; used afterwards to score the teachers' answers."""
     test_images: torch.Tensor
     test_labels: torch.Tensor
     public_from_test: bool = False
-    """Whether the public and the test records together are the official test set."""
+    """Whether public and test records together form the official test set."""
 
 
 def split(loaded: Loaded, rule: str | None = None, private_records: int | None = None) -> Split:
@@ -81,7 +81,7 @@ def split(loaded: Loaded, rule: str | None = None, private_records: int | None =
     At most `private_records` are private, by index hash. Raise UnknownNameError, BenchError where it does not apply.
     """
     spec = loaded.spec
-    # The split does not depend on a folder's path.
+    # The split must not depend on a folder's path.
     name = "folder" if spec.name.startswith("folder:") else spec.name
     rule = rule or spec.split_rule
     private, public, test = _divide(name, rule, len(loaded.train), len(loaded.test))
@@ -140,12 +140,12 @@ def partition(count: int, parts: int, seed_name: str) -> list[Indices]:
 
 
 def facts(loaded: Loaded, split: Split) -> Facts:
-    """Return the public facts of a divided data set."""
+    """Return the public facts of a data set after splitting."""
     from bench.core.types import Facts
     from bench.data.image_folder import parse
 
     spec = loaded.spec
-    # A record gives the name of a user's folder, never its path.
+    # Records state the name of a user's folder, never its path.
     own = spec.name.startswith("folder:")
     return Facts(
         dataset=f"folder:{parse(spec.name)[0].resolve().name}" if own else spec.name,
@@ -206,7 +206,7 @@ def map_images(loaded: Loaded, progress: Progress = silent) -> Loaded:
 
 
 def file_order(loaded: Loaded, split: Split) -> Indices:
-    """Return the pooled indices of all records, those of each part of `split` side by side."""
+    """Return the pooled indices of all records, with those of each part of `split` contiguous."""
     chosen = np.concatenate([split.private, split.public, split.test])
     left = np.ones(len(loaded.train) + len(loaded.test), dtype=np.bool_)
     left[chosen] = False
@@ -214,7 +214,7 @@ def file_order(loaded: Loaded, split: Split) -> Indices:
 
 
 def _mapped_piece(loaded: Loaded, which: Indices) -> torch.Tensor | None:
-    """Return the images at the pooled indices `which` as a view, where they lie side by side in a mapped file."""
+    """Return the images at the pooled indices `which` as a view if they are contiguous in a mapped file."""
     train, test = loaded.train, loaded.test
     if not isinstance(train, MappedRecords) or not isinstance(test, MappedRecords) or not len(which):
         return None
@@ -238,7 +238,7 @@ def pooled_images(loaded: Loaded, which: Indices) -> NDArray[np.uint8]:
 
 
 def _check_memory(spec: DatasetSpec, split: Split) -> None:
-    """Raise BenchError, before hours of decoding, where the images exceed the memory, if its size is known."""
+    """Raise BenchError, before hours of decoding, if the images exceed the memory (if its size is known)."""
     import os
 
     images = len(split.private) + len(split.public) + len(split.test)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from bench.core.config import Grid, Preset, build_config
+from bench.core.config import Grid, Preset, build_config, parse_overrides, values_of
 from bench.core.errors import BenchError
 from bench.core.tuning import Tuning
 from bench.core.types import Claim, Facts, PrivacyUnit, PublicKind, Score, TargetAdjacency
@@ -166,6 +166,7 @@ def _differing(grid: Grid, tuning: Tuning, facts: Facts) -> list[dict[str, str]]
     found: dict[tuple[Event, ...], dict[str, str]] = {}
     for candidate in tuning.candidates:
         values = (*grid.overrides, *(f"{method.name}.{name}={value}" for name, value in candidate.items()))
-        events = tuple(method(build_config(method, grid.preset, facts, values)[0], facts).charges() or ())
+        config, _ = build_config(method, grid.preset, facts, values_of(parse_overrides(method, values)))
+        events = tuple(method(config, facts).charges() or ())
         found.setdefault(events, candidate)
     return list(found.values())

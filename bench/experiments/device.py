@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from bench.core.errors import BenchError
+from bench.core.options import ONE_CPU, Resources
+from bench.core.processes import available_cores
 
 
-def prepare_device(device: str, threads: int) -> str:
-    """Set up torch for `device` (auto: cuda if available), with `threads` CPU threads per operation, and return it.
+def prepare_device(resources: Resources = ONE_CPU) -> Resources:
+    """Set up torch for `resources`, and return them with the device that ``auto`` means and the number of workers.
 
     The command line's default is one thread: for the small nets here, two contend on a busy machine and are far slower.
     Raises :class:`BenchError` for a missing device.
@@ -15,6 +19,7 @@ def prepare_device(device: str, threads: int) -> str:
 
     from bench.training.heap import tune_malloc
 
+    device = resources.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -23,8 +28,8 @@ def prepare_device(device: str, threads: int) -> str:
         said = str(error).splitlines()[0]
         why = "torch knows no such device" if "Expected one of" in said else said.rstrip(".")
         raise BenchError(f"--device {device}: {why}. Use auto, cpu, cuda or cuda:N.") from error
-    torch.set_num_threads(threads)
+    torch.set_num_threads(resources.threads)
     tune_malloc()
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(True, warn_only=True)
-    return device
+    return replace(resources, device=device, workers=resources.workers or available_cores())

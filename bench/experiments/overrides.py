@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from bench.core.config import Preset, build_config, parse_overrides
+from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
 from bench.core.types import Budget, Facts
 from bench.interface.method import Method
 
 
 def check_kept(
-    method: type[Method], start: Any, found: Any, overrides: Sequence[str], calibrate: Callable[[Any], Any],
+    method: type[Method], start: Any, found: Any, overrides: Mapping[str, Any], calibrate: Callable[[Any], Any],
     preset: Preset, facts: Facts, budget: Budget,
 ) -> None:  # fmt: skip
     """Raise :class:`BenchError` on a number in `overrides` that `calibrate`, from `start` to `found`, throws away.
@@ -27,15 +27,14 @@ def check_kept(
         except BenchError:
             return None
 
-    for field, asked in parse_overrides(method, overrides).items():
+    for field, asked in overrides.items():
         final = getattr(found, field)
         if final == asked or isinstance(asked, bool) or not isinstance(asked, int | float):
             continue
         near = replace(start, **{field: asked + 1 if isinstance(asked, int) else 1.01 * asked})
         if calibrated(field, near) not in (final, None):
             continue
-        own = [text for text in overrides if field in parse_overrides(method, [text])]
-        if calibrated(field, build_config(method, preset, facts, own)[0]) == asked:
+        if calibrated(field, build_config(method, preset, facts, {field: asked})[0]) == asked:
             continue
         target = f" (epsilon {budget.epsilon:g}, {budget.basis.value})" if method.private else ""
         raise BenchError(

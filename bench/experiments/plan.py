@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ from typing import Any
 
 from bench.core.config import (
     Grid,
+    Override,
     PrecisionKind,
     Reuse,
     as_dict,
@@ -22,6 +23,7 @@ from bench.core.config import (
     default_delta,
     needed_overrides,
     parse_overrides,
+    values_of,
 )
 from bench.core.errors import BenchError, no_exit
 from bench.core.rows import Change
@@ -120,16 +122,17 @@ def expand(
     calibrations = calibrations or Calibrations()
     methods = [METHODS.get(name) for name in grid.methods]
     check_overrides(methods, grid.overrides)
+    given = {method: parse_overrides(method, grid.overrides) for method in methods}
     for method in methods:
-        _check_models(method, grid.overrides)
+        _check_models(method, values_of(given[method]))
     cells: list[Cell] = []
     for dataset in (describe(name) for name in grid.datasets):
         for method in methods:
-            asked = {field.name: field.default for field in fields(method.Config)}
-            asked |= parse_overrides(method, grid.overrides)
-            meant = replace(dataset, facts=private_facts(method, SimpleNamespace(**asked), dataset.facts))
-            config, reduced = build_config(method, grid.preset, meant.facts, grid.overrides)
-            overrides = needed_overrides(method, grid.preset, meant.facts, grid.overrides)
+            values = values_of(given[method])
+            asked = SimpleNamespace(**{field.name: field.default for field in fields(method.Config)} | values)
+            meant = replace(dataset, facts=private_facts(method, asked, dataset.facts))
+            config, reduced = build_config(method, grid.preset, meant.facts, values)
+            overrides = needed_overrides(method, grid.preset, meant.facts, given[method])
             # A wrong file is an error here: a record's reason would tell its path.
             pinned = method(config, meant.facts).pin_teacher()
             if pinned != config:
@@ -172,9 +175,8 @@ def private_facts(method: type[Method], config: Any, facts: Facts) -> Facts:
     return facts
 
 
-def _check_models(method: type[Method], overrides: Sequence[str]) -> None:
-    """Raise :class:`UnknownNameError` on a net that `overrides` name and nobody registered, before data are fetched."""
-    named = parse_overrides(method, overrides)
+def _check_models(method: type[Method], named: Mapping[str, Any]) -> None:
+    """Raise :class:`UnknownNameError` on a net that is `named` and nobody registered, before data are fetched."""
     for name in (named[field] for field in ("teacher", "student", "backbone") if named.get(field)):
         # A plug-in may register its nets as late as in training.
         if not any(str(name).encode() in source for source in sources_of(method).values()):
@@ -188,7 +190,7 @@ def _epsilons(method: type[Method], grid: Grid) -> Sequence[float | None]:
 
 
 def _calibrated(
-    method: type[Method], config: Any, reduced: list[Change], overrides: dict[str, str], dataset: Dataset,
+    method: type[Method], config: Any, reduced: list[Change], overrides: dict[str, Override], dataset: Dataset,
     epsilon: float | None, grid: Grid, calibrations: Calibrations, tuning: Tuning | None,
 ) -> Cell:  # fmt: skip
     delta = default_delta(dataset.facts.private_records) if grid.delta is None else grid.delta
@@ -219,8 +221,7 @@ def _calibrated(
         except BenchError as error:
             refusal, refused = Refusal.CALIBRATION, str(error)
         else:
-            texts = [f"{name}={text}" for name, text in overrides.items()]
-            check_kept(method, start, config, texts, calibrate, grid.preset, dataset.facts, budget)
+            check_kept(method, start, config, values_of(overrides), calibrate, grid.preset, dataset.facts, budget)
     check_public(method(config, dataset.facts))
     facts = dataset.facts
     stated = re.search(r"@(\d+x\d+x\d+)$", dataset.name) if facts.dataset.startswith("folder:") else None
@@ -233,7 +234,7 @@ def _calibrated(
         dataset_revision=dataset.revision,
         image_shape="" if stated is None else stated[1],
         preset=grid.preset,
-        overrides=public_overrides(overrides, config),
+        overrides=public_overrides({given.name: given.text for given in overrides.values()}, config),
         epsilon=epsilon,
         delta=delta,
         basis=basis,

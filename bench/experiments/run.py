@@ -13,6 +13,7 @@ import numpy as np
 
 from bench.core.config import NoiseKind, as_dict
 from bench.core.errors import BenchError, no_exit
+from bench.core.options import ONE_CPU, Resources
 from bench.core.printable import page, printable
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
@@ -59,18 +60,17 @@ if TYPE_CHECKING:
 
 
 def run_cell(
-    cell: Cell, run_dir: RunDir, source: DataSource, progress: Progress, *, device: str = "cpu", workers: int = 1,
-    devices: tuple[str, ...] = (), noise_salt: str = RANDOM, tuned: RepeatAndSelect | None = None,
+    cell: Cell, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources = ONE_CPU, *,
+    noise_salt: str = RANDOM, tuned: RepeatAndSelect | None = None,
 ) -> Record:  # fmt: skip
     """Run `cell` and return its record, written to `run_dir`; a failure is a record too, an interrupt leaves none.
 
-    For `noise_salt` see :func:`bench.experiments.noise_salt.salt_of`, for `workers` and `devices`
-    :class:`bench.training.context.Context`. A cell with tuning is one trial of `tuned`, whose cost its record states.
-    Raises :class:`BenchError` only if the record cannot be written.
+    For `noise_salt` see :func:`bench.experiments.noise_salt.salt_of`. A cell with tuning is one trial of `tuned`,
+    whose cost its record states. Raises :class:`BenchError` only if the record cannot be written.
     """
     import torch
 
-    clock = Clock(device=device, threads=torch.get_num_threads())
+    clock = Clock(device=resources.device, threads=torch.get_num_threads())
     cache = Cache(run_dir.cache_path, cache_base(cell), progress.say)
     ledger: Ledger | None = None
     salt = None
@@ -81,7 +81,7 @@ def run_cell(
             raise BenchError("a tuned cell is the best of a random number of trials: `bench tune` runs them.")
         method = METHODS.get(cell.method)
         salt = salt_of(cell, run_dir, noise_salt)
-        context = _context(cell, cache, progress, device, workers, devices, salt)
+        context = _context(cell, cache, progress, resources, salt)
         ledger = Ledger(method.unit, method.adjacency, noise_of(cell, salt))
         with no_exit(cell.method):
             record = _train(cell, run_dir, source, context, ledger, clock, tuned)
@@ -113,15 +113,12 @@ def cache_base(cell: Cell) -> dict[str, object]:
     }
 
 
-def _context(
-    cell: Cell, cache: Cache, progress: Progress, device: str, workers: int, devices: tuple[str, ...],
-    salt: str | None = None,
-) -> Context:  # fmt: skip
+def _context(cell: Cell, cache: Cache, progress: Progress, resources: Resources, salt: str | None = None) -> Context:
     import torch
 
     return Context(
-        torch.device(device), Streams(cell.seed), cache, progress, workers, cell=cell_token(cell, salt),
-        precision=cell.precision.value, devices=devices,
+        torch.device(resources.device), Streams(cell.seed), cache, progress, resources.workers,
+        cell=cell_token(cell, salt), precision=cell.precision.value, devices=resources.devices,
     )  # fmt: skip
 
 
@@ -311,13 +308,13 @@ def record_failure(cell: Cell, run_dir: RunDir, error: BenchError) -> Record:
 
 
 def make_shard(
-    cell: Cell, shard: tuple[int, int], run_dir: RunDir, source: DataSource, progress: Progress, *,
-    device: str = "cpu", workers: int = 1, devices: tuple[str, ...] = (),
+    cell: Cell, shard: tuple[int, int], run_dir: RunDir, source: DataSource, progress: Progress,
+    resources: Resources = ONE_CPU,
 ) -> None:  # fmt: skip
     """Make `shard` (number, count) of a shared artefact. Errors are printed; the cell that needs it records them."""
     cache = Cache(run_dir.cache_path, cache_base(cell), progress.say)
     try:
-        context = _context(cell, cache, progress, device, workers, devices)
+        context = _context(cell, cache, progress, resources)
         context.streams.seed_globals()
         material = source.material(cell.dataset)
         with no_exit(cell.method):

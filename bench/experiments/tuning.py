@@ -27,6 +27,7 @@ from typing import Any
 
 from bench.core.config import Grid
 from bench.core.errors import BenchError
+from bench.core.options import ONE_CPU, Resources
 from bench.core.progress import Progress
 from bench.core.tuning import Tuning
 from bench.core.types import Basis, Law, Score
@@ -136,7 +137,7 @@ def plan_tuning(grid: Grid, tuning: Tuning, source: DataSource, calibrations: Ca
 
 
 def run_tuning(
-    planned: Planned, run_dir: RunDir, source: DataSource, progress: Progress, *, device: str = "cpu", workers: int = 1
+    planned: Planned, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources = ONE_CPU
 ) -> Record:
     """Run the trials, write the best one's record and student to `run_dir`, and return the record.
 
@@ -159,7 +160,7 @@ def run_tuning(
         progress.say("tuning: the number of trials is secret, so nothing is shown until the last has ended")
         progress.doing([("tuning, a secret number of trials", 0, 1)])
         try:
-            best, folder = _trials(planned, home, source, device, workers)
+            best, folder = _trials(planned, home, source, resources)
         finally:
             progress.doing([])
         record = _release(best, folder, run_dir)
@@ -170,7 +171,7 @@ def run_tuning(
     return record
 
 
-def _trials(planned: Planned, home: Path, source: DataSource, device: str, workers: int) -> tuple[Record, Path]:
+def _trials(planned: Planned, home: Path, source: DataSource, resources: Resources) -> tuple[Record, Path]:
     """Run the trials that are left below `home`; return the best one's record and folder."""
     state_path, system = home / "state.json", random.SystemRandom()
     if state_path.exists():
@@ -186,7 +187,7 @@ def _trials(planned: Planned, home: Path, source: DataSource, device: str, worke
         trial.cache_path = home / "cache"
         trial.create()
         record = trial.read_record(cell.key) or run_cell(
-            cell, trial, source, Progress(), device=device, workers=workers, tuned=planned.event
+            cell, trial, source, Progress(), resources, tuned=planned.event
         )
         # A failure is an outcome of the trial like any other: the worst.
         score = -math.inf if record.score is None else record.score
@@ -240,7 +241,7 @@ def _undate(run_dir: RunDir, records: Sequence[Record]) -> None:
 
 
 def run_tunings(
-    grids: Sequence[Grid], tuning: Tuning, out: Path, progress: Progress, *, device: str = "cpu", workers: int = 1
+    grids: Sequence[Grid], tuning: Tuning, out: Path, progress: Progress, resources: Resources = ONE_CPU
 ) -> list[Record]:
     """Tune the cells of `grids`, one after the other, in the run directory `out`; return their records.
 
@@ -256,6 +257,6 @@ def run_tunings(
             stage.advance()
     run_dir.create()
     with run_dir.locked():
-        records = [run_tuning(one, run_dir, source, progress, device=device, workers=workers) for one in plans]
+        records = [run_tuning(one, run_dir, source, progress, resources) for one in plans]
     _undate(run_dir, records)
     return records

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.core.config import setting
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.lazy import lazy_names
 from bench.core.types import (
     Access,
     Adjacency,
@@ -48,36 +48,6 @@ if TYPE_CHECKING:
     from bench.training.context import Context
     from bench.training.loop import FitSettings, fit, predict
     from bench.training.student import make_student
-
-_LAZY = {
-    "DATASETS": "bench.data.datasets",
-    "partition": "bench.data.splits",
-    "Target": "bench.interface.target_model",
-    "features_and_logits": "bench.models.build",
-    "accountant": "bench.privacy.accounting.accountants",
-    "claim_by": "bench.privacy.accounting.accountants",
-    "proven": "bench.privacy.accounting.accountants",
-    "Event": "bench.privacy.events.base_event",
-    "largest_count": "bench.privacy.accounting.calibrate",
-    "smallest_noise": "bench.privacy.accounting.calibrate",
-    "pate_closed_form": "bench.privacy.accounting.claims",
-    "ConfidentGNMax": "bench.privacy.events.events",
-    "Gaussian": "bench.privacy.events.events",
-    "GNMax": "bench.privacy.events.events",
-    "LNMax": "bench.privacy.events.events",
-    "SampledGNMax": "bench.privacy.events.events",
-    "SampledGaussian": "bench.privacy.events.events",
-    "Ledger": "bench.privacy.mechanisms.ledger",
-    "in_equal_batches": "bench.training.by_record",
-    "nearest": "bench.training.by_record",
-    "Context": "bench.training.context",
-    "FitSettings": "bench.training.loop",
-    "fit": "bench.training.loop",
-    "predict": "bench.training.loop",
-    "make_student": "bench.training.student",
-    "as_float": "bench.core.transforms",
-    "shifted": "bench.core.transforms",
-}
 
 __all__ = [
     "ATTACKS",
@@ -141,12 +111,4 @@ __all__ = [
     "smallest_noise",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

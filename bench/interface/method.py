@@ -11,9 +11,9 @@ import abc
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, get_args
 
-from typing_extensions import Self, TypeVar
+from typing_extensions import TypeVar
 
 from bench.core.errors import BenchError, telling
 from bench.core.types import (
@@ -42,9 +42,9 @@ C_co = TypeVar("C_co", covariant=True, default=Any)
 class Method(abc.ABC, Generic[C_co]):
     """A way to train a private student: one class per file in ``methods/``, registered under one name.
 
-    ``class Mine(Method[MyConfig])`` names the frozen dataclass of its settings: the paper's values are the defaults, each
-    with its source. An object is bound to one config and to the public facts of one data set, which every hook reads as
-    ``self.config`` and ``self.facts``.
+    ``class Mine(Method[MyConfig])`` names the frozen dataclass of its settings: the paper's values are the defaults,
+    each with its source. An object is bound to one config and to the public facts of one data set, which every hook
+    reads as ``self.config`` and ``self.facts``.
     """
 
     name: ClassVar[str]
@@ -156,8 +156,8 @@ class Method(abc.ABC, Generic[C_co]):
     def worst_pairs(self) -> Sequence[tuple[str, PrivateData, PrivateData]]:
         """Return adjacent private sets on which one unit shows most, for audits: what changes, in words, and both sets.
 
-        Audits try some of their own. The sets' facts may have fewer records and smaller images than ``self.facts``;
-        the config, calibrated for these, must cost the same on them, with as many teachers as there are records at most.
+        Audits try some of their own. The sets' facts may have fewer records and smaller images than ``self.facts``; the
+        config, calibrated for these, must cost the same on them, with as many teachers as there are records at most.
         """
         return ()
 

@@ -7,7 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -15,6 +15,7 @@ from types import CodeType
 from typing import Any, Generic, TypeVar
 
 from bench.core.errors import BenchError, UnknownNameError, no_exit
+from bench.core.listed import Listed
 from bench.interface.attack import Attack
 from bench.interface.method import Method
 from bench.storage.interrupts import no_interrupt
@@ -75,10 +76,17 @@ class Registry(Generic[T]):
         return name in self._scan() or name in self._members
 
     def _own(self) -> dict[str, str]:
-        if self._package is None:
-            return {}
-        index: dict[str, str] = importlib.import_module(self._package).INDEX
-        return {name: f"{self._package}.{module}" for name, module in index.items()}
+        return {
+            name: f"{self._package}.{entry.module if isinstance(entry, Listed) else entry}"
+            for name, entry in self.index().items()
+        }
+
+    def index(self) -> Mapping[str, Listed | str]:
+        """Return what the package states of its own members: how they are listed, or their modules."""
+        index: Mapping[str, Listed | str] = {}
+        if self._package is not None:
+            index = importlib.import_module(self._package).INDEX
+        return index
 
     def _scan(self) -> dict[str, str]:
         """Return the index; import the entry points at the first call."""
@@ -118,7 +126,7 @@ class Registry(Generic[T]):
         module_name = f"{PLUGIN}{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
         with no_exit(str(path)), no_interrupt(str(path)):
             import_file(module_name, path)
-        added = sorted(set(self._members) - before)
+        added = sorted(set(self._members) - before - set(self._own()))  # it may import methods of this project
         if len(added) != 1:
             raise BenchError(f"{path} must register exactly one {self.kind}; it registered {added or 'none'}.")
         return self._members[added[0]]
@@ -169,11 +177,22 @@ def groups_of(method: type[Method]) -> set[str]:
     return named | ({method.unit.value} if method.private else set())
 
 
+def listed(name: str) -> Listed:
+    """Return the entry of the method `name`: that of the index, or a plug-in's, from its class."""
+    if isinstance(entry := METHODS.index().get(name), Listed):
+        return entry
+    method = METHODS.get(name)
+    proven = f"infinite: {method.bypass}" if method.bypass else "finite"
+    groups = " ".join(sorted(groups_of(method)))
+    unit, adjacency = method.unit.value, method.adjacency.value
+    return Listed(method.__module__, groups, unit, adjacency, proven, method.public_data, method.citation)
+
+
 def method_groups() -> dict[str, list[str]]:
     """Return the registered methods of each group by the group's name, `all` first."""
     found: dict[str, list[str]] = {ALL: METHODS.names()}
     for name in METHODS.names():
-        for group in sorted(groups_of(METHODS.get(name))):
+        for group in listed(name).groups.split():
             found.setdefault(group, []).append(name)
     return found
 

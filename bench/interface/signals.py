@@ -27,6 +27,7 @@ def log_odds(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[
 def log_probability(
     logits: NDArray[np.float64], labels: NDArray[np.int64], temperature: float = 1.0
 ) -> NDArray[np.float64]:
+    """Return the log-probability of each label (n,) from `logits` (n, classes), divided by `temperature` first."""
     scaled = logits.astype(np.float64) / temperature
     log_p: NDArray[np.float64] = _own(scaled, labels) - special.logsumexp(scaled, axis=-1)
     return log_p
@@ -42,6 +43,7 @@ def _own(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.f
 
 
 def need_references(name: str, signals: Signals, least: int) -> None:
+    """Raise :class:`BenchError` where `signals` holds fewer than `least` reference models for the attack `name`."""
     if len(signals.references) < least:
         raise BenchError(
             f"{name} needs at least {least} references, students of the same pipeline that were trained with some of "

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from bench.core.options import Resources
 from bench.core.processes import available_cores
 from bench.core.progress import Progress
 from bench.experiments.data_source import DataSource
@@ -21,23 +23,20 @@ from bench.results.run_dir import RunDir
 
 
 def execute(
-    units: Sequence[Unit], run_dir: RunDir, source: DataSource, progress: Progress, settings: Cluster, *,
-    device: str, workers: int, threads: int, plugins: Sequence[str], detach: bool, done: Done,
-    noise_salt: str = RANDOM,
+    units: Sequence[Unit], run_dir: RunDir, source: DataSource, progress: Progress, settings: Cluster,
+    resources: Resources, *, plugins: Sequence[str], detach: bool, done: Done, noise_salt: str = RANDOM,
 ) -> Outcome:  # fmt: skip
     """Run `units` with the launcher of `settings`, call `done` with each record, and return the outcome.
 
-    `workers` is the number of processes for a cell's teachers (0: its cores). With `detach`, return after submission to
-    Slurm. Raises :class:`BenchError` for a missing device, a refusal by Slurm, or workers that cannot run.
+    With `detach`, return after submission to Slurm. Raises :class:`BenchError` for a missing device, a refusal by
+    Slurm, or workers that cannot run.
     """
     on_slurm = settings.launcher == "slurm"
     retries = settings.retries if settings.retries is not None else 10 if on_slurm else 3
 
     def launched(cores: int) -> Launch:
-        options = Options(
-            device=device, workers=workers or cores, threads=threads, retries=retries, gpus=max(1, settings.gpus),
-            noise_salt=noise_salt,
-        )  # fmt: skip
+        own = replace(resources, workers=resources.workers or cores)
+        options = Options(resources=own, retries=retries, gpus=max(1, settings.gpus), noise_salt=noise_salt)
         return begin(run_dir, settings.launcher, units, options, plugins)
 
     if on_slurm:
@@ -49,9 +48,9 @@ def execute(
             return Outcome(left=len(units))
         return slurm.wait_for(launch, packs, settings, run_dir, progress, done, job_of)
     if settings.launcher == "local":
-        devices = visible_devices(settings.gpus) if device in ("auto", "cuda") else []
-        jobs = settings.jobs or len(devices) or max(1, available_cores() // threads)
+        devices = visible_devices(settings.gpus) if resources.device in ("auto", "cuda") else []
+        jobs = settings.jobs or len(devices) or max(1, available_cores() // resources.threads)
         launch = launched(max(1, available_cores() // jobs))
         return run_local(launch, units, run_dir, progress, jobs=jobs, devices=devices, done=done)
-    chosen = prepare_device(device, threads)
-    return run_inline(launched(available_cores()), units, run_dir, source, progress, device=chosen, done=done)
+    chosen = prepare_device(resources)
+    return run_inline(launched(chosen.workers), units, run_dir, source, progress, chosen, done=done)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bench.core.config import Grid, Reuse
 from bench.core.errors import BenchError
+from bench.core.options import Resources
 from bench.core.plain_files import check_unshared, read_plain
 from bench.core.printable import counted
 from bench.core.progress import Progress
@@ -39,15 +40,14 @@ class Ran:
 
 
 def run_grid(
-    grid: Grid, out: Path, progress: Progress, settings: Cluster, *, reuse: Reuse = Reuse.DONE,
-    noise_salt: str = RANDOM, device: str = "auto", workers: int = 0, threads: int = 1, detach: bool = False,
-    packed: Sequence[str] | None = None,
+    grid: Grid, out: Path, progress: Progress, settings: Cluster, resources: Resources, *, reuse: Reuse = Reuse.DONE,
+    noise_salt: str = RANDOM, detach: bool = False, packed: Sequence[str] | None = None,
 ) -> Ran:  # fmt: skip
     """Run the cells of `grid` that have no record yet in the run directory `out`, with the launcher of `settings`.
 
-    `workers` is the number of processes for a cell's teachers (0: its cores); `packed` are the keys that a bundle says
-    the cells have. Failed cells have records too. Raises :class:`BenchError` on an invalid grid, before data is fetched
-    where possible, and as :func:`bench.launchers.execute.execute` does.
+    `packed` are the keys that a bundle says the cells have. Failed cells have records too. Raises
+    :class:`BenchError` on an invalid grid, before data is fetched where possible, and as
+    :func:`bench.launchers.execute.execute` does.
     """
     source, run_dir = DataSource(progress), RunDir(out)
     run_dir.check_writable()  # before data is fetched
@@ -73,7 +73,7 @@ def run_grid(
             from bench.launchers.execute import execute
 
             outcome = execute(
-                units, run_dir, source, progress, settings, device=device, workers=workers, threads=threads,
+                units, run_dir, source, progress, settings, resources,
                 plugins=[name for name in grid.methods if name.endswith(".py")], detach=detach,
                 done=functools.partial(_tell, progress, run_dir), noise_salt=noise_salt,
             )  # fmt: skip

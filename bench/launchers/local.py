@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from bench.core.errors import BenchError
+from bench.core.options import Resources
 from bench.core.printable import counted
 from bench.core.progress import Progress
 from bench.experiments.data_source import DataSource
@@ -62,8 +63,8 @@ class Watch:
 
 
 def run_inline(
-    launch: Launch, units: Sequence[Unit], run_dir: RunDir, source: DataSource, progress: Progress, *, device: str,
-    done: Done,
+    launch: Launch, units: Sequence[Unit], run_dir: RunDir, source: DataSource, progress: Progress,
+    resources: Resources, *, done: Done,
 ) -> Outcome:  # fmt: skip
     """Run `units` in turn, call `done` with each record, and wait for cells that other runners have claimed.
 
@@ -77,7 +78,7 @@ def run_inline(
                 if watch.finish(unit, record):
                     stage.advance()
 
-            work_through(launch, units, run_dir, source, progress, device=device, done=one)
+            work_through(launch, units, run_dir, source, progress, resources=resources, done=one)
     except Stopped as stop:
         watch.outcome.stopped = stop.number
     return watch.close()

@@ -22,6 +22,7 @@ from pydantic import Field, ValidationError
 
 from bench.core.config import as_dict
 from bench.core.errors import BenchError
+from bench.core.options import Resources
 from bench.core.plain_files import listed, read_plain
 from bench.core.rows import Change, Row, json_object
 from bench.experiments.noise_salt import RANDOM
@@ -41,9 +42,7 @@ AGAIN = "Give the `run` command again."
 class Options(Row):
     """Execution options of cells; no key depends on them."""
 
-    device: str = "auto"
-    workers: int = 1  # Processes for a cell's teachers; 0: the cores of its Slurm job.
-    threads: int = 1
+    resources: Resources = Resources(workers=1)
     retries: int = 3  # Restarts of a cell whose process died (killed, out of memory) before it counts as failed.
     gpus: int = 1  # per cell; a large teacher trains on all of them
     noise_salt: str = RANDOM
@@ -75,7 +74,7 @@ class Entry(Row):
 class Launch(Row):
     """One `bench run`; `kind` is inline, local or slurm, `plugins` are method files for workers to load."""
 
-    version: Literal[4] = 4  # Increased with every layout change, new fields included; other versions are refused.
+    version: Literal[5] = 5  # Increased with every layout change, new fields included; other versions are refused.
     id: str
     kind: str
     machine: str

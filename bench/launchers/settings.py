@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.options import LaunchOptions
 from bench.core.yaml_files import read_yaml
 from bench.experiments.plan import Cell
 
@@ -18,7 +19,7 @@ OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "signal",
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # a line break would turn what follows into a command of Slurm's script
 
 
-class Resources(BaseModel):
+class JobResources(BaseModel):
     """Slurm resources of one job."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -56,7 +57,7 @@ class Resources(BaseModel):
         return minutes(value) if isinstance(value, str) else value
 
 
-class Cluster(Resources):
+class Cluster(JobResources):
     """All settings of a launch, in the layout of the YAML file."""
 
     launcher: Literal["inline", "local", "slurm"] = "inline"
@@ -76,10 +77,10 @@ class Cluster(Resources):
             raise ValueError("shell lines without control characters")
         return value
 
-    def of(self, method: str) -> Resources:
+    def of(self, method: str) -> JobResources:
         """Return the resources of a job of `method`."""
-        names = set(Resources.model_fields)
-        return Resources(**{**self.model_dump(include=names), **self.methods.get(method, {})})
+        names = set(JobResources.model_fields)
+        return JobResources(**{**self.model_dump(include=names), **self.methods.get(method, {})})
 
 
 def minutes(text: str) -> int:
@@ -125,6 +126,22 @@ def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
         said = first["msg"].removeprefix("Value error, ")
         raise BenchError(f"launcher setting {where}: {said}, not {first.get('input')!r}.") from error
     return cluster
+
+
+def launch_settings(options: LaunchOptions) -> Cluster:
+    """Return the settings that a command gives; raise :class:`BenchError` on one that its launcher does not use."""
+    flags = options.flags()
+    settings = read_cluster(options.cluster, {**flags, "extra": directives(options.slurm or ())})
+    given = {*flags, *(["slurm"] if options.slurm else []), *(["detach"] if options.detach else [])}
+    only_slurm = {"partition", "cpus", "memory", "time", "parallel", "account", "pack", "slurm", "detach"}
+    wrong = given & only_slurm if settings.launcher != "slurm" else given & {"jobs"}
+    wrong |= given & {"jobs", "gpus", "retries"} if settings.launcher == "inline" else set()
+    if wrong:
+        other = "local" if not wrong & only_slurm else "slurm"
+        instead = "--parallel" if settings.launcher == "slurm" else f"--launcher {other}"
+        names = ", ".join(f"--{name}" for name in sorted(wrong))
+        raise BenchError(f"--launcher {settings.launcher} does not use {names}. Use {instead}, or leave it out.")
+    return settings
 
 
 def directives(lines: Sequence[str]) -> dict[str, str | bool]:

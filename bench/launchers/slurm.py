@@ -24,7 +24,7 @@ from bench.interface.registry import METHODS
 from bench.launchers.local import Done, Watch, doing
 from bench.launchers.manifest import Launch, launches
 from bench.launchers.schedule import Pack, Unit, waves_of
-from bench.launchers.settings import Cluster, Resources
+from bench.launchers.settings import Cluster, JobResources
 from bench.launchers.slurm_cli import LARGEST_ARRAY, account_of_shell, check_room, command, largest_array, undisturbed
 from bench.launchers.slurm_job import Job
 from bench.launchers.worker import Outcome, settled
@@ -69,7 +69,7 @@ def submit_array(
     launch: Launch,
     calls: Sequence[Callable[[], str]],
     cluster: Cluster,
-    resources: Resources,
+    resources: JobResources,
     waits: Sequence[str] = (),
 ) -> list[str]:
     """Submit `calls` as one array that waits for the jobs `waits`, and return the jobs' ids.
@@ -118,7 +118,7 @@ def _arrays(
     ]
 
 
-def _parameters(cluster: Cluster, resources: Resources, launch_id: str, waits: Sequence[str]) -> dict[str, Any]:
+def _parameters(cluster: Cluster, resources: JobResources, launch_id: str, waits: Sequence[str]) -> dict[str, Any]:
     extra: dict[str, Any] = {**resources.extra}
     if waits:
         # afterany, failures included: a cell can make its artefacts itself.

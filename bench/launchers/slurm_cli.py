@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.printable import counted
-from bench.launchers.settings import CONTROL, Resources, minutes
+from bench.launchers.settings import CONTROL, JobResources, minutes
 
 LARGEST_ARRAY = 1000  # Slurm's default (MaxArraySize 1001)
 
@@ -26,7 +26,7 @@ class Nodes:
     cpus: int
     memory: float
 
-    def at_once(self, wanted: Resources) -> int:
+    def at_once(self, wanted: JobResources) -> int:
         """Return how many jobs of `wanted` resources fit on these nodes together."""
         fit = self.cpus // wanted.cpus
         if wanted.gpus:
@@ -87,7 +87,7 @@ def partitions() -> list[Partition]:
     return list(found.values())
 
 
-def _chosen(resources: Resources, there: Mapping[str, Partition]) -> list[Partition]:
+def _chosen(resources: JobResources, there: Mapping[str, Partition]) -> list[Partition]:
     named = resources.partition.split(",") if resources.partition else []
     for name in named:
         if name not in there:
@@ -95,7 +95,7 @@ def _chosen(resources: Resources, there: Mapping[str, Partition]) -> list[Partit
     return [there[name] for name in named] or [p for p in there.values() if p.default] or list(there.values())
 
 
-def at_once(wanted: Iterable[Resources]) -> int:
+def at_once(wanted: Iterable[JobResources]) -> int:
     """Return how many jobs of the largest of the `wanted` resources an empty cluster runs at once, at least 1.
 
     Raises :class:`BenchError` without Slurm or for an unknown partition.
@@ -105,7 +105,7 @@ def at_once(wanted: Iterable[Resources]) -> int:
     return max(1, min(fits, default=1))
 
 
-def check(wanted: Iterable[Resources], folder: Path, jobs: int) -> None:
+def check(wanted: Iterable[JobResources], folder: Path, jobs: int) -> None:
     """Raise :class:`BenchError` if one of `jobs` jobs with the run directory `folder` could never start.
 
     That is without Slurm, in an unknown partition, with too many resources, or beyond the cluster's number of jobs.

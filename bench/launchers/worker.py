@@ -14,11 +14,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.core.errors import BenchError
+from bench.core.options import Resources
 from bench.core.printable import counted
 from bench.core.progress import LineProgress, Progress, Stage, echo
 from bench.launchers.schedule import Unit
@@ -118,7 +119,7 @@ def work_through(
     source: DataSource,
     progress: Progress,
     *,
-    device: str,
+    resources: Resources,
     wait: bool = True,
     done: Callable[[Unit, Record | None], None] = lambda unit, record: None,
     going_on: Callable[[], bool] = lambda: True,
@@ -145,7 +146,7 @@ def work_through(
             with claiming(run_dir, unit.key, _about(launch, unit)) as held:
                 if held is None or _finished(launch, unit, run_dir):
                     continue
-                record = _run(launch, unit, run_dir, source, progress, device, held)
+                record = _run(launch, unit, run_dir, source, progress, resources, held)
             del left[unit.key]
             done(unit, record)
             moved = said = False
@@ -196,9 +197,9 @@ def _about(launch: Launch, unit: Unit) -> dict[str, object]:
 
 
 def _run(
-    launch: Launch, unit: Unit, run_dir: RunDir, source: DataSource, progress: Progress, device: str, held: Held
-) -> Record | None:
-    from bench.core.processes import available_cores
+    launch: Launch, unit: Unit, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources,
+    held: Held,
+) -> Record | None:  # fmt: skip
     from bench.experiments.run import make_shard, record_failure, run_cell
 
     lost = held.attempt > launch.options.retries + 1
@@ -211,15 +212,11 @@ def _run(
         return record_failure(unit.cell, run_dir, error)
     if not lost:  # a lost shard needs no record: the cell that needs it gets one
         inner = ClaimProgress(progress, held)
-        devices = _devices(device, launch.options.gpus)
-        workers = launch.options.workers or int(os.environ.get("SLURM_CPUS_PER_TASK", available_cores()))
+        resources = replace(resources, devices=_devices(resources.device, launch.options.gpus))
         with inner.stage(unit.title, 1):
             if unit.shard is None:
-                return run_cell(
-                    unit.cell, run_dir, source, inner, device=device, workers=workers, devices=devices,
-                    noise_salt=launch.options.noise_salt,
-                )  # fmt: skip
-            make_shard(unit.cell, unit.shard, run_dir, source, inner, device=device, workers=workers, devices=devices)
+                return run_cell(unit.cell, run_dir, source, inner, resources, noise_salt=launch.options.noise_salt)
+            make_shard(unit.cell, unit.shard, run_dir, source, inner, resources)
     write_atomic(_mark(launch, unit), b"")
     return None
 
@@ -252,7 +249,9 @@ def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, on
         units = launch.units(source.describe, wanted.__contains__)
         if all(_finished(launch, unit, run_dir) for unit in units):
             return
-        device = prepare_device(launch.options.device, launch.options.threads)
+        asked = launch.options.resources
+        workers = asked.workers or int(os.environ.get("SLURM_CPUS_PER_TASK", 0))
+        resources = prepare_device(replace(asked, workers=workers))
 
         def going_on() -> bool:
             # Workers end when their launcher is killed: its successor would not know of them.
@@ -260,7 +259,7 @@ def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, on
                 return False
             return launch.kind != "local" or not launch.here or alive(launch.pid, launch.start)
 
-        work_through(launch, units, run_dir, source, progress, device=device, wait=wait, going_on=going_on)
+        work_through(launch, units, run_dir, source, progress, resources=resources, wait=wait, going_on=going_on)
 
 
 def die_with_parent() -> None:

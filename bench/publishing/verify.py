@@ -78,7 +78,7 @@ def _check(found: Publication, records: Sequence[Record], progress: Progress) ->
     from bench.experiments.device import prepare_device
 
     names = sorted({record.method for record in records})
-    prepare_device("cpu", 1)
+    prepare_device()
     with progress.stage("checks", len(names)) as stage:
         for name in names:
             try:

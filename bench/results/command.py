@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bench.core.config import NoiseKind, PrecisionKind, Preset, default_delta
-from bench.core.types import Adjacency, Basis, TargetAdjacency
+from bench.core.config import default_delta
+from bench.core.options import grid_words, number_word
+from bench.core.types import Adjacency, Basis
 
 if TYPE_CHECKING:
     from bench.results.cell_spec import CellSpec
@@ -52,30 +53,24 @@ def command_for(
     if spec.own_folder:
         dataset = f"folder:{PATH}{'@' if spec.image_shape else ''}{spec.image_shape}"
         missing.append(f"{PATH} is the folder of the images")
-    words = ["--methods", method, "--datasets", dataset]
-    if spec.epsilon is not None:
-        words += ["--eps", number_word(spec.epsilon)]
-    words += ["--seeds", str(spec.seed)]
+    words = grid_words(methods=method, datasets=dataset, eps=spec.epsilon, seeds=spec.seed)
     tuning = spec.tuning
     if tuning is not None:
         words += ["--space", "CANDIDATES", "--trials-mean", number_word(tuning.trials_mean), "--law", tuning.law.value]
         words += ["--score", tuning.score.value]
         words += [] if tuning.score_noise is None else ["--score-noise", number_word(tuning.score_noise)]
         missing.append("CANDIDATES is a file with the candidates that the record lists; tuning draws anew each time")
-    if spec.basis is not Basis.CLAIMED:
-        words += [] if tuning is not None else ["--basis", spec.basis.value]
-        if own is Adjacency.ADD_REMOVE and spec.adjacency is TargetAdjacency.OWN:
-            words += ["--adjacency", spec.adjacency.value]
-    if spec.preset is not Preset.QUICK:
-        words += ["--preset", spec.preset.value]
-    if spec.delta != default_delta(private_records):
-        words += ["--delta", number_word(spec.delta)]
-    if spec.noise is not NoiseKind.SEEDED:
-        words += ["--noise", spec.noise.value]
+    proven = spec.basis is not Basis.CLAIMED
+    words += grid_words(
+        basis=spec.basis if tuning is None else None,
+        adjacency=spec.adjacency if proven and own is Adjacency.ADD_REMOVE else None,
+        preset=spec.preset,
+        delta=None if spec.delta == default_delta(private_records) else spec.delta,
+        noise=spec.noise,
+    )
     if noise_salt and tuning is None:
         words += ["--noise-salt", noise_salt]
-    if spec.precision is not PrecisionKind.FLOAT32:
-        words += ["--precision", spec.precision.value]
+    words += grid_words(precision=spec.precision)
     chosen = set() if tuning is None else set(tuning.candidates[0])
     for name, value in (spec.overrides or {}).items():
         if name in chosen:
@@ -84,9 +79,3 @@ def command_for(
         if re.search(rf"(?:^|:){PATH}/", value):
             missing.append(f"{PATH} is the folder of what --set {name} names")
     return f"{START if tuning is None else TUNE} {' '.join(shlex.quote(word) for word in words)}", "; ".join(missing)
-
-
-def number_word(value: float) -> str:
-    """Return the shortest text that parses to `value`."""
-    short = f"{value:g}"
-    return short if float(short) == value else repr(value)

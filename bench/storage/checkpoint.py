@@ -1,8 +1,9 @@
 """Checkpoints: a killed stage resumes and ends with the same result, to the byte on a CPU.
 
-A checkpoint holds all state of a training loop, is private like the artefacts beside it, is deleted once its stage is
-done, and is read with ``weights_only=True``, which runs no code. Its name holds what the stage depends on, its content
-a digest of its inputs; no other stage uses it: no student resumes with labels of other noise, no cells share noise.
+A checkpoint contains the full state of a training loop. It is private like the artefacts next to it, is deleted when
+its stage is done, and is loaded with ``weights_only=True``, which runs no code. Its name encodes the stage's
+dependencies, and its content includes a digest of the inputs, so no other stage can use it: a student never resumes
+with labels from different noise, and cells never share noise.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ if TYPE_CHECKING:
     from bench.core.progress import Stage
     from bench.storage.cache import Cache
 
-VERSION = 2  # Raised with every change of the layout.
+VERSION = 2  # Increase with every change of the layout.
 SECONDS = 120.0  # Seconds between two saves.
-FIRST = 600.0  # Seconds before the first save: what trains in less is sooner trained again than saved many times.
-LARGEST_SHARE = 0.05  # Largest share of the running time spent on saving, however slow the disk.
+FIRST = 600.0  # Seconds before the first save: shorter stages are cheaper to retrain than to checkpoint.
+LARGEST_SHARE = 0.05  # Maximum share of the running time spent on saving, however slow the disk.
 
 
 @contextlib.contextmanager
 def saving_every(seconds: float) -> Iterator[None]:
-    """Have checkpoints inside the block save at least every `seconds`, where a time limit will stop the process."""
+    """Make checkpoints inside the block save at least every `seconds`, for processes with a time limit."""
     global FIRST, SECONDS
     before = FIRST, SECONDS
     FIRST, SECONDS = min(FIRST, seconds), min(SECONDS, seconds)
@@ -52,7 +53,7 @@ State = dict[str, Any]  # Tensors, numbers, strings, and dictionaries and lists 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """An object whose state is named tensors; their shapes may change from step to step."""
+    """An object whose state consists of named tensors, whose shapes may change from step to step."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state."""
@@ -78,7 +79,7 @@ class Checkpoint:
         self._looked = False
 
     def load(self) -> State | None:
-        """Return the last saved state; None if missing, damaged or of another phase."""
+        """Return the last saved state, or None if it is missing, damaged or from another phase."""
         found = self._all()
         if found is None or found["phase"] != self._phase:
             return None
@@ -90,7 +91,7 @@ class Checkpoint:
         return time.monotonic() - self._last >= self._wait
 
     def save(self, state: State) -> None:
-        """Replace the saved state by `state`; a full disk is reported once and is no error."""
+        """Replace the saved state with `state`; a full disk is reported once and is not an error."""
         begin = time.monotonic()
         file = io.BytesIO()
         whole = {"phase": self._phase, "inputs": self._inputs(), "carried": self._carried, "state": state}
@@ -120,7 +121,7 @@ class Checkpoint:
         return 0 if found is None else int(found["phase"])
 
     def begin(self, phase: int, carried: Mapping[str, Part]) -> None:
-        """Start a phase from `carried`, restored first if this is the saved phase."""
+        """Start a phase from `carried`, which is first restored if this is the saved phase."""
         self._phase, found = phase, self._all()
         if found is not None and found["phase"] == phase:
             self.restore(carried, found["carried"])
@@ -135,13 +136,13 @@ class Checkpoint:
                 for name, part in parts.items():
                     _put(part, states[name])
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
-            self.clear()  # the parts may be half restored
+            self.clear()  # the parts may be partly restored
             raise BenchError(
                 f"a checkpoint does not fit the stage {self.kind} ({error}); it is deleted. Start the run again."
             ) from error
 
     def refuse(self) -> None:
-        """Ignore the saved state, which has other inputs, and report that."""
+        """Ignore the saved state, because its inputs differ, and report this."""
         self._found, self._looked = None, True
         self._cache.say(
             f"the checkpoint of the stage {self.kind} is not used: it is of a stage with other inputs; the stage "
@@ -149,7 +150,7 @@ class Checkpoint:
         )
 
     def say_resumed(self) -> None:
-        """Report that the stage resumes, without the step, which may depend on private records."""
+        """Report that the stage resumes, but not at which step, which may depend on private records."""
         self._cache.say(f"the stage {self.kind} resumes where an earlier run was stopped")
 
     def __enter__(self) -> Self:
@@ -174,7 +175,7 @@ class Loop:
     """A training loop that can resume after any step (`start`, then `done` each step); inert without a checkpoint.
 
     `parts` is all state that changes and affects later steps; the global generators of torch and of `device` are added.
-    Of `inputs`, which the loop only reads, a digest is saved.
+    For `inputs`, which the loop only reads, the checkpoint stores a digest.
     """
 
     def __init__(
@@ -188,7 +189,7 @@ class Loop:
         if checkpoint is None:
             return
         self._parts = {**parts, "torch": _GlobalGenerators(torch.device(device))}
-        # Other random numbers make another training.
+        # Different random numbers would give a different training.
         random = [part for part in parts.values() if isinstance(part, torch.Generator | np.random.Generator)]
         self._inputs = input_digest([*inputs, *map(state_of, random)])
 
@@ -208,7 +209,7 @@ class Loop:
         return int(found["steps"])
 
     def done(self, steps: int, total: int) -> None:
-        """Save after `steps` of `total` steps if due; never after the last, as its loss is checked later."""
+        """Save after `steps` of `total` steps if due, but never after the last, whose loss is checked later."""
         checkpoint = self._checkpoint
         if checkpoint is None or steps >= total or not checkpoint.due():
             return
@@ -217,7 +218,7 @@ class Loop:
 
 
 def input_digest(inputs: Iterable[object]) -> Callable[[], str]:
-    """Return a cached function for the SHA-256 of `inputs`; stages too short to save never pay for it."""
+    """Return a cached function for the SHA-256 of `inputs`; stages too short to save never compute it."""
     held = list(inputs)
 
     @functools.cache
@@ -230,7 +231,7 @@ def input_digest(inputs: Iterable[object]) -> Callable[[], str]:
                 found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
             elif isinstance(one, dict):  # the state of a NumPy generator
                 found.update(str(one).encode())
-            else:  # None or lazy images, which the checkpoint's name covers
+            else:  # None or lazy images, which the name of the checkpoint covers
                 found.update(f"{type(one).__name__}|{tuple(getattr(one, 'shape', ()))}|".encode())
         return found.hexdigest()
 
@@ -270,7 +271,7 @@ def _put(part: Part, state: Any) -> None:
     elif isinstance(part, np.random.Generator):
         part.bit_generator.state = state
     elif isinstance(part, Tensor | Sequence):
-        # In place: memory layout and references stay.
+        # Copy in place to keep the memory layout and references.
         for value, saved in zip(_tensors(part), state, strict=True):
             value.copy_(saved)
     else:

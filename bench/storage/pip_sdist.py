@@ -1,7 +1,8 @@
 """Fetch a source archive from the index that pip is configured for, without running anything in it.
 
-``pip download`` would run its ``setup.py`` for the dependencies. This program uses pip's internal modules. They may
-change, so it is its own process (``python -P pip_sdist.py NAME VERSION SHA256``) and a failure closes one route only.
+``pip download`` would run its ``setup.py`` to find dependencies. This program uses pip's internal modules instead. They
+may change, so it runs as a separate process (``python -P pip_sdist.py NAME VERSION SHA256``), and a failure affects
+only one download route.
 """
 
 from __future__ import annotations

@@ -9,24 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from bench.interface import BenchError, as_float, features_and_logits
+from bench.core.progress import Stage
+from bench.interface import BenchError, Context, Facts, as_float, features_and_logits
 from bench.methods.distillation.alternation_config import AlternationConfig
 from bench.methods.shared.random_images import random_images
 from bench.methods.shared.settings_checks import SHOWN
-from bench.storage.checkpoint import Checkpoint, Loop
+from bench.models.generators import DataFreeGenerator
+from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.data_free import generator_terms
 from bench.training.divergence import check_finite
-
-if TYPE_CHECKING:
-    from bench.core.progress import Stage
-    from bench.interface import Context, Facts
-    from bench.models.generators import DataFreeGenerator
-    from bench.storage.checkpoint import Part
 
 
 def soft_loss(logits: Tensor, labels: Tensor) -> Tensor:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from bench.interface import BenchError, setting
+from bench.interface import BenchError, Facts, setting
 from bench.methods.shared.given_teacher import GivenTeacherConfig
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
-
-if TYPE_CHECKING:
-    from bench.interface import Facts
 
 
 @dataclass(frozen=True)
@@ -55,6 +52,7 @@ class AlternationConfig(GivenTeacherConfig):
 
     @property
     def generated(self) -> int:
+        """Number of generated images in a batch; the rest are random."""
         return self.batch - round(self.batch * self.random_share)
 
     @property

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from bench.core import margins
-
-if TYPE_CHECKING:
-    from bench.interface import Ledger
+from bench.interface import Ledger
 
 Distillation = Literal["decoupled", "dkd", "plain"]  # the loss of Eq. (2), see `distillation_loss`
 Bounding = Literal["normalise", "clip"]

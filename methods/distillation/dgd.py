@@ -25,21 +25,37 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from bench.interface import BenchError, Budget, Claim, Context, Facts, PrivateData, register_method, setting
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bench.core.seeds import seeded
+from bench.interface import (
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    FitSettings,
+    GivenTeacher,
+    Ledger,
+    PrivateData,
+    fit,
+    make_student,
+    register_method,
+    setting,
+)
 from bench.methods.distillation.dgd_family import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
 from bench.methods.shared.given_teacher import given_net, given_teacher
+from bench.methods.shared.random_images import random_images
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
-from bench.privacy.accounting.claims import DGD_BYPASS, DGD_EPS1
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.interface import FitSettings, GivenTeacher, Ledger
-    from bench.storage.checkpoint import Checkpoint
+from bench.models.generators import DataFreeGenerator
+from bench.privacy.accounting.claims import DGD_BYPASS, DGD_EPS1, dgd, dgd_largest_count
+from bench.storage.checkpoint import Checkpoint
+from bench.training.data_free import GeneratorSettings, generate, train_generator
+from bench.training.gan import GanSettings, train_gan
 
 PRINTED = ((1.0, 27), (10.0, 1300))  # Table I's epsilons, section IV-A's queries, at noise scale 40
 OTHER_IMAGES = {
@@ -136,8 +152,6 @@ class DGD(DGDFamily):
 
         ``count=printed``: the paper's; ``formula``: section III-E's, with more noise where below ``least_queries``.
         """
-        from bench.privacy.accounting.claims import dgd_largest_count
-
         self.check_facts()
         if self.config.count == "given":
             return dataclasses.replace(self.config, queries=self.payable(self.config.queries))
@@ -159,8 +173,6 @@ class DGD(DGDFamily):
 
     def claimed(self, delta: float) -> Claim:
         """Return the formula of section III-E, which does not give the epsilons printed for 27 and 1300 queries."""
-        from bench.privacy.accounting.claims import dgd
-
         claim = dgd(2 / self.config.noise_scale, self.config.queries, delta, self.config.eps1)
         said = {
             queries: epsilon for epsilon, queries in PRINTED if self.config.noise_scale == self.Config().noise_scale
@@ -186,8 +198,6 @@ class DGD(DGDFamily):
 
     def images(self, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
         """See `DGDFamily.images`; uses private data outside any mechanism."""
-        import torch
-
         ledger.bypass(OTHER_IMAGES.get(self.config.images, self.bypass))
         order, textures_order = context.streams.torch("images"), context.streams.torch("textures")
         if self.config.images == "private":
@@ -204,7 +214,6 @@ class DGD(DGDFamily):
         made = torch.from_numpy(context.cache.get("synthetic-images", depends, make)["images"])
         if not self.config.random_share:
             return made
-        from bench.methods.shared.random_images import random_images
 
         textures = random_images(round(self.config.random_share * len(made)), private.facts.shape, textures_order)
         # Random positions are public; queries and released images are drawn from all alike.
@@ -223,10 +232,6 @@ class DGD(DGDFamily):
 
         A given teacher is the baseline: all of its records trained it.
         """
-        from bench.core.seeds import seeded
-        from bench.models.generators import DataFreeGenerator
-        from bench.training.data_free import GeneratorSettings, generate, train_generator
-
         facts = private.facts
         settings = dataclasses.replace(
             self.config.teacher_settings(len(private), facts), steps=self.config.baseline_steps
@@ -237,18 +242,23 @@ class DGD(DGDFamily):
                 *facts.shape, noise_size=self.config.generator_noise, units=self.config.generator_units
             )
         driving = GeneratorSettings(
-            steps=self.config.generator_steps, batch_size=self.config.generator_batch, lr=self.config.generator_lr,
-            decay_steps=self.config.generator_decay, alpha=self.config.alpha, beta=self.config.beta, shift=settings.shift,
+            steps=self.config.generator_steps,
+            batch_size=self.config.generator_batch,
+            lr=self.config.generator_lr,
+            decay_steps=self.config.generator_decay,
+            alpha=self.config.alpha,
+            beta=self.config.beta,
+            shift=settings.shift,
             reading=self.config.reading,
-        )  # fmt: skip
+        )
         with context.progress.stage("generator", driving.steps) as stage:
             train_generator(net, baseline, driving, order, device=context.device, stage=stage, checkpoint=of_generator)
         return generate(net, self.config.synthetic, order, context.device)
 
-    def baseline(self, private: PrivateData, settings: FitSettings, context: Context, checkpoint: Checkpoint) -> torch.nn.Module:  # fmt: skip
+    def baseline(
+        self, private: PrivateData, settings: FitSettings, context: Context, checkpoint: Checkpoint
+    ) -> torch.nn.Module:
         """Return the net of one teacher, trained on all private records."""
-        from bench.interface import fit, make_student
-
         if self.config.teacher_recipe == "augmented":  # more records than a teacher has: larger batches
             settings = dataclasses.replace(settings, batch_size=min(100, len(private)))
         baseline, _ = make_student(self.config.teacher, private.facts, context.streams.torch("baseline/start"))
@@ -276,9 +286,6 @@ def gan_images(
     checkpoint: Checkpoint,
 ) -> torch.Tensor:
     """Return images of a GAN trained on private images, for the comparison of Fig. 4."""
-    from bench.training.data_free import generate
-    from bench.training.gan import GanSettings, train_gan
-
     assert config.images in ("acgan", "wgan", "infogan")
     settings = GanSettings(steps=config.generator_steps)
     with context.progress.stage(config.images, settings.steps) as stage:

@@ -9,9 +9,32 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from bench.interface import BenchError, Context, Facts, PrivateData, PublicData, Released, make_student, setting
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bench.core.seeds import seeded
+from bench.interface import (
+    BenchError,
+    Context,
+    Facts,
+    FitSettings,
+    Ledger,
+    PrivateData,
+    PublicData,
+    Released,
+    make_student,
+    setting,
+)
+from bench.methods.distillation.tangent_normal import (
+    StudentSettings,
+    Triples,
+    make_triples,
+    train_tangent_normal,
+    train_vae,
+)
 from bench.methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
 from bench.methods.shared.settings_checks import SHOWN, at_least_one, positive, student_depends
 from bench.methods.shared.teachers import (
@@ -23,16 +46,9 @@ from bench.methods.shared.teachers import (
     say_missing_classes,
     tiny_teachers,
 )
+from bench.models.autoencoders import VAE
 from bench.storage.cache import digest_of
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.interface import FitSettings, Ledger
-    from bench.methods.distillation.tangent_normal import Triples
-    from bench.models.autoencoders import VAE
+from bench.training.ensemble import count_votes
 
 
 @dataclass(frozen=True)
@@ -71,8 +87,7 @@ class DGDConfig(GivenTeacherConfig):
             raise BenchError(f"latent must lie between 1 and 1024, not {self.latent}.")
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
-        from bench.interface import FitSettings
-
+        """Return how a teacher of `part` records is trained."""
         if self.teacher_recipe == "augmented":
             return augmented_settings(self.teacher_steps, self.teacher_batch, self.teacher_lr, facts)
         return FitSettings(
@@ -99,6 +114,7 @@ def quick_dgd(facts: Facts) -> dict[str, Any]:
 
 
 def tiny_dgd(facts: Facts) -> dict[str, Any]:
+    """Return the changes of ``tiny``."""
     return {
         **quick_dgd(facts),
         "teachers": tiny_teachers(facts),
@@ -129,6 +145,7 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         """Return the release of `votes` (queries, classes): int64 labels (queries,) or soft ones like `votes`."""
 
     def shares(self, seed: int) -> tuple[str, ...]:
+        """See :meth:`bench.interface.Method.shares`."""
         images = f"images of {self.facts.dataset}, seed {seed}, {digest_of(self.images_depend())}"
         return (images, *super().shares(seed))
 
@@ -141,10 +158,7 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         return True
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        import torch
-
-        from bench.training.ensemble import count_votes
-
+        """See :meth:`bench.interface.Method.train_student`."""
         facts = private.facts
         self.check_facts()
         given = given_net(self.config, facts, context)
@@ -172,12 +186,6 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
 
     def triples(self, images: torch.Tensor, context: Context) -> Triples:
         """Return the reconstructed triples of all images (Eq. 4), cached for all epsilons."""
-        import torch
-
-        from bench.core.seeds import seeded
-        from bench.methods.distillation.tangent_normal import Triples, make_triples, train_vae
-        from bench.models.autoencoders import VAE
-
         names = ("vae_steps", "vae_units", "latent", "radius", "perturbation", "student_batch", "vae_lr")
         depends = self.images_depend() | {name: getattr(self.config, name) for name in names}
         depends |= {"seed": context.streams.seed, "device": context.device.type}
@@ -203,10 +211,10 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         found = context.cache.get("triples", depends, make)
         return Triples(*(torch.from_numpy(found[name]) for name in ("plain", "tangent", "normal")))
 
-    def learn(self, images: torch.Tensor, labels: torch.Tensor, triples: Triples | None, context: Context) -> tuple[torch.nn.Module, dict[str, Any]]:  # fmt: skip
+    def learn(
+        self, images: torch.Tensor, labels: torch.Tensor, triples: Triples | None, context: Context
+    ) -> tuple[torch.nn.Module, dict[str, Any]]:
         """Return a student trained by Eq. 5 and 6, and its timm options. Uses nothing private."""
-        from bench.methods.distillation.tangent_normal import StudentSettings, train_tangent_normal
-
         student, options = make_student(self.config.student, self.facts, context.streams.torch("student/start"))
         quick = self.config.teacher_recipe == "augmented"
         settings = StudentSettings(

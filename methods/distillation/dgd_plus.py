@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from bench.interface import BenchError, Budget, Claim, register_method, setting
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.interface import BenchError, Budget, Claim, GNMax, Ledger, claim_by, largest_count, register_method, setting
 from bench.methods.distillation.dgd import DGD, DGDPrintedConfig
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from bench.interface import Ledger
+from bench.privacy.accounting.claims import DGD_BYPASS
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,6 @@ class DGDPlus(DGD):
 
     def calibrate(self, budget: Budget) -> DGDPrintedConfig:
         """Return `config` with the most queries that `budget` pays for by Renyi accounting without votes."""
-        from bench.interface import GNMax, largest_count
-
         self.check_facts()
         queries = self.config.queries
         if self.config.count == "formula":
@@ -57,9 +53,6 @@ class DGDPlus(DGD):
 
     def claimed(self, delta: float) -> Claim:
         """Return PATE 2018's Renyi figure without votes."""
-        from bench.interface import GNMax, claim_by
-        from bench.privacy.accounting.claims import DGD_BYPASS
-
         where = "DGD, Fig. 7, by Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.1"
         note = f"data-independent; of the label queries alone: {DGD_BYPASS}"
         return claim_by("rdp-classic", [GNMax(self.config.noise_scale, self.config.queries)], delta, where, note)

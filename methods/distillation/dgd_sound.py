@@ -17,19 +17,29 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from bench.interface import Budget, Claim, Context, Facts, PrivateData, register_method, setting
+from bench.interface import (
+    Budget,
+    Claim,
+    Context,
+    Event,
+    Facts,
+    Gaussian,
+    Ledger,
+    PrivateData,
+    claim_by,
+    register_method,
+    setting,
+    smallest_noise,
+)
 from bench.methods.distillation.dgd_family import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
+from bench.methods.shared.random_images import random_images
 from bench.methods.shared.settings_checks import positive
-
-if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.interface import Event, Ledger
 
 
 @dataclass(frozen=True)
@@ -59,8 +69,6 @@ class DGDSound(DGDFamily):
 
     def calibrate(self, budget: Budget) -> DGDSoundConfig:
         """Return `config` with the least noise at which its queries cost at most `budget`; both bases agree here."""
-        from bench.interface import Gaussian, smallest_noise
-
         self.check_facts()
         queries = self.payable(self.config.queries)
         multiplier = smallest_noise(lambda multiplier: [Gaussian(multiplier)], budget, tolerance=1e-6)
@@ -68,21 +76,15 @@ class DGDSound(DGDFamily):
 
     def claimed(self, delta: float) -> Claim:
         """Return the proven figure: one Gaussian release of all histograms."""
-        from bench.interface import claim_by
-
         source = "the proven figure: no paper claims anything for this variant"
         return claim_by("proven", self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
         """Return the one release of all histograms."""
-        from bench.interface import Gaussian
-
         return [Gaussian(self.config.sigma / math.sqrt(2 * self.config.queries))]
 
     def images(self, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
         """See :meth:`bench.methods.distillation.dgd_family.DGDFamily.images`."""
-        from bench.methods.shared.random_images import random_images
-
         return random_images(self.config.synthetic, private.facts.shape, context.streams.torch("images"))
 
     def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:

@@ -32,19 +32,32 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from bench.interface import Basis, Budget, Claim, Context, Facts, Gaussian, PrivateData, register_method, setting
+import torch
+from torch import Tensor
+
+from bench.interface import (
+    Basis,
+    Budget,
+    Claim,
+    Context,
+    Event,
+    Facts,
+    Gaussian,
+    Ledger,
+    PrivateData,
+    claim_by,
+    register_method,
+    setting,
+    smallest_noise,
+)
 from bench.methods.distillation.alternation_config import AlternationConfig
-from bench.methods.distillation.dpsd_family import Alternation, quick_settings, tiny_settings, train_teacher
+from bench.methods.distillation.annotation import bounded as normalised
+from bench.methods.distillation.annotation import keep_top
+from bench.methods.distillation.dpsd_family import Alternation, Annotate, quick_settings, tiny_settings, train_teacher
 from bench.methods.shared.settings_checks import positive
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
-    from bench.methods.distillation.dpsd_family import Annotate
+from bench.privacy.accounting.claims import dpsd, dpsd_smallest_sigma
 
 CODE = "llbbcc/DPDFD, utils.py: "
 AS_DPSD = "not in abstract or code; as in methods/distillation/dpsd.py"
@@ -111,9 +124,6 @@ class DPDFD(Alternation):
 
     def calibrate(self, budget: Budget) -> DPDFDConfig:
         """Return `config` with the least sigma that `budget` pays for, by the config's claim or as proven."""
-        from bench.interface import smallest_noise
-        from bench.privacy.accounting.claims import dpsd_smallest_sigma
-
         self.config.top_k(self.facts)
         if budget.basis is Basis.CLAIMED and self.config.claim == "theorem":
             given = (
@@ -135,9 +145,6 @@ class DPDFD(Alternation):
 
     def claimed(self, delta: float) -> Claim:
         """Return the cost in the config's reading of the claim."""
-        from bench.interface import claim_by
-        from bench.privacy.accounting.claims import dpsd
-
         if self.config.claim == "theorem":
             claim = dpsd(
                 self.config.bound, self.facts.classes, self.config.batch, self.config.asked, self.config.sigma, delta
@@ -155,8 +162,6 @@ class DPDFD(Alternation):
 
     def annotator(self, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
         """Return what takes the student's probabilities a step along the noisy gradients."""
-        from bench.methods.distillation.annotation import keep_top
-
         teacher = train_teacher(self.config, private, context)
         k = self.config.top_k(private.facts)
 
@@ -171,15 +176,11 @@ class DPDFD(Alternation):
 
     def charge(self, ledger: Ledger) -> None:
         """See :meth:`bench.methods.distillation.dpsd_family.Alternation.charge`."""
-        import torch
-
         answered(torch.zeros(self.config.batch, self.facts.classes), self.config, self.facts, ledger)
 
 
 def bounded(gradients: Tensor, config: DPDFDConfig) -> Tensor:
     """Return `gradients` (n, classes) in units of C, normalised or clamped, zero if not finite."""
-    from bench.methods.distillation.annotation import bounded as normalised
-
     if config.bounding == "normalise":
         return normalised(gradients, "normalise", config.bound, config.stability)
     return (gradients.double().nan_to_num(0.0, 0.0, 0.0) / config.bound).clamp(-1, 1)
@@ -187,8 +188,6 @@ def bounded(gradients: Tensor, config: DPDFDConfig) -> Tensor:
 
 def answered(gradients: torch.Tensor, config: DPDFDConfig, facts: Facts, ledger: Ledger) -> torch.Tensor:
     """Return noisy gradients, (n, classes), of bounded ones in units of C: of each image, or of all its mean."""
-    import torch
-
     given = gradients.double()
     if config.gradients == "batch-mean":
         given = given.mean(0, keepdim=True).expand_as(given)

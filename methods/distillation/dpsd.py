@@ -26,18 +26,44 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from bench.interface import Basis, BenchError, Budget, Claim, Context, Facts, PrivateData, register_method, setting
+import torch
+from torch import Tensor, nn
+
+from bench.interface import (
+    Basis,
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Event,
+    Facts,
+    Ledger,
+    PrivateData,
+    proven,
+    register_method,
+    setting,
+    smallest_noise,
+)
 from bench.methods.distillation.alternation_config import AlternationConfig
-from bench.methods.distillation.dpsd_family import CITATION, Alternation, quick_settings, tiny_settings, train_teacher
+from bench.methods.distillation.annotation import (
+    bounded,
+    distillation_gradient,
+    gradient_sensitivity,
+    keep_top,
+    released_gradients,
+)
+from bench.methods.distillation.dpsd_family import (
+    CITATION,
+    Alternation,
+    Annotate,
+    quick_settings,
+    tiny_settings,
+    train_teacher,
+)
 from bench.methods.shared.settings_checks import positive
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from bench.interface import Event, Ledger
-    from bench.methods.distillation.dpsd_family import Annotate
+from bench.privacy.accounting.claims import dpsd, dpsd_events, dpsd_smallest_sigma
 
 
 @dataclass(frozen=True)
@@ -71,8 +97,6 @@ class DPSDConfig(AlternationConfig):
 
     def sensitivity(self, facts: Facts) -> float:
         """Return the L2 sensitivity of one bounded gradient in units of beta."""
-        from bench.methods.distillation.annotation import gradient_sensitivity
-
         return gradient_sensitivity(self.distillation, facts.classes, self.top_k(facts), self.non_target_weight)
 
 
@@ -98,8 +122,6 @@ class DPSD(Alternation):
     def calibrate(self, budget: Budget) -> DPSDConfig:
         """Return `config` with the paper's beta for `budget` and the least sigma that it pays for."""
         config = self.config
-        from bench.interface import proven, smallest_noise
-        from bench.privacy.accounting.claims import dpsd_events, dpsd_smallest_sigma
 
         k, beta = config.top_k(self.facts), config.beta
         if beta is None:
@@ -107,7 +129,8 @@ class DPSD(Alternation):
         config = dataclasses.replace(config, k=k, beta=beta)
         claimed = budget.basis is Basis.CLAIMED
         if config.calibrate == "printed":
-            cost = (self.claimed(budget.delta) if claimed else proven(self.charges(), budget.delta)).epsilon
+            bound = self.changed(k=k, beta=beta)
+            cost = (bound.claimed(budget.delta) if claimed else proven(bound.charges(), budget.delta)).epsilon
             if cost > budget.epsilon:
                 raise BenchError(
                     f"sigma {config.sigma:g} costs epsilon {cost:.4g} ({budget.basis.value}), more than "
@@ -125,16 +148,12 @@ class DPSD(Alternation):
 
     def claimed(self, delta: float) -> Claim:
         """Return Theorem 1."""
-        from bench.privacy.accounting.claims import dpsd
-
         return dpsd(
             self.config.bound(), self.facts.classes, self.config.batch, self.config.asked, self.config.sigma, delta
         )
 
     def charges(self) -> Sequence[Event]:
         """Return the noisy gradients of all queries."""
-        from bench.privacy.accounting.claims import dpsd_events
-
         return dpsd_events(self.config.batch, self.config.asked, self.config.sigma, self.config.sensitivity(self.facts))
 
     def teachers(self, private: PrivateData, context: Context) -> list[nn.Module]:
@@ -143,10 +162,6 @@ class DPSD(Alternation):
 
     def annotator(self, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
         """Return Eq. (3)."""
-        import torch
-
-        from bench.methods.distillation.annotation import bounded, distillation_gradient, keep_top, released_gradients
-
         teachers = self.teachers(private, context)
         k, beta, sensitivity = (
             self.config.top_k(private.facts),
@@ -172,12 +187,13 @@ class DPSD(Alternation):
 
     def charge(self, ledger: Ledger) -> None:
         """See :meth:`bench.methods.distillation.dpsd_family.Alternation.charge`."""
-        import torch
-
-        from bench.methods.distillation.annotation import released_gradients
-
         nothing = torch.zeros(self.config.batch, self.facts.classes)
         released_gradients(
-            nothing, ledger, beta=self.config.bound(), sigma=self.config.sigma, sensitivity=self.config.sensitivity(self.facts), answers=1,
+            nothing,
+            ledger,
+            beta=self.config.bound(),
+            sigma=self.config.sigma,
+            sensitivity=self.config.sensitivity(self.facts),
+            answers=1,
             reading=self.config.eq3,
-        )  # fmt: skip
+        )

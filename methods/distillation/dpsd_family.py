@@ -5,22 +5,24 @@ from __future__ import annotations
 import abc
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from bench.interface import Context, Facts, PrivateData, PublicData, Released, make_student
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bench.core.seeds import seeded
+from bench.interface import Context, Facts, FitSettings, Ledger, PrivateData, PublicData, Released, fit, make_student
+from bench.methods.distillation.alternation import Alternating, Resumption
 from bench.methods.distillation.alternation_config import AlternationConfig
 from bench.methods.shared.given_teacher import TakesTeacher, given_net
 from bench.methods.shared.settings_checks import student_depends
+from bench.models.generators import DataFreeGenerator
 from bench.storage.cache import digest_of
+from bench.training.data_parallel import fit_on_devices
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from torch import Tensor, nn
-
-    from bench.interface import Ledger
-
-    Annotate = Callable[[Tensor, Tensor], Tensor]  # images, student probabilities -> soft labels (n, classes)
+Annotate = Callable[[Tensor, Tensor], Tensor]  # images, student probabilities -> soft labels (n, classes)
 
 CITATION = (
     "Liu, Ge, Wang, Li, Liu, Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation"
@@ -44,14 +46,18 @@ def quick_settings(facts: Facts) -> dict[str, Any]:
 
 
 def tiny_settings(facts: Facts) -> dict[str, Any]:
+    """Return the changes of ``tiny``."""
     return {**quick_settings(facts), "teacher_epochs": 1.0, "iterations": 3, "batch": 16, "generator_width": 8}
 
 
 class Alternation(TakesTeacher):
+    """DPSD's loop: the student and the generator take turns, and the teacher annotates through the ledger."""
+
     public_data: ClassVar[str] = "none"
     releases_generator: ClassVar[bool] = True
 
     def shares(self, seed: int) -> tuple[str, ...]:
+        """See :meth:`bench.interface.Method.shares`."""
         meant = [self.config.teacher, self.config.teacher_epochs, self.config.teacher_lr]
         return (f"teacher of {self.facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
@@ -64,10 +70,7 @@ class Alternation(TakesTeacher):
         """Charge `ledger` for one annotated batch of a stopped run, without querying a teacher."""
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        from bench.core.seeds import seeded
-        from bench.methods.distillation.alternation import Alternating, Resumption
-        from bench.models.generators import DataFreeGenerator
-
+        """See :meth:`bench.interface.Method.train_student`."""
         self.config.top_k(private.facts)
         student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         with seeded(context.streams.torch("generator/start")):
@@ -110,8 +113,6 @@ class Alternation(TakesTeacher):
 
 def xavier(net: nn.Module) -> None:
     """Initialise dense and convolutional layers of `net` as Algorithm 1, line 1; uses torch's global generator."""
-    from torch import nn
-
     for layer in net.modules():
         if isinstance(layer, (nn.Linear, nn.Conv2d)):
             nn.init.xavier_uniform_(layer.weight)
@@ -127,11 +128,6 @@ def train_teacher(
     name: str = "teacher",
 ) -> nn.Module:
     """Return the given teacher, or one trained on the records `part` (default: all), cached under `name`. Private."""
-    import torch
-
-    from bench.interface import FitSettings, fit
-    from bench.training.data_parallel import fit_on_devices
-
     if (given := given_net(config, private.facts, context)) is not None:
         return given
     facts, streams = private.facts, context.streams.child(name)

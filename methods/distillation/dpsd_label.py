@@ -20,7 +20,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
 
 from bench.interface import (
     Basis,
@@ -28,21 +33,26 @@ from bench.interface import (
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Ledger,
     PrivacyUnit,
     PrivateData,
     register_method,
     setting,
 )
 from bench.methods.distillation.alternation_config import AlternationConfig
-from bench.methods.distillation.dpsd_family import CITATION, Alternation, quick_settings, tiny_settings, train_teacher
+from bench.methods.distillation.dpsd_family import (
+    CITATION,
+    Alternation,
+    Annotate,
+    quick_settings,
+    tiny_settings,
+    train_teacher,
+)
 from bench.methods.shared.settings_checks import positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
-    from bench.methods.distillation.dpsd_family import Annotate
+from bench.privacy.accounting.claims import DPSD_LABEL_GAP, dpsd_label
+from bench.privacy.events.events import PrintedTopK, TopKRandomizedResponse
 
 
 @dataclass(frozen=True)
@@ -75,22 +85,15 @@ class DPSDLabel(Alternation):
         """Return `config` with the budget as the epsilon of each query's label."""
         k = self.config.top_k(self.facts)
         if self.config.outside == "printed" and budget.basis is Basis.PROVEN:
-            from bench.privacy.accounting.claims import DPSD_LABEL_GAP
-
             raise BenchError(f"outside=printed has no finite proven epsilon: {DPSD_LABEL_GAP}. Take outside=set.")
         return dataclasses.replace(self.config, k=k, epsilon=budget.epsilon)
 
     def claimed(self, delta: float) -> Claim:
         """Return Theorem 2."""
-        from bench.privacy.accounting.claims import dpsd_label
-
         return dpsd_label(self.config.epsilon, delta)
 
     def charges(self) -> Sequence[Event]:
         """Return the labels of all queries."""
-        from bench.privacy.accounting.claims import DPSD_LABEL_GAP
-        from bench.privacy.events.events import PrintedTopK, TopKRandomizedResponse
-
         given, answers = (
             (self.config.epsilon, self.config.top_k(self.facts), self.facts.classes),
             self.config.batch * self.config.asked,
@@ -101,9 +104,6 @@ class DPSDLabel(Alternation):
 
     def annotator(self, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
         """Return Eq. (5) with the one teacher."""
-        import torch
-        from torch.nn import functional
-
         teacher = train_teacher(self.config, private, context)
         k, classes = self.config.top_k(private.facts), private.facts.classes
 
@@ -119,8 +119,6 @@ class DPSDLabel(Alternation):
 
     def charge(self, ledger: Ledger) -> None:
         """See :meth:`bench.methods.distillation.dpsd_family.Alternation.charge`."""
-        import numpy as np
-
         labels = np.zeros(self.config.batch, dtype=np.int64)
         sets = np.tile(np.arange(self.config.top_k(self.facts)), (self.config.batch, 1))
         ledger.top_k_randomized_response(

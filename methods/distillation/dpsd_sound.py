@@ -20,23 +20,41 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench.core.seeds import seeded
 from bench.interface import (
     BenchError,
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    FitSettings,
+    Gaussian,
+    Ledger,
     PrivateData,
     PublicData,
     Released,
+    as_float,
+    claim_by,
+    features_and_logits,
     make_student,
+    predict,
     register_method,
     setting,
+    shifted,
+    smallest_noise,
 )
+from bench.methods.distillation.alternation_config import AlternationConfig
+from bench.methods.distillation.annotation import bounded, distillation_gradient, gradient_sensitivity, keep_top
 from bench.methods.distillation.dpsd_family import CITATION
 from bench.methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
+from bench.methods.shared.random_images import random_images
 from bench.methods.shared.settings_checks import SHOWN, at_least_one, check_latent_size, positive, student_depends
 from bench.methods.shared.teachers import (
     EnsembleMethod,
@@ -47,12 +65,11 @@ from bench.methods.shared.teachers import (
     tiny_teachers,
     train_ensemble,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from bench.interface import Event, FitSettings, Gaussian, Ledger
-    from bench.training.ensemble import Ensemble
+from bench.models.generators import DataFreeGenerator
+from bench.storage.checkpoint import Loop, Part
+from bench.training.data_free import generate, generator_terms
+from bench.training.divergence import check_finite
+from bench.training.ensemble import Ensemble
 
 NON_TARGET_WEIGHT = 8.0  # lambda of DPSD, section III-B; for answer=gradient
 
@@ -100,21 +117,16 @@ class DPSDSoundConfig(GivenTeacherConfig):
         """Return the L2 sensitivity to one record of the sum of the answers to one query."""
         if self.answer == "votes":
             return math.sqrt(2)
-        from bench.methods.distillation.annotation import gradient_sensitivity
 
         return gradient_sensitivity(self.distillation, facts.classes, self.top_k(facts), NON_TARGET_WEIGHT)
 
     def top_k(self, facts: Facts) -> int:
         """Return k; see :meth:`bench.methods.distillation.alternation_config.AlternationConfig.top_k`."""
-        from bench.methods.distillation.alternation_config import AlternationConfig
-
         return AlternationConfig(k=self.k).top_k(facts)
 
 
 def events(config: DPSDSoundConfig, facts: Facts, sigma: float) -> list[Gaussian]:
     """Return the events of all queries of `config` with noise `sigma` on each sum of answers."""
-    from bench.interface import Gaussian
-
     return [Gaussian(sigma / config.sensitivity(facts), config.queries)]
 
 
@@ -138,8 +150,6 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
 
     def calibrate(self, budget: Budget) -> DPSDSoundConfig:
         """Return `config` with the least noise that keeps the exact figure of all its queries within `budget`."""
-        from bench.interface import smallest_noise
-
         self.config.top_k(self.facts)
         self.check_facts()
         exact = "exact-gaussian"
@@ -148,8 +158,6 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
 
     def claimed(self, delta: float) -> Claim:
         """Return the exact figure of Gaussian noise."""
-        from bench.interface import claim_by
-
         source = "ours: exact figure of Gaussian noise"
         return claim_by(
             "exact-gaussian", events(self.config, self.facts, self.config.sigma), delta, source, "as proven"
@@ -161,14 +169,6 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the ensemble, query it in rounds, train student and generator on the answers."""
-        import torch
-
-        from bench.core.seeds import seeded
-        from bench.interface import predict
-        from bench.methods.shared.random_images import random_images
-        from bench.models.generators import DataFreeGenerator
-        from bench.training.data_free import generate
-
         facts, draws = private.facts, context.streams.torch("queries")
         student, options = make_student(self.config.student, facts, context.streams.torch("student/start"))
         with seeded(context.streams.torch("generator/start")):
@@ -209,11 +209,6 @@ def ask(
     context: Context,
 ) -> Tensor:
     """Return noisy soft labels (n, classes), unbiased, no probabilities; `believed` are the student's (n, classes)."""
-    import torch
-    from torch.nn import functional
-
-    from bench.methods.distillation.annotation import bounded, distillation_gradient, keep_top
-
     with context.progress.stage("answers", len(teachers)) as stage:
         logits = teachers.logits(images, stage)
     if config.answer == "votes":
@@ -236,12 +231,6 @@ def learn(
     number: int,
 ) -> None:  # fmt: skip
     """Train `student` on `images` (uint8) and noisy `labels` (n, classes) by the squared error of its probabilities."""
-    import torch
-
-    from bench.interface import as_float, shifted
-    from bench.storage.checkpoint import Loop, Part
-    from bench.training.divergence import check_finite
-
     draws = context.streams.torch(f"student/round-{number}")
     student.to(context.device).train()
     optimizer = torch.optim.Adam(student.parameters(), config.student_lr)
@@ -270,12 +259,6 @@ def learn(
 
 def drive(generator: Any, student: nn.Module, config: DPSDSoundConfig, context: Context) -> None:
     """Update `generator` by Eq. (8) against `student`, from fresh latent inputs."""
-    import torch
-
-    from bench.interface import features_and_logits
-    from bench.training.data_free import generator_terms
-    from bench.training.divergence import check_finite
-
     draws = context.streams.torch("generator/latents")
     optimizer = torch.optim.Adam(generator.parameters(), config.generator_lr)
     student.eval()

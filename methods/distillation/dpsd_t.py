@@ -11,16 +11,13 @@ noise (a bypass). Claimed: Theorem 1 for the annotations alone. Proven: infinite
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from bench.interface import Context, PrivateData, register_method
+from torch import nn
+
+from bench.interface import Context, Ledger, PrivateData, register_method
 from bench.methods.distillation.dpsd import DPSD
 from bench.methods.distillation.dpsd_family import train_teacher
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from bench.interface import Ledger
 
 
 @register_method("dpsd-t")

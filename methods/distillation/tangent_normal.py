@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench.core.progress import Stage
 from bench.core.seeds import seeded
 from bench.interface import BenchError, as_float, features_and_logits, shifted
 from bench.models.autoencoders import VAE
@@ -26,9 +27,6 @@ from bench.privacy.accounting.claims import DGD_EPS1
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.data_free import Reading
 from bench.training.divergence import check_finite
-
-if TYPE_CHECKING:
-    from bench.core.progress import Stage
 
 
 @dataclass(frozen=True, slots=True)

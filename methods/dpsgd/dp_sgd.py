@@ -16,8 +16,13 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from bench.core.progress import Stage
 from bench.interface import (
     Adjacency,
     Basis,
@@ -25,26 +30,24 @@ from bench.interface import (
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Ledger,
     Method,
     PrivateData,
     PublicData,
     Released,
+    make_student,
     register_method,
     setting,
 )
 from bench.methods.shared.calibration import PoissonBatches, least_noise
 from bench.methods.shared.settings_checks import student_depends
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.optim import Optimizer
-
-    from bench.core.progress import Stage
-    from bench.interface import Event, Ledger
-    from bench.privacy.accounting.accountants import AccountantFunction
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-    from bench.storage.checkpoint import Checkpoint
+from bench.privacy.accounting.accountants import AccountantFunction
+from bench.privacy.accounting.claims import dp_sgd, moments_accountant
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+from bench.privacy.events.events import DPSGD as Steps
+from bench.storage.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,8 @@ class DPSGD(Method[DPSGDConfig]):
         records = self.facts.private_records
         if not 1 <= self.config.batch_size <= records:
             raise BenchError(
-                f"batch_size {self.config.batch_size} must lie between 1 and the {records} private records. Change it with "
-                f"--set {self.name}.batch_size=N."
+                f"batch_size {self.config.batch_size} must lie between 1 and the {records} private records. "
+                f"Change it with --set {self.name}.batch_size=N."
             )
 
         def events(noise: float) -> Sequence[Event]:
@@ -144,14 +147,10 @@ class DPSGD(Method[DPSGDConfig]):
     @classmethod
     def accountant(cls) -> AccountantFunction | str:
         """Return the accountant of :meth:`claimed`."""
-        from bench.privacy.accounting.claims import moments_accountant
-
         return moments_accountant
 
     def claimed(self, delta: float) -> Claim:
         """Return the moments accountant's figure, as in the paper."""
-        from bench.privacy.accounting.claims import dp_sgd
-
         records = self.facts.private_records
         return dp_sgd(
             self.config.sampling_rate(records), self.config.noise_multiplier, self.config.steps(records), delta
@@ -163,15 +162,11 @@ class DPSGD(Method[DPSGDConfig]):
 
     def charges(self) -> Sequence[Event]:
         """Return all steps."""
-        from bench.privacy.events.events import DPSGD as Steps
-
         records = self.facts.private_records
         return [Steps(self.config.sampling_rate(records), self.config.noise_multiplier, self.config.steps(records))]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the student by DP-SGD."""
-        from bench.interface import make_student
-
         start = context.streams.torch("student/start")
         student, options = make_student(self.config.student, private.facts, start, **self.student_options())
         student.to(context.device)
@@ -188,10 +183,6 @@ class DPSGD(Method[DPSGDConfig]):
 
     def dp_sgd_run(self, stage: Stage, checkpoint: Checkpoint | None = None) -> DPSGDRun:
         """Return the run's settings for the ledger."""
-        import torch
-
-        from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-
         return DPSGDRun(
             optimizer=lambda parameters: torch.optim.SGD(parameters, lr=self.config.lr, momentum=self.config.momentum),
             loss=torch.nn.functional.cross_entropy,

@@ -31,13 +31,17 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
 
 from bench.interface import (
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Ledger,
     PrivateData,
     register_method,
     setting,
@@ -46,11 +50,8 @@ from bench.methods.dpsgd.dp_sgd import continued
 from bench.methods.dpsgd.scatter import ScatterDPSGD
 from bench.methods.dpsgd.scatter_cnn import ScatterCNNConfig
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from bench.interface import Event, Ledger
+from bench.privacy.accounting.accountants import claim_by
+from bench.privacy.events.events import DPSGD, SampledGaussian
 
 CODE = "Fu et al. 2024, the authors' code JeffffffFu/DPSUR: "
 
@@ -113,8 +114,6 @@ class DPSUR(ScatterDPSGD):
 
     def claimed(self, delta: float) -> Claim:
         """Return the paper's theorem 5.6, for the steps that are kept."""
-        from bench.privacy.accounting.accountants import claim_by
-
         source = "Fu et al., VLDB 2024 (arXiv:2311.14056), theorem 5.6: Renyi accounting of kept steps"
         note = "does not hold: which step is kept depends on the rejected ones and their tests, which are not charged"
         return claim_by(self.accountant(), self.claimed_charges(), delta, source, note)
@@ -128,8 +127,6 @@ class DPSUR(ScatterDPSGD):
         return self._iterations(self.config.steps(self.facts.private_records))
 
     def _iterations(self, count: int) -> Sequence[Event]:
-        from bench.privacy.events.events import DPSGD, SampledGaussian
-
         records = self.facts.private_records
         return [
             *self.statistics(),

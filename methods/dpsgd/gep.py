@@ -27,26 +27,31 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from bench.interface import (
     BenchError,
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Ledger,
     PrivateData,
     PublicData,
     PublicKind,
     Released,
+    make_student,
     register_method,
     setting,
 )
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
 from bench.methods.shared.settings_checks import at_least_one, positive, student_depends
-
-if TYPE_CHECKING:
-    from bench.interface import Event, Ledger
+from bench.privacy.accounting.claims import moments_accountant
+from bench.privacy.dpsgd.anchor_subspace import AnchorSubspace
+from bench.privacy.events.events import DPSGD as Steps
 
 CODE = "Yu et al., ICLR 2021, the authors' code dayu11/Differentially-Private-Deep-Learning, vision/GEP/main.py: "
 
@@ -95,16 +100,14 @@ class GEP(DPSGD):
             raise BenchError(f"{self.config.groups} groups need as many directions, not {self.config.directions}.")
         if self.facts.public_records == 0:
             raise BenchError(
-                f"{self.name} finds its subspace by unlabelled public images, and the split of {self.facts.dataset} has "
-                "none. Choose a data set with public images, or rgp, which takes none."
+                f"{self.name} finds its subspace by unlabelled public images, and the split of "
+                f"{self.facts.dataset} has none. Choose a data set with public images, or rgp, which takes none."
             )
         fitting = self.changed(anchors=min(self.config.anchors, self.facts.public_records))
         return DPSGD.calibrate(fitting, budget)
 
     def claimed(self, delta: float) -> Claim:
         """Return the figure of the authors' code: Renyi accounting of twice as many steps, classic conversion."""
-        from bench.privacy.accounting.claims import moments_accountant
-
         row = moments_accountant(self.claimed_charges(), delta)
         source = "Yu et al., ICLR 2021 (arXiv:2102.12677), the authors' code, vision/GEP/utils.py: get_sigma"
         note = "a step of the proof fails: both parts are of one batch, and each is charged as if it had its own"
@@ -112,18 +115,11 @@ class GEP(DPSGD):
 
     def claimed_charges(self) -> Sequence[Event]:
         """Return two releases for each step, each with the noise on one part."""
-        from bench.privacy.events.events import DPSGD as Steps
-
         records, noise = self.facts.private_records, math.sqrt(2) * self.config.noise_multiplier
         return [Steps(self.config.sampling_rate(records), noise, 2 * self.config.steps(records))]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the student by DP-SGD with a subspace of public gradients."""
-        import torch
-
-        from bench.interface import make_student
-        from bench.privacy.dpsgd.anchor_subspace import AnchorSubspace
-
         student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         student.to(context.device)
         random = context.streams.numpy("anchors")

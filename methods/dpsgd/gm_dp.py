@@ -13,15 +13,12 @@ paper's noise, of deviation ``noise_multiplier * sqrt(m)`` times a layer's bound
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
+from bench.core.progress import Stage
 from bench.interface import register_method
 from bench.methods.dpsgd.dp_sgd import DPSGD
-
-if TYPE_CHECKING:
-    from bench.core.progress import Stage
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-    from bench.storage.checkpoint import Checkpoint
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+from bench.storage.checkpoint import Checkpoint
 
 
 @register_method("gm-dp")

@@ -25,23 +25,23 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.interface import (
     Budget,
     Context,
     Facts,
+    Ledger,
     PrivateData,
     PublicData,
     Released,
+    make_student,
     register_method,
     setting,
 )
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
+from bench.methods.dpsgd.low_rank import RebuildingSGD, insert, remove
 from bench.methods.shared.settings_checks import at_least_one, student_depends
-
-if TYPE_CHECKING:
-    from bench.interface import Ledger
 
 CODE = "Yu et al., ICML 2021, the authors' code dayu11/Differentially-Private-Deep-Learning, vision/RGP: "
 
@@ -83,9 +83,6 @@ class RGP(DPSGD):
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the student through the carriers of its layers."""
-        from bench.interface import make_student
-        from bench.methods.dpsgd.low_rank import RebuildingSGD, insert, remove
-
         student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         student.to(context.device)
         last = student.get_classifier()  # type: ignore[operator]

@@ -23,18 +23,31 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from bench.interface import BenchError, Claim, Context, Facts, PrivateData, PublicData, Released, setting
+import torch
+from torch import Tensor, nn
+
+from bench.interface import (
+    BenchError,
+    Claim,
+    Context,
+    Event,
+    Facts,
+    Gaussian,
+    Ledger,
+    PrivateData,
+    PublicData,
+    Released,
+    make_student,
+    setting,
+)
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
 from bench.methods.shared.clipping import clipped_rows
 from bench.methods.shared.settings_checks import positive, student_depends
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from bench.interface import Event, Ledger
-    from bench.models.scattering import ChannelNorm
+from bench.models.scattering import ChannelNorm, Scattering
+from bench.privacy.accounting.claims import moments_accountant
+from bench.training.features import trained_part
 
 RUNS = "Tramer and Boneh 2021, the authors' code ftramer/Handcrafted-DP: "
 """Where the settings of each data set are from."""
@@ -91,10 +104,6 @@ class ScatterDPSGD(DPSGD):
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the student's head by DP-SGD on the features of the private records."""
-        from bench.interface import make_student
-        from bench.models.scattering import Scattering
-        from bench.training.features import trained_part
-
         start = context.streams.torch("student/start")
         student, options = make_student(self.config.student, private.facts, start, **self.student_options())
         if not isinstance(getattr(student, "fixed", None), Scattering):
@@ -116,8 +125,6 @@ class ScatterDPSGD(DPSGD):
 
     def claimed(self, delta: float) -> Claim:
         """Return the moments accountant's figure, of steps and statistics."""
-        from bench.privacy.accounting.claims import moments_accountant
-
         steps = super().claimed(delta)
         row = moments_accountant(self.claimed_charges(), delta)
         if self.config.statistics_noise is None:
@@ -130,8 +137,6 @@ class ScatterDPSGD(DPSGD):
 
     def statistics(self) -> list[Event]:
         """Return the releases of the channels' statistics, if any."""
-        from bench.interface import Gaussian
-
         noise = self.config.statistics_noise
         return [] if noise is None else [Gaussian(noise, 2, adjacency=self.adjacency)]
 
@@ -148,8 +153,6 @@ class ScatterDPSGD(DPSGD):
 
 def standardise(norm: ChannelNorm, features: Tensor, records: int, noise: float, ledger: Ledger) -> None:
     """Set the constants of `norm` by noisy statistics of `features` (n, d); `records` is the public number."""
-    import torch
-
     channels = len(norm.mean)
 
     def released(power: int) -> Tensor:

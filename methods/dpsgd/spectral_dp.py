@@ -34,18 +34,20 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import torch
+from scipy.fft import dct
+from torch import Tensor
+
+from bench.core.progress import Stage
 from bench.interface import BenchError, Budget, Claim, Facts, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, processed
 from bench.methods.shared.settings_checks import at_least_one
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.core.progress import Stage
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-    from bench.storage.checkpoint import Checkpoint
+from bench.privacy.accounting.accountants import claim_by
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+from bench.storage.checkpoint import Checkpoint
 
 CODE = "Feng et al. 2023, the authors' code cfeng6/Spectral-DP, configs.py"
 
@@ -64,10 +66,6 @@ def low_pass(size: int, block: int, ratio: float) -> Tensor:
 
     Of the n frequencies of n places, those of the orthonormal DCT-II, the lowest ``ceil(ratio * n)`` are kept.
     """
-    import numpy as np
-    import torch
-    from scipy.fft import dct
-
     projection = np.zeros((size, size), dtype=np.float32)
     for start in range(0, size, block):
         places = min(block, size - start)
@@ -120,8 +118,6 @@ class SpectralDP(DPSGD):
 
     def claimed(self, delta: float) -> Claim:
         """Return the figure that the authors' code calibrates its noise by."""
-        from bench.privacy.accounting.accountants import claim_by
-
         source = "Feng et al., IEEE S&P 2023 (arXiv:2307.13231), privacy_budget.py: Renyi accounting of DP-SGD"
         note = "holds for noise of the whole deviation on every frequency that is kept, as here"
         return claim_by(self.accountant(), self.charges(), delta, source, note)

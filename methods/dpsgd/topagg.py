@@ -19,15 +19,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bench.core.progress import Stage
 from bench.interface import BenchError, Budget, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, processed
-
-if TYPE_CHECKING:
-    from bench.core.progress import Stage
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-    from bench.storage.checkpoint import Checkpoint
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+from bench.storage.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)

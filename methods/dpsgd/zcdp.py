@@ -18,26 +18,28 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.interface import (
     BenchError,
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Ledger,
     PrivateData,
     PublicData,
     Released,
+    make_student,
     register_method,
     setting,
 )
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, continued
 from bench.methods.shared.settings_checks import positive
-
-if TYPE_CHECKING:
-    from bench.interface import Event, Ledger
-    from bench.privacy.accounting.accountants import AccountantFunction
+from bench.privacy.accounting.accountants import AccountantFunction
+from bench.privacy.accounting.claims import zcdp, zcdp_accountant
+from bench.privacy.events.events import DPSGD as Steps
 
 CODE = "Yu et al. 2019, the authors' code git-disl/DP_modelpublishing, dp_mnist.py: step decay"
 
@@ -84,27 +86,19 @@ class ZCDP(DPSGD):
     @classmethod
     def accountant(cls) -> AccountantFunction:
         """Return the paper's accountant."""
-        from bench.privacy.accounting.claims import zcdp_accountant
-
         return zcdp_accountant
 
     def claimed(self, delta: float) -> Claim:
         """Return the paper's figure for random samples."""
-        from bench.privacy.accounting.claims import zcdp
-
         return zcdp(self.charges(), delta)
 
     def charges(self) -> Sequence[Event]:
         """Return the steps of each stage."""
-        from bench.privacy.events.events import DPSGD as Steps
-
         records = self.facts.private_records
         return [Steps(self.config.sampling_rate(records), noise, n) for noise, n in self.config.stages(records)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the student by DP-SGD, one stage after the other."""
-        from bench.interface import make_student
-
         student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         student.to(context.device)
         records = private.facts.private_records

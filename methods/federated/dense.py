@@ -15,17 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bench.core.seeds import seeded
 from bench.interface import register_method, setting
 from bench.methods.federated.family import CODE, ServerConfig
 from bench.methods.federated.federated_server import DistillingServer
+from bench.methods.federated.server_distillation import BatchStatistics, Server, Synthesiser, softened_divergence
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.methods.federated.server_distillation import Server, Synthesiser
+from bench.models.generators import DataFreeGenerator
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,6 @@ class DENSE(DistillingServer):
 
     def synthesiser(self, server: Server) -> Synthesiser:
         """Return the data generation stage of Algorithm 1."""
-        import torch
-        from torch.nn import functional
-
-        from bench.core.seeds import seeded
-        from bench.methods.federated.server_distillation import BatchStatistics, Synthesiser, softened_divergence
-        from bench.models.generators import DataFreeGenerator
-
         statistics = BatchStatistics(server.ensemble)
 
         def make() -> Tensor:

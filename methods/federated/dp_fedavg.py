@@ -19,10 +19,16 @@ record with another label may lie with another client: that costs as much as a g
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from bench.interface import (
     Adjacency,
@@ -30,12 +36,17 @@ from bench.interface import (
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    FitSettings,
+    Ledger,
     Method,
     PrivacyUnit,
     PrivateData,
     PublicData,
     Released,
+    SampledGaussian,
+    fit,
     make_student,
     register_method,
     setting,
@@ -43,13 +54,7 @@ from bench.interface import (
 from bench.methods.federated.family import check_clients, client_parts
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from torch import Tensor, nn
-
-    from bench.interface import Event, Ledger
+from bench.privacy.accounting.claims import moments_accountant
 
 OURS = "ours: the paper's are for next words of 763,430 users"
 
@@ -102,10 +107,9 @@ class DPFedAvg(Method[DPFedAvgConfig]):
         check_clients(self.config.clients, self.facts.private_records)
         if not self.config.sampled <= self.config.clients:
             raise BenchError(
-                f"sampled, the expected number of clients in a round, is at most the {self.config.clients} clients, not "
-                f"{self.config.sampled:g}. Change it with --set {self.name}.sampled=N."
+                f"sampled, the expected number of clients in a round, is at most the {self.config.clients} "
+                f"clients, not {self.config.sampled:g}. Change it with --set {self.name}.sampled=N."
             )
-        from bench.privacy.accounting.claims import moments_accountant
 
         def events(noise: float) -> Sequence[Event]:
             return self.changed(noise_multiplier=noise).charges()
@@ -117,28 +121,17 @@ class DPFedAvg(Method[DPFedAvgConfig]):
 
     def claimed(self, delta: float) -> Claim:
         """Return the moments accountant's figure, as in the paper."""
-        from bench.privacy.accounting.claims import moments_accountant
-
         row = moments_accountant(self.charges(), delta)
         source = "McMahan et al., ICLR 2018 (arXiv:1710.06963), section 2: moments accountant, a user added or removed"
         return Claim(row.epsilon, delta, source, f"order {row.order:g}; sound, and loose")
 
     def charges(self) -> Sequence[Event]:
         """Return all rounds."""
-        from bench.interface import SampledGaussian
-
         noise = self.config.noise_multiplier
         return [SampledGaussian(self.config.rate, noise, self.config.rounds, unit=self.unit, adjacency=self.adjacency)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Move the student by noisy sums of updates; the ledger asks the clients of its samples."""
-        import copy
-
-        import numpy as np
-        import torch
-
-        from bench.interface import FitSettings, fit
-
         student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         if any(isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) for layer in student.modules()):
             raise BenchError(
@@ -169,9 +162,13 @@ class DPFedAvg(Method[DPFedAvgConfig]):
             for number in range(self.config.rounds):
                 streams = context.streams.child(f"round {number}")
                 total = ledger.sampled_updates(
-                    update, self.config.clients, entries=len(weights), max_norm=self.config.max_norm, sampling_rate=self.config.rate,
+                    update,
+                    self.config.clients,
+                    entries=len(weights),
+                    max_norm=self.config.max_norm,
+                    sampling_rate=self.config.rate,
                     noise_multiplier=self.config.noise_multiplier,
-                )  # fmt: skip
+                )
                 weights = weights + torch.from_numpy(total / self.config.sampled).to(weights)
                 with torch.no_grad():
                     pieces = torch.split(weights, [parameter.numel() for parameter in student.parameters()])
@@ -183,8 +180,6 @@ class DPFedAvg(Method[DPFedAvgConfig]):
 
 def parts_of(config: DPFedAvgConfig, private: PrivateData, context: Context) -> list[NDArray[np.int64]]:
     """Return the positions of each client's records; with no more records than clients one each, or none. Private."""
-    import numpy as np
-
     records = len(private)
     if records > config.clients:
         return client_parts(config.clients, config.concentration, private, context)
@@ -194,6 +189,4 @@ def parts_of(config: DPFedAvgConfig, private: PrivateData, context: Context) -> 
 
 def flat(net: nn.Module) -> Tensor:
     """Return all parameters of `net` in one copy, (entries,)."""
-    import torch
-
     return torch.cat([parameter.detach().reshape(-1) for parameter in net.parameters()])

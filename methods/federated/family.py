@@ -7,12 +7,16 @@ averages need (McMahan et al. 2017, figure 1).
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from bench.interface import (
     BenchError,
@@ -20,22 +24,18 @@ from bench.interface import (
     Claim,
     Context,
     Facts,
+    FitSettings,
     Method,
     PrivacyUnit,
     PrivateData,
+    fit,
     make_student,
     setting,
 )
 from bench.methods.shared.settings_checks import at_least_one, positive
 from bench.storage.cache import digest_of
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor, nn
-
-    from bench.interface import FitSettings
-
-    State = dict[str, Tensor]
+State = dict[str, Tensor]
 
 CODE = "DENSE (NeurIPS 2022, arXiv:2112.12371), the authors' code zj-jayzhang/DENSE: "
 """DPSD's Table V has its numbers for these methods."""
@@ -61,8 +61,6 @@ class FederatedConfig:
 
     def local(self) -> FitSettings:
         """Return how a client trains."""
-        from bench.interface import FitSettings
-
         return FitSettings(
             epochs=self.local_epochs, batch_size=self.local_batch, lr=self.local_lr, momentum=self.local_momentum,
             schedule="constant",
@@ -116,6 +114,7 @@ def quick_clients(facts: Facts) -> dict[str, Any]:
 
 
 def check_clients(clients: int, records: int) -> None:
+    """Raise :class:`BenchError` where there are more clients than private records."""
     if clients > records:
         raise BenchError(f"{clients} clients need as many private records; there are {records}.")
 
@@ -154,8 +153,6 @@ def first_models(
     config: FederatedConfig, private: PrivateData, parts: Sequence[NDArray[np.int64]], context: Context
 ) -> list[State]:
     """Return the clients' models after one local training from a common start, cached. Private."""
-    import torch
-
     depends = {**local_depends(config), "seed": context.streams.seed, "device": context.device.type}
 
     def make() -> dict[str, NDArray[Any]]:
@@ -176,12 +173,6 @@ def local_models(
     context: Context, done: int,
 ) -> list[State]:  # fmt: skip
     """Return each client's model on the CPU, trained from `start` in the round after `done` rounds. Private."""
-    import copy
-
-    import torch
-
-    from bench.interface import fit
-
     streams, states = context.streams.child(f"round {done}"), []
     with context.progress.stage("clients", len(parts)) as stage:
         for number, part in enumerate(parts):

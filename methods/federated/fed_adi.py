@@ -14,17 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
 
 from bench.interface import register_method, setting
 from bench.methods.federated.family import ServerConfig
 from bench.methods.federated.federated_server import DistillingServer
+from bench.methods.federated.server_distillation import BatchStatistics, Server, Synthesiser
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.methods.federated.server_distillation import Server, Synthesiser
 
 CODE = "the authors' code NVlabs/DeepInversion: cifar10/"
 JITTER = 2  # pixels; cifar10/deepinversion_cifar10.py
@@ -66,11 +66,6 @@ class FedADI(DistillingServer):
 
     def synthesiser(self, server: Server) -> Synthesiser:
         """Return the inversion: each batch starts from noise."""
-        import torch
-        from torch.nn import functional
-
-        from bench.methods.federated.server_distillation import BatchStatistics, Synthesiser
-
         statistics = BatchStatistics(server.ensemble)
 
         def make() -> Tensor:
@@ -105,8 +100,6 @@ def total_variation(images: Tensor) -> Tensor:
 
 def agreement(student: Tensor, ensemble: Tensor) -> Tensor:
     """Return 1 less the Jensen-Shannon divergence of the predictions of two sets of logits (n, classes)."""
-    from torch.nn import functional
-
     first, second = (student / SOFT).log_softmax(1), (ensemble / SOFT).log_softmax(1)
     middle = ((first.exp() + second.exp()) / 2).clamp_min(1e-8).log()
     parts = (functional.kl_div(middle, one, reduction="batchmean", log_target=True) for one in (first, second))

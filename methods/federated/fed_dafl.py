@@ -13,15 +13,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import torch
+
+from bench.core.seeds import seeded
 from bench.interface import register_method, setting
 from bench.methods.federated.family import ServerConfig
 from bench.methods.federated.federated_server import DistillingServer
+from bench.methods.federated.server_distillation import Server, Synthesiser
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
-
-if TYPE_CHECKING:
-    from bench.methods.federated.server_distillation import Server, Synthesiser
+from bench.models.generators import DataFreeGenerator
+from bench.training.data_free import generator_terms
+from bench.training.divergence import check_finite
 
 CODE = "DAFL's code, huawei-noah/Efficient-Computing: "
 
@@ -67,14 +71,6 @@ class FedDAFL(DistillingServer):
 
     def synthesiser(self, server: Server) -> Synthesiser:
         """Return the generator: one step for each batch."""
-        import torch
-
-        from bench.core.seeds import seeded
-        from bench.methods.federated.server_distillation import Synthesiser
-        from bench.models.generators import DataFreeGenerator
-        from bench.training.data_free import generator_terms
-        from bench.training.divergence import check_finite
-
         with seeded(server.random):
             net = DataFreeGenerator(*server.facts.shape, self.config.latent_size, self.config.generator_width)
         net.to(server.device).train()

@@ -22,20 +22,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.interface import BenchError, Context, Facts, PrivacyUnit, PrivateData, register_method, setting
+from torch import nn
+
+from bench.interface import BenchError, Context, Facts, GivenTeacher, PrivacyUnit, PrivateData, register_method, setting
 from bench.methods.distillation.dpsd import DPSD, DPSDConfig
 from bench.methods.distillation.dpsd_family import train_teacher
 from bench.methods.federated.family import client_parts
 from bench.methods.shared.given_teacher import given_teacher
 from bench.methods.shared.settings_checks import at_least_one, positive
 from bench.storage.cache import digest_of
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from bench.interface import GivenTeacher
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.interface import Context, Facts, PrivateData, PublicData, Released, make_student, register_method, setting
+from torch import nn
+
+from bench.interface import (
+    Context,
+    Facts,
+    Ledger,
+    PrivateData,
+    PublicData,
+    Released,
+    make_student,
+    register_method,
+    setting,
+)
 from bench.methods.federated.family import (
     CODE,
     Federated,
     FederatedConfig,
+    State,
     average,
     client_parts,
     first_models,
@@ -27,12 +40,7 @@ from bench.methods.federated.family import (
     quick_clients,
 )
 from bench.methods.shared.settings_checks import at_least_one, student_depends
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from bench.interface import Ledger
-    from bench.methods.federated.family import State
+from bench.storage.checkpoint import Loop
 
 
 @dataclass(frozen=True)
@@ -62,8 +70,6 @@ class FedAvg(Federated):
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train rounds of local models and fuse them, declared as a bypass."""
-        from bench.storage.checkpoint import Loop
-
         ledger.bypass(self.bypass)
         parts = client_parts(self.config.clients, self.config.concentration, private, context)
         net, options = make_student(self.config.student, private.facts, context.streams.torch("federated/start"))
@@ -84,5 +90,5 @@ class FedAvg(Federated):
                 loop.done(done + 1, self.config.rounds)
         return Released(net.eval(), self.config.student, options)
 
-    def fuse(self, net: nn.Module, states: Sequence[State], public: PublicData, context: Context, done: int) -> None:  # fmt: skip
+    def fuse(self, net: nn.Module, states: Sequence[State], public: PublicData, context: Context, done: int) -> None:
         """Change `net`, the average of the clients' models `states`, in place; FedAvg leaves it."""

@@ -13,17 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.interface import BenchError, Budget, Context, Facts, PublicData, PublicKind, register_method, setting
-from bench.methods.federated.family import net_of
+import torch
+from torch import nn
+
+from bench.interface import (
+    BenchError,
+    Budget,
+    Context,
+    Facts,
+    FitSettings,
+    PublicData,
+    PublicKind,
+    fit,
+    predict,
+    register_method,
+    setting,
+)
+from bench.methods.federated.family import State, net_of
 from bench.methods.federated.fedavg import FedAvg, FedAvgConfig
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from bench.methods.federated.family import State
 
 CODE = (
     "the authors' code epfml/federated-learning-public-code: FedDF-code/pcode/aggregation/noise_knowledge_transfer.py"
@@ -68,12 +78,8 @@ class FedDF(FedAvg):
             )
         return super().calibrate(budget)
 
-    def fuse(self, net: nn.Module, states: Sequence[State], public: PublicData, context: Context, done: int) -> None:  # fmt: skip
+    def fuse(self, net: nn.Module, states: Sequence[State], public: PublicData, context: Context, done: int) -> None:
         """Train `net` towards the softmax of the clients' mean logits."""
-        import torch
-
-        from bench.interface import FitSettings, fit, predict
-
         ensemble = [net_of(self.config, self.facts, state, context) for state in states]
         logits = torch.stack([predict(one, public.images, device=context.device) for one in ensemble]).mean(0)
         settings = FitSettings(

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.interface import Context, Facts, PrivateData, PublicData, Released, make_student
+from bench.interface import Context, Facts, Ledger, PrivateData, PublicData, Released, make_student
 from bench.methods.federated.family import Federated, client_parts, first_models, net_of, quick_clients
+from bench.methods.federated.server_distillation import Ensemble, Server, Synthesiser, distil
 from bench.methods.shared.settings_checks import SHOWN, student_depends
-
-if TYPE_CHECKING:
-    from bench.interface import Ledger
-    from bench.methods.federated.server_distillation import Server, Synthesiser
 
 
 class DistillingServer(Federated):
@@ -43,8 +40,6 @@ class DistillingServer(Federated):
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train local models, then a student on images made from them, declared as a bypass."""
-        from bench.methods.federated.server_distillation import Ensemble, Server, distil
-
         ledger.bypass(self.bypass)
         facts, streams = private.facts, context.streams
         student, options = make_student(self.config.student, facts, streams.torch("student/start"))

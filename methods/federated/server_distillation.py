@@ -10,21 +10,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from bench.interface import BenchError, as_float, features_and_logits
-from bench.storage.checkpoint import Loop
+from bench.core.progress import Stage
+from bench.interface import BenchError, Facts, as_float, features_and_logits
+from bench.methods.federated.family import ServerConfig
+from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.divergence import check_finite
 from bench.training.loop import Batches, FitSettings, make_optimizer
-
-if TYPE_CHECKING:
-    from bench.core.progress import Stage
-    from bench.interface import Facts
-    from bench.methods.federated.family import ServerConfig
-    from bench.storage.checkpoint import Checkpoint, Part
 
 
 class Ensemble(nn.Module):

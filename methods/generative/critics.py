@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from bench.interface import Context, PrivateData, partition
-
-if TYPE_CHECKING:
-    from bench.methods.generative.gan_parts import Forger
+from bench.methods.generative.gan_parts import Forger
 
 Loss = Literal["binary", "wasserstein"]
 

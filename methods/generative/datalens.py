@@ -22,21 +22,32 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-from bench.interface import BenchError, Budget, Claim, Context, Facts, PrivateData, register_method, setting
+import torch
+from torch import Tensor
+
+from bench.interface import (
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Event,
+    Facts,
+    Gaussian,
+    Ledger,
+    PrivateData,
+    register_method,
+    setting,
+)
+from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
-    from bench.methods.generative.critics import Critics
+from bench.privacy.accounting.claims import moments_accountant
 
 CODE = "the authors' code AI-secure/DataLens: MNIST, "
+N = TypeVar("N", int, float)
 BY_BUDGET = "none: by the budget"
 
 
@@ -59,20 +70,22 @@ class DataLensConfig(GuidedConfig):
 
     def events(self, sigma: float) -> list[Event]:
         """Return the noisy sums of all steps, each of a batch."""
-        from bench.interface import Gaussian
-
         return [Gaussian(sigma / self.sensitivity, self.steps)]
 
     def sparsity(self) -> tuple[int, float]:
         """Return kept and threshold; raise :class:`BenchError` before calibration."""
-        if self.kept is None or self.threshold is None:
-            raise BenchError("kept and threshold depend on the budget. Calibrate, or set them.")
-        return self.kept, self.threshold
+        return _calibrated("kept", self.kept), _calibrated("threshold", self.threshold)
 
     @property
     def sensitivity(self) -> float:
         """The most by which one teacher moves the sums of a batch, in L2."""
-        return 2 * math.sqrt(self.sparsity()[0] * self.batch)
+        return 2 * math.sqrt(_calibrated("kept", self.kept) * self.batch)
+
+
+def _calibrated(name: str, value: N | None) -> N:
+    if value is None:
+        raise BenchError(f"{name} depends on the budget. Calibrate, or set it.")
+    return value
 
 
 @register_method("datalens")
@@ -95,7 +108,6 @@ class DataLens(Guided):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the claim or the exact figure within `budget`."""
         config = self.config
-        from bench.privacy.accounting.claims import moments_accountant
 
         self.check_teachers()
         strict = budget.epsilon <= 1
@@ -107,8 +119,6 @@ class DataLens(Guided):
 
     def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:
         """Return a record that turns all signs of its teacher; smaller images have fewer pixels than are kept."""
-        import torch
-
         small = dataclasses.replace(self.facts, private_records=1, test_records=20)
         label = torch.zeros(1, dtype=torch.int64)
         dark, bright = (
@@ -123,8 +133,6 @@ class DataLens(Guided):
 
     def claimed(self, delta: float) -> Claim:
         """Return the paper's Renyi bound."""
-        from bench.privacy.accounting.claims import moments_accountant
-
         row = moments_accountant(self.charges(), delta)
         source = "Wang et al., CCS 2021 (arXiv:2103.11109), Renyi bound of TopAgg without votes"
         return Claim(row.epsilon, delta, source, f"order {row.order:g}; sound, and loose")
@@ -136,8 +144,6 @@ class DataLens(Guided):
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context
     ) -> Guide:  # fmt: skip
         """Return the signs of the noisy sums beyond the threshold."""
-        import torch
-
         draws = context.streams.torch("rounding")
         kept, threshold = self.config.sparsity()
 
@@ -155,8 +161,6 @@ class DataLens(Guided):
 
 def summed_signs(gradients: Tensor, kept: int, bound: float, draws: torch.Generator) -> Tensor:
     """Return the sum (n, pixels) over teachers of the signs of `kept` entries of `gradients` (teachers, n, pixels)."""
-    import torch
-
     total = torch.zeros(gradients.shape[1:], device=gradients.device)
     # Image by image: the entries' order takes memory.
     for number in range(gradients.shape[1]):

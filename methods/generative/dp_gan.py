@@ -29,19 +29,23 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from bench.interface import BenchError, Claim, Context, Facts, PrivateData, PublicData, register_method, setting
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench.core.seeds import seeded
+from bench.interface import BenchError, Claim, Context, Facts, Ledger, PrivateData, PublicData, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
+from bench.methods.generative.gan_parts import AdamAgainst, Forger
 from bench.methods.shared.calibration import PoissonBatches
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, decay, positive, student_depends
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from bench.interface import Ledger
-    from bench.methods.generative.gan_parts import Forger
+from bench.models.discriminators import ConvDiscriminator, DenseDiscriminator
+from bench.privacy.accounting.accountants import claim_by
+from bench.privacy.dpsgd.example_gradients import ExampleGradients, norms, weighted_sum
+from bench.training.divergence import check_finite
 
 CODE = "Bie et al. 2023, the authors' code alexbie98/dpgan-revisit: "
 OURS = "ours: the net of methods/generative/dp_merf.py"
@@ -128,8 +132,6 @@ class DPGAN(Generative, DPSGD):
 
     def claimed(self, delta: float) -> Claim:
         """Return the cost of the discriminator's steps by Renyi accounting."""
-        from bench.privacy.accounting.accountants import claim_by
-
         if self.config.clamp is None:
             source, note = "Bie et al., TMLR 2023 (arXiv:2302.02936): Renyi accounting of the discriminator's steps", ""
         else:
@@ -139,9 +141,6 @@ class DPGAN(Generative, DPSGD):
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Train the discriminator through the ledger, the generator between its steps."""
-        from bench.core.seeds import seeded
-        from bench.methods.generative.gan_parts import AdamAgainst, Forger
-
         facts = private.facts
         forger = Forger(self.config, facts, context)
         with seeded(context.streams.torch("discriminator/start")):
@@ -165,8 +164,6 @@ class DPGAN(Generative, DPSGD):
 
 def discriminator(config: Any, facts: Facts) -> nn.Module:
     """Return a new discriminator of the kind that `config` names."""
-    from bench.models.discriminators import ConvDiscriminator, DenseDiscriminator
-
     if config.discriminator_units is None:
         return ConvDiscriminator(*facts.shape, facts.classes, config.discriminator_maps)
     return DenseDiscriminator(*facts.shape, facts.classes, config.discriminator_units)
@@ -176,8 +173,6 @@ class Game:
     """What happens around a step of DP-SGD on the discriminator `critic`: all of it from noisy weights alone."""
 
     def __init__(self, critic: nn.Module, forger: Forger, config: Any) -> None:
-        from bench.privacy.dpsgd.example_gradients import ExampleGradients
-
         self._critic, self._forger, self._config = critic, forger, config
         # Copies, whose passes DP-SGD's hooks do not see; those of the first one are seen by hooks of its own.
         self._copy, self._plain = copy.deepcopy(critic), copy.deepcopy(critic)
@@ -185,15 +180,11 @@ class Game:
 
     def real_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of real images with `labels`, or of generated ones for their generator."""
-        from torch.nn import functional
-
         own = scores.gather(1, labels[:, None])
         return -own.mean() if self._config.loss == "wasserstein" else functional.softplus(-own).mean()
 
     def private_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of real images; each one's own, as DP-SGD needs."""
-        from torch.nn import functional
-
         loss = self.real_loss(scores, labels)
         if self._config.mismatch:
             others = 1 - functional.one_hot(labels, scores.shape[1])
@@ -206,10 +197,6 @@ class Game:
 
     def before_step(self) -> None:
         """Add the clipped gradients of generated images, with as much weight as a batch of real ones has."""
-        import torch
-
-        from bench.privacy.dpsgd.example_gradients import norms, weighted_sum
-
         self._copy.load_state_dict(self._critic.state_dict())
         with torch.no_grad():
             images, labels = self._forger.images(self._config.generated or self._config.batch_size)
@@ -223,10 +210,6 @@ class Game:
 
     def after_step(self) -> None:
         """Clamp the weights, where they are; after some steps, take one with the generator."""
-        import torch
-
-        from bench.training.divergence import check_finite
-
         config = self._config
         if config.clamp is not None:
             with torch.no_grad():

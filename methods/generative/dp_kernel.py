@@ -24,28 +24,36 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from bench.core.seeds import seeded
 from bench.interface import (
     Adjacency,
     BenchError,
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Ledger,
     PrivateData,
     PublicData,
+    as_float,
+    claim_by,
     register_method,
     setting,
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, drawn
+from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive, student_depends
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
+from bench.models.generators import ConditionalGenerator
+from bench.privacy.events.events import DPSGD as Steps
+from bench.storage.checkpoint import Loop, Part
+from bench.training.divergence import check_finite
 
 CODE = "the authors' code dihjiang/DP-kernel, util.py: "
 PORT = "DPImageBench, configs/DP-Kernel/mnist_28_eps10.0.yaml: sigma_list, 1 to 16 for pixels in [-1, 1]"
@@ -100,8 +108,6 @@ class DPKernel(Generative):
 
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose claim is in `budget`."""
-        from bench.methods.shared.calibration import least_noise
-
         if not self.config.batch_size <= self.facts.private_records:
             raise BenchError(
                 f"batch_size {self.config.batch_size} must be at most the {self.facts.private_records} private records."
@@ -115,22 +121,11 @@ class DPKernel(Generative):
 
     def claimed(self, delta: float) -> Claim:
         """Return Renyi accounting of subsampled Gaussian releases; it gives the authors' noise of 0.6 9.7."""
-        from bench.interface import claim_by
-
         source = "Jiang, Sun, Yu, NeurIPS 2023: functional Renyi accounting of subsampled Gaussian releases"
         return claim_by("rdp", steps(self.config, self.facts), delta, source, f"does not hold: {self.bypass}")
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Train the generator as the authors' code does, declared as a bypass."""
-        import torch
-        from torch.nn.functional import one_hot
-
-        from bench.core.seeds import seeded
-        from bench.interface import as_float
-        from bench.models.generators import ConditionalGenerator
-        from bench.storage.checkpoint import Loop, Part
-        from bench.training.divergence import check_finite
-
         ledger.bypass(self.bypass)
         facts, device, draws = private.facts, context.device, context.streams.torch("generator/draws")
         with seeded(context.streams.torch("generator/start")):
@@ -173,8 +168,6 @@ class DPKernel(Generative):
 
 def steps(config: DPKernelConfig, facts: Facts) -> Sequence[Event]:
     """Return what the paper charges for: as many Gaussian releases on Poisson samples."""
-    from bench.privacy.events.events import DPSGD as Steps
-
     return [Steps(config.batch_size / facts.private_records, config.noise_multiplier, config.iterations)]
 
 
@@ -186,8 +179,6 @@ def distance(
     `kinds` (n + m, classes) has the labels of both in one-hot form; `noise` (n + m,) is standard normal. Its factor has
     no gradient: that of what is returned is exact.
     """
-    import torch
-
     both = torch.cat([x, y])
     squares = torch.cdist(both, both, compute_mode="use_mm_for_euclid_dist").square()
     k = sum(torch.exp(-squares / (2 * deviation**2)) for deviation in deviations) * (kinds @ kinds.T)

@@ -17,16 +17,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from bench.interface import Facts, register_method, setting
 from bench.methods.generative.dp_kernel import PORT
 from bench.methods.generative.mean_embedding import EmbeddingConfig, MeanEmbedding
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,6 @@ class DPKernelSound(MeanEmbedding):
     @staticmethod
     def frequencies(config: Any, facts: Facts, draws: torch.Generator) -> Tensor:
         """See :meth:`bench.methods.generative.mean_embedding.MeanEmbedding.frequencies`: one of each kernel in turn."""
-        import torch
-
         deviations = torch.tensor([config.bandwidth * 2**number for number in range(config.kernels)])
         waves = torch.randn(config.features // 2, math.prod(facts.shape), generator=draws)
         return waves / deviations[torch.arange(len(waves)) % config.kernels][:, None]

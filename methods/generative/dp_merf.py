@@ -20,17 +20,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from bench.interface import Claim, Facts, register_method, setting
 from bench.methods.generative.mean_embedding import CODE, EmbeddingConfig, MeanEmbedding
 from bench.methods.shared.settings_checks import positive
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from bench.privacy.accounting.accountants import AccountantFunction
+from bench.privacy.accounting.accountants import AccountantFunction
+from bench.privacy.accounting.claims import moments_accountant
 
 
 @dataclass(frozen=True)
@@ -59,14 +58,10 @@ class DPMERF(MeanEmbedding):
     @classmethod
     def accountant(cls) -> AccountantFunction | str:
         """Return the accountant of the authors' code: Renyi accounting, classic conversion."""
-        from bench.privacy.accounting.claims import moments_accountant
-
         return moments_accountant
 
     def claimed(self, delta: float) -> Claim:
         """Return the figure of the authors' code."""
-        from bench.privacy.accounting.claims import moments_accountant
-
         row = moments_accountant(self.charges(), delta)
         source = "Harder et al., AISTATS 2021 (arXiv:2002.11603), the authors' code, code_balanced/dp_analysis.py"
         return Claim(row.epsilon, delta, source, f"order {row.order:g}; sound, and loose")
@@ -74,8 +69,6 @@ class DPMERF(MeanEmbedding):
     @staticmethod
     def frequencies(config: Any, facts: Facts, draws: torch.Generator) -> Tensor:
         """See :meth:`bench.methods.generative.mean_embedding.MeanEmbedding.frequencies`."""
-        import torch
-
         pixels = math.prod(facts.shape)
         return torch.randn(config.features // 2, pixels, generator=draws) / math.sqrt(
             config.length_scale * pixels / 784

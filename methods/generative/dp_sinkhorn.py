@@ -31,29 +31,35 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
 
+from bench.core.transforms import as_float
 from bench.interface import (
     Adjacency,
     BenchError,
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Ledger,
     PrivateData,
     PublicData,
+    SampledGaussian,
+    claim_by,
     register_method,
     setting,
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
+from bench.methods.generative.gan_parts import Forger
+from bench.methods.generative.sinkhorn import costs, transport
+from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, decay, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
 
 CODE = "the authors' code nv-tlabs/DP-Sinkhorn_code: "
 README = CODE + "README.md, MNIST, m=1: "
@@ -123,8 +129,6 @@ class DPSinkhorn(Generative):
 
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose Renyi cost or PLD is in `budget`."""
-        from bench.methods.shared.calibration import least_noise
-
         if not self.config.batch_size <= self.facts.private_records:
             raise BenchError(
                 f"batch_size {self.config.batch_size} must be at most the {self.facts.private_records} private records."
@@ -140,27 +144,16 @@ class DPSinkhorn(Generative):
 
     def claimed(self, delta: float) -> Claim:
         """Return Renyi accounting of all steps."""
-        from bench.interface import claim_by
-
         source = "Cao et al., NeurIPS 2021 (arXiv:2111.01177): Renyi accounting of sampled Gaussian releases"
         return claim_by("rdp", self.charges(), delta, source, "")
 
     def charges(self) -> Sequence[Event]:
         """Return all steps."""
-        from bench.interface import SampledGaussian
-
         rate = self.config.batch_size / self.facts.private_records
         return [SampledGaussian(rate, self.config.noise_multiplier, self.config.steps, adjacency=self.adjacency)]
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Follow the noisy gradients."""
-        import torch
-        from torch.nn.functional import one_hot
-
-        from bench.core.transforms import as_float
-        from bench.methods.generative.gan_parts import Forger
-        from bench.methods.generative.sinkhorn import costs, transport
-
         facts, rows = private.facts, self.config.batch_size
         forger, shape = Forger(self.config, facts, context), (rows, *facts.shape)
         again = max(2, int(self.config.fresh * rows))  # batch normalisation needs two

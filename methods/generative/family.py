@@ -11,18 +11,28 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from bench.interface import Context, Facts, Method, PrivateData, PublicData, Released, make_student, setting
+import torch
+from torch import Tensor, nn
+
+from bench.interface import (
+    Context,
+    Facts,
+    FitSettings,
+    Ledger,
+    Method,
+    PrivateData,
+    PublicData,
+    Released,
+    fit,
+    make_student,
+    setting,
+)
 from bench.methods.shared.settings_checks import SHOWN, at_least_one, positive, student_depends
+from bench.methods.shared.teachers import largest_shift
+from bench.models.generators import ConditionalGenerator
 from bench.training.divergence import CollapsedError
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from bench.interface import FitSettings, Ledger
-    from bench.models.generators import ConditionalGenerator
 
 SAME = "ours: the same student for all generative methods"
 LEAST_SPREAD = 0.01  # mean standard deviation of a pixel over the images; of MNIST's it is 0.19
@@ -33,6 +43,8 @@ ENOUGH = 50  # images of a class
 
 @dataclass(frozen=True)
 class GenerativeConfig:
+    """Settings that all generative methods share; those of the student are ours."""
+
     synthetic: int = setting(60_000, "DP-MERF's code, gen_balanced.py: as many images as MNIST has private records")
     student: str = setting("small_cnn", SAME)
     student_epochs: float = setting(10.0, SAME)
@@ -50,6 +62,7 @@ def quick_student(facts: Facts) -> dict[str, Any]:
 
 
 def tiny_student(facts: Facts) -> dict[str, Any]:
+    """Return the changes of ``tiny`` to the student's settings."""
     return {"synthetic": 200, "student_epochs": 2.0, "student_batch": 20}
 
 
@@ -81,8 +94,7 @@ class Generative(Method):
         return {"quick": quick_student(facts), "tiny": tiny_student(facts)}
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        import torch
-
+        """See :meth:`bench.interface.Method.train_student`."""
         facts = private.facts
         # Before minutes of training: a wrong name is an error.
         student, options = make_student(self.config.student, facts, context.streams.torch("student/start"))
@@ -100,18 +112,18 @@ class Generative(Method):
 
     def student_settings(self) -> FitSettings:
         """Return how a student learns the images."""
-        from bench.interface import FitSettings
-        from bench.methods.shared.teachers import largest_shift
-
         return FitSettings(
-            epochs=self.config.student_epochs, batch_size=self.config.student_batch, lr=self.config.student_lr, momentum=0.9,
-            schedule="cosine", shift=largest_shift(self.facts), label_smoothing=0.1,
-        )  # fmt: skip
+            epochs=self.config.student_epochs,
+            batch_size=self.config.student_batch,
+            lr=self.config.student_lr,
+            momentum=0.9,
+            schedule="cosine",
+            shift=largest_shift(self.facts),
+            label_smoothing=0.1,
+        )
 
     def learn(self, student: nn.Module, images: Tensor, labels: Tensor, context: Context) -> None:
         """Train `student` on `images` and `labels`; equal for all generative methods but those whose images are few."""
-        from bench.interface import fit
-
         settings = self.student_settings()
         with (
             context.checkpoint("student", student_depends(self.config, context)) as checkpoint,
@@ -127,8 +139,6 @@ def drawn(
     net: ConditionalGenerator, labels: Tensor, draws: torch.Generator, device: torch.device | str = "cpu"
 ) -> Tensor:
     """Return images, uint8 (n, channels, height, width), of the classes `labels` by `net` in evaluation mode."""
-    import torch
-
     net.eval()
     with torch.no_grad():
         parts = [as_bytes(net(net.codes(some, draws, device)).cpu(), some) for some in torch.split(labels, 1000)]
@@ -137,7 +147,6 @@ def drawn(
 
 def balanced(net: ConditionalGenerator, classes: int, device: torch.device | str) -> Source:
     """Return the source of as many images of each class by `net`."""
-    import torch
 
     def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
         labels = torch.arange(count) % classes
@@ -148,8 +157,6 @@ def balanced(net: ConditionalGenerator, classes: int, device: torch.device | str
 
 def as_bytes(images: Tensor, labels: Tensor) -> Tensor:
     """Return `images` as uint8; raise :class:`CollapsedError` where a pixel is not finite."""
-    import torch
-
     if images.dtype == torch.uint8:
         return images
     if not bool(images.isfinite().all()):
@@ -163,8 +170,6 @@ def usable(images: Tensor, labels: Tensor, classes: int, context: Context) -> No
     Of no use are equal images, images of a single class, and images whose pixels do not depend on the label, which
     fewer than `ENOUGH` of each class do not show. Classes without images are noted.
     """
-    import torch
-
     counts = labels.bincount(minlength=classes)
     missing = (counts == 0).nonzero().flatten().tolist()
     if len(missing) >= classes - 1:

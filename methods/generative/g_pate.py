@@ -22,18 +22,31 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.interface import BenchError, Budget, Claim, Context, Facts, register_method, setting
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.interface import (
+    BenchError,
+    Budget,
+    Claim,
+    ConfidentGNMax,
+    Context,
+    Event,
+    Facts,
+    Ledger,
+    claim_by,
+    largest_count,
+    register_method,
+    setting,
+)
+from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
-    from bench.methods.generative.critics import Critics
+from bench.privacy.accounting.claims import pate_2018
 
 CODE = "the authors' code AI-secure/G-PATE: MNIST, "
 CLAIM = "Long et al., NeurIPS 2021 (arXiv:1906.09338) and the authors' code: the bound of PATE 2018"
@@ -68,8 +81,6 @@ class GPATEConfig(GuidedConfig):
 
     def events(self, steps: int) -> list[Event]:
         """Return the noisy votes of `steps` steps; all may be answered."""
-        from bench.interface import ConfidentGNMax
-
         queries = steps * self.batch * self.directions
         return [ConfidentGNMax(*self.noise(), queries, queries)]
 
@@ -97,7 +108,6 @@ class GPATE(Guided):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with noise in the paper's proportion to the teachers, and the most steps that are payable."""
         config = self.config
-        from bench.interface import largest_count
 
         self.check_teachers()
         wide, narrow = (0.75, 0.25) if budget.epsilon <= 1 else (0.3, 0.05)
@@ -130,17 +140,11 @@ class GPATE(Guided):
 
     def claimed(self, delta: float) -> Claim:
         """Return the bound of PATE 2018 as far as it needs no votes."""
-        from bench.interface import claim_by
-
         source = f"{CLAIM}, as far as it needs no votes"
         return claim_by("pate-2018-rdp-data-independent", self.charges(), delta, source, "sound, and loose")
 
     def claimed_after(self, delta: float, ledger: Ledger) -> Claim:
         """Return the bound of PATE 2018 on the votes."""
-        import numpy as np
-
-        from bench.privacy.accounting.claims import pate_2018
-
         releases = ledger.private_votes()
         votes, answered = (np.concatenate([getattr(one, name) for one in releases]) for name in ("votes", "answered"))
         threshold, sigma1, sigma2 = self.config.noise()
@@ -154,8 +158,6 @@ class GPATE(Guided):
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context
     ) -> Guide:  # fmt: skip
         """Return the answers, projected back to images."""
-        import torch
-
         draws = context.streams.torch("directions")
         threshold, sigma1, sigma2 = self.config.noise()
 
@@ -176,8 +178,6 @@ class GPATE(Guided):
 
 def counted(gradients: Tensor, basis: Tensor, config: Any) -> Tensor:
     """Return votes (n * directions, bins) of teachers with `gradients` (teachers, n, pixels)."""
-    import torch
-
     length = gradients.norm(dim=2, keepdim=True).clamp_min(1e-30)
     # A gradient that is not finite votes for the middle: every teacher has one vote on each row.
     places = ((gradients / length) @ basis / config.bound).nan_to_num(nan=0.0).clamp(-1, 1)

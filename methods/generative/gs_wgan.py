@@ -30,19 +30,31 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.interface import Adjacency, BenchError, Budget, Claim, Context, Facts, register_method, setting
+import torch
+from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
+from dp_accounting.rdp import RdpAccountant
+from torch import Tensor
+
+from bench.interface import (
+    Adjacency,
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Event,
+    Facts,
+    Ledger,
+    SampledGaussian,
+    register_method,
+    setting,
+)
+from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
-    from bench.methods.generative.critics import Critics
-    from bench.privacy.accounting.accountants import Accounted
+from bench.privacy.accounting.accountants import Accounted
 
 CODE = "the authors' code DingfanChen/GS-WGAN: "
 
@@ -72,17 +84,12 @@ class GSWGANConfig(GuidedConfig):
 
     def events(self, noise: float) -> list[Event]:
         """Return all steps: sums of sampled critics' gradients, each of norm sqrt(batch) at most."""
-        from bench.interface import SampledGaussian
-
         multiplier = 2 * noise / math.sqrt(self.batch)
         return [SampledGaussian(self.sampling_rate, multiplier, self.steps, adjacency=Adjacency.REPLACE)]
 
 
 def per_row(events: Sequence[Event], delta: float, rows: int) -> Accounted:
     """Return the figure of the authors' code for `events` of batches of `rows`: each row amplified by itself."""
-    from bench.interface import SampledGaussian
-    from bench.privacy.accounting.accountants import Accounted
-
     (event,) = events
     assert isinstance(event, SampledGaussian)
     # A row's noise over its own sensitivity of 2.
@@ -94,9 +101,6 @@ def per_row(events: Sequence[Event], delta: float, rows: int) -> Accounted:
 @lru_cache(maxsize=256)
 def one_of_all(noise: float, rate: float, count: int, delta: float) -> tuple[float, float]:
     """Return epsilon and order of `count` releases of a part, one of ``1 / rate`` of all that is chosen each time."""
-    from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
-    from dp_accounting.rdp import RdpAccountant
-
     accountant = RdpAccountant(range(2, 65), NeighboringRelation.REPLACE_ONE)
     many = 1_000_000
     one = SampledWithoutReplacementDpEvent(many, round(many * rate), GaussianDpEvent(noise))
@@ -156,7 +160,6 @@ class GSWGAN(Guided):
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context
     ) -> Guide:  # fmt: skip
         """Return the noisy sum of the sampled critics' gradients."""
-        import torch
 
         def guide(images: Tensor, labels: Tensor) -> Tensor:
             gradients = torch.cat([clipped_rows(one.directions(images, labels, self.loss)) for one in critics])

@@ -9,17 +9,15 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from bench.interface import BenchError, Context, Facts, PrivateData, PublicData, setting
+from torch import Tensor
+
+from bench.interface import BenchError, Context, Facts, Ledger, PrivateData, PublicData, setting
+from bench.methods.generative.critics import Critics, Loss, critics_of
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
+from bench.methods.generative.gan_parts import Forger
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Ledger
-    from bench.methods.generative.critics import Critics, Loss
 
 Guide = Callable[["Tensor", "Tensor"], "Tensor"]
 """Maps images (n, channels, height, width) in [0, 1] and labels (n,) to where each pixel is to move, of their shape."""
@@ -76,7 +74,8 @@ class Guided(Generative):
         """Raise :class:`BenchError` where a discriminator has no record."""
         if self.config.teachers > self.facts.private_records:
             raise BenchError(
-                f"more teachers than records: {self.config.teachers} teachers, {self.facts.private_records} private records of "
+                f"more teachers than records: {self.config.teachers} teachers, {self.facts.private_records} "
+                "private records of "
                 f"{self.facts.dataset}. Use --set {self.name}.teachers=N with N at most {self.facts.private_records}."
             )
 
@@ -91,9 +90,6 @@ class Guided(Generative):
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Train discriminators and generator by turns; `critics` in groups are trained a group a turn."""
-        from bench.methods.generative.critics import critics_of
-        from bench.methods.generative.gan_parts import Forger
-
         facts, steps = private.facts, self.generator_steps()
         forger = Forger(self.config, facts, context)
         critics = critics_of(self.config, private, context, getattr(self.config, "groups", 1))

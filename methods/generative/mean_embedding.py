@@ -15,22 +15,37 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from bench.core import margins
-from bench.interface import BenchError, Budget, Claim, Context, Facts, PrivateData, PublicData, setting
+from bench.core.seeds import seeded
+from bench.interface import (
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Event,
+    Facts,
+    Gaussian,
+    Ledger,
+    PrivateData,
+    PublicData,
+    as_float,
+    claim_by,
+    in_equal_batches,
+    setting,
+)
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, drawn
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.clipping import EXACT
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive, student_depends
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
-    from bench.models.generators import ConditionalGenerator
-    from bench.privacy.accounting.accountants import AccountantFunction
+from bench.models.generators import ConditionalGenerator
+from bench.privacy.accounting.accountants import AccountantFunction
+from bench.storage.checkpoint import Loop
+from bench.training.divergence import check_finite
 
 CODE = "DP-MERF's code ParkLabML/DP-MERF, code_balanced/gen_balanced.py: "
 SENSITIVITY = 2.0  # of the class sums of features of norm 1 and the class counts
@@ -38,6 +53,8 @@ SENSITIVITY = 2.0  # of the class sums of features of norm 1 and the class count
 
 @dataclass(frozen=True)
 class EmbeddingConfig(GenerativeConfig):
+    """Settings of a generator that is fitted to noisy mean embeddings."""
+
     features: int = setting(10_000, CODE + "d_rff; a cosine and a sine of half as many frequencies")
     noise_multiplier: float = setting(5.0, CODE + "noise_factor, below epsilon 1; calibrated to the budget")
     latent: int = setting(5, CODE + "d_code")
@@ -96,24 +113,15 @@ class MeanEmbedding(Generative):
 
     def claimed(self, delta: float) -> Claim:
         """Return the proven figure."""
-        from bench.interface import claim_by
-
         source = "the proven figure: no paper claims anything for this variant"
         return claim_by(EXACT, self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
         """Return the one release."""
-        from bench.interface import Gaussian
-
         return [Gaussian(self.config.noise_multiplier)]
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Release the embedding and fit a generator to it."""
-        import torch
-
-        from bench.core.seeds import seeded
-        from bench.models.generators import ConditionalGenerator
-
         facts = private.facts
         frequencies = self.frequencies(self.config, facts, context.streams.torch("frequencies"))
         with context.progress.stage("mean embedding", facts.private_records) as stage:
@@ -139,8 +147,6 @@ class MeanEmbedding(Generative):
 
 def embedded(images: Tensor, frequencies: Tensor) -> Tensor:
     """Return the features (n, 2 frequencies), of norm 1 at most, of float `images` (n, channels, height, width)."""
-    import torch
-
     phases = images.flatten(1) @ frequencies.T
     return torch.cat([phases.cos(), phases.sin()], 1) / (math.sqrt(len(frequencies)) * margins.FLOAT32)
 
@@ -149,10 +155,6 @@ def class_sums(
     private: PrivateData, frequencies: Tensor, device: torch.device, advance: Callable[[int], None] = lambda count: None
 ) -> Tensor:
     """Return each class's sum of features and, in the last row, its count: float64 (2 frequencies + 1, classes)."""
-    import torch
-
-    from bench.interface import as_float, in_equal_batches
-
     classes, size = private.facts.classes, 2000
     sums = torch.zeros(2 * len(frequencies) + 1, classes, dtype=torch.float64)
     frequencies = frequencies.to(device)
@@ -174,11 +176,6 @@ def fit_embedding(
     context: Context,
 ) -> None:  # fmt: skip
     """Train `net` until the mean embedding of its images, of classes in `shares`, is near `wanted`. Nothing private."""
-    import torch
-
-    from bench.storage.checkpoint import Loop
-    from bench.training.divergence import check_finite
-
     device = context.device
     draws = context.streams.torch("generator/draws")
     net.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]  # faster

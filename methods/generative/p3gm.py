@@ -23,31 +23,35 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+
+from bench.core.seeds import seeded
 from bench.interface import (
     Basis,
     BenchError,
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Gaussian,
+    Ledger,
     PrivateData,
     PublicData,
+    claim_by,
+    in_equal_batches,
     register_method,
     setting,
 )
 from bench.methods.dpsgd.dp_sgd import DPSGD
+from bench.methods.generative import pca_vae as parts
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
+from bench.methods.generative.pca_vae import Mixture, PhasedVAE, chunks
 from bench.methods.shared.calibration import PoissonBatches, least_noise
 from bench.methods.shared.settings_checks import at_least_one, positive, student_depends
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
-    from bench.methods.generative.pca_vae import Mixture, PhasedVAE
 
 CODE = "the authors' code tsubasat/P3GM, exp.sh: "
 DEFAULT = "the authors' code tsubasat/P3GM, src/synthesize.py: "
@@ -127,8 +131,6 @@ class P3GM(Generative, DPSGD):
 
     def claimed(self, delta: float) -> Claim:
         """Return the figure of the authors' code."""
-        from bench.interface import claim_by
-
         source = "Takagi et al., ICDE 2021 (arXiv:2006.12101), the authors' code, src/p3gm.py: analysis_privacy"
         note = f"does not hold: {self.bypass}" if self.bypass else ""
         return claim_by(self.accountant(), self.claimed_charges(), delta, source, note)
@@ -142,27 +144,17 @@ class P3GM(Generative, DPSGD):
         return self._events(self.config.em_noise / math.sqrt(3), self.config.em_iterations)
 
     def _events(self, em_noise: float, count: int) -> Sequence[Event]:
-        from bench.interface import Gaussian
-
         phases = [(self.config.pca_noise, 1), (em_noise, count)]
         gaussian = [Gaussian(noise, times, adjacency=self.adjacency) for noise, times in phases]
         return [*gaussian, *super().charges()]
 
     def centre(self, private: PrivateData, ledger: Ledger) -> Tensor:
         """Return what is subtracted from every row, float64 (d,)."""
-        from bench.methods.generative.pca_vae import chunks
-
         ledger.bypass(self.bypass)
         return sum(rows.sum(0) for rows in chunks(private)) / len(private)  # type: ignore[return-value]
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Release components and mixture, then train the net through the ledger."""
-        import torch
-
-        from bench.core.seeds import seeded
-        from bench.interface import in_equal_batches
-        from bench.methods.generative import pca_vae as parts
-
         facts, streams = private.facts, context.streams
         centre = self.centre(private, ledger)
         moments = parts.second_moments(private, centre)
@@ -192,8 +184,6 @@ class P3GM(Generative, DPSGD):
 
 def warm_start(net: PhasedVAE, codes: Any, mixture: Mixture, config: Any, context: Context) -> None:
     """Teach the decoder the rows that the components give for codes of `mixture`; all of it is public by now."""
-    import torch
-
     draws, device = context.streams.torch("warm-start"), context.device
     net.to(device)
     optimizer = torch.optim.Adam(net.decoder.parameters(), 1e-3)
@@ -210,8 +200,6 @@ def warm_start(net: PhasedVAE, codes: Any, mixture: Mixture, config: Any, contex
 
 def drawn_rows(net: PhasedVAE, count: int, facts: Facts, draws: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return images in [0, 1] and labels that `net` decodes from codes of its mixture."""
-    import torch
-
     device = next(net.parameters()).device
     with torch.no_grad():
         codes = net.cpu().mixture().draw(count, draws)

@@ -16,15 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from bench.interface import Claim, PrivateData, register_method, setting
+import torch
+from torch import Tensor
+
+from bench.interface import Claim, Event, Ledger, PrivateData, claim_by, register_method, setting
 from bench.methods.generative.p3gm import P3GM, P3GMConfig
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
 
 
 @dataclass(frozen=True)
@@ -45,8 +42,6 @@ class P3GMSound(P3GM):
 
     def claimed(self, delta: float) -> Claim:
         """Return Renyi accounting of what runs."""
-        from bench.interface import claim_by
-
         source = "the accountant of Takagi et al., ICDE 2021 (arXiv:2006.12101), for what runs here"
         return claim_by(self.accountant(), self.charges(), delta, source)
 
@@ -56,6 +51,4 @@ class P3GMSound(P3GM):
 
     def centre(self, private: PrivateData, ledger: Ledger) -> Tensor:
         """Return zeros."""
-        import torch
-
         return torch.zeros(math.prod(private.facts.shape) + private.facts.classes, dtype=torch.float64)

@@ -28,18 +28,36 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from bench.interface import Basis, BenchError, Budget, Claim, Context, Facts, register_method, setting
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bench.core.seeds import seeded
+from bench.interface import (
+    Basis,
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Event,
+    Facts,
+    GNMax,
+    Ledger,
+    LNMax,
+    claim_by,
+    largest_count,
+    register_method,
+    setting,
+)
+from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
-    from bench.methods.generative.critics import Critics
+from bench.models.discriminators import ConvDiscriminator
+from bench.privacy.accounting.pate import lnmax_epsilon
 
 CODE = "the authors' code, mlforhealthlabpub, alg/pategan: "
 
@@ -64,8 +82,6 @@ class PATEGANConfig(GuidedConfig):
 
     def events(self, queries: int) -> list[Event]:
         """Return the noisy votes of `queries` queries."""
-        from bench.interface import GNMax, LNMax
-
         if self.votes == "gaussian":
             # Noise of s on the one count of two that matters is noise of sqrt(2) s on both.
             return [GNMax(math.sqrt(2) * self.noise_scale, queries)]
@@ -93,7 +109,6 @@ class PATEGAN(Guided):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the most queries that `budget` pays for, or more noise for `least_queries`."""
         config = self.config
-        from bench.interface import largest_count
 
         self.check_teachers()
         if config.votes is None:
@@ -118,18 +133,12 @@ class PATEGAN(Guided):
 
     def claimed(self, delta: float) -> Claim:
         """Return the paper's accountant without the votes; that of Gaussian noise with the same conversion."""
-        from bench.interface import claim_by
-
         accountant = "rdp-classic" if self.config.votes == "gaussian" else "pate-2017-moments-data-independent"
         source = "Jordon et al., ICLR 2019, algorithm 1: moments accountant, as far as it needs no votes"
         return claim_by(accountant, self.charges(), delta, source, "sound, and loose")
 
     def claimed_after(self, delta: float, ledger: Ledger) -> Claim:
         """Return the paper's moments accountant on the votes."""
-        import numpy as np
-
-        from bench.privacy.accounting.pate import lnmax_epsilon
-
         if self.config.votes == "gaussian":
             return self.claimed(delta)
         votes = np.concatenate([release.votes for release in ledger.private_votes()])
@@ -145,13 +154,6 @@ class PATEGAN(Guided):
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context
     ) -> Guide:  # fmt: skip
         """Return the gradient of a student that learns from noisy votes on each batch of images."""
-        import numpy as np
-        import torch
-        from torch.nn import functional
-
-        from bench.core.seeds import seeded
-        from bench.models.discriminators import ConvDiscriminator
-
         with seeded(context.streams.torch("student-discriminator/start")):
             student = ConvDiscriminator(*self.facts.shape, self.facts.classes, self.config.critic_units).to(
                 context.device

@@ -15,17 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from bench.core import margins
-from bench.interface import PrivateData, as_float, in_equal_batches
-
-if TYPE_CHECKING:
-    from bench.interface import Ledger
+from bench.interface import Ledger, PrivateData, as_float, in_equal_batches
 
 EM_SENSITIVITY = math.sqrt(3)
 CHUNK = 2000  # records

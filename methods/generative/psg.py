@@ -20,19 +20,31 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.interface import Claim, Context, Facts, PrivateData, PublicData, register_method, setting
+import torch
+from torch import Tensor
+
+from bench.core.seeds import seeded
+from bench.interface import (
+    Claim,
+    Context,
+    Event,
+    Facts,
+    FitSettings,
+    Ledger,
+    PrivateData,
+    PublicData,
+    register_method,
+    setting,
+)
 from bench.methods.dpsgd.dp_sgd import DPSGD
+from bench.methods.generative.distilled import LearnedImages, Standstill
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.shared.calibration import PoissonBatches
 from bench.methods.shared.settings_checks import at_least_one, decay, positive, student_depends
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from bench.interface import Event, FitSettings, Ledger
+from bench.models.build import build
+from bench.privacy.accounting.accountants import claim_by
 
 CODE = "the authors' code DingfanChen/Private-Set, "
 MAIN = CODE + "main.py: "
@@ -115,8 +127,6 @@ class PSG(Generative, DPSGD):
 
     def claimed(self, delta: float) -> Claim:
         """Return the cost of all starts but one by Renyi accounting."""
-        from bench.privacy.accounting.accountants import claim_by
-
         source = "Chen et al., NeurIPS 2022 (arXiv:2211.04446): Renyi accounting of the gradients of private batches"
         note = "of one start less than the authors' code takes"
         return claim_by(self.accountant(), self.claimed_charges(), delta, source, note)
@@ -128,10 +138,6 @@ class PSG(Generative, DPSGD):
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Learn the images between the steps of DP-SGD."""
-        from bench.core.seeds import seeded
-        from bench.methods.generative.distilled import LearnedImages, Standstill
-        from bench.models.build import build
-
         facts = private.facts
         draws = context.streams.torch("nets")
         with seeded(draws):

@@ -21,31 +21,35 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from bench.interface import (
+    DATASETS,
     Adjacency,
     BenchError,
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Gaussian,
+    Ledger,
     PrivateData,
     PublicData,
     PublicKind,
+    claim_by,
+    nearest,
     register_method,
     setting,
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
+from bench.methods.generative.text_render import Degrees, random_parameters, rendered, varied
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.clipping import EXACT
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
-    from bench.methods.generative.text_render import Degrees
 
 CODE = "microsoft/DPSDA, example/image/simulator/mnist_text_render.py: "
 DEGREES = ((0.8, 5, 1, 9), (0.4, 4, 1, 7), (0.2, 3, 0, 5), (0.0, 2, 0, 3))
@@ -105,23 +109,15 @@ class SimPE(Generative):
 
     def claimed(self, delta: float) -> Claim:
         """Return the exact cost of the votes."""
-        from bench.interface import claim_by
-
         source = "Lin et al. 2025 (arXiv:2502.05505): Gaussian noise on the votes of all iterations"
         return claim_by(EXACT, self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
         """Return one release of votes for each iteration."""
-        from bench.interface import Gaussian
-
         return [Gaussian(self.config.noise_multiplier, self.config.iterations, adjacency=self.adjacency)]
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Let private images vote, and draw images by the last votes."""
-        import torch
-
-        from bench.methods.generative.text_render import random_parameters, rendered, varied
-
         facts, draws = private.facts, context.streams.torch("candidates")
         labels = torch.arange(self.config.candidates) % facts.classes
         population = random_parameters(self.config.candidates, self.config.texts, draws)
@@ -152,15 +148,11 @@ class SimPE(Generative):
 
 def degrees_of(turn: int) -> Degrees:
     """Return how far variations of iteration `turn` may lie, from 0; those after the last are as in it."""
-    from bench.methods.generative.text_render import Degrees
-
     return Degrees(*DEGREES[min(turn, len(DEGREES) - 1)])
 
 
 def check_simulator(config: SimPEConfig, facts: Facts) -> None:
     """Raise :class:`BenchError` where the data set is known to show none of the texts."""
-    from bench.interface import DATASETS
-
     names = DATASETS[facts.dataset].class_names if facts.dataset in DATASETS else ()
     if names and not set(names) & set(config.texts):
         raise BenchError(
@@ -174,10 +166,6 @@ def votes_for(features: Tensor, classes: Tensor, private: PrivateData, device: A
 
     A private image has one vote, for the nearest candidate of its class; none where the class has no candidate.
     """
-    import torch
-
-    from bench.interface import nearest
-
     votes = torch.zeros(len(features), dtype=torch.float64)
     for label in range(private.facts.classes):
         stand, voters = (classes == label).nonzero()[:, 0], (private.labels == label).nonzero()[:, 0]
@@ -189,8 +177,6 @@ def votes_for(features: Tensor, classes: Tensor, private: PrivateData, device: A
 
 def parents(weights: Tensor, classes: Tensor, wanted: Tensor, draws: Any) -> Tensor:
     """Return a candidate of each class in `wanted` (n,), drawn by `weights`, evenly where a class has none above 0."""
-    import torch
-
     found = torch.empty_like(wanted)
     for label in range(int(wanted.max()) + 1):
         stand, places = (classes == label).nonzero()[:, 0], (wanted == label).nonzero()[:, 0]

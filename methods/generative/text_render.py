@@ -12,7 +12,10 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import matplotlib
+import numpy as np
 import torch
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn import functional
 
@@ -78,10 +81,6 @@ def rendered(parameters: Tensor, texts: str, shape: tuple[int, int, int]) -> Ten
 @functools.lru_cache(maxsize=1)
 def _upright(texts: str) -> Tensor:
     """Return images of all texts, fonts, sizes and strokes: uint8 (texts, fonts, sizes, strokes, SIDE, SIDE)."""
-    import matplotlib
-    import numpy as np
-    from PIL import Image, ImageDraw, ImageFont
-
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     drawn = np.zeros((len(texts), len(FONTS), len(SIZES), len(STROKES), SIDE, SIDE), dtype=np.uint8)
     for font, name in enumerate(FONTS):

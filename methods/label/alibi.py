@@ -16,11 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from bench.interface import (
     Claim,
     Context,
+    Event,
+    Ledger,
     PrivateData,
     PublicData,
     Released,
@@ -29,12 +35,8 @@ from bench.interface import (
     setting,
 )
 from bench.methods.label.family import LabelMethod, NoisyLabelConfig, learn, true_labels
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from bench.interface import Event, Ledger
+from bench.privacy.accounting.claims import alibi
+from bench.privacy.events.events import Laplace
 
 SENSITIVITY = 2.0  # L1, of a one-hot code
 CODE = "Malek et al. 2021, authors' code: train_cifar_alibi.py"
@@ -63,21 +65,14 @@ class ALIBI(LabelMethod):
 
     def claimed(self, delta: float) -> Claim:
         """Return the paper's epsilon for the scale of the noise."""
-        from bench.privacy.accounting.claims import alibi
-
         return alibi(SENSITIVITY / self.config.epsilon, delta)
 
     def charges(self) -> Sequence[Event]:
         """Return the one release of all codes."""
-        from bench.privacy.events.events import Laplace
-
         return [Laplace(1 / self.config.epsilon, unit=self.unit, adjacency=self.adjacency)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Release all codes with noise and train a net on their posteriors."""
-        import numpy as np
-        import torch
-
         student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         codes = np.eye(private.facts.classes)[true_labels(private)]
         noisy = ledger.laplace(codes, sensitivity=SENSITIVITY, noise_multiplier=1 / self.config.epsilon, entries=2)
@@ -88,8 +83,6 @@ class ALIBI(LabelMethod):
 
 def laplace_law(noisy: NDArray[np.float64], scale: float) -> NDArray[np.float64]:
     """Return the density of noisy codes (n, classes) by label, (n, classes), relative to its largest in each row."""
-    import numpy as np
-
     # |o - e_c|_1 differs between labels c only by |o_c - 1| - |o_c|.
     exponent = (np.abs(noisy) - np.abs(noisy - 1)) / scale
     law: NDArray[np.float64] = np.exp(exponent - exponent.max(axis=1, keepdims=True))

@@ -18,28 +18,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from bench.interface import (
     Claim,
     Context,
+    Event,
     Facts,
+    Ledger,
     PrivateData,
     PublicData,
     Released,
+    as_float,
     make_student,
     register_method,
     setting,
 )
 from bench.methods.label.family import LabelMethod, NoisyLabelConfig, learn, true_labels
 from bench.methods.shared.settings_checks import at_least_one
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.interface import Event, Ledger
+from bench.privacy.events.events import Laplace
 
 SENSITIVITY = 2.0  # L1, of all histograms together
 
@@ -78,15 +79,10 @@ class ClusterRR(LabelMethod):
 
     def charges(self) -> Sequence[Event]:
         """Return the one release of all histograms."""
-        from bench.privacy.events.events import Laplace
-
         return [Laplace(1 / self.config.epsilon, unit=self.unit, adjacency=self.adjacency)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Release the histograms of all clusters, draw labels from them and train a net on those."""
-        import numpy as np
-        import torch
-
         classes = private.facts.classes
         student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         points = principal(private.images, self.config.components)
@@ -110,10 +106,6 @@ def drawn(counts: NDArray[np.float64], cluster: NDArray[np.int64], rng: np.rando
 
 def principal(images: torch.Tensor, components: int) -> torch.Tensor:
     """Return the scores of `images` (n, channels, height, width) on their `components` first principal components."""
-    import torch
-
-    from bench.interface import as_float
-
     points = as_float(images).flatten(1)
     points = points - points.mean(0)
     # Of float64: on a CPU the vectors then differ in sign at most between machines.
@@ -127,8 +119,6 @@ def k_means(points: torch.Tensor, clusters: int, passes: int, context: Context) 
 
     Centres start at different points, at random by the public stream; one without points stays where it is.
     """
-    import torch
-
     generator = context.streams.torch("clusters")
     centres = points[torch.randperm(len(points), generator=generator)[:clusters]]
     nearest = torch.zeros(len(points), dtype=torch.int64)

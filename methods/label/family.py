@@ -15,17 +15,29 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from bench.interface import Adjacency, Budget, Facts, Method, PrivacyUnit, PublicKind, setting
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench.interface import (
+    Adjacency,
+    Budget,
+    Context,
+    Facts,
+    FitSettings,
+    Method,
+    PrivacyUnit,
+    PrivateData,
+    PublicKind,
+    fit,
+    setting,
+)
 from bench.methods.shared.settings_checks import at_least_one, positive, student_depends
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from torch import Tensor, nn
-
-    from bench.interface import Context, PrivateData
+from bench.privacy.mechanisms.mechanisms import keep_probability, known_labels
 
 
 @dataclass(frozen=True)
@@ -83,8 +95,6 @@ class LabelMethod(Method):
 
 def true_labels(private: PrivateData) -> NDArray[np.int64]:
     """Return the private labels, int64 (n,), as :func:`bench.privacy.mechanisms.mechanisms.known_labels` has them."""
-    from bench.privacy.mechanisms.mechanisms import known_labels
-
     return known_labels(private.labels.numpy(), private.facts.classes)
 
 
@@ -102,11 +112,6 @@ def learn(
 
     With `labels` (n,), noisy ones, and the config's loss `cross-entropy`, it is trained on those.
     """
-    import torch
-    from torch.nn import functional
-
-    from bench.interface import FitSettings, fit
-
     plain = labels is not None and config.loss == "cross-entropy"
     if plain:
         targets = functional.one_hot(torch.from_numpy(labels), likelihood.shape[1]).float()
@@ -132,9 +137,5 @@ def negative_log_likelihood(logits: Tensor, log_law: Tensor) -> Tensor:
 
 def response_law(answers: NDArray[np.int64], epsilon: float, classes: int) -> NDArray[np.float64]:
     """Return the probability of each of `answers` (n,) of randomised response by label, (n, classes)."""
-    import numpy as np
-
-    from bench.privacy.mechanisms.mechanisms import keep_probability
-
     kept = keep_probability(epsilon, classes)
     return np.where(np.arange(classes) == answers[:, None], kept, (1 - kept) / (classes - 1))

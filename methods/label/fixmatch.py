@@ -8,16 +8,17 @@ suit grey images of any size, in place of RandAugment.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from bench.core.progress import Stage
+from bench.core.seeds import seeded
+from bench.interface import FitSettings, as_float, shifted
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from bench.core.progress import Stage
-    from bench.storage.checkpoint import Checkpoint, Part
+from bench.storage.checkpoint import Checkpoint, Loop, Part
+from bench.training.loop import Batches, make_optimizer
 
 SHIFT = 2  # pixels
 
@@ -49,14 +50,6 @@ def fixmatch(
     The result has the average weights, in evaluation mode; without any labelled image it stays as it is. Resumes from
     `checkpoint`, which the caller clears.
     """
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    from bench.core.seeds import seeded
-    from bench.interface import FitSettings, as_float, shifted
-    from bench.storage.checkpoint import Loop
-    from bench.training.loop import Batches, make_optimizer
-
     net.to(device)
     if not len(images):
         return net.eval()
@@ -101,8 +94,6 @@ def fixmatch(
 
 def changed(images: Tensor, generator: torch.Generator) -> Tensor:
     """Return float `images` (n, channels, height, width) with random contrast, and a grey square in each."""
-    import torch
-
     count, _, height, width = images.shape
 
     def random(low: float, high: float) -> Tensor:

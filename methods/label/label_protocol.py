@@ -22,7 +22,10 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from bench.core import margins
 from bench.interface import (
@@ -30,21 +33,23 @@ from bench.interface import (
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Gaussian,
+    Ledger,
     PrivateData,
     PublicData,
     Released,
+    claim_by,
     make_student,
     register_method,
     setting,
+    smallest_noise,
 )
 from bench.methods.label.family import LabelMethod, true_labels
 from bench.methods.shared.settings_checks import at_least_one, positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Event, Ledger
+from bench.models.feature_net import OnFixedMap
+from bench.training.features import features_of
 
 SENSITIVITY = math.sqrt(2)  # L2, of the class sums of features of norm 1
 ROWS = 4096
@@ -77,7 +82,6 @@ class LabelProtocol(LabelMethod):
 
     def calibrate(self, budget: Budget) -> LabelProtocolConfig:
         """Return `config` with the least noise within `budget`."""
-        from bench.interface import smallest_noise
 
         def events(noise: float) -> Sequence[Event]:
             return self.changed(noise_multiplier=noise).charges()
@@ -86,14 +90,10 @@ class LabelProtocol(LabelMethod):
 
     def claimed(self, delta: float) -> Claim:
         """Return the proven figure: the paper's release is another."""
-        from bench.interface import claim_by
-
         return claim_by("proven", self.charges(), delta, "ours: the exact cost of Gaussian noise")
 
     def charges(self) -> Sequence[Event]:
         """Return the one release of all sums."""
-        from bench.interface import Gaussian
-
         return [Gaussian(self.config.noise_multiplier, unit=self.unit, adjacency=self.adjacency)]
 
     def shares(self, seed: int) -> tuple[str, ...]:
@@ -102,8 +102,6 @@ class LabelProtocol(LabelMethod):
 
     def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:
         """Return a single record with features, which blank images lack, whose label flips."""
-        import torch
-
         small = dataclasses.replace(
             self.facts, private_records=1, shape=(self.facts.shape[0], 8, 8), public_benchmark=True
         )
@@ -113,17 +111,12 @@ class LabelProtocol(LabelMethod):
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Release the noisy class sums and compute the student's linear layer."""
-        import torch
-
-        from bench.models.feature_net import OnFixedMap
-        from bench.training.features import features_of
-
         facts = private.facts
         student, options = make_student(self.config.student, facts, context.streams.torch("student/start"))
         if not isinstance(student, OnFixedMap) or not isinstance(student.head, torch.nn.Linear):
             raise BenchError(
-                f"{self.name} computes a linear layer on fixed features, and {self.config.student} has none. Accepted as "
-                "student: scatter_linear."
+                f"{self.name} computes a linear layer on fixed features, and {self.config.student} has none. "
+                "Accepted as student: scatter_linear."
             )
         features = features_of(private.images, student.fixed, context, "private").flatten(1)
         labels = torch.from_numpy(true_labels(private))
@@ -157,8 +150,6 @@ def posterior_mean(moments: Tensor, sums: Tensor, deviation: float) -> Tensor:
     Along an eigenvector of the moments, of eigenvalue g, a sum is ``g w + sqrt(g) r + deviation n`` with normal w, r
     and n; the variances of w and r are the likeliest of a grid.
     """
-    import torch
-
     values, vectors = torch.linalg.eigh(moments)
     g, seen = values.clamp_min(0)[:, None], vectors.T @ sums
     weight = torch.logspace(-4, 4, 33, dtype=torch.float64)

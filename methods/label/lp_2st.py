@@ -20,30 +20,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
 
 from bench.interface import (
     BenchError,
     Claim,
     Context,
+    Event,
     Facts,
+    Ledger,
     PrivateData,
     PublicData,
     Released,
     make_student,
     partition,
+    predict,
     register_method,
     setting,
 )
 from bench.methods.label.family import LabelMethod, NoisyLabelConfig, learn
 from bench.methods.shared.settings_checks import positive
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from torch import nn
-
-    from bench.interface import Event, Ledger
+from bench.privacy.accounting.claims import label_response
+from bench.privacy.events.events import PriorRandomizedResponse
+from bench.privacy.mechanisms.mechanisms import likely_sets, prior_likelihood
 
 
 @dataclass(frozen=True)
@@ -79,30 +83,19 @@ class LP1ST(LabelMethod):
 
     def claimed(self, delta: float) -> Claim:
         """Return the epsilon of each label."""
-        from bench.privacy.accounting.claims import label_response
-
         return label_response(self.config.epsilon, delta)
 
     def charges(self) -> Sequence[Event]:
         """Return one answer for each label."""
-        from bench.privacy.events.events import PriorRandomizedResponse
-
         return [PriorRandomizedResponse(self.config.epsilon, self.facts.classes, answers=self.facts.private_records)]
 
     @staticmethod
     def stages(config: Any, records: int) -> list[NDArray[np.int64]]:
         """Return the positions of the records whose labels each stage takes."""
-        import numpy as np
-
         return [np.arange(records)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Release the labels stage by stage, and train the net on all of them after each."""
-        import numpy as np
-        import torch
-
-        from bench.privacy.mechanisms.mechanisms import prior_likelihood
-
         classes, count = private.facts.classes, len(private)
         student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         noisy, law = np.full(count, -1), np.ones((count, classes))
@@ -124,17 +117,19 @@ class LP1ST(LabelMethod):
     @staticmethod
     def prior(net: nn.Module, images: Any, config: Any, context: Context) -> NDArray[np.float64]:
         """Return the probabilities that `net` gives the classes of `images`, (n, classes)."""
-        from bench.interface import predict
-
         logits = predict(net, images, device=context.device).double()
         return (logits / getattr(config, "temperature", 1.0)).softmax(1).numpy()
 
-    def likely(self, net: nn.Module, private: PrivateData, noisy: NDArray[np.int64], rows: NDArray[np.int64], prior: NDArray[np.float64], context: Context) -> NDArray[np.int64]:  # fmt: skip
+    def likely(
+        self,
+        net: nn.Module,
+        private: PrivateData,
+        noisy: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        prior: NDArray[np.float64],
+        context: Context,
+    ) -> NDArray[np.int64]:
         """Return `rows` and those before whose noisy label is among the k classes that `net` finds likeliest."""
-        import numpy as np
-
-        from bench.privacy.mechanisms.mechanisms import likely_sets
-
         k = int(likely_sets(prior, self.config.epsilon)[1].mean())
         earlier = np.setdiff1d(np.flatnonzero(noisy >= 0), rows)
         before = self.prior(net, private.images[earlier], self.config, context)
@@ -152,8 +147,6 @@ class LP2ST(LP1ST):
     @staticmethod
     def stages(config: Any, records: int) -> list[NDArray[np.int64]]:
         """Return the positions of each stage, by a hash of the index, in hundredths."""
-        import numpy as np
-
         parts = partition(records, min(100, records), "stages of labels")
         cut = max(1, round(config.first * len(parts)))
         return [np.sort(np.concatenate(stage)) for stage in (parts[:cut], parts[cut:]) if stage]

@@ -22,33 +22,36 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from bench.interface import (
     BenchError,
     Budget,
     Claim,
+    ConfidentGNMax,
     Context,
+    Event,
     Facts,
+    Ledger,
     PrivateData,
     PublicData,
     Released,
+    claim_by,
     make_student,
     partition,
+    predict,
     register_method,
     setting,
+    smallest_noise,
 )
 from bench.methods.label.cluster_rr import principal
 from bench.methods.label.family import LabelMethod, true_labels
 from bench.methods.label.fixmatch import FixMatchSettings, fixmatch
 from bench.methods.shared.settings_checks import at_least_one, positive, student_depends
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.interface import ConfidentGNMax, Event, Ledger
 
 README = "Malek et al. 2021, authors' code: README, CIFAR-10"
 CODE = "Malek et al. 2021, authors' code: FixMatch's settings"
@@ -108,12 +111,10 @@ class PATEFM(LabelMethod):
 
     def calibrate(self, budget: Budget) -> PATEFMConfig:
         """Return `config` with the least noise within `budget`, sigma1 and sigma2 in the config's proportion."""
-        from bench.interface import smallest_noise
-
         if self.config.teachers > self.facts.private_records:
             raise BenchError(
-                f"{self.config.teachers} teachers need as many labels, and {self.facts.dataset} has {self.facts.private_records} "
-                "private records. Use fewer teachers."
+                f"{self.config.teachers} teachers need as many labels, and {self.facts.dataset} has "
+                f"{self.facts.private_records} private records. Use fewer teachers."
             )
         ratio = self.config.sigma1 / self.config.sigma2
 
@@ -124,8 +125,6 @@ class PATEFM(LabelMethod):
 
     def claimed(self, delta: float) -> Claim:
         """Return the data-independent cost; the paper's is data-dependent."""
-        from bench.interface import claim_by
-
         source = "ours: the data-independent cost; the paper's figure depends on the votes and is itself private"
         return claim_by("proven", self.charges(), delta, source)
 
@@ -136,25 +135,24 @@ class PATEFM(LabelMethod):
     @staticmethod
     def event(config: PATEFMConfig) -> ConfidentGNMax:
         """Return the event that the ledger will record."""
-        from bench.interface import ConfidentGNMax
-
         most = min(config.max_answers, config.queries)
         return ConfidentGNMax(config.threshold, config.sigma1, config.sigma2, config.queries, most)
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the teachers, release their answers, and train the student on those and all images."""
-        import numpy as np
-        import torch
-
         facts = private.facts
         student, options = make_student(self.config.student, facts, context.streams.torch("student/start"))
         order = context.streams.numpy("queries").permutation(len(private))
         asked = np.resize(order, self.config.queries)  # again from the start where there are fewer images
         votes = self.votes(private, asked, context)
         answers = ledger.confident_noisy_max(
-            votes, teachers=self.config.teachers, threshold=self.config.threshold, sigma1=self.config.sigma1, sigma2=self.config.sigma2,
+            votes,
+            teachers=self.config.teachers,
+            threshold=self.config.threshold,
+            sigma1=self.config.sigma1,
+            sigma2=self.config.sigma2,
             max_answers=self.config.max_answers,
-        )  # fmt: skip
+        )
         known = np.flatnonzero(answers >= 0)
         images, labels = private.images[asked[known]], torch.from_numpy(answers[known])
         if not len(known):
@@ -171,11 +169,6 @@ class PATEFM(LabelMethod):
 
     def votes(self, private: PrivateData, asked: NDArray[np.int64], context: Context) -> NDArray[np.int64]:
         """Return the teachers' votes on the images `asked` (queries,), (queries, classes)."""
-        import numpy as np
-        import torch
-
-        from bench.interface import predict
-
         facts, labels = private.facts, torch.from_numpy(true_labels(private))
         parts = partition(len(private), self.config.teachers, f"{facts.dataset}/labels/{context.streams.seed}")
         votes = np.zeros((len(asked), facts.classes), dtype=np.int64)
@@ -188,9 +181,14 @@ class PATEFM(LabelMethod):
                     streams = context.streams.child(f"teacher {number}")
                     net, _ = make_student(self.config.student, facts, streams.torch("weights"))
                     fixmatch(
-                        net, private.images[rows], labels[rows], private.images, self.config.fixmatch(self.config.teacher_steps),
-                        streams.torch("order"), device=context.device,
-                    )  # fmt: skip
+                        net,
+                        private.images[rows],
+                        labels[rows],
+                        private.images,
+                        self.config.fixmatch(self.config.teacher_steps),
+                        streams.torch("order"),
+                        device=context.device,
+                    )
                     scores = predict(net, private.images[asked], device=context.device)
                 # One vote each, whatever the ties.
                 votes[np.arange(len(asked)), scores.argmax(1).numpy()] += 1
@@ -200,16 +198,12 @@ class PATEFM(LabelMethod):
 
 def with_constant(points: torch.Tensor) -> torch.Tensor:
     """Return `points` (n, d) scaled to a mean squared norm of 1, with a last column of ones."""
-    import torch
-
     scaled = points / points.square().sum(1).mean().sqrt().clamp_min(1e-12)
     return torch.cat([scaled, torch.ones(len(points), 1)], dim=1)
 
 
 def ridge(points: torch.Tensor, labels: torch.Tensor, classes: int, penalty: float = 0.1) -> torch.Tensor:
     """Return weights (d, classes) of ridge regression from `points` (n, d) to one-hot `labels` (n,)."""
-    import torch
-
     targets = torch.nn.functional.one_hot(labels, classes).float()
     inner = points @ points.T + penalty * torch.eye(len(points))
     weights: torch.Tensor = points.T @ torch.linalg.solve(inner, targets)

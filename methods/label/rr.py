@@ -14,11 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import torch
 
 from bench.interface import (
     Claim,
     Context,
+    Event,
+    Ledger,
     PrivateData,
     PublicData,
     Released,
@@ -27,9 +31,8 @@ from bench.interface import (
     setting,
 )
 from bench.methods.label.family import LabelMethod, NoisyLabelConfig, learn, response_law
-
-if TYPE_CHECKING:
-    from bench.interface import Event, Ledger
+from bench.privacy.accounting.claims import label_response
+from bench.privacy.events.events import RandomizedResponse
 
 
 @dataclass(frozen=True)
@@ -48,20 +51,14 @@ class RR(LabelMethod):
 
     def claimed(self, delta: float) -> Claim:
         """Return the epsilon of each label."""
-        from bench.privacy.accounting.claims import label_response
-
         return label_response(self.config.epsilon, delta)
 
     def charges(self) -> Sequence[Event]:
         """Return one answer for each label."""
-        from bench.privacy.events.events import RandomizedResponse
-
         return [RandomizedResponse(self.config.epsilon, self.facts.classes, answers=self.facts.private_records)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Release all labels by randomised response and train a net on them."""
-        import torch
-
         classes = private.facts.classes
         student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         labels = ledger.randomized_response(private.labels.numpy(), epsilon=self.config.epsilon, classes=classes)

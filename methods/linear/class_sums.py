@@ -13,9 +13,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.interface import Adjacency, Budget, Claim, Facts, setting
+import torch
+from torch import Tensor
+
+from bench.interface import Adjacency, Budget, Claim, Event, Facts, Gaussian, claim_by, setting
 from bench.methods.linear.family import layer_of
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.clipping import EXACT, ROWS
@@ -28,21 +31,19 @@ from bench.methods.shared.transfer import (
     tiny_transfer,
     with_digest,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Event
-    from bench.models.frozen_backbone import FrozenTransfer
+from bench.models.frozen_backbone import FrozenTransfer
 
 CHOSEN = "ours: chosen on Fashion-MNIST's public records, which are of its test file, for all data sets"
 
 
 @dataclass(frozen=True)
 class ClassSumsConfig(TransferConfig):
+    """Settings of a head that is computed from one noisy table of sums."""
+
     noise_multiplier: float = setting(1.0, "calibrated to the budget")
 
     def check(self) -> None:
+        """Raise :class:`BenchError` on a setting out of range."""
         super().check()
         positive(self, "noise_multiplier")
 
@@ -54,6 +55,7 @@ class ClassSums(OnBackbone):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
         return {"paper": paper_transfer(facts), "quick": quick_transfer(facts), "tiny": tiny_transfer(facts)}
 
     def calibrate(self, budget: Budget) -> Any:
@@ -67,29 +69,23 @@ class ClassSums(OnBackbone):
         return dataclasses.replace(named, noise_multiplier=noise)
 
     def claimed(self, delta: float) -> Claim:
-        from bench.interface import claim_by
-
+        """See :meth:`bench.interface.Method.claimed`."""
         source = "Balle and Wang, ICML 2018 (arXiv:1805.06530), theorem 8: the exact cost of Gaussian noise"
         return claim_by(EXACT, self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
-        from bench.interface import Gaussian
-
+        """See :meth:`bench.interface.Method.charges`."""
         return [Gaussian(self.config.noise_multiplier, adjacency=self.adjacency)]
 
 
 def class_sums(rows: Iterator[Tensor], labels: Tensor, classes: int) -> Tensor:
     """Return the sum of the rows of each class, float64 (classes, d); `labels` is int64 (n,)."""
-    import torch
-
     parts = zip(rows, torch.split(labels, ROWS), strict=True)
     return torch.stack([torch.nn.functional.one_hot(own, classes).to(x).T @ x for x, own in parts]).sum(0)
 
 
 def set_head(student: FrozenTransfer, weights: Tensor, bias: Tensor | None = None) -> None:
     """Give `student` a linear head on features of norm 1: `weights` (classes, d), `bias` (classes,), 0 for None."""
-    import torch
-
     layer = layer_of(student)
     with torch.no_grad():
         layer.weight.copy_(weights)

@@ -20,12 +20,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
 
 from bench.interface import (
     BenchError,
     Budget,
     Context,
+    Ledger,
     PrivateData,
     PublicData,
     PublicKind,
@@ -37,11 +41,7 @@ from bench.methods.linear.class_sums import CHOSEN, ClassSums, ClassSumsConfig, 
 from bench.methods.linear.family import begin, finish, scale
 from bench.methods.shared.clipping import clipped_rows, finite
 from bench.methods.shared.settings_checks import positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Ledger
+from bench.training.features import features_of
 
 UNLABELLED = "unlabelled images of the target's distribution"
 
@@ -88,16 +88,13 @@ class DPFC(ClassSums):
         if self.facts.public_records < 2:
             raise BenchError(
                 f"{self.name} whitens features by unlabelled public images, and the split of {self.facts.dataset} has "
-                f"{self.facts.public_records}. Choose a data set with two or more, or dp-least-squares, which takes none."
+                f"{self.facts.public_records}. Choose a data set with two or more, or dp-least-squares, which "
+                "takes none."
             )
         return super().calibrate(budget)
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Release the noisy sums of whitened features and turn them into weights for plain ones."""
-        import torch
-
-        from bench.training.features import features_of
-
         features, student, options = begin(self.config, private, public, context)
         pool = features_of(public.images, student.backbone, context, "public").div_(scale(student.backbone))
         ridge = max(self.config.ridge, self.config.ridge_of_noise * self.config.noise_multiplier)
@@ -119,8 +116,6 @@ def whitening(pool: Tensor, ridge: float) -> tuple[Tensor, Tensor, float]:
     The factor is that of the covariance with `ridge` times its mean eigenvalue on the diagonal. Raise BenchError where
     all rows are equal.
     """
-    import torch
-
     x = finite(pool)
     mean = x.mean(0)
     x = x - mean
@@ -134,7 +129,5 @@ def whitening(pool: Tensor, ridge: float) -> tuple[Tensor, Tensor, float]:
 
 def whitened(rows: Tensor, mean: Tensor, factor: Tensor) -> Tensor:
     """Return ``L^-1 (x - mean)`` for each row x of `rows` (n, d) and the `factor` L."""
-    import torch
-
     result: Tensor = torch.linalg.solve_triangular(factor, (rows - mean).T, upper=False).T
     return result

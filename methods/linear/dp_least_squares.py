@@ -28,18 +28,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from bench.interface import BenchError, Context, PrivateData, PublicData, Released, register_method, setting
+import torch
+from torch import Tensor
+
+from bench.interface import BenchError, Context, Ledger, PrivateData, PublicData, Released, register_method, setting
 from bench.methods.linear.class_sums import CHOSEN, ClassSums, ClassSumsConfig, class_sums, set_head
 from bench.methods.linear.family import begin, finish
 from bench.methods.shared.clipping import clipped_rows
 from bench.methods.shared.settings_checks import positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Ledger
 
 
 @dataclass(frozen=True)
@@ -70,8 +67,6 @@ class DPLeastSquares(ClassSums):
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Release noisy moments and sums and solve for the weights."""
-        import torch
-
         features, student, options = begin(self.config, private, public, context)
         classes, width = private.facts.classes, features.shape[1]
         asked = joined(features, private.labels, classes, self.config.share)
@@ -84,8 +79,6 @@ class DPLeastSquares(ClassSums):
 
 def joined(features: Tensor, labels: Tensor, classes: int, share: float) -> Tensor:
     """Return A and b of `features` (n, d), weighted by `share`, as a vector that one record moves by at most 1."""
-    import torch
-
     moments = torch.zeros(features.shape[1], features.shape[1], dtype=torch.float64)
     for rows in clipped_rows(features, 1.0):
         moments.addmm_(rows.T, rows)
@@ -114,16 +107,12 @@ def symmetric(vector: Tensor, width: int) -> Tensor:
 
 
 def _upper(width: int) -> tuple[Tensor, Tensor, Tensor]:
-    import torch
-
     rows, columns = torch.triu_indices(width, width)
     return rows, columns, (1 + (rows != columns).double()).sqrt()
 
 
 def solved(moments: Tensor, sums: Tensor, ridge: float) -> Tensor:
     """Return the weights (classes, d) of ridge regression; `ridge` is lambda over ``sqrt(2 d)``."""
-    import torch
-
     values, vectors = torch.linalg.eigh(moments)
     kept = values.clamp_min(0.0) + ridge * math.sqrt(2 * len(values))
     weights: Tensor = sums @ (vectors / kept) @ vectors.T

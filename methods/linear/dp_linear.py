@@ -15,16 +15,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.interface import Budget, Claim, Context, Facts, PrivateData, PublicData, Released, register_method, setting
+from bench.interface import (
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    Ledger,
+    PrivateData,
+    PublicData,
+    Released,
+    register_method,
+    setting,
+)
 from bench.methods.dpsgd.dp_sgd import DPSGD
-from bench.methods.linear.family import OURS, LinearConfig
+from bench.methods.linear.family import OURS, LinearConfig, begin, finish
 from bench.methods.shared.calibration import PoissonBatches
 from bench.methods.shared.transfer import OnBackbone, paper_transfer, quick_transfer, tiny_transfer, with_digest
-
-if TYPE_CHECKING:
-    from bench.interface import Ledger
+from bench.privacy.accounting.claims import dp_sgd_improved
 
 
 @dataclass(frozen=True)
@@ -66,8 +75,6 @@ class DPLinear(OnBackbone, DPSGD):
 
     def claimed(self, delta: float) -> Claim:
         """Return De et al.'s figure: Renyi accounting with the improved conversion."""
-        from bench.privacy.accounting.claims import dp_sgd_improved
-
         records = self.facts.private_records
         return dp_sgd_improved(
             self.config.sampling_rate(records), self.config.noise_multiplier, self.config.steps(records), delta
@@ -75,8 +82,6 @@ class DPLinear(OnBackbone, DPSGD):
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the head by DP-SGD on the features of the private records."""
-        from bench.methods.linear.family import begin, finish
-
         features, student, options = begin(self.config, private, public, context)
         steps = self.config.steps(private.facts.private_records)
         with context.progress.stage("student", steps) as stage:

@@ -17,27 +17,30 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from bench.interface import (
     Adjacency,
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Gaussian,
+    Ledger,
     PrivateData,
     PublicData,
     Released,
     register_method,
     setting,
 )
-from bench.methods.linear.family import OURS, LinearConfig
+from bench.methods.linear.family import OURS, LinearConfig, begin, clipped_sum, finish, layer_of
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import at_least_one
 from bench.methods.shared.transfer import OnBackbone, paper_transfer, quick_transfer, tiny_transfer, with_digest
-
-if TYPE_CHECKING:
-    from bench.interface import Event, Ledger
+from bench.privacy.accounting.claims import dp_sgd_improved
 
 
 @dataclass(frozen=True)
@@ -81,22 +84,14 @@ class DPLinearGD(OnBackbone):
 
     def claimed(self, delta: float) -> Claim:
         """Return the moments accountant's figure for DP-SGD whose batches are the whole set."""
-        from bench.privacy.accounting.claims import dp_sgd_improved
-
         return dp_sgd_improved(1.0, self.config.noise_multiplier, self.config.steps, delta)
 
     def charges(self) -> Sequence[Event]:
         """Return all steps."""
-        from bench.interface import Gaussian
-
         return [Gaussian(self.config.noise_multiplier, self.config.steps, adjacency=self.adjacency)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the head on noisy sums of the clipped gradients of all private records."""
-        import torch
-
-        from bench.methods.linear.family import begin, clipped_sum, finish, layer_of
-
         features, student, options = begin(self.config, private, public, context)
         layer = layer_of(student)
         shape = (private.facts.classes, features.shape[1])

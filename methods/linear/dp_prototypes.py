@@ -14,15 +14,13 @@ Records in the public source have no guarantee.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from bench.interface import Context, PrivateData, PublicData, Released, register_method
+import torch
+
+from bench.interface import Context, Ledger, PrivateData, PublicData, Released, register_method
 from bench.methods.linear.class_sums import ClassSums, ClassSumsConfig, class_sums, set_head
 from bench.methods.linear.family import begin, finish
 from bench.methods.shared.clipping import clipped_rows
-
-if TYPE_CHECKING:
-    from bench.interface import Ledger
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,6 @@ class DPPrototypes(ClassSums):
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Release the noisy sums and point each class's weights in their direction."""
-        import torch
-
         features, student, options = begin(self.config, private, public, context)
         sums = class_sums(clipped_rows(features, 1.0), private.labels, private.facts.classes)
         noisy = ledger.gaussian(sums.numpy(), sensitivity=1.0, noise_multiplier=self.config.noise_multiplier)

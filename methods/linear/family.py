@@ -15,31 +15,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from bench.core import margins
-from bench.interface import BenchError, setting
+from bench.interface import BenchError, Context, PrivateData, PublicData, setting
 from bench.methods.shared.clipping import ROWS
 from bench.methods.shared.settings_checks import positive
-from bench.methods.shared.transfer import TransferConfig
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from bench.interface import Context, PrivateData, PublicData
-    from bench.models.frozen_backbone import FrozenBackbone, FrozenTransfer
+from bench.methods.shared.transfer import TransferConfig, backbone_of, make_transfer
+from bench.models.frozen_backbone import FrozenBackbone, FrozenTransfer
+from bench.training.features import features_of
 
 OURS = "ours: chosen on Fashion-MNIST's public records, see methods/linear/family.py"
 
 
 @dataclass(frozen=True)
 class LinearConfig(TransferConfig):
+    """Settings of a linear head on frozen features."""
+
     max_grad_norm: float = setting(0.25, OURS)
     lr: float = setting(200.0, OURS)
     momentum: float = setting(0.9, "Tramer and Boneh 2021, appendix C")
     noise_multiplier: float = setting(1.0, "calibrated to the budget")
 
     def check(self) -> None:
+        """Raise :class:`BenchError` on a setting out of range."""
         super().check()
         positive(self, "max_grad_norm", "lr")
         if not 0 <= self.momentum < 1:
@@ -50,11 +52,6 @@ def begin(
     config: TransferConfig, private: PrivateData, public: PublicData, context: Context
 ) -> tuple[Tensor, FrozenTransfer, dict[str, Any]]:
     """Return the private records' scaled features, float32 (n, d), a student whose head is zero, and its options."""
-    import torch
-
-    from bench.methods.shared.transfer import backbone_of, make_transfer
-    from bench.training.features import features_of
-
     backbone = backbone_of(config, private.facts, public, context)
     features = features_of(private.images, backbone, context, "private").div_(scale(backbone))
     student, options = make_transfer(backbone, private.facts, 0, context.streams.torch("student/start"))
@@ -70,8 +67,7 @@ def scale(backbone: FrozenBackbone) -> float:
 
 
 def layer_of(student: FrozenTransfer) -> nn.Linear:
-    from torch import nn
-
+    """Return the linear layer of the student's head."""
     layer = student.get_classifier()
     assert isinstance(layer, nn.Linear)
     return layer
@@ -79,8 +75,6 @@ def layer_of(student: FrozenTransfer) -> nn.Linear:
 
 def finish(student: FrozenTransfer) -> FrozenTransfer:
     """Rescale a head trained on scaled features for plain features; return the student."""
-    import torch
-
     with torch.no_grad():
         layer_of(student).weight.div_(scale(student.backbone))
     return student.eval().requires_grad_()
@@ -93,8 +87,6 @@ def clipped_sum(weights: Tensor, features: Tensor, labels: Tensor, max_grad_norm
     of its error ``p - y`` and its features, so its norm is the product of theirs and no gradient is formed (Goodfellow,
     arXiv:1510.01799). Adding or removing one record moves the sum by at most `max_grad_norm`.
     """
-    import torch
-
     total = torch.zeros_like(weights)
     with torch.no_grad():
         for rows, targets in zip(torch.split(features, ROWS), torch.split(labels, ROWS), strict=True):

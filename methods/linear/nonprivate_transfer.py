@@ -10,22 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.interface import Budget, Context, Facts, PrivateData, PublicData, Released, register_method, setting
+from bench.interface import Budget, Context, Facts, Ledger, PrivateData, PublicData, Released, register_method, setting
 from bench.methods.nonprivate import NonPrivate
 from bench.methods.shared.transfer import (
     PAPER,
     OnBackbone,
     TransferConfig,
+    make_transfer,
     paper_transfer,
     quick_transfer,
     tiny_transfer,
     with_digest,
 )
-
-if TYPE_CHECKING:
-    from bench.interface import Ledger
+from bench.training.features import features_of
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,6 @@ class NonPrivateTransfer(OnBackbone, NonPrivate):
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the head on the features of all private records, or the config's number; it is a bypass."""
-        from bench.methods.shared.transfer import make_transfer
-        from bench.training.features import features_of
-
         ledger.bypass(self.bypass)
         backbone = self.backbone(public, context)
         features = features_of(private.images, backbone, context, "private")

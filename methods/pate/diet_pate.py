@@ -19,14 +19,23 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from bench.interface import Budget, Facts, PrivateData, PublicData, PublicKind, Released, register_method, setting
+from bench.interface import (
+    Budget,
+    Context,
+    Facts,
+    Ledger,
+    PrivateData,
+    PublicData,
+    PublicKind,
+    Released,
+    register_method,
+    setting,
+)
 from bench.methods.pate.pate_gnmax import PATEGNMax, PATEGNMaxConfig
+from bench.methods.shared.random_images import random_images
 from bench.methods.shared.settings_checks import at_least_one
-
-if TYPE_CHECKING:
-    from bench.interface import Context, Ledger
 
 CODE = "mime00001/Noise_PATE @9736264"
 RANDOM = "images of random processes"
@@ -90,8 +99,6 @@ class DietPATE(PATEGNMax):
 
 
 def _with_random_images(config: Any, private: PrivateData, context: Context) -> tuple[PrivateData, PublicData]:
-    from bench.methods.shared.random_images import random_images
-
     facts = asked_about(config, private.facts)
     images = random_images(config.images, facts.shape, context.streams.torch("images"))
     return dataclasses.replace(private, facts=facts), PublicData(images, RANDOM)

@@ -8,19 +8,26 @@ from __future__ import annotations
 import abc
 import hashlib
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
+from bench.core.seeds import seeded
 from bench.interface import (
     BenchError,
     Context,
     Facts,
+    FitSettings,
+    Ledger,
     PrivateData,
     PublicData,
     PublicKind,
     Released,
+    fit,
     make_student,
     setting,
 )
@@ -37,16 +44,11 @@ from bench.methods.shared.teachers import (
     tiny_settings,
     watched_images,
 )
-
-if TYPE_CHECKING:
-    from concurrent.futures import ProcessPoolExecutor
-
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.interface import FitSettings, Ledger
-    from bench.training.ensemble import Ensemble
-    from bench.training.self_training import SelfTrainingSettings
+from bench.models.generators import generator_for
+from bench.training.early_stopping import Settle
+from bench.training.ensemble import Ensemble, count_votes
+from bench.training.improved_gan import ImprovedGANSettings, train_improved_gan
+from bench.training.self_training import SelfTrainingSettings, train_self_trained
 
 CODE = "published code of PATE 2017 (deep_cnn.py, train_teachers.py)"
 GAN = "published code of Salimans et al. 2016 (train_mnist_fm_custom_labels.py)"
@@ -88,9 +90,7 @@ class PATEFamilyConfig:
             raise BenchError(f"teacher_settle must be at least 1 look, or none, not {self.teacher_settle}.")
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
-        from bench.interface import FitSettings
-        from bench.training.early_stopping import Settle
-
+        """Return how a teacher of `part` records is trained."""
         settle = None if self.teacher_settle is None else Settle(self.teacher_settle)
         if self.teacher_recipe == "augmented":
             made = augmented_settings(self.teacher_steps, self.teacher_batch, self.teacher_lr, facts)
@@ -113,6 +113,7 @@ class PATEFamily(EnsembleMethod):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
         return {"quick": cls.scaled(quick_settings(facts), facts), "tiny": cls.scaled(tiny_settings(facts), facts)}
 
     @classmethod
@@ -125,8 +126,8 @@ class PATEFamily(EnsembleMethod):
         super().check_facts()
         if self.facts.public_records == 0:
             raise BenchError(
-                f"{self.name} asks its teachers about unlabelled public images, and the split of {self.facts.dataset} has "
-                "none. Choose a data set with public images, or a data-free method."
+                f"{self.name} asks its teachers about unlabelled public images, and the split of "
+                f"{self.facts.dataset} has none. Choose a data set with public images, or a data-free method."
             )
 
     @abc.abstractmethod
@@ -150,7 +151,6 @@ class PATEFamily(EnsembleMethod):
         Private: one record changes one teacher. Cached in blocks, which cells with other numbers of queries share, and
         put together from what shards keep where they are: without any weights.
         """
-        from bench.training.ensemble import count_votes
 
         def labels_of(block: NDArray[np.int64]) -> NDArray[np.int64]:
             depends = self._labels_depend(private, public, block, context)
@@ -170,7 +170,15 @@ class PATEFamily(EnsembleMethod):
         blocks = [labels_of(block) for block in query_blocks(self.config, order)]
         return count_votes(np.concatenate(blocks, axis=1)[:, : self.config.queries], private.facts.classes)
 
-    def label_in_shard(self, teachers: Ensemble, numbers: range, private: PrivateData, public: PublicData, context: Context, pool: ProcessPoolExecutor | None) -> None:  # fmt: skip
+    def label_in_shard(
+        self,
+        teachers: Ensemble,
+        numbers: range,
+        private: PrivateData,
+        public: PublicData,
+        context: Context,
+        pool: ProcessPoolExecutor | None,
+    ) -> None:
         """See :meth:`bench.methods.shared.teachers.EnsembleMethod.label_in_shard`."""
         chunks = self._chunks(private, context, numbers)
         blocks = query_blocks(self.config, query_order(public, context))
@@ -205,12 +213,6 @@ class PATEFamily(EnsembleMethod):
         self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
         """Return a student trained on `labels` (k,) of pool positions `asked` (k,), its timm name and options."""
-        from bench.core.seeds import seeded
-        from bench.interface import FitSettings, fit
-        from bench.models.generators import generator_for
-        from bench.training.improved_gan import ImprovedGANSettings, train_improved_gan
-        from bench.training.self_training import train_self_trained
-
         start, order = context.streams.torch("student/start"), context.streams.torch("student/order")
         student, options = make_student(self.config.student, self.facts, start)
         images, pool = public.images[asked], public.images
@@ -220,14 +222,26 @@ class PATEFamily(EnsembleMethod):
             total = training.total_steps(len(images), len(pool), self.facts.classes)
             with checkpoint, context.progress.stage("student", total) as stage:
                 student = train_self_trained(
-                    lambda: make_student(self.config.student, self.facts, start)[0], images, labels, pool, self.facts.classes,
-                    training, order, device=context.device, stage=stage, checkpoint=checkpoint,
-                )  # fmt: skip
+                    lambda: make_student(self.config.student, self.facts, start)[0],
+                    images,
+                    labels,
+                    pool,
+                    self.facts.classes,
+                    training,
+                    order,
+                    device=context.device,
+                    stage=stage,
+                    checkpoint=checkpoint,
+                )
         elif self.config.student_training == "supervised":
             fitting = FitSettings(
-                epochs=self.config.student_epochs, batch_size=32, optimizer="adam", lr=1e-3, shift=largest_shift(self.facts),
+                epochs=self.config.student_epochs,
+                batch_size=32,
+                optimizer="adam",
+                lr=1e-3,
+                shift=largest_shift(self.facts),
                 label_smoothing=0.1,
-            )  # fmt: skip
+            )
             with checkpoint, context.progress.stage("student", fitting.total_steps(len(images))) as stage:
                 fit(student, images, labels, fitting, order, device=context.device, stage=stage, checkpoint=checkpoint)
         else:
@@ -242,8 +256,7 @@ class PATEFamily(EnsembleMethod):
         return student, self.config.student, options
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        import torch
-
+        """See :meth:`bench.interface.Method.train_student`."""
         self.check_facts()
         self.check_models(context)
         if not self.votes_for_unseen:
@@ -274,9 +287,6 @@ def query_blocks(config: Any, order: NDArray[np.int64]) -> list[NDArray[np.int64
 
 def self_training(facts: Facts) -> SelfTrainingSettings:
     """Return how ``quick`` trains a student: by fewer and smaller steps on small images."""
-    from bench.interface import FitSettings
-    from bench.training.self_training import SelfTrainingSettings
-
     if largest_shift(facts) > 1:
         return SelfTrainingSettings()
     labelled = FitSettings(steps=200, batch_size=60, lr=0.05, shift=1, label_smoothing=0.1)

@@ -14,21 +14,18 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bench.core.progress import Stage
+from bench.methods.shared.settings_checks import HeadSettings
 from bench.models.frozen_backbone import DenseHead
 from bench.training.ensemble import check_disjoint
 from bench.training.processes import one_thread
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from bench.core.progress import Stage
-    from bench.methods.shared.settings_checks import HeadSettings
 
 Result = TypeVar("Result")
 VERSION = 1  # raised when the same settings would give other heads: part of cache keys
@@ -57,12 +54,14 @@ class Heads:
 
     @property
     def first(self) -> Tensor:
+        """The first layer's weights of all heads."""
         if self.own is None:
             return self.moved[:, :-1] + self.start
         return torch.baddbmm(self.start.expand(len(self), -1, -1), self.own.transpose(1, 2), self.moved)
 
     @property
     def first_bias(self) -> Tensor:
+        """The first layer's biases of all heads."""
         return self.moved[:, -1:] if self.own is None else self.moved.sum(1, keepdim=True)
 
     def logits(self, features: Tensor) -> Tensor:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from bench.interface import Budget, Context, Facts, PrivateData, PublicData, PublicKind, setting
+from bench.data.text import is_text
+from bench.interface import Budget, Context, Facts, PrivateData, PublicData, PublicKind, partition, setting
 from bench.methods.pate.family import PATEFamily
+from bench.methods.pate.head_training import VERSION, head_labels, train_heads
 from bench.methods.shared.settings_checks import HeadSettings, at_least_one
 from bench.methods.shared.teachers import tiny_teachers
 from bench.methods.shared.transfer import (
@@ -24,11 +28,10 @@ from bench.methods.shared.transfer import (
     with_digest,
     words_of,
 )
+from bench.models.frozen_backbone import DenseHead, FrozenTransfer
 from bench.storage.cache import digest_of
-
-if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
+from bench.training.ensemble import count_votes
+from bench.training.features import features_of
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class HeadTeachersConfig(TransferConfig):
         self.heads()
 
     def heads(self) -> HeadSettings:
+        """Return the settings with which all heads are trained."""
         return HeadSettings(self.hidden, self.epochs, self.batch_size, self.lr)
 
 
@@ -58,10 +62,6 @@ class HeadStudent(OnBackbone):
         self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
         """See :meth:`bench.methods.pate.family.PATEFamily.student`."""
-        from bench.methods.pate.head_training import train_heads
-        from bench.models.frozen_backbone import DenseHead, FrozenTransfer
-        from bench.training.features import features_of
-
         backbone = self.backbone(public, context)
         features = features_of(public.images, backbone, context, "public")[asked]
         everything = [np.arange(len(asked), dtype=np.int64)]
@@ -85,8 +85,7 @@ class HeadTeachers(HeadStudent, PATEFamily):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        from bench.data.text import is_text
-
+        """See :meth:`bench.interface.Method.presets`."""
         paper = paper_transfer(facts)
         if is_text(facts.shape):
             paper |= {"teachers": 80, "hidden": 250}
@@ -101,15 +100,18 @@ class HeadTeachers(HeadStudent, PATEFamily):
         return {"paper": paper, "quick": cls.scaled(quick, facts), "tiny": cls.scaled(tiny, facts)}
 
     def calibrate(self, budget: Budget) -> Any:
+        """See :meth:`bench.interface.Method.calibrate`."""
         self.check_facts()
         return with_digest(super().calibrate(budget), self.facts)  # type: ignore[safe-super]  # the aggregator, next of the bases
 
     def public_words(self) -> str:
+        """See :meth:`bench.interface.Method.public_words`."""
         return f"{words_of(self.config, self.facts)}; unlabelled images of the target's distribution"
 
     shardable = False  # heads are trained all at once, in seconds
 
     def shares(self, seed: int) -> tuple[str, ...]:
+        """See :meth:`bench.interface.Method.shares`."""
         features = shared_features(self.config, self.facts)
         heads = digest_of(
             [
@@ -129,11 +131,7 @@ class HeadTeachers(HeadStudent, PATEFamily):
     def votes(
         self, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
     ) -> NDArray[np.int64]:
-        from bench.interface import partition
-        from bench.methods.pate.head_training import VERSION, head_labels
-        from bench.training.ensemble import count_votes
-        from bench.training.features import features_of
-
+        """Return the votes (queries, classes) of the teachers' heads on the first queries in `order`."""
         facts = private.facts
         backbone = self.backbone(public, context)
         settings = self.config.heads()

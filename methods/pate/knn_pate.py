@@ -19,7 +19,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
 
 from bench.interface import (
     Adjacency,
@@ -27,13 +30,18 @@ from bench.interface import (
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Ledger,
     PrivateData,
     PublicData,
     PublicKind,
     Released,
+    SampledGNMax,
+    claim_by,
     register_method,
     setting,
+    smallest_noise,
 )
 from bench.methods.pate.heads import HeadStudent
 from bench.methods.shared.settings_checks import HeadSettings, at_least_one, positive
@@ -45,9 +53,7 @@ from bench.methods.shared.transfer import (
     with_digest,
     words_of,
 )
-
-if TYPE_CHECKING:
-    from bench.interface import Event, Ledger
+from bench.training.features import features_of
 
 CODE = "jeremy43/Private_kNN @aefddd6, digit_pytorch, MNIST"
 QUERIES = 100  # in one call of the ledger, to bound the memory for distances
@@ -102,12 +108,10 @@ class KNNPATE(HeadStudent):
 
     def calibrate(self, budget: Budget) -> KNNPATEConfig:
         """Return `config` with the least noise at which its queries cost at most `budget`."""
-        from bench.interface import smallest_noise
-
         if self.facts.public_records == 0:
             raise BenchError(
-                f"{self.name} labels unlabelled public images, and the split of {self.facts.dataset} has none. Choose a data "
-                "set with public images."
+                f"{self.name} labels unlabelled public images, and the split of {self.facts.dataset} has none. "
+                "Choose a data set with public images."
             )
         named = dataclasses.replace(
             with_digest(self.config, self.facts), queries=min(self.config.queries, self.facts.public_records)
@@ -121,15 +125,11 @@ class KNNPATE(HeadStudent):
 
     def claimed(self, delta: float) -> Claim:
         """Return the Renyi figure of the sampled mechanism."""
-        from bench.interface import claim_by
-
         source = "Zhu et al., CVPR 2020: Renyi DP of the sampled Gaussian mechanism"
         return claim_by("rdp", self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
         """Return the answers to all queries."""
-        from bench.interface import SampledGNMax
-
         return [
             SampledGNMax(self.config.sampling_rate, self.config.sigma, self.config.queries, adjacency=self.adjacency)
         ]
@@ -140,11 +140,6 @@ class KNNPATE(HeadStudent):
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Label random public images by their neighbours, and train the head on the labels."""
-        import numpy as np
-        import torch
-
-        from bench.training.features import features_of
-
         facts = private.facts
         backbone = self.backbone(public, context)
         records = features_of(private.images, backbone, context, "private").double()
@@ -157,10 +152,14 @@ class KNNPATE(HeadStudent):
                 distances = torch.cdist(some, records, compute_mode="donot_use_mm_for_euclid_dist")
                 answers.append(
                     ledger.sampled_noisy_max(
-                        distances.numpy(), private.labels.numpy(), classes=facts.classes, neighbours=self.config.neighbours,
-                        sampling_rate=self.config.sampling_rate, sigma=self.config.sigma,
+                        distances.numpy(),
+                        private.labels.numpy(),
+                        classes=facts.classes,
+                        neighbours=self.config.neighbours,
+                        sampling_rate=self.config.sampling_rate,
+                        sigma=self.config.sigma,
                     )
-                )  # fmt: skip
+                )
                 stage.advance(len(some))
         labels = torch.from_numpy(np.concatenate(answers))
         student, name, options = self.student(public, asked, labels, context)

@@ -9,22 +9,19 @@ records, without randomness, so no group depends on another group's records.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.data.text import FIRST_WORD, VOCABULARY, word_numbers
 from bench.interface import BenchError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-    Features = NDArray[np.floating[Any]]
-    Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Features = NDArray[np.floating[Any]]
+Ints = NDArray[np.int64]
 
 CHUNK_BYTES = 1 << 26  # bytes of one intermediate array, about
 
@@ -110,6 +107,7 @@ class Gaussians:
 
 
 def flat_prior(classes: int, features: int) -> GaussianPrior:
+    """Return a prior that carries no information."""
     return GaussianPrior(np.zeros((classes, features)), np.ones((classes, features)), 0.0, 0.0)
 
 
@@ -172,6 +170,7 @@ def gaussian_scores(features: Features, fitted: Gaussians, centre: Floats | None
 
 
 def gaussian_votes(features: Features, fitted: Gaussians) -> Ints:
+    """Return the votes (queries, classes) of all fitted teachers on `features` (queries, d)."""
     teachers, classes, width = fitted.mean.shape
     centre = features.mean(axis=0, dtype=np.float64) if len(features) else np.zeros(width)
     votes = np.zeros((len(features), classes), dtype=np.int64)

@@ -19,16 +19,28 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from bench.interface import Basis, BenchError, Budget, Claim, Facts, register_method, setting
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.interface import (
+    Basis,
+    BenchError,
+    Budget,
+    Claim,
+    Event,
+    Facts,
+    Ledger,
+    LNMax,
+    largest_count,
+    pate_closed_form,
+    register_method,
+    setting,
+    smallest_noise,
+)
 from bench.methods.pate.family import PATEFamily, PATEFamilyConfig
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from bench.interface import Event, Ledger
+from bench.privacy.accounting.claims import pate_2017
 
 Printed = Mapping[str, tuple[float, tuple[tuple[int, float], ...]]]
 PRINTED: Printed = {"mnist": (1e-5, ((100, 2.04), (1000, 8.03))), "svhn": (1e-6, ((500, 5.04), (1000, 8.19)))}
@@ -64,8 +76,6 @@ class PATE(PATEFamily):
 
         On the claimed basis with the data-dependent claim, the printed settings come first, then the closed form.
         """
-        from bench.interface import LNMax, largest_count
-
         self.check_facts()
         paper = self.Config()
         as_printed = self.config.gamma == paper.gamma and self.config.teachers == paper.teachers
@@ -90,23 +100,18 @@ class PATE(PATEFamily):
 
     def claimed(self, delta: float) -> Claim:
         """Return the closed form, which needs no votes."""
-        from bench.interface import pate_closed_form
-
         return pate_closed_form(self.config.gamma, self.config.queries, delta)
 
     def claimed_after(self, delta: float, ledger: Ledger) -> Claim:
         """Return the paper's moments accountant on the votes, where that is the claim."""
         if self.config.claim == "closed-form":
             return self.claimed(delta)
-        from bench.privacy.accounting.claims import pate_2017
 
         (release,) = ledger.private_votes()
         return pate_2017(release.votes, self.config.gamma, delta)
 
     def charges(self) -> Sequence[Event]:
         """Return the noisy histograms of all queries."""
-        from bench.interface import LNMax
-
         return [LNMax(self.config.gamma, self.config.queries)]
 
     def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
@@ -119,6 +124,5 @@ def _largest_gamma(queries: int, budget: Budget) -> float:
         # The positive root of 4 T g^2 + 2 g sqrt(2 T L) = eps, in its numerically stable form.
         spread = math.sqrt(2 * queries * -math.log(budget.delta))
         return budget.epsilon / (spread + math.sqrt(spread**2 + 4 * queries * budget.epsilon))
-    from bench.interface import LNMax, smallest_noise
 
     return 1 / smallest_noise(lambda scale: [LNMax(1 / scale, queries)], budget, start=100.0, tolerance=1e-4)

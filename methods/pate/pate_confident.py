@@ -18,18 +18,16 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from bench.interface import Basis, Budget, Claim, register_method, setting
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.interface import Basis, Budget, Claim, ConfidentGNMax, Ledger, register_method, setting
 from bench.methods.pate.family import PATEFamilyConfig
 from bench.methods.pate.pate_gnmax import PATEGNMax
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from bench.interface import ConfidentGNMax, Ledger
-    from bench.privacy.mechanisms.ledger import VoteRelease
+from bench.privacy.accounting.claims import pate_2018
+from bench.privacy.mechanisms.ledger import VoteRelease
 
 Printed = Mapping[str, tuple[float, int, float]]
 PRINTED: Printed = {"mnist": (1e-5, 286, 1.97)}  # table 1's delta, answers and epsilon for the default settings
@@ -53,8 +51,6 @@ class ConfidentEvents:
 
     def event(self) -> ConfidentGNMax:
         """Return the event that the ledger will record."""
-        from bench.interface import ConfidentGNMax
-
         return ConfidentGNMax(self.threshold, self.sigma1, self.sigma2, self.queries, self.max_answers)
 
 
@@ -99,8 +95,6 @@ class PATEConfident(PATEGNMax):
 
     def claim_of(self, release: VoteRelease, delta: float) -> Claim:
         """See :meth:`bench.methods.pate.pate_gnmax.PATEGNMax.claim_of`."""
-        from bench.privacy.accounting.claims import pate_2018
-
         return pate_2018(
             release.votes, self.config.sigma2, delta, self.config.threshold, self.config.sigma1, release.answered
         )
@@ -108,6 +102,10 @@ class PATEConfident(PATEGNMax):
     def noisy_answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
         """See :meth:`bench.methods.pate.pate_gnmax.PATEGNMax.noisy_answer`."""
         return ledger.confident_noisy_max(
-            votes, teachers=self.config.teachers, threshold=self.config.threshold, sigma1=self.config.sigma1, sigma2=self.config.sigma2,
+            votes,
+            teachers=self.config.teachers,
+            threshold=self.config.threshold,
+            sigma1=self.config.sigma1,
+            sigma2=self.config.sigma2,
             max_answers=self.config.max_answers,
-        )  # fmt: skip
+        )

@@ -17,17 +17,28 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from bench.interface import BenchError, Budget, Claim, Facts, register_method, setting
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.interface import (
+    BenchError,
+    Budget,
+    Claim,
+    ConfidentGNMax,
+    Facts,
+    GNMax,
+    Ledger,
+    claim_by,
+    largest_count,
+    register_method,
+    setting,
+)
 from bench.methods.pate.family import PATEFamily, PATEFamilyConfig
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from bench.interface import ConfidentGNMax, GNMax, Ledger
-    from bench.privacy.mechanisms.ledger import VoteRelease
+from bench.privacy.accounting.claims import pate_2018
+from bench.privacy.accounting.smooth_sensitivity import check_release
+from bench.privacy.mechanisms.ledger import VoteRelease
 
 
 class GNMaxEvents:
@@ -44,8 +55,6 @@ class GNMaxEvents:
 
     def event(self) -> GNMax:
         """Return the event that the ledger will record."""
-        from bench.interface import GNMax
-
         return GNMax(self.sigma, self.queries)
 
 
@@ -77,26 +86,20 @@ class PATEGNMax(PATEFamily):
 
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the most queries that `budget` pays for without votes."""
-        from bench.interface import largest_count
-
         self.check_facts()
         queries = largest_count(lambda queries: [self.config.at(queries).event()], budget, claimed="rdp-classic")
         found = self.config.at(min(queries, self.facts.public_records))
         if self.config.claim == "sanitised":
-            from bench.privacy.accounting.smooth_sensitivity import check_release
-
             if not self.facts.public_benchmark:
                 raise BenchError(
-                    f"claim=sanitised is for public benchmarks: of {self.facts.dataset} no figure that depends on votes is "
-                    "recorded. Use claim=data-independent."
+                    f"claim=sanitised is for public benchmarks: of {self.facts.dataset} no figure that depends "
+                    "on votes is recorded. Use claim=data-independent."
                 )
             check_release(found.event(), budget.delta, self.facts.classes)
         return found
 
     def claimed(self, delta: float) -> Claim:
         """Return the paper's Renyi figure without votes, for all answers that a cap allows."""
-        from bench.interface import claim_by
-
         return claim_by("rdp-classic", [self.config.event()], delta, self.source, "data-independent")
 
     def claimed_after(self, delta: float, ledger: Ledger) -> Claim:
@@ -110,8 +113,6 @@ class PATEGNMax(PATEFamily):
 
     def claim_of(self, release: VoteRelease, delta: float) -> Claim:
         """Return the paper's Renyi figure for the votes of a run. Private."""
-        from bench.privacy.accounting.claims import pate_2018
-
         return pate_2018(release.votes, self.config.sigma, delta)
 
     def charges(self) -> Sequence[GNMax | ConfidentGNMax]:

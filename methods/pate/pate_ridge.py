@@ -19,7 +19,11 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
 
 from bench.core import margins
 from bench.interface import (
@@ -27,22 +31,26 @@ from bench.interface import (
     Budget,
     Claim,
     Context,
+    Event,
     Facts,
+    Gaussian,
+    Ledger,
     Method,
     PrivateData,
     PublicData,
     Released,
+    claim_by,
     make_student,
+    partition,
     register_method,
     setting,
+    smallest_noise,
 )
+from bench.methods.shared.random_images import random_images
 from bench.methods.shared.settings_checks import SHOWN, at_least_one, positive
 from bench.methods.shared.teachers import tiny_teachers
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.interface import Event, Gaussian, Ledger
+from bench.models.feature_net import OnFixedMap
+from bench.training.features import features_of
 
 SENSITIVITY = 2.0  # L2, of the sum of answers of norm 1
 CHOSEN = "ours: chosen on 3,000 records of Fashion-MNIST's test file, at proven epsilon 1; not for rows on that set"
@@ -78,20 +86,16 @@ class PATERidge(Method[PATERidgeConfig]):
 
     def calibrate(self, budget: Budget) -> PATERidgeConfig:
         """Return `config` with the least noise that keeps the exact figure within `budget`."""
-        from bench.interface import smallest_noise
-
         if self.config.teachers > self.facts.private_records:
             raise BenchError(
-                f"{self.config.teachers} teachers need as many records, and {self.facts.dataset} has {self.facts.private_records} "
-                "private ones. Use fewer teachers."
+                f"{self.config.teachers} teachers need as many records, and {self.facts.dataset} has "
+                f"{self.facts.private_records} private ones. Use fewer teachers."
             )
         multiplier = smallest_noise(lambda noise: self.released(noise), budget, tolerance=1e-6)
         return dataclasses.replace(self.config, sigma=multiplier * SENSITIVITY)
 
     def claimed(self, delta: float) -> Claim:
         """Return the proven figure."""
-        from bench.interface import claim_by
-
         source = "the proven figure: no paper claims anything for this method"
         return claim_by("proven", self.charges(), delta, source)
 
@@ -102,8 +106,6 @@ class PATERidge(Method[PATERidgeConfig]):
     @staticmethod
     def released(noise_multiplier: float) -> list[Gaussian]:
         """Return the event of one Gaussian release."""
-        from bench.interface import Gaussian
-
         return [Gaussian(noise_multiplier)]
 
     def shares(self, seed: int) -> tuple[str, ...]:
@@ -112,11 +114,6 @@ class PATERidge(Method[PATERidgeConfig]):
 
     def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:
         """Return a record that becomes one of opposite answers; blank images have no features, hence no answers."""
-        import torch
-
-        from bench.methods.shared.random_images import random_images
-        from bench.models.feature_net import OnFixedMap
-
         shape = (self.facts.shape[0], 8, 8)
         student, _ = make_student(self.config.student, dataclasses.replace(self.facts, shape=shape), torch.Generator())
         assert isinstance(student, OnFixedMap)
@@ -131,13 +128,6 @@ class PATERidge(Method[PATERidgeConfig]):
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Ask all teachers about random images, and fit the student to the noisy sums."""
-        import torch
-
-        from bench.interface import partition
-        from bench.methods.shared.random_images import random_images
-        from bench.models.feature_net import OnFixedMap
-        from bench.training.features import features_of
-
         facts = private.facts
         student, options = make_student(self.config.student, facts, context.streams.torch("student/start"))
         if not isinstance(student, OnFixedMap) or not isinstance(student.head, torch.nn.Linear):
@@ -170,9 +160,6 @@ class PATERidge(Method[PATERidgeConfig]):
 
 def ridge(features: Tensor, labels: Tensor, classes: int, penalty: float) -> Tensor:
     """Return weights (d, classes) from `features` (n, d) to labels (n,) minus their mean if all classes were equal."""
-    import torch
-    from torch.nn import functional
-
     gram = features @ features.T
     gram.diagonal().add_(penalty * gram.diagonal().mean().clamp_min(1e-6))
     targets = functional.one_hot(labels, classes).float() - 1 / classes
@@ -182,8 +169,6 @@ def ridge(features: Tensor, labels: Tensor, classes: int, penalty: float) -> Ten
 
 def normalised(scores: Tensor) -> Tensor:
     """Return `scores` (n, classes) less their mean over classes, scaled to norm 1; zeros where not finite, or zero."""
-    import torch
-
     centred = scores - scores.mean(1, keepdim=True)
     norm = centred.norm()
     return centred / (norm * margins.FLOAT64) if torch.isfinite(norm) and norm > 0 else torch.zeros_like(scores)
@@ -195,8 +180,6 @@ def most_likely(features: Tensor, targets: Tensor) -> Tensor:
     Weights and noise have Gaussian priors; their ratio maximises the likelihood of the targets (type II), among half
     powers of ten of the features' mean squared norm.
     """
-    import torch
-
     values, vectors = torch.linalg.eigh(features @ features.T)
     values, turned = values.clamp_min(0), vectors.T @ targets
 

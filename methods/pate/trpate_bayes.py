@@ -23,12 +23,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from bench.data.text import is_text
+from bench.data.text import VOCABULARY, is_text
 from bench.interface import (
+    DATASETS,
     BenchError,
     Budget,
     Context,
@@ -37,20 +40,21 @@ from bench.interface import (
     PublicData,
     PublicKind,
     make_student,
+    partition,
     register_method,
     setting,
 )
+from bench.methods.pate import naive_bayes as naive_bayes
+from bench.methods.pate.naive_bayes import GaussianPrior, flat_prior, group_counts, pool_prior, source_prior
 from bench.methods.pate.pate import PATE
 from bench.methods.shared.settings_checks import at_least_one, positive
+from bench.methods.shared.source_parts import source_part
 from bench.methods.shared.teachers import quick_teachers, tiny_teachers
 from bench.methods.shared.transfer import OnBackbone, TransferConfig, transfer_options, with_digest, words_of
-
-if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.methods.pate.naive_bayes import GaussianPrior
-    from bench.training.features import Part
+from bench.models.frozen_backbone import FrozenTransfer, make_head
+from bench.models.gaussian_nb import GaussianHead, set_gaussians
+from bench.models.text_nets import set_words
+from bench.training.features import Part, features_of
 
 TABLE = "TrPATE, table 5"
 
@@ -117,8 +121,6 @@ class PATEBayes(PATE):
 
     def word_prior(self, public: PublicData, context: Context) -> NDArray[np.float64]:
         """Return the parameters of the Dirichlet priors, (classes, words)."""
-        from bench.data.text import VOCABULARY
-
         return np.full((self.facts.classes, VOCABULARY), self.config.alpha)
 
     def seen(self, images: torch.Tensor, part: Part, public: PublicData, context: Context) -> NDArray[np.float32]:
@@ -134,8 +136,6 @@ class PATEBayes(PATE):
 
     def feature_prior(self, public: PublicData, width: int, context: Context) -> GaussianPrior:
         """Return the prior of the Gaussians over `width` features."""
-        from bench.methods.pate.naive_bayes import flat_prior
-
         return flat_prior(self.facts.classes, width)
 
     shardable = False  # words are counted in seconds
@@ -148,9 +148,6 @@ class PATEBayes(PATE):
         self, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
     ) -> NDArray[np.int64]:
         """See :meth:`bench.methods.pate.family.PATEFamily.votes`."""
-        from bench.interface import partition
-        from bench.methods.pate import naive_bayes as naive_bayes
-
         facts, labels, queries = private.facts, private.labels.numpy(), order[: self.config.queries]
         # Parts are those of other PATEs with this seed and number of teachers.
         parts = partition(len(private), self.config.teachers, f"{facts.dataset}/teachers/{context.streams.seed}")
@@ -176,12 +173,6 @@ class PATEBayes(PATE):
         self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
         """See `PATEFamily.student`: one more teacher, whose records are the answered queries."""
-        import torch
-
-        from bench.methods.pate import naive_bayes as naive_bayes
-        from bench.models.gaussian_nb import GaussianHead, set_gaussians
-        from bench.models.text_nets import set_words
-
         images, given = public.images[asked], labels.numpy()
         if is_text(self.facts.shape):
             name = student_name(self.facts)
@@ -211,8 +202,6 @@ class TrPATEBayes(PATEBayes, OnBackbone):
 
     def public_words(self) -> str:
         """See :meth:`bench.interface.Method.public_words`: states what the source shares with the records."""
-        from bench.interface import DATASETS
-
         spec = DATASETS.get(self.facts.dataset)
         words = [words_of(self.config, self.facts)] if self.config.backbone else []
         if spec is not None and spec.labelled is not None:
@@ -222,8 +211,6 @@ class TrPATEBayes(PATEBayes, OnBackbone):
 
     def public_kinds(self) -> tuple[PublicKind, ...]:
         """See :meth:`bench.interface.Method.public_kinds`: a backbone and a source, where used."""
-        from bench.interface import DATASETS
-
         spec = DATASETS.get(self.facts.dataset)
         backbone = (PublicKind.TRANSFERRED,) if self.config.backbone else ()
         source = (PublicKind.LABELLED,) if spec is not None and spec.labelled is not None else ()
@@ -242,7 +229,6 @@ class TrPATEBayes(PATEBayes, OnBackbone):
         """Return the backbone's features of `images`, or their pixels without a backbone: (n, d)."""
         if not self.config.backbone:
             return super().seen(images, part, public, context)
-        from bench.training.features import features_of
 
         found: NDArray[np.float32] = features_of(images, self.backbone(public, context), context, part).numpy()
         return found
@@ -251,7 +237,6 @@ class TrPATEBayes(PATEBayes, OnBackbone):
         """See :meth:`PATEBayes.gaussian_student`: Gaussians on the backbone's features where there is one."""
         if not self.config.backbone:
             return super().gaussian_student(public, context)
-        from bench.models.frozen_backbone import FrozenTransfer, make_head
 
         backbone = self.backbone(public, context)
         head = make_head("gaussian", backbone.num_features, 0, self.facts.classes)
@@ -260,9 +245,6 @@ class TrPATEBayes(PATEBayes, OnBackbone):
 
     def word_prior(self, public: PublicData, context: Context) -> NDArray[np.float64]:
         """Return the posterior given the source, a flat prior plus the source's counts, cached for all cells."""
-        from bench.methods.pate.naive_bayes import group_counts
-        from bench.methods.shared.source_parts import source_part
-
         flat, source = super().word_prior(public, context), public.labelled
         if source is None:
             raise BenchError(
@@ -283,9 +265,6 @@ class TrPATEBayes(PATEBayes, OnBackbone):
 
     def feature_prior(self, public: PublicData, width: int, context: Context) -> GaussianPrior:
         """Return the source's Gaussians, or without a source those of the unlabelled pool, equal for all classes."""
-        from bench.methods.pate.naive_bayes import pool_prior, source_prior
-        from bench.methods.shared.source_parts import source_part
-
         source = public.labelled
         if source is None:
             features = self.seen(public.images, "public", public, context)

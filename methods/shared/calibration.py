@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from bench.interface import Budget, Event
-    from bench.privacy.accounting.accountants import AccountantFunction
+from bench.interface import Budget, Event, smallest_noise
+from bench.privacy.accounting.accountants import AccountantFunction
 
 
 class PoissonBatches:
@@ -32,8 +29,6 @@ def least_noise(
     tolerance: float,
 ) -> float:  # fmt: skip
     """Return the least noise for which `claimed` or the accountant `sound` (proven) is in `budget`, rounded up."""
-    from bench.interface import smallest_noise
-
     noise = smallest_noise(events, budget, claimed=claimed, sound=sound, tolerance=tolerance)
     # More noise stays within the budget, and a short number reads well in a record.
     return math.ceil(noise * 1e4) / 1e4

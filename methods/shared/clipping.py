@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from bench.core import margins
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 ROWS = 4_096  # records per sum of gradients
 
@@ -24,8 +22,6 @@ def clipped_rows(
 
     A value that is not finite becomes 0, before and after `transform`: it cannot be clipped.
     """
-    import torch
-
     for rows in torch.split(features, ROWS):
         # Float64: rounding over all records stays far below one record's share.
         x = finite(rows)
@@ -36,6 +32,4 @@ def clipped_rows(
 
 def finite(rows: Tensor) -> Tensor:
     """Return `rows` in float64, 0 for values that are not finite."""
-    import torch
-
     return torch.nan_to_num(rows.to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0)

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.interface import BenchError, Context, Facts, GivenTeacher, Method, setting
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.core.progress import Stage
-    from bench.models.given_teacher import GivenNet
+from bench.core.progress import Stage
+from bench.interface import BenchError, Context, Facts, GivenTeacher, Method, predict, setting
+from bench.models.given_teacher import GivenNet, load_given, pin
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,7 @@ class TakesTeacher(Method):
     """A method whose teacher may be given."""
 
     def given_teacher(self) -> GivenTeacher | None:
+        """See :meth:`bench.interface.Method.given_teacher`."""
         return given_teacher(self.config)
 
     def pin_teacher(self) -> Any:
@@ -68,7 +67,6 @@ class TakesTeacher(Method):
         given = given_teacher(self.config)
         if given is None:
             return self.config
-        from bench.models.given_teacher import pin
 
         found = pin(given, self.facts)
         alone = {"teachers": 1} if hasattr(self.config, "teachers") else {}
@@ -82,7 +80,6 @@ def given_net(config: Any, facts: Facts, context: Context) -> GivenNet | None:
     given = given_teacher(config)
     if given is None:
         return None
-    from bench.models.given_teacher import load_given
 
     net = load_given(given, facts, lambda what, done, total: context.progress.say(what) if done == 0 else None)
     context.note(
@@ -103,8 +100,6 @@ class OneTeacher:
 
     def logits(self, images: Tensor, stage: Stage | None = None) -> Tensor:
         """Return its logits (1, n, classes) of uint8 `images` (n, channels, height, width)."""
-        from bench.interface import predict
-
         logits = predict(self._net, images, device=self._device)[None]
         if stage is not None:
             stage.advance()

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from bench.core.config import as_dict
-from bench.interface import BenchError
-
-if TYPE_CHECKING:
-    import torch
-
-    from bench.interface import Context, Facts, PrivateData
+from bench.interface import BenchError, Context, Facts, PrivateData
 
 SHOWN = 100  # synthetic images that are released
 
 
 def at_least_one(config: object, *names: str) -> None:
+    """Raise :class:`BenchError` unless each of the settings `names` of `config` is at least 1."""
     for name in names:
         if getattr(config, name) < 1:
             raise BenchError(f"{name} must be at least 1, not {getattr(config, name)}.")
@@ -58,6 +56,7 @@ class HeadSettings:
         positive(self, "lr")
 
     def steps(self, records: int) -> int:
+        """Return the number of batches in all epochs over `records` records."""
         return self.epochs * math.ceil(records / self.batch_size)
 
 
@@ -67,6 +66,7 @@ def student_depends(config: Any, context: Context) -> dict[str, Any]:
 
 
 def check_records(records: int | None, facts: Facts) -> None:
+    """Raise :class:`BenchError` unless `records`, if given, lies between 1 and the private records of `facts`."""
     if records is not None and not 1 <= records <= facts.private_records:
         raise BenchError(
             f"records must lie between 1 and the {facts.private_records} private records of {facts.dataset}, or be "
@@ -76,8 +76,6 @@ def check_records(records: int | None, facts: Facts) -> None:
 
 def some_records(records: int | None, private: PrivateData, context: Context) -> torch.Tensor | slice:
     """Return the sorted positions of `records` random private records; all of them for None."""
-    import torch
-
     if records is None:
         return slice(None)
     # Shadow runs of an audit may have one record fewer.

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.data.index_hash import ranks
 from bench.interface import BenchError
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 
 def source_part(labels: Ints, fraction: float, name: str) -> Ints:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from bench.core.config import as_dict
-from bench.interface import BenchError, Context, Facts, Method, PrivateData, PublicData
+from bench.interface import BenchError, Context, Facts, FitSettings, Method, PrivateData, PublicData, partition
+from bench.models.build import build
 from bench.storage.cache import digest_of
+from bench.storage.checkpoint import Checkpoint
+from bench.training.ensemble import Ensemble, shard_range, train_teachers
+from bench.training.processes import worker_pool
+from bench.training.teacher import TeacherTask
+from bench.training.vectorised import VERSION
 
-if TYPE_CHECKING:
-    from concurrent.futures import ProcessPoolExecutor
-
-    import numpy as np
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.interface import FitSettings
-    from bench.storage.checkpoint import Checkpoint
-    from bench.training.ensemble import Ensemble
-
-    Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, NDArray[Any]]
 
 CHUNK = 10  # teachers per artefact; a killed run loses the training of at most these
 LARGE = 10_000_000  # parameters from which a net is an artefact by itself, so that a shard can be one teacher
@@ -29,10 +29,16 @@ WATCHED = 1000  # public images whose labels show when a teacher has settled
 
 
 class TeacherConfig(Protocol):
+    """What the config of an ensemble method holds."""
+
     @property
-    def teachers(self) -> int: ...
+    def teachers(self) -> int:
+        """Number of teachers."""
+
     @property
-    def teacher(self) -> str: ...
+    def teacher(self) -> str:
+        """Name of the teachers' net."""
+
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
         """Return how a teacher of `part` records is trained."""
 
@@ -43,21 +49,23 @@ class EnsembleMethod(Method):
     shardable = True
 
     def check_facts(self) -> None:
+        """Raise :class:`BenchError` where there are more teachers than records."""
         if self.config.teachers > self.facts.private_records:
             raise BenchError(
-                f"more teachers than records: {self.config.teachers} teachers, {self.facts.private_records} private records of "
+                f"more teachers than records: {self.config.teachers} teachers, {self.facts.private_records} "
+                "private records of "
                 f"{self.facts.dataset}. Use --set {self.name}.teachers=N with N at most {self.facts.private_records}."
             )
 
     def shares(self, seed: int) -> tuple[str, ...]:
+        """See :meth:`bench.interface.Method.shares`."""
         meant = {name: value for name, value in as_dict(self.config).items() if name.startswith("teacher")}
         if meant.get("teacher_recipe") != "augmented":  # then each method has a recipe of its own
             meant["recipe"] = type(self.config).teacher_settings.__qualname__
         return (f"teachers of {self.facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
     def make_shard(self, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int) -> None:
-        from bench.training.ensemble import shard_range
-
+        """See :meth:`bench.interface.Method.make_shard`."""
         if self.given_teacher() is not None:
             return
         chunk = teachers_per_artefact(self.config, private.facts, context.device)
@@ -69,22 +77,30 @@ class EnsembleMethod(Method):
                 )
                 self.label_in_shard(teachers, numbers, private, public, context, pool)
 
-    def label_in_shard(self, teachers: Ensemble, numbers: range, private: PrivateData, public: PublicData, context: Context, pool: ProcessPoolExecutor | None) -> None:  # fmt: skip
+    def label_in_shard(
+        self,
+        teachers: Ensemble,
+        numbers: range,
+        private: PrivateData,
+        public: PublicData,
+        context: Context,
+        pool: ProcessPoolExecutor | None,
+    ) -> None:
         """Keep what a shard's `teachers` say of public images, where a method needs only that. For the ledger only."""
 
 
 def quick_teachers(facts: Facts) -> int:
+    """Return the number of teachers in ``quick``: one for 25 records, at most 250."""
     return min(250, max(2, facts.private_records // 25))
 
 
 def tiny_teachers(facts: Facts) -> int:
+    """Return the number of teachers in ``tiny``: one for 4 records, at most 10."""
     return min(10, max(2, facts.private_records // 4))
 
 
 def augmented_settings(steps: int, batch_size: int, lr: float, facts: Facts) -> FitSettings:
     """Return our few-step training of a teacher: momentum, a cosine to zero, random shifts, smoothed labels."""
-    from bench.interface import FitSettings
-
     return FitSettings(
         steps=steps, batch_size=batch_size, lr=lr, momentum=0.9, schedule="cosine", shift=largest_shift(facts),
         label_smoothing=0.1,
@@ -121,10 +137,6 @@ def train_ensemble(
     watched: torch.Tensor | None = None,
 ) -> Ensemble:
     """Return the teachers, each trained on its own part, cached by chunk; `only`: some of them. For the ledger only."""
-    from bench.interface import partition
-    from bench.training.ensemble import train_teachers
-    from bench.training.teacher import TeacherTask
-
     depends = ensemble_depends(config, private, context)
     chunk = teachers_per_artefact(config, private.facts, context.device)
     parts = partition(len(private), config.teachers, depends["partition"])
@@ -173,10 +185,6 @@ def ensemble_labels(
 
 def teachers_per_artefact(config: TeacherConfig, facts: Facts, device: torch.device) -> int:
     """Return how many teachers share an artefact, by the size of the net, which is public."""
-    import torch
-
-    from bench.models.build import build
-
     if device.type == "cpu":  # where a chunk is what several processes train side by side
         return CHUNK
     with torch.device("meta"):
@@ -192,8 +200,6 @@ def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Conte
     if len(context.devices) > 1:
         arithmetic["devices"] = len(context.devices)
     elif context.device.type == "cuda":
-        from bench.training.vectorised import VERSION
-
         arithmetic["batched"] = VERSION
     return {
         "partition": f"{private.facts.dataset}/teachers/{context.streams.seed}",
@@ -210,8 +216,6 @@ def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Conte
 @contextlib.contextmanager
 def teacher_pool(config: TeacherConfig, context: Context) -> Iterator[ProcessPoolExecutor | None]:
     """Open the processes that share the work on teachers: none for a handful, as starting one costs seconds."""
-    from bench.training.processes import worker_pool
-
     workers = context.workers if config.teachers > 2 * CHUNK and len(context.devices) < 2 else 1
     with worker_pool(workers, context.device.type) as pool:
         yield pool
@@ -233,6 +237,7 @@ def quick_settings(facts: Facts) -> dict[str, Any]:
 
 
 def tiny_settings(facts: Facts) -> dict[str, Any]:
+    """Return the changes of ``tiny``: ``quick`` with few teachers and short training."""
     return {
         **quick_settings(facts),
         "teachers": tiny_teachers(facts),

@@ -5,18 +5,32 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
+
+import timm
+import torch
 
 from bench.core.plain_files import user_path
-from bench.interface import BenchError, Context, Facts, Method, PublicData, PublicKind, setting
+from bench.core.seeds import seeded
+from bench.data.datasets import all_datasets, get_dataset, load
+from bench.data.known_overlaps import overlap
+from bench.data.splits import map_images
+from bench.data.text import is_text, windows
+from bench.interface import BenchError, Context, Facts, FitSettings, Method, PublicData, PublicKind, setting
+from bench.methods.shared.source_parts import source_part
+from bench.models.frozen_backbone import (
+    BackboneSpec,
+    FrozenBackbone,
+    FrozenTransfer,
+    check_known,
+    make_head,
+    random_backbone,
+)
+from bench.models.pretrained import check_backbone, find_weights, image_size_problem, load_backbone, weights_by_digest
+from bench.models.timm_hub import trained_on
+from bench.models.weight_packages import PACKAGES
 from bench.storage.cache import digest_of
-
-if TYPE_CHECKING:
-    import torch
-
-    from bench.interface import FitSettings
-    from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, FrozenTransfer
-    from bench.training.pretraining import LazyImages
+from bench.training.pretraining import LazyImages, train_source
 
 PAPER = "TrPATE (IEEE Access 2019)"
 SOURCE = "source"
@@ -50,6 +64,7 @@ class TransferConfig:
     fraction_of_prior: ClassVar[bool] = False  # whether `source_fraction` is of a prior's source too
 
     def check(self) -> None:
+        """Raise :class:`BenchError` on a setting out of range."""
         if self.image_size < 0:
             raise BenchError(f"image_size must be 0 (the weights' own) or more, not {self.image_size}.")
         if not 0 < self.source_fraction <= 1:
@@ -64,10 +79,12 @@ class TransferConfig:
 
     @property
     def trained_here(self) -> bool:
+        """Whether the backbone is trained here, on a public source."""
         return self.weights == SOURCE or self.weights.startswith(f"{SOURCE}:")
 
 
 def shared_features(config: TransferConfig, facts: Facts) -> str:
+    """Return the name of the features that cells with the same backbone share."""
     names = [field.name for field in dataclasses.fields(TransferConfig)]
     return f"features of {facts.dataset}, {digest_of({name: getattr(config, name) for name in names})}"
 
@@ -81,9 +98,11 @@ class OnBackbone(Method):
     _loaded: FrozenBackbone | None = None
 
     def shares(self, seed: int) -> tuple[str, ...]:
+        """See :meth:`bench.interface.Method.shares`."""
         return (shared_features(self.config, self.facts),)
 
     def public_words(self) -> str:
+        """See :meth:`bench.interface.Method.public_words`."""
         return words_of(self.config, self.facts)
 
     def backbone(self, public: PublicData, context: Context) -> FrozenBackbone:
@@ -94,18 +113,18 @@ class OnBackbone(Method):
 
 
 def quick_transfer(facts: Facts) -> dict[str, Any]:
+    """Return the changes of ``quick``: a small backbone at a small size."""
     small = max(facts.shape[1:]) <= 28
     return {"backbone": "tf_efficientnet_lite0", "image_size": 96 if small else 128, "precision": "bfloat16"}
 
 
 def tiny_transfer(facts: Facts) -> dict[str, Any]:
+    """Return the changes of ``tiny``: a random small net."""
     return {"backbone": "small_cnn", "weights": "random", "image_size": 0}
 
 
 def paper_transfer(facts: Facts) -> dict[str, Any]:
     """Return the paper's settings for `facts` where they differ from CIFAR-10's."""
-    from bench.data.text import is_text
-
     if is_text(facts.shape):
         # One pass over long reviews: with more, their words are known too well.
         return {"backbone": "text_cnn", "weights": SOURCE, "image_size": 0, "source_epochs": 1.0}
@@ -118,10 +137,6 @@ def with_digest(config: Any, facts: Facts) -> Any:
     A file is named without its folder; the digest finds it again. Raises :class:`BenchError` for an unknown backbone,
     one that cannot take images of the size, and a file that is missing or has another digest.
     """
-    from bench.models.frozen_backbone import check_known
-    from bench.models.pretrained import check_backbone, find_weights, image_size_problem
-    from bench.models.weight_packages import PACKAGES
-
     config.check()
     if config.weights == "random" or config.trained_here:
         check_known(config.backbone)
@@ -167,8 +182,6 @@ def with_digest(config: Any, facts: Facts) -> Any:
 
 
 def _check_kind(config: Any, facts: Facts) -> None:
-    from bench.data.text import is_text
-
     if is_text(facts.shape) != (config.backbone in TEXT_NETS):
         kind, fitting = ("sentences", ", ".join(TEXT_NETS)) if is_text(facts.shape) else ("images", "a net of images")
         raise BenchError(f"{facts.dataset} holds {kind}, which {config.backbone} does not take. Use {fitting}.")
@@ -176,8 +189,6 @@ def _check_kind(config: Any, facts: Facts) -> None:
 
 def _check_source(config: Any, facts: Facts) -> None:
     """Refuse a source that is missing, or that is the private data set, under any name."""
-    from bench.data.datasets import all_datasets, get_dataset
-
     _, _, name = config.weights.partition(":")
     private = all_datasets().get(facts.dataset)
     if not name:
@@ -194,15 +205,12 @@ def _check_source(config: Any, facts: Facts) -> None:
 
 def words_of(config: Any, facts: Facts) -> str:
     """Return the public source of `config` and what it may share with the data, in words for the row."""
-    from bench.data.known_overlaps import overlap
-
     if config.weights == "random":
         return f"an untrained {config.backbone}, drawn from a public seed"
     if config.trained_here:
         name, shared = _source_words(config, facts)
         part = "" if config.source_fraction == 1 else f"{config.source_fraction:g} of "
         return f"{config.backbone} trained on {part}{name}, labelled and public (overlap: {shared})"
-    from bench.models.weight_packages import PACKAGES
 
     if config.weights.startswith("file:"):
         return f"weights of {config.backbone} from a user's file (source not stated; overlap: not examined)"
@@ -213,9 +221,6 @@ def words_of(config: Any, facts: Facts) -> str:
 
 
 def _source_words(config: Any, facts: Facts) -> tuple[str, str]:
-    from bench.data.datasets import all_datasets
-    from bench.data.known_overlaps import overlap
-
     _, _, name = config.weights.partition(":")
     if name:
         return name, overlap(name, facts.dataset)
@@ -226,9 +231,6 @@ def _source_words(config: Any, facts: Facts) -> tuple[str, str]:
 
 
 def _tag_source(backbone: str) -> str:
-    import timm
-
-    from bench.models.timm_hub import trained_on
 
     # A name without a tag has timm's default one.
     known = timm.get_pretrained_cfg(backbone)
@@ -237,9 +239,6 @@ def _tag_source(backbone: str) -> str:
 
 def backbone_of(config: Any, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
     """Return the frozen backbone of `config`, fetched, drawn or trained; raise BenchError without matching weights."""
-    from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, random_backbone
-    from bench.models.pretrained import find_weights, load_backbone, weights_by_digest
-
     if config.weights == "random":
         channels = facts.shape[0]
         frozen = random_backbone(config.backbone, channels, config.image_size, facts.shape, seed=0)
@@ -278,10 +277,6 @@ def _teller(backbone: str, context: Context) -> Any:
 
 
 def _trained_here(config: Any, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
-    import torch
-
-    from bench.data.text import is_text, windows
-    from bench.training.pretraining import train_source
 
     images, labels, classes, name, revision = _source_records(config, facts, public)
     if is_text(facts.shape) and isinstance(images, torch.Tensor) and images.shape[1:] != facts.shape:
@@ -295,8 +290,6 @@ def _trained_here(config: Any, facts: Facts, public: PublicData, context: Contex
 
 def source_settings(config: Any) -> FitSettings:
     """Return how a backbone is trained on its source; ours, as the paper does not say."""
-    from bench.interface import FitSettings
-
     return FitSettings(epochs=config.source_epochs, batch_size=64, optimizer="adam", lr=1e-3)
 
 
@@ -304,10 +297,6 @@ def _source_records(
     config: Any, facts: Facts, public: PublicData
 ) -> tuple[torch.Tensor | LazyImages, torch.Tensor, int, str, str]:
     """Return images, labels, number of classes, name and revision of a part, drawn by class (section V.A.2)."""
-    import torch
-
-    from bench.methods.shared.source_parts import source_part
-
     _, _, name = config.weights.partition(":")
     if not name:
         if public.labelled is None:
@@ -316,9 +305,6 @@ def _source_records(
         kept = torch.from_numpy(source_part(source.labels.numpy(), config.source_fraction, source.name))
         # Stored with the private set, whose revision is part of every cache key.
         return source.images[kept], source.labels[kept], facts.classes, source.name, ""
-    from bench.data.datasets import load
-    from bench.data.splits import map_images
-    from bench.training.pretraining import LazyImages
 
     _check_source(config, facts)
     loaded = map_images(load(name))
@@ -333,15 +319,13 @@ def make_transfer(
     backbone: FrozenBackbone, facts: Facts, hidden: int, generator: torch.Generator
 ) -> tuple[FrozenTransfer, dict[str, Any]]:
     """Return a student with a fresh dense head on `backbone`, and its timm options."""
-    from bench.core.seeds import seeded
-    from bench.models.frozen_backbone import FrozenTransfer, make_head
-
     with seeded(generator):
         head = make_head("dense", backbone.num_features, hidden, facts.classes)
     return FrozenTransfer(backbone, head, facts.classes), transfer_options(backbone, facts, "dense", hidden)
 
 
 def transfer_options(backbone: FrozenBackbone, facts: Facts, head: str, hidden: int) -> dict[str, Any]:
+    """Return the timm options that rebuild a student on this backbone."""
     channels, height, width = facts.shape
     return {
         "num_classes": facts.classes,

@@ -1,1 +1,1 @@
-"""The tables and figures of the four papers, ours beside theirs."""
+"""The tables and figures of the four papers, with our results next to theirs."""

@@ -1,4 +1,4 @@
-"""The tables and figures of papers, written from records: files, captions and one index."""
+"""Write the papers' tables and figures from records: files, captions and an index."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from bench.storage.files import write_atomic
 
 @dataclass(frozen=True, slots=True)
 class Artefact:
-    """A written table or figure: its files, and how many of its cells have records."""
+    """A table or figure that was written: its files, and how many of its cells have records."""
 
     paper: str
     kind: str
@@ -122,7 +122,7 @@ def _write_figure(
         return (*drawn, path), f"![{md(_title(spec))}]({stem.parent.name}/{stem.name}.png)\n", left
     for form in ("pdf", "png"):  # of an older report
         stem.with_name(f"{stem.name}.{form}").unlink(missing_ok=True)
-    return (path,), "Not drawn: nothing of ours is there.\n", left
+    return (path,), "Not drawn: we have no results for it.\n", left
 
 
 def _caption(
@@ -135,13 +135,13 @@ def _caption(
         f"**{kind.capitalize()} {spec.number}, {md(paper.title)}.** {_title(spec)}.\n",
         f"What the paper says: {spec.says}\n",
         *(f"{sentence}\n" for sentence in spec.shows(material)),
-        markdown_list("Left out, for nothing of ours is there:", left),
+        markdown_list("Left out, because we have no results:", left),
         markdown_list("Beside what is printed:", _compared(entries, material)),
         markdown_list("Attacks (95% intervals, or ± over seeds):", _attacked(entries, material)),
-        markdown_list("Of the printed epsilons:", _verdicts(entries)),
+        markdown_list("Verdicts on the printed epsilons:", _verdicts(entries)),
         "Records:\n\n" + markdown_table(_USED_COLUMNS, used) if used else "",
         *(f"No power: {md(text)}\n" for text in powerless if text),
-        f"{count[0]} of {count[1]} numbers of ours are there.\n" if count[1] else "",
+        f"{count[0]} of {count[1]} of our numbers are available.\n" if count[1] else "",
         missing_text(missing),
     ]
     return "\n".join(part for part in parts if part)
@@ -215,9 +215,9 @@ def index_text(artefacts: Sequence[Artefact], warnings: Sequence[str]) -> str:
     """Return the index of all artefacts as Markdown."""
     parts = [
         "# Tables and figures of the papers\n",
-        "Drawn from records. In figures what a paper prints is hollow and dashed, ours is filled and solid; error bars "
-        "are one standard deviation over seeds; a cross below the data is a cell that was not run. "
-        "A letter in brackets tells which settings behind a number of ours are not the paper's.\n",
+        "Drawn from records. Figures show printed results as hollow, dashed marks, ours as filled, solid ones; error "
+        "bars are one standard deviation over seeds; a cross below the data marks a cell that was not run. A letter in "
+        "brackets refers to the settings behind our number that differ from the paper's.\n",
         markdown_table(
             ("paper", "what", "title", "numbers of ours"),
             [(a.paper, f"{a.kind} {a.number}", a.title, f"{a.filled} of {a.wanted}") for a in artefacts],

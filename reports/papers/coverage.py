@@ -1,4 +1,4 @@
-"""How much of the papers' tables and figures the records fill, and why the rest is empty."""
+"""Count how much of the papers' tables and figures the records fill, and explain why the rest is empty."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class Reason(StrEnum):
 
 
 MEANING = {
-    Reason.DATA: "the data set was not available: the catalogue pins no revision of its content. With the data, the "
+    Reason.DATA: "the data set was not available, so the catalogue does not pin a revision of it. With the data, the "
     "command fills the cell.",
     Reason.RUN: "the data set is available; the command fills the cell.",
     Reason.BUILT: "no command fills it.",
     Reason.FAILED: "the run failed.",
-    Reason.OTHER: "it was run, but what the cell shows is not kept with the committed record.",
+    Reason.OTHER: "the cell ran, but the committed record does not contain what the table or figure shows.",
 }
 
 
 def cells_of_item(entries: Iterable[Entry | Picture], material: Material) -> dict[Cell, Missing | None]:
-    """Return the cells of ours in a table or figure, each once, with what is missing for it."""
+    """Return our cells in a table or figure, each once, with what is missing for it."""
     there: dict[object, Cell] = {}
     for entry in entries:
         if isinstance(entry, Ours | Attacked | Picture):
@@ -90,7 +90,7 @@ def coverage_page(folder: Path, reported: Sequence[Reported]) -> str:
     return "\n".join(
         [
             "# How much of the papers' tables and figures is filled\n",
-            "As `python -m bench report --all` counts: a cell is a number or picture of ours, and counts once in its "
+            "As in `python -m bench report --all`, a cell is one of our numbers or pictures, and counts once in its "
             "table or figure. Accuracies are cells too. `python -m bench leaderboard leaderboards` writes this page.\n",
             f"**{total[1]:,} of {total[0]:,} cells are filled, {total[3]:,} of {total[2]:,} accuracies.**\n",
             markdown_table(COLUMNS, [tuple(map(_text, line)) for line in (*lines, ("all", *total))]),
@@ -114,7 +114,7 @@ def _text(value: str | int) -> str:
 
 
 def _counts(cells: Mapping[Cell, Missing | None]) -> list[int]:
-    """Return the numbers of :data:`COLUMNS`."""
+    """Return the counts in the order of :data:`COLUMNS`."""
     accuracies = [missing for cell, missing in cells.items() if isinstance(cell, Ours) and cell.measure == "accuracy"]
     why = Counter(reason_of(cell, missing) for cell, missing in cells.items() if missing is not None)
     filled = [len(cells), list(cells.values()).count(None), len(accuracies), accuracies.count(None)]

@@ -16,13 +16,13 @@ QUERIES = (27, 750, 1000, 3000)
 """Section IV-B, label query."""
 QUERY_TICKS = (27, 100, 300, 1000, 3000)
 GENERATORS = {"data-free": "data-free", "acgan": "ACGAN", "wgan": "WGAN", "infogan": "InfoGAN", "private": "RAW"}
-"""Our setting `images` to its name in Fig. 4."""
+"""Names in Fig. 4 of the values of our setting `images`."""
 AMOUNTS = (1000, 2000, 5000, 6000, 10_000, 20_000, 40_000, 60_000, 80_000)
-"""Ours: of the paper's 8 amounts only 60,000 is given. 6,000 is the quick preset's."""
+"""Our choice: the paper states only 60,000 of its 8 amounts. The quick preset uses 6,000."""
 EPSILONS = (1.0, 2.0, 4.0, 8.0, 10.0)
-"""Ours: not given for Fig. 7 and 8."""
+"""Our choice: the paper does not state it for Fig. 7 and 8."""
 TEACHERS = (50, 100, 150, 200, 250, 300)
-"""Ours: not given for Fig. 8."""
+"""Our choice: the paper does not state it for Fig. 8."""
 ATTACKS = {"data-free": "data-free [62]", "mi-face": "MI-Face [7]", "inversion-network": "inversion network [8]"}
 ROLES = {
     "student": "student",
@@ -31,7 +31,7 @@ ROLES = {
     "prior": "not trained",
 }
 IMAGE_GRID = (0.0, 0.045, 0.77, 0.52)
-"""Crop of an attack's image grid: its first five classes, without the private records."""
+"""Crop of an attack's image grid: the first five classes, without the private records."""
 NAMES = {"mnist": "MNIST", "fmnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "svhn": "SVHN"}
 LIMITS = (0, 105)
 TEXTS = Texts("dgd")
@@ -44,7 +44,7 @@ def _count(number: Reported) -> float:
 def _figure_3(material: Material) -> Sequence[Panel]:
     cells = [(float(n), cell("dgd", "mnist", 10.0, count="given", queries=n)) for n in QUERIES]
     printed = [n for n in material.printed(table="text", system="DGD", measure="accuracy") if "queries" in n.setting]
-    # The preset's numbers of queries at other epsilons, at the same noise.
+    # The preset's numbers of queries at other epsilons, with the same noise.
     others = [cell("dgd", "mnist", epsilon) for epsilon in EPSILONS[1:]]
     points: list[tuple[float | str | Ours, WantedCell]] = [*cells, *((Ours(c, "queries"), c) for c in others)]
     accuracy = (
@@ -74,8 +74,8 @@ def _figure_4(material: Material) -> Sequence[Panel]:
 
 
 def _figure_5(material: Material) -> Sequence[PicturePanel]:
-    part = (0.0, 0.0, 0.5, 0.5)  # 25 of 100 images, large enough in print
-    # No image of a random process: the figure compares generators.
+    part = (0.0, 0.0, 0.5, 0.5)  # 25 of 100 images, so that they are large enough in print
+    # No images of random processes, because the figure compares generators.
     kinds = [(kind, name) for kind, name in GENERATORS.items() if kind != "private"]
     return [
         PicturePanel(NAMES[d], tuple(

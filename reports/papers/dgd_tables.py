@@ -53,7 +53,7 @@ def _table_1(material: Material) -> Sequence[TableRow]:
         for method, name in (("dgd", "DGD"), ("dgd-plus", "DGD+"), ("dgd-sound", "DGD-sound (ours)")):
             basis = Basis.PROVEN if method == "dgd-sound" else Basis.CLAIMED
             cells = [WantedCell(method, dataset, epsilon, basis) for dataset in datasets]
-            # Only DGD itself is compared with the printed row.
+            # Compare only DGD with the printed row.
             system = "DGD" if method == "dgd" else ""
             ours = [Ours(c, beside=printed(dataset=c.dataset, epsilon=epsilon, system=system)) for c in cells]
             head = (f"{name}, here", f"{epsilon:g} ({basis.value})")

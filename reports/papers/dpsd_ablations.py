@@ -1,4 +1,4 @@
-"""DPSD's figures 4 to 6 (teachers, annotation, distillation), and what DPSD's modules share."""
+"""DPSD's figures 4 to 6 (teachers, annotation, distillation), and code shared by DPSD's modules."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def why_not() -> str:
     whole = proven(dpsd_events(256, 200, 100.0), 1e-5).epsilon
     claims = " and ".join(f"{dpsd(beta, 10, 256, 200, 100.0, 1e-5).epsilon:.3f}" for beta in (1e-3, 5e-3))
     return (
-        "Why the claim does not hold: Theorem 1 counts on a small beta, but Eq. 3 scales its noise by beta as well, so "
-        f"beta cancels. The printed settings are proven to cost {epsilon_text(whole, 'up')} whatever beta is, where "
+        "Why the claim does not hold: Theorem 1 relies on a small beta, but Eq. 3 scales the noise by beta as well, so "
+        f"beta cancels. For any beta, the proven epsilon of the printed settings is {epsilon_text(whole, 'up')}, while "
         f"Theorem 1 says {claims} and the paper 1 and 10."
     )
 
@@ -38,7 +38,7 @@ TEXTS = Texts("dpsd", lambda material: {"why_not": why_not()})
 
 
 def shown(material: Material, one: WantedCell, between: str = ", proven ") -> str:
-    """Return accuracy and proven epsilon of a cell, for one replaced record; empty if it was not run."""
+    """Return accuracy and proven epsilon (one replaced record) of a cell, or "" if it was not run."""
     found = material.find(one)
     if found is None:
         return ""
@@ -62,7 +62,7 @@ def _figure_4(material: Material) -> Sequence[Panel]:
         for slot, epsilon in enumerate((1.0, 5.0, 10.0)):
             cells = []
             for name, teacher in TEACHERS:
-                cannot = "" if teacher else f"timm has no {name}, and --teacher takes timm's models"
+                cannot = "" if teacher else f"timm has no {name}, and --teacher accepts only timm's models"
                 one = cell(method, "imagenet", epsilon, preset="paper", cannot=cannot,
                            teacher=teacher or name.lower(), student="resnet34")  # fmt: skip
                 cells.append((name, one))
@@ -81,7 +81,7 @@ SIGMAS = (20.0, 60.0, 100.0, 140.0, 180.0)
 ITERATIONS = (40, 80, 160, 320)
 TOP = (2, 3, 5, 7, 10)
 SHARES = (0.1, 0.3, 1.0)
-"""Fractions of the number of synthetic images above which, in the paper, accuracy no longer rises."""
+"""Fractions of the number of synthetic images above which accuracy no longer rises in the paper."""
 FOUR = ("mnist", "fmnist", "cifar10", "cifar100")
 
 

@@ -40,7 +40,7 @@ def _found_3(material: Material) -> Mapping[str, str]:
 # --- Figure 7: synthetic images ---------------------------------------------------------------------------------------
 
 CORNER = (0.0, 0.0, 0.5, 0.5)
-"""Crop of a grid ten images wide: five rows of five."""
+"""Crop of a grid that is ten images wide to five rows of five."""
 
 
 def _figure_7(material: Material) -> Sequence[PicturePanel]:
@@ -69,7 +69,7 @@ TARGETS = (
 ROLES = (("student", "the student"), ("counterfactual", "a target that saw other records"), ("prior", "no target"))
 TRIES = (0.0, 0.045, 0.33, 0.53)
 CONTROLS = (0.355, 0.045, 0.76, 0.53)
-"""Crops of an attack's image grid, first five classes: tries on the student, and its controls."""
+"""Crops of an attack's image grid, first five classes: attempts on the student, and on its controls."""
 
 
 def _figure_8(material: Material) -> Sequence[Panel | PicturePanel]:
@@ -132,7 +132,7 @@ def _figure_9(material: Material) -> Sequence[Panel]:
             for slot, (label, of) in enumerate(cells.items())
         ]
         for axis, series, limits in (("claimed", [printed, *claimed], (0.07, 14.0)), ("proven", proven, (0.05, 1e8))):
-            # Methods of different neighbours share the panel.
+            # Methods with different adjacencies share the panel.
             what = "proven ε, replace-one" if axis == "proven" else "claimed ε"
             panels.append(
                 Panel(f"{NAMES[dataset]}, by what is {axis}", what, "accuracy (%)", tuple(series),

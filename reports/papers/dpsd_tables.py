@@ -1,4 +1,4 @@
-"""DPSD's tables beside records (Liu et al., arXiv:2601.19090)."""
+"""DPSD's tables next to our records (Liu et al., arXiv:2601.19090)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Place = tuple[str, float | None]
 
 
 def _at(numbers: Iterable[Reported], place: Place) -> Reported | None:
-    """Return the accuracy of a column; a system without privacy has one for all epsilons."""
+    """Return the accuracy of a column; a system without privacy has the same one for all epsilons."""
     dataset, epsilon = place
     for number in numbers:
         there = epsilon is None or number.epsilon is None or number.epsilon in (epsilon, float("inf"))
@@ -30,7 +30,7 @@ def _at(numbers: Iterable[Reported], place: Place) -> Reported | None:
 
 
 def _printed(material: Material, table: str) -> list[tuple[list[Reported], tuple[Entry, ...]]]:
-    """Return each printed row's numbers and its head: approach, unit, public data, verdict."""
+    """Return the numbers of each printed row and its head: approach, unit, public data, verdict."""
     rows: dict[str, list[Reported]] = {}
     for number in material.printed(table=table):
         rows.setdefault(number.row, []).append(number)
@@ -62,7 +62,7 @@ def _ours(
 
 
 def _others(material: Material, places: Sequence[Place], table: str) -> list[TableRow]:
-    """Return the rows of other papers' systems of which there is a record."""
+    """Return the rows of other papers' systems that have a record."""
     rows: list[TableRow] = []
     for numbers, _ in _printed(material, table):
         unit = numbers[0].unit
@@ -141,7 +141,7 @@ def _table_2(material: Material) -> Sequence[TableRow]:
 
 
 BUDGETS_3 = ((1.0, 2.0), (2.0, 3.0))
-"""DP-SGD's epsilons here on MNIST and CIFAR10: DPSD's, and the next that the table has."""
+"""Our epsilons for DP-SGD on MNIST and CIFAR10: DPSD's, and the next one in the table."""
 
 
 def _table_3(material: Material) -> Sequence[TableRow]:
@@ -305,12 +305,12 @@ _DATA_SENSITIVE = ("beta", "sigma", "calibrate", "distillation", "non_target_wei
 
 
 def _usual(fields: Iterable[str], quick: Mapping[str, Setting]) -> dict[str, Check]:
-    """Return a check per field that it is as in the preset; `quick` has the values of that preset."""
+    """Return, for each field, a check that it has the preset's value; `quick` lists the values of that preset."""
     return {name: as_preset(name, **({"quick": quick[name]} if name in quick else {})) for name in fields}
 
 
 def _by_classes(name: str, few: Setting | None, many: Setting) -> Check:
-    """Return a check that `name` is the quick preset's, which is `many` from 1,000 classes on."""
+    """Return a check that `name` has the quick preset's value, which is `many` from 1,000 classes on."""
 
     def usual(record: Record) -> bool:
         return as_preset(name, quick=many if _CLASSES.get(record.dataset, 10) >= 1000 else few)(record)
@@ -319,12 +319,12 @@ def _by_classes(name: str, few: Setting | None, many: Setting) -> Check:
 
 
 def _clients(record: Record) -> bool:
-    """Return whether dp-fedavg's clients are the preset's: in quick, at most one for 50 of CIFAR10's records."""
+    """Return whether dp-fedavg has the preset's number of clients: in quick, at most one per 50 CIFAR10 records."""
     return as_preset("clients", **({"quick": 800} if record.dataset == "cifar10" else {}))(record)
 
 
 def _all_classes(record: Record) -> bool:
-    """Return whether k is the preset's: all classes in quick, else that of section IV-A."""
+    """Return whether k has the preset's value: all classes in quick, else the value in section IV-A."""
     if record.preset == "quick":
         return record.config.get("k") == _CLASSES.get(record.dataset, 10)
     return as_preset("k")(record)

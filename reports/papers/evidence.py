@@ -1,4 +1,4 @@
-"""The records (one row of the board) for a cell of a paper's table or figure, or the command that makes them."""
+"""Find the records (one row of the board) for a cell of a paper's table or figure, or the command to make them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from bench.core.options import grid_words
 from bench.core.types import Basis
 from bench.reports.leaderboard import BoardRow, build_board
 from bench.reports.reported.numbers import Reported
@@ -22,14 +23,14 @@ Setting = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """A setting's usual value by preset (`quick` None: as `paper`); a `calibrated` one is preferred, not required."""
+    """Usual value of a setting by preset (`quick` None: as `paper`); if `calibrated`, preferred but not required."""
 
     paper: Setting
     quick: Setting | None = None
     calibrated: bool = False
 
     def held(self, name: str, record: Record) -> bool | None:
-        """Return whether `record` has the value; None if the field or the preset's value is unknown."""
+        """Return whether `record` has the usual value; None if the field or the preset's value is unknown."""
         quick = self.paper if self.quick is None else self.quick
         value = {"paper": self.paper, "quick": quick}.get(record.preset)
         return None if value is None or name not in record.config else _same(record.config[name], value)
@@ -37,16 +38,16 @@ class Usual:
 
 Check = Callable[[Record], bool]
 Plain = Mapping[str, Mapping[str, Usual | Check]]
-"""Method to the usual values of the settings that a paper's ablations change."""
+"""For each method: the usual values of the settings that a paper's ablations change."""
 
 _PRESETS = ("tiny", "quick", "paper")
 
 
 @dataclass(frozen=True, slots=True)
 class WantedCell:
-    """The cell of a grid, over seeds, for a number of ours; `epsilon` is the target, None without privacy.
+    """The cell of a grid, over all seeds, behind one of our numbers; `epsilon` is the target, None without privacy.
 
-    `settings` must hold in the record's config; open ones are as in the preset and the paper's `plain`. `cannot`
+    The record's config must have these `settings`; others are as in the preset and the paper's `plain`. `cannot`
     states why no command makes the cell.
     """
 
@@ -56,11 +57,11 @@ class WantedCell:
     basis: Basis = Basis.CLAIMED
     settings: tuple[tuple[str, Setting], ...] = ()
     preset: str = ""
-    """Empty: the paper's if there are records of it, else any."""
+    """Empty: prefer the paper's preset, else take any."""
     seeds: tuple[int, ...] = (0, 1, 2)
     cannot: str = ""
     delta: float | None = None
-    """None: the command line's default, and any in a record."""
+    """None: the default on the command line, and any value in a record."""
 
     @property
     def label(self) -> str:
@@ -71,23 +72,18 @@ class WantedCell:
 
     @property
     def command(self) -> str:
-        """Return the command that makes the cell's records; empty if `cannot` is set."""
+        """Return the command that makes the cell's records, or "" if `cannot` is set."""
         return self.command_at([] if self.epsilon is None else [self.epsilon])
 
     def command_at(self, epsilons: Sequence[float]) -> str:
         """Return the command that makes the cell's records at several epsilons."""
         if self.cannot:
             return ""
-        words = ["--methods", self.method, "--datasets", self.dataset]
-        if epsilons:
-            words += ["--eps", ",".join(f"{epsilon:g}" for epsilon in epsilons)]
-        words += ["--seeds", ",".join(map(str, self.seeds))]
-        if self.basis is not Basis.CLAIMED:
-            words += ["--basis", self.basis.value]
-        if self.delta is not None:
-            words += ["--delta", f"{self.delta:g}"]
-        if self.preset:
-            words += ["--preset", self.preset]
+        words = grid_words(
+            methods=self.method, datasets=self.dataset, eps=",".join(f"{epsilon:g}" for epsilon in epsilons) or None,
+            seeds=",".join(map(str, self.seeds)), basis=self.basis,
+            delta=None if self.delta is None else f"{self.delta:g}", preset=self.preset or None,
+        )  # fmt: skip
         for name, value in self.settings:
             words += ["--set", f"{name}={_text(value)}"]
         return "python -m bench run " + " ".join(map(shlex.quote, words))
@@ -108,11 +104,11 @@ def proven_cell(method: str, dataset: str, epsilon: float | None) -> WantedCell:
 OWN = frozenset(
     {"nonprivate", "pate", "pate-gnmax", "trpate", "dgd", "dgd-plus", "dpsd", "dpsd-t", "fed-dpsd", "dp-sgd"}
 )
-"""Methods that have rows of their own in the tables."""
+"""Methods that have their own rows in the tables."""
 
 
 def elsewhere(number: Reported) -> Iterator[tuple[str, str, Basis]]:
-    """Yield label, method and basis of another paper's system as it runs here: as claimed, and as it can be proven."""
+    """Yield label, method and basis of our versions of another paper's system: as claimed, and as proven."""
     if number.method is not None and number.method not in OWN:
         yield f"{number.system} here, ε claimed", number.method, Basis.CLAIMED
         yield f"{number.system} here, ε proven", number.method, Basis.PROVEN
@@ -126,7 +122,7 @@ def _text(value: Setting) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A number of ours: mean and standard deviation over `n` seeds (None with one), or an attack's interval."""
+    """One of our numbers: mean and standard deviation over `n` seeds (None with one), or an attack's interval."""
 
     mean: float
     spread: float | None = None
@@ -146,26 +142,26 @@ MEASURES: dict[str, Callable[[Record], float | None]] = {
     "test": lambda record: None if record.utility is None else float(record.utility.test_records),
 }
 COUNTS = ("queries", "private", "public", "test")
-"""Their spread is shown only where seeds differ."""
+"""Measures whose spread is shown only if seeds differ."""
 OF_ROW: dict[str, Callable[[BoardRow], float | None]] = {
     "claimed": lambda row: row.claimed,
     "proven": lambda row: row.proven,
     "replace_one": lambda row: row.replace_one,
     "audited": lambda row: row.audited,
 }
-"""The epsilons of a board row, the worst over its seeds."""
+"""The epsilons of a board row: the worst over its seeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The records of a cell, ordered by seed, and their row of the board."""
+    """The records of a cell, sorted by seed, and their row of the board."""
 
     cell: WantedCell
     records: tuple[Record, ...]
     row: BoardRow
 
     def value(self, measure: str = "accuracy") -> Value | None:
-        """Return the `measure` (of :data:`MEASURES` or :data:`OF_ROW`); None if the records lack it."""
+        """Return the `measure` (one of :data:`MEASURES` or :data:`OF_ROW`), or None if the records lack it."""
         if measure in OF_ROW:
             one = OF_ROW[measure](self.row)
             return None if one is None else Value(one, n=len(self.records))
@@ -179,13 +175,13 @@ class Found:
 
 @dataclass(slots=True)
 class Evidence:
-    """All that was read, searchable by cell."""
+    """Everything that was read, searchable by cell."""
 
     records: list[Record] = field(default_factory=list)
     audits: list[AuditRecord] = field(default_factory=list)
     attacks: list[AttackRecord] = field(default_factory=list)
     places: dict[str, Path] = field(default_factory=dict)
-    """Key of a record or attack to its run directory."""
+    """Run directory of each record or attack, by key."""
     warnings: list[str] = field(default_factory=list)
     _groups: dict[tuple[str, str], list[Found]] = field(default_factory=dict)
     _failed: dict[tuple[str, str], list[Record]] = field(default_factory=dict)
@@ -204,7 +200,7 @@ class Evidence:
         self._groups, self._failed = dict(groups), dict(failed)
 
     def find(self, wanted: WantedCell, plain: Plain | None = None) -> Found | None:
-        """Return the best row for `wanted` or None: paper preset, then usual settings, most seeds, fewest changes."""
+        """Return the best row for `wanted`, or None: paper preset, then usual settings, most seeds, fewest changes."""
         usual = (plain or {}).get(wanted.method, {})
         fitting = [
             found
@@ -227,7 +223,7 @@ class Evidence:
         return Found(wanted, best.records, best.row)
 
     def nearest(self, wanted: WantedCell, plain: Plain) -> WantedCell | None:
-        """Return `wanted` at the epsilon, nearest in ratio, at which records answer it; None if there is none."""
+        """Return `wanted` at the epsilon, nearest in ratio, for which there are records, or None."""
         target = wanted.epsilon
         if target is None:
             return None
@@ -237,7 +233,7 @@ class Evidence:
         return None if near is None else replace(wanted, epsilon=near)
 
     def failure(self, wanted: WantedCell, plain: Plain | None = None) -> str:
-        """Return why the cell's run failed; empty if no run did."""
+        """Return why the cell's run failed, or "" if none did."""
         usual = (plain or {}).get(wanted.method, {})
         for record in self._failed.get((wanted.method, wanted.dataset), []):
             if answers(record, wanted, usual) and record.failure is not None:
@@ -245,7 +241,7 @@ class Evidence:
         return ""
 
     def attacks_on(self, found: Found, attack: str) -> list[AttackRecord]:
-        """Return the finished runs of `attack` on the students of `found`, those of the best preset."""
+        """Return the finished runs of `attack` on the students of `found`, for the best available preset."""
         keys = {record.key for record in found.records}
         mine = [a for a in self.attacks if a.student in keys and a.attack == attack and a.status is Status.DONE]
         presets = [preset for preset in reversed(_PRESETS) if any(a.preset == preset for a in mine)]
@@ -253,7 +249,7 @@ class Evidence:
 
 
 def as_preset(name: str, **values: Setting | None) -> Check:
-    """Return a check that setting `name` is its preset's: one of `values`, by preset, else the paper's."""
+    """Return a check that setting `name` has its preset's value: the one in `values`, else the paper's."""
 
     def usual(record: Record) -> bool:
         if record.preset in values:
@@ -277,7 +273,7 @@ def answers(record: Record, wanted: WantedCell, plain: Mapping[str, Usual | Chec
     if wanted.delta is not None and not math.isclose(record.delta, wanted.delta, rel_tol=1e-6):
         return False
     asked = dict(wanted.settings)
-    # Records from before a field was added have its usual value.
+    # Records that predate a field have its usual value.
     alike = {name: u.paper for name, u in plain.items() if isinstance(u, Usual) and u.quick is None}
     held = alike | record.config
     if any(name not in held or not _same(held[name], value) for name, value in asked.items()):
@@ -285,14 +281,14 @@ def answers(record: Record, wanted: WantedCell, plain: Mapping[str, Usual | Chec
     for name, usual in plain.items():
         if name in asked:
             continue
-        # A record without the field is older than its ablation.
+        # A record without the field predates its ablation.
         if not usual(record) if callable(usual) else not usual.calibrated and usual.held(name, record) is False:
             return False
     return True
 
 
 def _calibrated(record: Record, wanted: WantedCell, plain: Mapping[str, Usual | Check]) -> int:
-    """Return how many of the calibrated settings that `wanted` leaves open are as usual."""
+    """Return how many calibrated settings that `wanted` leaves open have their usual value."""
     asked = dict(wanted.settings)
     usual = ((name, u) for name, u in plain.items() if name not in asked and isinstance(u, Usual) and u.calibrated)
     return sum(u.held(name, record) is True for name, u in usual)
@@ -307,18 +303,18 @@ def _same(one: object, other: Setting | None) -> bool:
 
 
 def read_evidence(runs: Sequence[Path]) -> Evidence:
-    """Return what the run directories hold. Unreadable files become warnings.
+    """Return the contents of the run directories. Unreadable files become warnings.
 
     Raise :class:`BenchError` if a directory does not exist, no record can be read, or two results of one key differ.
     """
     advice = (
-        f"no records in {', '.join(map(str, runs))}. `python -m bench run --methods pate --out runs` makes some; "
-        "`python -m bench report leaderboards` reads the committed ones."
+        f"no records in {', '.join(map(str, runs))}. Make some with `python -m bench run --methods pate --out runs`, "
+        "or read the committed ones with `python -m bench report leaderboards`."
     )
     read = read_runs(runs, advice)
     places: dict[str, Path] = {}
     for path, records, attacks in read.each:
-        # Prefer a directory that has the images: committed records have none.
+        # Prefer a directory that has the images; committed records come without.
         for key, file in _files(records, attacks):
             if key not in places or (path / file).is_file():
                 places[key] = path

@@ -1,4 +1,4 @@
-"""Drawing of a paper's figure: ours filled and solid, theirs hollow and dashed, gaps marked on the axis."""
+"""Draw a paper's figure: our results filled and solid, printed ones hollow and dashed, gaps marked on the axis."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ POINT_COLUMNS = (
 def draw_figure(
     spec: FigureSpec, panels: Sequence[Panel | PicturePanel], material: Material, stem: Path
 ) -> tuple[Path, Path]:
-    """Draw the panels into `stem`.pdf and `stem`.png; equal panels and records give equal bytes."""
+    """Draw the panels into `stem`.pdf and `stem`.png; equal panels and records give identical bytes."""
     marks = Marks(material)
     panels = marked_panels(panels, marks)
     wide = spec.wide if spec.wide is not None else len(panels) > 1
     across = min(spec.columns or len(panels), len(panels))
     rows = [panels[first : first + across] for first in range(0, len(panels), across)]
     heights = [spec.height + _LEGEND_LINE * max(map(_legend_lines, row)) for row in rows]
-    # As many pictures in each row: all are of one size.
+    # Each row has the same number of pictures, so that all have the same size.
     most = max((len(panel.pictures) for panel in panels if isinstance(panel, PicturePanel)), default=0)
     told = ["; ".join(marks.lines)] if wide else marks.lines
     below = [line for text in told for line in textwrap.wrap(text, 150 if wide else 72)]
@@ -51,7 +51,7 @@ def draw_figure(
         grid = figure.add_gridspec(len(rows), across, height_ratios=heights)
         for place, panel in enumerate(panels):
             row = place // across
-            # Pictures alone in a row span it.
+            # Pictures that are alone in a row span it.
             alone = isinstance(panel, PicturePanel) and len(rows[row]) == 1
             where = grid[row, :] if alone else grid[row, place % across]
             if isinstance(panel, PicturePanel):
@@ -105,7 +105,7 @@ def _draw_panel(axes: Any, panel: Panel, material: Material) -> None:
     if absent:
         handles.append(_proxy(marker="x", color=GREY, linestyle="none", label="not run"))
     if handles:
-        # Below the axes, their ticks and label: inside it would hide points.
+        # Below the axes, ticks and label: inside the axes it would hide points.
         lines = 1 + bool(panel.x_label) + max(tick.get_text().count("\n") for tick in axes.get_xticklabels())
         down = ScaledTranslation(0, -0.06 - 0.14 * lines, axes.figure.dpi_scale_trans)
         axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=_legend_columns(panel),
@@ -113,7 +113,7 @@ def _draw_panel(axes: Any, panel: Panel, material: Material) -> None:
 
 
 _Absent = list[tuple[float | str, int]]
-"""x and slot of each missing point."""
+"""The x and slot of each missing point."""
 
 
 def _draw_lines(axes: Any, panel: Panel, material: Material) -> _Absent:
@@ -136,7 +136,7 @@ def _draw_lines(axes: Any, panel: Panel, material: Material) -> _Absent:
 
 
 def _mark_absent(axes: Any, absent: _Absent) -> None:
-    """Draw a cross for each missing point in a strip of its own below the data, so that none lies on a point."""
+    """Draw a cross for each missing point in a separate strip below the data, so that no cross covers a point."""
     if not absent:
         return
     heights: dict[float | str, int] = {}
@@ -190,7 +190,7 @@ def _bar_look(series: Series) -> dict[str, Any]:
     hatch = HATCHES[series.slot % len(HATCHES)]
     if series.whose == "theirs":
         return {"facecolor": "white", "edgecolor": colour, "linestyle": "--", "linewidth": 0.9, "hatch": hatch}
-    # A light face keeps the hatch visible in print without colour.
+    # A light face keeps the hatch visible in black-and-white print.
     light = tuple(1 - 0.55 * (1 - int(colour[place : place + 2], 16) / 255) for place in (1, 3, 5))
     return {"facecolor": light, "edgecolor": colour, "linewidth": 0.8, "hatch": hatch}
 
@@ -219,7 +219,7 @@ def _draw_series(axes: Any, series: Series, points: Sequence[tuple[float | str, 
 
 
 def _draw_bars(axes: Any, panel: Panel, material: Material) -> _Absent:
-    """Draw the series as bars grouped by category; return the same as :func:`_draw_lines`."""
+    """Draw the series as bars grouped by category; return the missing points like :func:`_draw_lines`."""
     groups: dict[str, list[tuple[Series, Value | None]]] = {}
     for series in panel.series:
         for point in series.points:

@@ -1,4 +1,4 @@
-"""What a reader must know of our numbers: which settings behind them are not the paper's, and what was left out."""
+"""Notes on our numbers: which settings behind them differ from the paper's, and what was left out."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from bench.results.text import md
 
 
 def note(entry: Entry | Picture, material: Material) -> str:
-    """Return the preset behind a number of ours and how many settings differ, with one or two names; empty if all fit.
+    """Return the preset behind our number and how many settings differ, naming one or two; "" if none differ.
 
-    Settings that the paper's own table or figure varies do not count.
+    Settings that the paper's table or figure varies do not count.
     """
     if isinstance(entry, str | float | int | Theirs) or material.missing(entry) is not None:
         return ""
@@ -55,7 +55,7 @@ def _told(preset: str, differ: int, names: Sequence[str] = ()) -> str:
 
 
 class Marks:
-    """Letters for the notes of one table or figure, in the order of their use."""
+    """Letters for the notes of one table or figure, in order of use."""
 
     def __init__(self, material: Material) -> None:
         """Start without notes."""
@@ -63,14 +63,14 @@ class Marks:
         self._letters: dict[str, str] = {}
 
     def of(self, *entries: Entry | Picture) -> str:
-        """Return the marks of `entries`, with a space before them: `` [a]``; empty without notes."""
+        """Return the marks of `entries` after a space, for instance `` [a]``, or "" without notes."""
         notes = dict.fromkeys(filter(None, (note(entry, self._material) for entry in entries)))
         letters = [self._letters.setdefault(text, _letter(len(self._letters))) for text in notes]
         return f" [{', '.join(letters)}]" if letters else ""
 
     @property
     def lines(self) -> list[str]:
-        """What each letter stands for."""
+        """The meaning of each letter."""
         return [f"[{letter}] {text}" for text, letter in self._letters.items()]
 
 
@@ -81,11 +81,11 @@ def _letter(number: int) -> str:
 # --- what is left out -------------------------------------------------------------------------------------------------
 
 Left = tuple[str, Sequence[Entry | Picture]]
-"""The name of a part that is left out, and its entries."""
+"""The name of a part that was left out, and its entries."""
 
 
 def is_empty(entries: Iterable[Entry | Picture], material: Material) -> bool:
-    """Return whether numbers of ours are asked for, none of them is there, and no printed number stands among them."""
+    """Return whether `entries` ask for our numbers, all of them are missing, and none is a printed number."""
     ours = False
     for entry in entries:
         if isinstance(entry, str):
@@ -103,7 +103,7 @@ def is_empty(entries: Iterable[Entry | Picture], material: Material) -> bool:
 def shown_table(
     columns: Sequence[str], rows: Sequence[TableRow], material: Material
 ) -> tuple[list[str], list[TableRow], list[Left]]:
-    """Return the columns and rows with a number, and what was left out."""
+    """Return the columns and rows that have a number, and what was left out."""
     left: list[Left] = []
     kept: list[TableRow] = []
     rule = False
@@ -128,7 +128,7 @@ def shown_table(
 def shown_panels(
     panels: Sequence[Panel | PicturePanel], material: Material
 ) -> tuple[list[Panel | PicturePanel], list[Left]]:
-    """Return the panels with a number or picture of ours, or a curve of a formula, and what was left out."""
+    """Return the panels with one of our numbers or pictures, or a computed curve, and what was left out."""
     left: list[Left] = []
     kept: list[Panel | PicturePanel] = []
     for panel in panels:
@@ -141,7 +141,7 @@ def shown_panels(
         else:
             series = tuple(one for one in panel.series if one.whose != "ours" or not is_empty(_in(one), material))
             gone = [(f"{name}: {one.label}", _in(one)) for one in panel.series if one not in series]
-            # Printed numbers alone are in the file of points.
+            # Panels with only printed numbers stay in the file of points.
             shown = replace(panel, series=series) if any(one.whose != "theirs" for one in series) else None
         if shown is None:
             left.append((name, list(entries_of([panel]))))
@@ -156,7 +156,7 @@ def _in(series: Series) -> list[Entry | Picture]:
 
 
 def marked_panels(panels: Sequence[Panel | PicturePanel], marks: Marks) -> list[Panel | PicturePanel]:
-    """Return the panels with marks after the names of pictures and series, or of bars' categories where they differ."""
+    """Return the panels with marks after the names of pictures and series, or of bar categories if they differ."""
     marked: list[Panel | PicturePanel] = []
     for panel in panels:
         if isinstance(panel, PicturePanel):
@@ -176,7 +176,7 @@ def _marked_categories(panel: Panel, marks: Marks) -> Panel:
         within.setdefault(point.x, []).append(point.y)
 
     def named(x: float | str | Ours) -> float | str | Ours:
-        # Below its name: names beside each other would overlap.
+        # Below the name, because marks next to it would overlap.
         return x + marks.of(*within[x]).replace(" [", "\n[") if isinstance(x, str) else x
 
     return replace(panel, series=tuple(
@@ -185,7 +185,7 @@ def _marked_categories(panel: Panel, marks: Marks) -> Panel:
 
 
 def left_out(left: Iterable[Left], material: Material) -> list[str]:
-    """Return a line of Markdown for each part that was left out, with the command that fills it."""
+    """Return a line of Markdown for each part that was left out, with the command to fill it."""
     return [f"{md(name)}: {_why(entries, material)}" for name, entries in left]
 
 
@@ -201,7 +201,7 @@ def _why(entries: Iterable[Entry | Picture], material: Material) -> str:
 
 
 def commands_of(missing: Iterable[Missing]) -> list[str]:
-    """Return the commands that fill `missing`: runs first, those that differ only in epsilon as one command."""
+    """Return the commands that fill `missing`: runs first, and one command for runs that differ only in epsilon."""
     missing = list(missing)
     grids: dict[tuple[WantedCell, bool], set[float]] = {}
     for one in missing:

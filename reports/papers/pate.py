@@ -20,9 +20,9 @@ from bench.reports.reported.numbers import Reported
 NAMES = {"mnist": "MNIST", "svhn": "SVHN"}
 TEACHERS = (10, 100, 250)
 GAMMAS = (0.005, 0.01, 0.02, 0.05, 0.1)
-"""Ours: at epsilon 10 larger ones pay for too few queries to estimate an accuracy."""
+"""Our choice: at epsilon 10, larger values allow too few queries to estimate an accuracy."""
 SCALE = 20.0
-"""Section 4.1: scale of the Laplace noise."""
+"""Scale of the Laplace noise in section 4.1."""
 TEXTS = Texts("pate")
 USUAL = {
     "teachers": Usual(250),
@@ -32,7 +32,7 @@ USUAL = {
 
 
 def student_cell(number: Reported) -> WantedCell:
-    """Return the cell of a printed student, with the paper's epsilon, delta, noise and claim."""
+    """Return the cell of a printed student with the paper's epsilon, delta, noise and claim."""
     settings = (("claim", "data-dependent"), ("gamma", 1 / SCALE))
     delta = number.delta if number.delta != 1e-5 else None
     return WantedCell("pate", number.dataset, number.epsilon, settings=settings, delta=delta)
@@ -101,7 +101,7 @@ def _figure_3(material: Material) -> Sequence[Panel]:
     series = []
     for slot, (dataset, name) in enumerate(NAMES.items()):
         gaps = _votes()[dataset]["gaps"]
-        # From the last bin down: the queries whose gap is at least a bin's lower end.
+        # Sum from the last bin down to count the queries whose gap is at least a bin's lower end.
         above = [*accumulate(reversed(gaps))][::-1]
         points = [(10.0 * place, 100 * many / above[0]) for place, many in enumerate(above)]
         series.append(curve(name, slot, points, "formula"))

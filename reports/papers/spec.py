@@ -29,7 +29,7 @@ class Theirs:
 
     @property
     def text(self) -> str:
-        """Return the entry as a table prints it."""
+        """Return the entry as printed in a table."""
         value = None if self.number is None else getattr(self.number, self.show)
         if value is None:
             return "–"
@@ -38,7 +38,7 @@ class Theirs:
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """A number from the records of `cell`; `measure` is one of ``evidence``, `beside` the printed number."""
+    """A number from the records of `cell`; `measure` comes from ``evidence``, and `beside` is the printed number."""
 
     cell: WantedCell
     measure: str = "accuracy"
@@ -48,7 +48,7 @@ class Ours:
 
 @dataclass(frozen=True, slots=True)
 class Attacked:
-    """A metric of an attack on the students of `cell`: the target in `role`, times `scale`."""
+    """A metric of an attack on the students of `cell`, for the target in `role`, times `scale`."""
 
     cell: WantedCell
     attack: str
@@ -79,7 +79,7 @@ class PaperPoint:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points of one line; `slot` picks colour and marker, shared by ours and theirs, `whose` fill and line style."""
+    """Points of one line; `slot` sets colour and marker (shared by ours and theirs), `whose` fill and line style."""
 
     label: str
     points: tuple[PaperPoint, ...]
@@ -100,7 +100,7 @@ def curve(
     measure: str = "accuracy",
     dashed: bool = False,
 ) -> Series:
-    """Return a series of pairs (x, y): a cell gives its `measure`, a reported number itself."""
+    """Return a series of pairs (x, y); for a cell, y is its `measure`, and for a reported number the number itself."""
 
     def entry(y: Plotted) -> float | Theirs | Ours | Attacked:
         if isinstance(y, WantedCell):
@@ -112,7 +112,7 @@ def curve(
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One axes of a figure: lines, or bars grouped by the categories of their points."""
+    """One panel of a figure: lines, or bars grouped by the categories of their points."""
 
     title: str
     x_label: str
@@ -128,14 +128,14 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The image grid of a record of `cell`, or of `attack`; `crop` is (left, top, right, bottom) as shares."""
+    """The image grid of a record of `cell`, or of `attack`; `crop` is (left, top, right, bottom) as fractions."""
 
     title: str
     cell: WantedCell
     attack: str = ""
     crop: tuple[float, float, float, float] | None = None
     square: bool = False
-    """The crop is as many pixels high as wide."""
+    """Whether the crop is square."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class TableSpec:
     columns: tuple[str, ...]
     rows: Rows
     shows: Callable[[Material], Sequence[str]] = lambda material: ()
-    """Sentences on our results, besides the comparison in every caption."""
+    """Sentences on our results, in addition to the comparison in every caption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class FigureSpec:
     height: float = 2.3
     """Inches per row of panels."""
     wide: bool | None = None
-    """Two columns of a paper; None: with more than one panel."""
+    """Whether it spans two columns of a paper; None: if it has more than one panel."""
 
 
 Spec = TableSpec | FigureSpec
@@ -182,7 +182,7 @@ Panels = Callable[["Material"], Sequence[Panel | PicturePanel]]
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A paper's tables and figures; `plain` has the usual values of the settings that its ablations change."""
+    """A paper's tables and figures; `plain` gives the usual values of the settings that its ablations change."""
 
     name: str
     title: str
@@ -193,7 +193,7 @@ class Paper:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A missing number: the reason, short and in detail; `run` is its cell, `then` a command on that cell's student."""
+    """A missing number, with a short and a detailed reason; `run` is its cell, `then` a command on its student."""
 
     label: str
     short: str
@@ -203,7 +203,7 @@ class Missing:
 
     @property
     def why(self) -> str:
-        """Return the whole reason."""
+        """Return the short reason with the detail."""
         return f"{self.short}: {self.detail}" if self.detail else self.short
 
     @property
@@ -214,14 +214,14 @@ class Missing:
 
 @dataclass(slots=True)
 class Material:
-    """The sources of one paper's specs: our records and the printed numbers."""
+    """The data behind one paper's specs: our records and the printed numbers."""
 
     evidence: Evidence
     reported: Sequence[Reported]
     plain: Plain = field(default_factory=dict)
 
     def find(self, cell: WantedCell) -> Found | None:
-        """Return the records that answer `cell`."""
+        """Return the records of `cell`."""
         return self.evidence.find(cell, self.plain)
 
     def printed(self, **wanted: Any) -> list[Reported]:
@@ -229,15 +229,15 @@ class Material:
         return [number for number in self.reported if all(_fits(number, *item) for item in wanted.items())]
 
     def one(self, **wanted: Any) -> Reported | None:
-        """Return the only number whose fields equal `wanted`, or None; raise :class:`BenchError` for several."""
+        """Return the only number whose fields equal `wanted`, or None; raise :class:`BenchError` if several match."""
         found = self.printed(**wanted)
         if len(found) > 1:
             told = ", ".join(f"{name}={value!r}" for name, value in wanted.items())
-            raise BenchError(f"{len(found)} reported numbers have {told}; name the one with more fields.")
+            raise BenchError(f"{len(found)} reported numbers match {told}; add fields to select one.")
         return found[0] if found else None
 
     def value(self, entry: Entry) -> Value | None:
-        """Return an entry's number; None for a text or a missing number."""
+        """Return the number of an entry, or None for a text or a missing number."""
         if isinstance(entry, str):
             return None
         if isinstance(entry, int | float):
@@ -262,13 +262,13 @@ class Material:
         return Value(mean, None, 1, low, high)
 
     def powerless(self, entry: Attacked) -> str:
-        """Return why an attack on the entry's cell has no power; empty if it has."""
+        """Return why an attack on the entry's cell has no power, or "" if it has."""
         found = self.find(entry.cell)
         struck = [] if found is None else self.evidence.attacks_on(found, entry.attack)
         return next((attack.no_power for attack in struck if attack.no_power), "")
 
     def picture(self, picture: Picture) -> Path | None:
-        """Return the file of a picture; None if there is no such file."""
+        """Return the file of a picture, or None if it does not exist."""
         found = self.find(picture.cell)
         if found is None:
             return None
@@ -286,7 +286,7 @@ class Material:
         return None
 
     def missing(self, entry: Entry | Picture) -> Missing | None:
-        """Return what is missing for an entry; None if it is complete or not ours."""
+        """Return what is missing for an entry, or None if it is complete or not ours."""
         if isinstance(entry, str | float | int | Theirs):
             return None
         cell, found = entry.cell, self.find(entry.cell)
@@ -297,7 +297,7 @@ class Material:
         if isinstance(entry, Picture):
             if self.picture(entry) is not None:
                 return None
-            why = "the file is not beside its record; name the run directory that has it"
+            why = "the file is not stored with its record; give the run directory that has it"
             not_run = found is None or bool(cell.cannot)
             return Missing(f"picture of {what}", cell.cannot or "not run" if not_run else why, run=run, then=then)
         if self.value(entry) is not None:
@@ -351,7 +351,7 @@ PAPERS = {
     "dgd": "bench.reports.papers.dgd_tables", "dpsd": "bench.reports.papers.dpsd_tables",
     "trpate": "bench.reports.papers.trpate_tables", "pate": "bench.reports.papers.pate",
 }  # fmt: skip
-"""Paper to the module with its ``PAPER``, in index order."""
+"""The module with the ``PAPER`` of each paper, in index order."""
 
 
 def load_paper(name: str) -> Paper:
@@ -373,9 +373,9 @@ def plain_number(number: str) -> str:
 
 
 def choose(specs: Sequence[Spec], number: str, kind: str, paper: str) -> Spec:
-    """Return the spec with that number; raise :class:`BenchError` with the existing ones."""
+    """Return the spec with that number; raise :class:`BenchError`, which lists the existing ones, if there is none."""
     for spec in specs:
         if plain_number(spec.number) == plain_number(number):
             return spec
     there = ", ".join(spec.number for spec in specs) or "none"
-    raise BenchError(f"{paper} has no {kind} {number!r} that records are drawn for. Accepted: {there}.")
+    raise BenchError(f"there is no drawing for {kind} {number!r} of {paper}. Accepted: {there}.")

@@ -1,4 +1,4 @@
-"""The style of all paper figures: colour-blind safe (Okabe and Ito 2008), each colour with a marker of its own."""
+"""The style of all paper figures: colour-blind safe (Okabe and Ito 2008), with a distinct marker per colour."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _STYLE: dict[str, Any] = {
 
 @contextmanager
 def paper_style() -> Iterator[None]:
-    """Draw in this style, whatever the user's style is."""
+    """Draw in this style, ignoring the user's style."""
     import matplotlib.style
 
     with matplotlib.style.context(["default", _STYLE]):
@@ -67,7 +67,7 @@ def paper_style() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return a figure of this size in inches, outside pyplot's global state."""
+    """Return a figure of this size in inches that is not in pyplot's global state."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained", dpi=_DPI)
@@ -78,7 +78,7 @@ def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
 
-    # Not by savefig, which draws each format twice. The first drawing computes the layout of both.
+    # Avoid savefig, which draws each format twice. The first drawing computes the layout of both.
     png, pdf = io.BytesIO(), io.BytesIO()
     canvas: Any = FigureCanvasAgg(figure)
     canvas.print_png(png, metadata={"Software": None})

@@ -12,7 +12,7 @@ _EPSILONS = ("claimed", "proven", "replace_one", "audited")
 
 
 def entry_text(entry: Entry, material: Material) -> str:
-    """Return an entry without its note: mean, spread and number of seeds, or why it is missing."""
+    """Return an entry without its note: mean, spread and number of seeds, or the reason why it is missing."""
     if isinstance(entry, str):
         return entry
     if isinstance(entry, int | float):
@@ -43,13 +43,13 @@ def entry_text(entry: Entry, material: Material) -> str:
 
 
 def noted_text(entry: Entry, material: Material) -> str:
-    """Return an entry as shown, with its note in square brackets."""
+    """Return an entry as displayed, with its note in square brackets."""
     told = note(entry, material)
     return entry_text(entry, material) + (f" [{told}]" if told else "")
 
 
 def texts_of(rows: Sequence[TableRow], material: Material, marks: Marks | None = None) -> list[tuple[str, ...]]:
-    """Return the texts of the rows, with `marks` for their notes; without, the notes are written out."""
+    """Return the texts of the rows, with `marks` for their notes, or with the notes written out if there are none."""
     return [
         tuple(noted_text(e, material) if marks is None else entry_text(e, material) + marks.of(e) for e in row.entries)
         for row in rows
@@ -90,7 +90,7 @@ def latex_table(
     for row, rule in zip(rows, rules, strict=True):
         if rule and lines[-1] != "\\midrule":
             lines.append("\\midrule")
-        # LaTeX would read a leading bracket as an argument of the previous line.
+        # LaTeX would parse a leading bracket as an argument of the previous line.
         lines.append("{}" + " & ".join(map(latex, row)) + " \\\\")
     below = [f"\\par\\footnotesize {latex('; '.join(notes))}"] if notes else []
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", *below, f"\\end{{table{wide}}}", ""])

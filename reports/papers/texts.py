@@ -1,4 +1,4 @@
-"""Captions: sentences of ``texts/PAPER.yaml``, filled with values and notes."""
+"""Captions: sentences from ``texts/PAPER.yaml``, filled with values and notes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bench.reports.reported.numbers import Reported
 from bench.results.text import md
 
 Fill = Callable[[Material], Mapping[str, str]]
-"""Returns the values of a caption's {names}; an empty value drops its sentence."""
+"""Returns the values of the {names} in a caption; an empty value drops its sentence."""
 
 
 class Texts:
-    """The captions of one paper; it makes specs from the functions that fill them."""
+    """The captions of one paper; builds specs from the functions that fill them."""
 
     def __init__(self, paper: str, fill: Fill = lambda material: {}) -> None:
-        """Read the captions of `paper`; all of them share the values of `fill`."""
+        """Read the captions of `paper`; `fill` provides values shared by all of them."""
         path = Path(__file__).parent / "texts" / f"{paper}.yaml"
         self._entries: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         self._fill = fill

@@ -1,4 +1,4 @@
-"""TrPATE's figures beside records, and the cells shared with its tables."""
+"""TrPATE's figures next to our records, and the cells shared with its tables."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from bench.results.text import epsilon_text
 DELTA = 1e-5
 WHOLE = (0.0, 102.0)
 TSNE = (
-    "a t-SNE needs 5,000 images and their features, which no record holds; they are private, and are in a run's cache "
-    "only. bench.training.features.features_of makes them, scikit-learn's TSNE the embedding"
+    "a t-SNE needs 5,000 images and their features, which records do not contain: they are private and stay in a run's "
+    "cache. bench.training.features.features_of computes them, and scikit-learn's TSNE the embedding"
 )
 TEXTS = Texts("trpate", lambda material: {"tsne": TSNE})
 Settings = dict[str, Any]
 SMALL_NETS: Settings = {"teachers": 200, "gamma": 0.05, "least_queries": 1, "claim": "closed-form"}
-"""PATE with small nets; the paper gives only the number of teachers, 200."""
+"""PATE with small nets; the paper states only the number of teachers, 200."""
 
 
 def asked_for(gamma: float, queries: int) -> float:
-    """Return the target epsilon that pays for `queries` by Theorem 1, rounded up to two decimals."""
+    """Return the epsilon of `queries` by Theorem 1, rounded up to two decimals."""
     from bench.privacy.accounting.claims import pate_closed_form
 
     return math.ceil(100 * pate_closed_form(gamma, queries, DELTA).epsilon) / 100
@@ -44,16 +44,16 @@ def plain_pate(dataset: str, gamma: float, queries: int, **settings: Any) -> Wan
 
 
 def measured(material: Material, one: WantedCell, measure: str = "accuracy") -> float | None:
-    """Return the mean of a measure of a cell; None if it was not run."""
+    """Return the mean of a measure of a cell, or None if it was not run."""
     value = material.value(Ours(one, measure))
     return None if value is None else value.mean
 
 
 SIZES = (100, 250, 500, 1000, 2500, 5000, 10_000, 20_000)
 FULL = {"mnist": 60_000, "cifar10": 40_000}
-"""Private records here; the paper's CIFAR-10 curve ends at 50,000."""
+"""Our numbers of private records; the paper's CIFAR-10 curve ends at 50,000."""
 PRINTED_FULL = {"mnist": 60_000, "cifar10": 50_000}
-"""Records of the official training sets ("full" in the paper)."""
+"""Sizes of the official training sets ("full" in the paper)."""
 
 
 def _by_size(
@@ -112,7 +112,7 @@ def _figure_7(material: Material) -> Sequence[Panel]:
     )
     return [
         Panel("1,000 labels", "noise scale 1/γ", "labels right (%)", labels, y_limits=WHOLE),
-        Panel("the student of these labels", "noise scale 1/γ", "accuracy (%)", students, y_limits=WHOLE),
+        Panel("student trained on these labels", "noise scale 1/γ", "accuracy (%)", students, y_limits=WHOLE),
     ]
 
 

@@ -1,4 +1,4 @@
-"""TrPATE's tables 2, 4 and 5 beside our records, and other methods on the same features: a pure function of records."""
+"""TrPATE's tables 2, 4 and 5 next to our records, with other methods on the same features."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from bench.results.replaced import replaced_epsilon
 from bench.results.text import epsilon_text, markdown_table
 
 Printed = dict[int, tuple[float, float, float]]
-"""Queries to printed values: epsilon, accuracy of PATE and of TrPATE in %."""
+"""For each number of queries: the printed epsilon, and the accuracy of PATE and TrPATE in %."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaperTable:
-    """One of the paper's tables, and the methods whose records are compared with it."""
+    """One of the paper's tables, and the methods whose records we compare with it."""
 
     number: str
     title: str
@@ -62,7 +62,7 @@ TABLES = (
 
 
 def trpate_page(records: Iterable[Record]) -> str:
-    """Return the tables beside the records, and a comparison by proven epsilon; empty without such records."""
+    """Return the tables next to our records, and a comparison by proven epsilon; "" without such records."""
     done = [r for r in records if r.status is Status.DONE and r.privacy is not None and r.utility is not None]
     parts = [_paper_table(table, done) for table in TABLES]
     parts += [_sources(done), _by_proven(done)]
@@ -71,13 +71,13 @@ def trpate_page(records: Iterable[Record]) -> str:
         return ""
     head = (
         "# Transferred knowledge\n\nAccuracy of the student in %, ± standard deviation over seeds. Columns named after "
-        "the paper hold what it prints; the proven epsilon is ours, for the same queries.\n"
+        "the paper contain its printed numbers; the proven epsilon is ours, for the same queries.\n"
     )
     return "\n".join([head, *found])
 
 
 def _is_plain(record: Record) -> bool:
-    """Return whether a record has the papers' settings: gamma 0.05, claimed basis, the whole source."""
+    """Return whether a record has the paper's settings: gamma 0.05, claimed basis, the whole source."""
     config = record.config
     return (
         record.basis.value == "claimed"
@@ -96,7 +96,7 @@ def _rows(records: Iterable[Record]) -> list[list[Record]]:
 
 
 def _by_queries(records: Sequence[Record], method: str, dataset: str) -> dict[int, list[Record]]:
-    """Return one board row per number of queries: the paper preset's, else the one with most seeds."""
+    """Return one board row per number of queries: the paper preset's, else the row with most seeds."""
     found: dict[int, list[Record]] = {}
     plain = [r for r in records if r.method == method and r.dataset == dataset and r.queries and _is_plain(r)]
     for group in sorted(_rows(plain), key=lambda g: (g[0].preset == "paper", len(g), g[0].key)):
@@ -106,7 +106,7 @@ def _by_queries(records: Sequence[Record], method: str, dataset: str) -> dict[in
 
 
 def accuracy_text(group: Sequence[Record]) -> str:
-    """Return mean ± standard deviation (number of seeds) of accuracies in %; a dash without records."""
+    """Return mean ± standard deviation (number of seeds) of accuracies in %, or a dash without records."""
     if not group:
         return "–"
     values = [100 * r.utility.accuracy for r in group if r.utility is not None]
@@ -160,7 +160,7 @@ def _sources(records: Sequence[Record]) -> str:
     if len({(dataset, method) for dataset, method, *_ in rows}) == len(rows):
         return ""
     table = markdown_table(("data set", "method", "source", "queries", "accuracy"), rows)
-    return f"## What the source is, and how much of it\n\n{table}"
+    return f"## Effect of the source and its size\n\n{table}"
 
 
 def _by_proven(records: Sequence[Record]) -> str:
@@ -180,5 +180,5 @@ def _by_proven(records: Sequence[Record]) -> str:
     if not rows:
         return ""
     columns = ("data set", "proven, replace-one", "method", "backbone", "teachers", "queries", "accuracy")
-    said = "Sorted by what is proven for one replaced record, whatever the neighbours of the target were.\n"
+    said = "Sorted by the proven epsilon for one replaced record, whatever the adjacency of the target.\n"
     return f"## By proven epsilon\n\n{said}\n{markdown_table(columns, [cells for _, cells in sorted(rows)])}"

@@ -1,4 +1,4 @@
-"""TrPATE's tables and figures beside records (Wang et al., IEEE Access 2019); findings: docs/transfer.md."""
+"""TrPATE's tables next to our records (Wang et al., IEEE Access 2019); for the findings see docs/transfer.md."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ def _table_3(material: Material) -> Sequence[TableRow]:
 
 
 TEXT = (("movie-review", "IMDB"), ("movie-review-sst", "SST"))
-"""Data sets and sources of tables 4 and 5: IMDB is ours; SST is the paper's and contains the private sentences."""
+"""Data sets and sources of tables 4 and 5: we use IMDB; the paper uses SST, which contains the private sentences."""
 
 
 def _text_table(material: Material, table: str, model: str) -> list[TableRow]:
     rows = []
-    # PATE's CNN trains all its layers on a teacher's partition.
+    # PATE's CNN trains all layers on a teacher's partition.
     bayes = model == "naive Bayes"
     for dataset, source in TEXT:
         for gamma in (0.05, 0.1):

@@ -1,4 +1,4 @@
-"""Panels of the cost of noisy votes by several accountants, without records."""
+"""Panels that compare accountants on the cost of noisy votes, without records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def advanced(queries: int, scale: float) -> float:
 
 
 def moments(queries: int, scale: float) -> float:
-    """Return the same by PATE 2017's moments accountant in data-independent mode."""
+    """Return the same from PATE 2017's moments accountant in data-independent mode."""
     from bench.privacy.accounting.pate import pure_moments_epsilon
 
     return pure_moments_epsilon(2 / scale, queries, DELTA)[0]
@@ -29,12 +29,12 @@ def moments(queries: int, scale: float) -> float:
 
 @functools.cache
 def exact(queries: int, scale: float) -> float:
-    """Return the same by privacy loss distributions, the tightest of the sound accountants here."""
+    """Return the same from privacy loss distributions, the tightest of our sound accountants."""
     from bench.privacy.accounting.accountants import pld
     from bench.privacy.events.events import LNMax
 
     found = pld([LNMax(1 / scale, queries)], DELTA)
-    assert found is not None  # it applies to every noisy vote
+    assert found is not None  # this accountant applies to every noisy vote
     return found.epsilon
 
 

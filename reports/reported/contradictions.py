@@ -1,4 +1,4 @@
-"""Contradictions in the papers: accuracies that differ, drops that do not follow."""
+"""Contradictions in the papers: accuracies that differ, and drops that do not match the accuracies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Conflict:
 
 
 def conflicts(rows: Iterable[Reported]) -> list[Conflict]:
-    """Return the conflicts, sorted; accuracies within one unit of the coarser one's last digit count as equal."""
+    """Return the conflicts, sorted; accuracies count as equal within one unit in the last digit of the coarser one."""
     groups: dict[tuple[str, str, float, str], list[Reported]] = defaultdict(list)
     for row in rows:
         if row.measure == "accuracy" and row.epsilon is not None and row.unit != "none":
@@ -41,7 +41,7 @@ def _same_number(one: float, other: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DropError:
-    """A printed drop that differs from baseline minus accuracy. All in points or %."""
+    """A printed drop that differs from baseline minus accuracy. All values are in points or %."""
 
     drop: Reported
     baseline: Reported
@@ -54,20 +54,20 @@ class DropError:
 
 
 def drop_errors(rows: Sequence[Reported]) -> list[DropError]:
-    """Return the drops wrong by more than rounding, in the rows' order; skip those without :func:`drop_parts`."""
+    """Return the drops that are off by more than rounding, in row order; skip those without :func:`drop_parts`."""
     errors = []
     for drop in rows:
         parts = drop_parts(drop, rows) if drop.measure == "drop" else None
         if parts is not None:
             error = DropError(drop, *parts)
-            # Three numbers with at most two decimals: half a unit of rounding each.
+            # Three numbers with at most two decimals each contribute half a unit of rounding error.
             if abs(error.difference - drop.value) > 0.015 + 1e-9:
                 errors.append(error)
     return errors
 
 
 def drop_parts(drop: Reported, rows: Iterable[Reported]) -> tuple[Reported, Reported] | None:
-    """Return a drop's baseline (same setting) and table accuracy (same epsilon), from its paper; None without both."""
+    """Return the baseline (same setting) and accuracy (same epsilon) of a drop, or None if the paper lacks one."""
     here = [r for r in rows if (r.paper, r.dataset, r.measure) == (drop.paper, drop.dataset, "accuracy")]
     baseline = next((r for r in here if r.system == BASELINE and r.setting == drop.setting), None)
     accuracy = next(

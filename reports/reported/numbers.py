@@ -1,8 +1,8 @@
 """The numbers that the four papers print, each with a verdict on its epsilon for the stated unit. Imports no torch.
 
-In ``leaderboards/reported/``, written by hand, ``numbers.csv`` has one line per printed number and ``systems.yaml`` the
-facts about each system. "impossible as claimed" is computed for proofs that hold between any two teachers: see
-:mod:`bench.privacy.auditing.utility_bound`.
+Two hand-written files in ``leaderboards/reported/`` hold the data: ``numbers.csv`` has one line per printed number, and
+``systems.yaml`` the facts about each system. The verdict "impossible as claimed" is computed, for proofs that hold
+between any two teachers: see :mod:`bench.privacy.auditing.utility_bound`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from bench.reports.reported.systems import (
 )
 
 BASELINE = "Baseline"
-"""A paper's own model without privacy, the reference of its drops."""
+"""The non-private model of a paper, the reference for its drops."""
 
 INFERRED = "epsilon inferred"
-"""How the note of a number begins whose epsilon its paper does not print beside it."""
+"""Prefix of the note of a number whose epsilon is not printed next to it."""
 
 PERCENT = frozenset({"accuracy", "label accuracy", "teacher accuracy"})
 POINTS = frozenset({"drop", "gain", "gap"})
@@ -55,26 +55,26 @@ class Verdict(StrEnum):
     IMPOSSIBLE = "impossible as claimed"
     NONE = "no privacy"
     NOT_FOUND = "none found"
-    """Of code alone: no published code was found."""
+    """Only for code: no published code was found."""
     NOT_READ = "not read"
-    """Of code alone: the code was not read."""
+    """Only for code: nobody read the code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """One number printed by a paper. Accuracies in %, drops and gains in points."""
+    """One number printed by a paper. Accuracies are in %, drops and gains in points."""
 
     paper: str
     table: str
-    """As the paper numbers it ("I", "2"); "text" or "fig 3" for text, captions or figures."""
+    """The table's number in the paper ("I", "2"), or "text" or "fig 3" for text, captions and figures."""
     row: str
     column: str
     system: str
-    """As printed, normalised over papers."""
+    """As printed, with names normalised across papers."""
     method: str | None
     """Registry name, if any."""
     dataset: str
-    """Our name, if any; "any" for figures of the accounting alone, "not known" where the cell is lost."""
+    """Our name, if any; "any" for pure accounting figures, "not known" if the paper does not say."""
     setting: str
     unit: str
     """record, label, query-label or client; none without privacy."""
@@ -86,24 +86,24 @@ class Reported:
     measure: str
     value: float
     verdict: Verdict
-    """Of the paper: does the epsilon follow from the mechanism that it describes?"""
+    """Verdict on the paper: does the epsilon follow from the mechanism that it describes?"""
     reason: str
     source: str
-    """The place of what the reason speaks of."""
+    """The section or file that the reason refers to."""
     by: str = ""
-    """Whose account the paper's verdict is, if it is another's."""
+    """Whose analysis the verdict on the paper relies on, if it is not ours."""
     code_verdict: Verdict = Verdict.NOT_READ
-    """Of the published code: does it do what the paper's epsilon stands for?"""
+    """Verdict on the published code: does it implement the mechanism behind the paper's epsilon?"""
     code_reason: str = ""
     code_source: str = ""
     note: str = ""
-    """Remarks on this number alone, such as a contradiction in the paper."""
+    """Remarks on this number, such as a contradiction in the paper."""
     corrected: str | None = None
     """Registry name of its corrected form, if any."""
 
     @property
     def paper_verdict(self) -> str:
-        """The paper's part in words, and whose it is."""
+        """The verdict on the paper in words, and whose analysis it is."""
         return self.verdict.value + (f", by {self.by}" if self.by else "")
 
     @property
@@ -120,11 +120,11 @@ class Reported:
 
     @property
     def holds(self) -> bool:
-        """Whether the printed epsilon follows from the paper, and nothing is known against its code."""
+        """Whether the printed epsilon follows from the paper, and no flaw in its code is known."""
         return self.verdict in (Verdict.SOUND, Verdict.HOLDS) and self.code_verdict in _NOTHING_AGAINST
 
     def reasons(self) -> str:
-        """Return the reasons of both parts with their places, in one line."""
+        """Return the reasons of both parts with their sources, in one line."""
         parts = [f"{self.reason.rstrip('.')} ({self.source})"]
         if self.code_reason:
             parts.append(f"Code: {self.code_reason.rstrip('.')} ({self.code_source})")
@@ -178,12 +178,12 @@ class Number(Strict):
         if self.delta is not None and not 0 <= self.delta < 1:
             raise ValueError(f"delta must be at least 0 and below 1, or blank, not {self.delta:g}")
         if self.measure == "epsilon" and self.epsilon != self.value:
-            raise ValueError("a printed epsilon stands in both columns, epsilon and value")
+            raise ValueError("a printed epsilon goes into both columns, epsilon and value")
         return self
 
     @property
     def cell(self) -> tuple[str, str, str, str, str]:
-        """The key of the line, unique in the file."""
+        """The key of the line, which is unique in the file."""
         return self.paper, self.table, self.row, self.column, self.measure
 
 

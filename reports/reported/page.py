@@ -18,29 +18,29 @@ UNITS = ("record", "client", "label", "query-label", "none")
 
 HEAD = """# What the four papers print
 
-The numbers in the tables of {papers}, and those
-that text and captions state: copied from the papers, not measured here. Accuracy in %. The verdict is about the epsilon
-beside the accuracy, for the unit of the table, and the number in brackets leads to its reason. A sound epsilon says
-nothing about whether the accuracy can be reached; [the board](leaderboard.md) has what was.
+This page lists the numbers in the tables of {papers}, and those
+in their text and captions. They are copied from the papers, not measured here. Accuracy is in %. The verdict concerns
+the epsilon next to the accuracy, for the unit of the table; the number in brackets refers to its reason. A sound
+epsilon says nothing about whether the accuracy can be reached; [the board](leaderboard.md) shows what we reached.
 
 A verdict has two parts. **Paper**: does the epsilon follow from the mechanism that the paper describes? **Code**: does
-the published code do what that epsilon stands for? One standard holds for all: the search for hyper-parameters, which
-no paper counts, is held against none; batches that are reshuffled where the accountant assumes Poisson samples make
-the code unclear.
+the published code implement the mechanism behind that epsilon? We apply the same standard to all papers. We do not
+penalise the hyper-parameter search, which no paper accounts for. Code is unclear if it reshuffles batches where the
+accountant assumes Poisson samples.
 
-- **sound**: the epsilon follows; of code: nothing was found that changes it.
-- **step fails, number holds**: a step of the proof or of the accounting fails, and the printed epsilon is still an
+- **sound**: the epsilon follows; for code: we found nothing that changes it.
+- **step fails, number holds**: a step of the proof or of the accounting fails, but the printed epsilon is still an
   upper bound.
-- **unsound**: a step fails and the printed epsilon with it, or private data goes round the mechanism.
-- **unclear**: neither is shown by what is published, or two readings give different answers.
+- **unsound**: a step fails and the printed epsilon with it, or private data bypasses the mechanism.
+- **unclear**: the published material shows neither, or can be read in two ways with different answers.
 - **impossible as claimed**: the claim holds between any two teachers or not at all, and under it the best of {tries}
-  honest tries would reach such an accuracy with a probability below 5%; the reason prints the bound for one try and how
-  many tries would reach 5% ([how](../bench/privacy/auditing/utility_bound.py)).
+  honest attempts would reach this accuracy with a probability below 5%; the reason states the bound for one attempt and
+  how many attempts would reach 5% ([how](../bench/privacy/auditing/utility_bound.py)).
 - **no privacy**: there is no mechanism.
-- **none found**, **not read**: of code alone.
+- **none found**, **not read**: only for code.
 
-The data are [reported/numbers.csv](reported/numbers.csv) and [reported/systems.yaml](reported/systems.yaml), from which
-`python -m bench reported -o leaderboards/reported.md` makes this page.
+The data are in [reported/numbers.csv](reported/numbers.csv) and [reported/systems.yaml](reported/systems.yaml);
+`python -m bench reported -o leaderboards/reported.md` generates this page from them.
 """
 
 
@@ -90,7 +90,7 @@ def _section(title: str, columns: Sequence[str], cells: Iterable[Sequence[str]],
 
 
 def number_text(value: float | None) -> str:
-    """Return a printed number without trailing zeros; ∞ for infinity, a dash for None."""
+    """Return a printed number without trailing zeros, ∞ for infinity, or a dash for None."""
     if value is None:
         return "–"
     return "∞" if math.isinf(value) else f"{value:.10g}"
@@ -132,7 +132,7 @@ def _table(dataset: str, unit: str, rows: Sequence[Reported], numbers: dict[_Jud
 
 
 def _others(rows: Sequence[Reported]) -> str:
-    """Return the other numbers, without the drops and epsilons that tables print beside accuracies."""
+    """Return the other numbers, without the drops and epsilons that tables print next to accuracies."""
     cells = [
         (_where(row), row.row, row.column, row.dataset, row.setting, row.measure, number_text(row.value))
         for row in rows
@@ -143,12 +143,12 @@ def _others(rows: Sequence[Reported]) -> str:
 
 
 def _conflicts(found: Sequence[Conflict]) -> str:
-    intro = "The same system, data set, epsilon and setting, and accuracies that differ by more than rounding.\n"
+    intro = "These accuracies of the same system, data set, epsilon and setting differ by more than rounding.\n"
     cells = []
     for each in found:
         printed = "; ".join(f"{number_text(row.value)} ({_where(row)})" for row in each.rows)
         cells.append((each.system, each.dataset, number_text(each.epsilon), printed))
-    return _section("Where they contradict each other", ("system", "data set", "epsilon", "printed"), cells, intro)
+    return _section("Contradictions between papers", ("system", "data set", "epsilon", "printed"), cells, intro)
 
 
 def _drops(found: Sequence[DropError]) -> str:
@@ -157,14 +157,14 @@ def _drops(found: Sequence[DropError]) -> str:
         drop, parts = each.drop, f"{number_text(each.baseline.value)} − {number_text(each.accuracy.value)}"
         epsilon, value = number_text(drop.epsilon), number_text(drop.value)
         cells.append((_where(drop), drop.system, drop.dataset, epsilon, value, f"{parts} = {each.difference:.2f}"))
-    columns = ("printed in", "system", "data set", "epsilon", "drop", "what the accuracies give")
-    return _section("Drops that do not follow", columns, cells)
+    columns = ("printed in", "system", "data set", "epsilon", "drop", "difference of the accuracies")
+    return _section("Drops that do not match the accuracies", columns, cells)
 
 
 def _notes(rows: Sequence[Reported]) -> str:
     notes: dict[str, list[str]] = defaultdict(list)
     for row in rows:
-        # A note that only names the section is for checking the data.
+        # Skip notes that only name the section; they help to verify the data.
         if row.note and not row.note.startswith(("section", "caption")):
             notes[row.note].append(f"{_where(row)}, {row.system}, {row.dataset}: {number_text(row.value)}")
     lines = [f"{md('; '.join(dict.fromkeys(places)))}. {md(note)}." for note, places in notes.items()]

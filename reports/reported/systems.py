@@ -1,4 +1,4 @@
-"""What is known of each system whose numbers papers print: ``leaderboards/reported/systems.yaml``. Imports no torch."""
+"""Facts about each system whose numbers papers print: ``leaderboards/reported/systems.yaml``. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.core.errors import BenchError
 from bench.core.types import PublicKind
 from bench.reports.reported.yaml_lines import YamlLines
 
-FOLDER = Path(__file__).resolve().parent.parent.parent / "leaderboards" / "reported"
+FOLDER = Path(__file__).resolve().parents[2] / "leaderboards" / "reported"
 NUMBERS, SYSTEMS = "numbers.csv", "systems.yaml"
 
 PAPERS = {
@@ -21,11 +21,11 @@ PAPERS = {
     "dgd": "Ge et al., IEEE TIP 2023",
     "dpsd": "Liu et al., arXiv:2601.19090",
 }
-"""By year, the order on pages."""
+"""Sorted by year, the order on pages."""
 
 
 class Strict(BaseModel):
-    """A frozen model without further fields; texts lose the spaces around them."""
+    """A frozen model that forbids extra fields and strips whitespace around texts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
 
@@ -61,7 +61,7 @@ class Code(Strict):
 
 
 class Facts(Strict):
-    """The facts that a system has and an override may replace: None leaves them."""
+    """The facts of a system that an override may replace; None keeps the system's."""
 
     method: str | None = None
     unit: Unit | None = None
@@ -69,7 +69,7 @@ class Facts(Strict):
     public_kinds: tuple[PublicKind, ...] | None = None
     verdict: Typed | None = None
     by: str | None = None
-    """Whose account the paper's verdict is, where its text was not read for it."""
+    """Whose analysis the verdict relies on, if we did not read the paper for it."""
     reason: str | None = None
     source: str | None = None
     code: Code | None = None
@@ -78,10 +78,10 @@ class Facts(Strict):
     def _told(self) -> Facts:
         _check_told(self.verdict, self.reason, self.source)
         if (self.public_data is None) != (self.public_kinds is None):
-            raise ValueError("public_data and public_kinds are given together: the words and their kinds")
+            raise ValueError("give public_data and public_kinds together: the words and their kinds")
         kinds = self.public_kinds or ()
         if len(set(kinds)) < len(kinds) or (len(kinds) > 1 and {PublicKind.NONE, PublicKind.NOT_STATED} & {*kinds}):
-            raise ValueError("public_kinds names each kind once; none and not-stated stand alone")
+            raise ValueError("public_kinds must name each kind once; none and not-stated cannot be combined")
         return self
 
 
@@ -96,7 +96,7 @@ class Override(Facts):
     @model_validator(mode="after")
     def _narrow(self) -> Override:
         if (self.paper, self.table, self.dataset, self.epsilon) == (None, None, None, None):
-            raise ValueError("an override needs a paper, table, dataset or epsilon to apply to")
+            raise ValueError("an override must name the paper, table, dataset or epsilon that it applies to")
         if self.paper is not None and self.paper not in PAPERS:
             raise ValueError(f"unknown paper {self.paper!r}: {', '.join(PAPERS)}")
         return self
@@ -116,18 +116,18 @@ class System(Facts):
     public_kinds: tuple[PublicKind, ...] = Field(min_length=1)
     verdict: Typed
     between_any_teachers: Literal["stated", "inferred"] | None = None
-    """The proof uses only that a teacher's answer is bounded: its epsilon may rule out an accuracy.
+    """Whether the proof uses only that a teacher's answer is bounded, so that its epsilon may rule out an accuracy.
 
-    ``inferred`` where the proof itself was not read: the bound is then given as a condition and decides no verdict.
+    ``inferred`` if we did not read the proof: the bound is then stated as a condition and does not decide the verdict.
     """
     corrected: str | None = None
-    """The method here that is its corrected form, with a proven epsilon."""
+    """Our method that is the corrected form, with a proven epsilon."""
     here: str | None = None
-    """How the mechanism that runs here differs from the paper's, where a row measures another one."""
+    """How the mechanism that we run differs from the paper's, if it does."""
     summary: str | None = None
-    """The reason in one line; without it, its first sentence."""
+    """The reason in one line; default: its first sentence."""
     not_built: str | None = None
-    """Why no method here can measure it."""
+    """Why none of our methods can measure it."""
     overrides: tuple[Override, ...] = ()
 
     @model_validator(mode="after")
@@ -157,14 +157,14 @@ class Systems(Strict):
 
 
 def read_systems(folder: Path = FOLDER) -> Systems:
-    """Return ``systems.yaml`` of `folder`; raise :class:`BenchError` with file and line for anything amiss."""
+    """Return ``systems.yaml`` of `folder`; raise :class:`BenchError` with file and line for any mistake."""
     path = folder / SYSTEMS
     lines = YamlLines(text_of(path), str(path))
     try:
         return Systems.model_validate(lines.data)
     except ValidationError as error:
         where = f"{path}, line {lines.line(error.errors()[0]['loc'])}"
-        raise BenchError(f"{where}: {first_of(error)}. See the head of the file.") from error
+        raise BenchError(f"{where}: {first_of(error)}. See the comment at the top of the file.") from error
 
 
 def text_of(path: Path) -> str:
@@ -176,7 +176,7 @@ def text_of(path: Path) -> str:
 
 
 def first_of(error: ValidationError) -> str:
-    """Return the first of the errors in one line: field and message."""
+    """Return the first error in one line: field and message."""
     first = error.errors()[0]
     name, said = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ").rstrip(".")
     return f"{name}: {said}" if name else said

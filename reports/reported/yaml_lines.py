@@ -11,7 +11,7 @@ from bench.core.errors import BenchError
 
 
 class YamlLines:
-    """A parsed YAML text: its `data`, and the line of each part. Uses the safe loader: no object is ever built."""
+    """A parsed YAML text: its `data`, and the line of each part. The safe loader never constructs objects."""
 
     def __init__(self, text: str, name: str) -> None:
         """Parse `text`; raise :class:`BenchError` with `name` and line for bad YAML or a duplicate key."""
@@ -22,7 +22,7 @@ class YamlLines:
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             where = f"{name}, line {mark.line + 1}" if mark is not None else name
-            raise BenchError(f"{where}: no YAML: {getattr(error, 'problem', None) or error}.") from error
+            raise BenchError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}.") from error
 
     def line(self, path: Sequence[int | str]) -> int:
         """Return the line (from 1) of the deepest existing part of `path`; 1 if there is no such part."""
@@ -47,6 +47,6 @@ def _refuse_twice(node: Any, name: str) -> None:
         seen: set[str] = set()
         for key, value in node.value:
             if key.value in seen:
-                raise BenchError(f"{name}, line {key.start_mark.line + 1}: {key.value!r} stands there twice. Keep one.")
+                raise BenchError(f"{name}, line {key.start_mark.line + 1}: {key.value!r} appears twice. Keep one.")
             seen.add(key.value)
             _refuse_twice(value, name)

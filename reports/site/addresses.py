@@ -1,4 +1,4 @@
-"""Addresses of the site's pages, relative to the site, and of papers."""
+"""Addresses of the site's pages (relative to the site) and of papers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _PLAIN = re.compile(r"[a-z0-9][a-z0-9._+-]{0,149}")
 
 
 def page_name(name: str) -> str:
-    """Return a safe file stem for `name`, unique without case too: itself where safe, else its letters and a digest."""
+    """Return a safe, case-insensitively unique file stem: `name` itself if safe, else its letters and a digest."""
     if _PLAIN.fullmatch(name) and not name.endswith("."):
         return name
     letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
     start = re.sub(r"[^a-z0-9]+", "-", letters).strip("-")[:60]
-    # Plain names have no "~": no collision.
+    # Plain names never contain "~", so nothing collides.
     return f"{start or 'x'}~{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
 
@@ -35,7 +35,7 @@ def method_href(name: str) -> str:
 
 
 def code_href(method: str) -> str:
-    """Return the address of the copy of a method's source, relative to the site."""
+    """Return the address of the copied source of a method, relative to the site."""
     return f"code/{quote(page_name(method))}.py.txt"
 
 
@@ -85,18 +85,18 @@ _PAPERS = {
     "Privacy-Preserving Model Transcription": "2601.19090",
     "arXiv:2601.19090": "2601.19090",
 }
-"""arXiv numbers, or addresses of papers that are not there, by what a citation contains."""
+"""arXiv numbers, or addresses of papers outside arXiv, by a substring of the citation."""
 
 
 def paper_href(citation: str) -> str:
-    """Return the address of the first paper in `citation` whose address is known; empty without one."""
+    """Return the address of the first paper in `citation` with a known address, or ""."""
     places = {citation.index(name): number for name, number in _PAPERS.items() if name in citation}
     place = places[min(places)] if places else ""
     return f"https://arxiv.org/abs/{place}" if place[:1].isdigit() else place
 
 
 def code_of(method: str) -> tuple[str, str] | None:
-    """Return file and source text of a method of this project; None for others."""
+    """Return the file and source text of a method of this project, or None for others."""
     if method not in METHODS or not (found := METHODS.get(method)).__module__.startswith("methods."):
         return None
     return f"{found.__module__.replace('.', '/')}.py", inspect.getsource(sys.modules[found.__module__])

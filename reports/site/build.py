@@ -1,4 +1,4 @@
-"""The static site: index, method and record pages. It works offline; equal records give equal bytes."""
+"""The static site: index, method and record pages. It works offline; equal records give identical bytes."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from bench.storage.files import writing
 
 HERE = Path(__file__).parent
 MADE = ("records", "methods", "images", "raw", "code")
-"""Folders of generated files only."""
+"""Folders that contain only generated files."""
 NEIGHBOURS = 5
-"""Links to other seeds on a record's page, each way: links to all would make the site quadratic in the seeds."""
+"""Links to other seeds in each direction; linking all seeds would make the site quadratic in their number."""
 
 
 def write_site(folder: Path, source: Source) -> list[str]:
-    """Write the site into ``folder / "site"`` and remove stale files; return its relative file names.
+    """Write the site into ``folder / "site"``, remove stale files, and return its relative file names.
 
-    Links in an older site are not followed. Raise :class:`bench.core.errors.BenchError` if the folder cannot be written
-    or would be a linked one.
+    Links in an older site are never followed. Raise :class:`bench.core.errors.BenchError` if the folder cannot be
+    written or is a link.
     """
     site = folder / "site"
     former = set(_files(site))
@@ -54,7 +54,7 @@ def write_site(folder: Path, source: Source) -> list[str]:
     if source.private:
         with writing(site):
             site.mkdir(parents=True, exist_ok=True)
-            site.chmod(0o700)  # an older site may have been readable by all
+            site.chmod(0o700)  # an older site may have been readable by everyone
     for name, data in build_site(source):
         path = site / name
         with writing(path):
@@ -71,13 +71,13 @@ def write_site(folder: Path, source: Source) -> list[str]:
 
 
 def _files(site: Path) -> Iterator[Path]:
-    """Yield the generated files of an older site, linked ones included; raise BenchError if a folder is a link."""
+    """Yield the generated files of an older site, including links; raise BenchError if a folder is a link."""
     tops = [site / name for name in ("assets", *MADE)]
     walked = [step for top in tops for step in os.walk(top)]
     for place in (site, *tops, *(Path(where, name) for where, folders, _ in walked for name in folders)):
         if place.is_symlink():
             raise BenchError(
-                f"{place} is a link, and a site is not written through links. Remove it, or choose another folder with "
+                f"{place} is a link, and the site is not written through links. Remove it, or choose a folder with "
                 "--out."
             )
     for where, _, files in walked:
@@ -85,7 +85,7 @@ def _files(site: Path) -> Iterator[Path]:
 
 
 def build_site(source: Source) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each file of a site."""
+    """Yield the name and content of each file of the site."""
     records = {record.key: record for record in with_audits(source.shown(), source.audits)}
     every = rankings(source)
     pages = _Pages(source)
@@ -118,7 +118,7 @@ def build_site(source: Source) -> Iterator[tuple[str, bytes]]:
 
 
 class _Pages:
-    """Renders the pages; `copies` collects the copied files that they link to."""
+    """Renders the pages; `copies` collects the files that they link to."""
 
     def __init__(self, source: Source) -> None:
         self.copies: dict[str, bytes] = {}
@@ -133,7 +133,7 @@ class _Pages:
             only_reported=ONLY_REPORTED, small_print=small_print, terms=TERMS,
         )  # fmt: skip
         self._environment.filters.update(paragraphs=record_pages.paragraphs, term=term)
-        # Seeds of a row share most tables, and all pages the glossary: render each once.
+        # Seeds of a row share most tables, and all pages share the glossary, so render each once.
         macros = vars(self._environment.get_template("macros.html").module)
         self._environment.globals.update({name: lru_cache(macros[name]) for name in ("glossary", "plain_table")})
 
@@ -173,7 +173,7 @@ class _Pages:
         for ranking, row in own:
             groups.setdefault(ranking.id, (ranking, []))[1].append(row)
             groups[ranking.id][1].sort(key=lambda row: (row.asked.sort is None, row.asked.sort, row.basis))
-        # A typical run: the middle budget of the first data set, and the seed of the median accuracy.
+        # Pick a typical run: the middle budget of the first data set, and the seed with the median accuracy.
         first = next(iter(groups.values()))[1] if groups else []
         middle = first[(len(first) - 1) // 2] if first else None
         keys = set(middle.keys) if middle else set()
@@ -204,7 +204,7 @@ class _Pages:
 
     def _raw(self, kind: str, key: str) -> str:
         home = self._source.homes.get(key)
-        # Keys of audits and attacks are unchecked: read a plain file name only.
+        # Keys of audits and attacks are untrusted, so accept only a plain file name.
         if home is None or PurePosixPath(key).name != key:
             return ""
         path = home / kind / f"{key}.json"
@@ -217,7 +217,7 @@ class _Pages:
         return quote(name)
 
     def _image(self, record: Record) -> tuple[str, str] | None:
-        """Return address and text of a record's image grid; None if it is missing or changed."""
+        """Return the address and text of a record's image grid, or None if it is missing or modified."""
         home = self._source.homes.get(record.key)
         if record.image_grid is None or home is None:
             return None

@@ -1,4 +1,4 @@
-"""The picture of one ranking as an SVG file of its own, for the README: the site's plot, its colours and a key."""
+"""The plot of one ranking as a standalone SVG file for the README, with the site's colours and a key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STYLE = Path(__file__).parent / "assets" / "plot.css"
 
 
 def board_picture(source: Source, dataset: str, unit: str = "record") -> str:
-    """Return our rows on `dataset` as SVG, accuracy against proven epsilon; empty if there are none.
+    """Return our rows on `dataset` as SVG, accuracy against proven epsilon, or "" if there are none.
 
     Colours follow the reader's light or dark setting.
     """
@@ -27,7 +27,7 @@ def board_picture(source: Source, dataset: str, unit: str = "record") -> str:
     shown = {point.look for point in found.points}
     key = [(name, look) for name, look in found.key if look in shown]
     plot: str = scatter([replace(point, href="") for point in found.points], found.title, LARGE)
-    # In an image nothing is a link, and the drawing is placed by attributes.
+    # Links do not work inside an image, and attributes position the drawing.
     plot = re.sub(r'^<svg class="scatter"', f'<svg class="scatter" width="{LARGE.width}" height="{LARGE.height}"', plot)
     plot = plot.replace("<a ", "<g ").replace("</a>", "</g>").replace(' href=""', "").replace(' tabindex="-1"', "")
     height = LARGE.height + LINE * (1 + -(-len(key) // COLUMNS))

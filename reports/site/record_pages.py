@@ -46,7 +46,7 @@ def _audit_tables(audit: AuditRecord) -> Iterable[Table]:
         f"{epsilon_text(audit.claimed)}, proven of the audited runs {epsilon_text(audit.allowed, 'up')}."
     )
     if audit.reduced:
-        note += f" Smaller than in the row: {'; '.join(map(str, audit.reduced))}."
+        note += f" Made smaller than in the row: {'; '.join(map(str, audit.reduced))}."
     if audit.bypassed:
         note += f" Outside the ledger: {audit.bypassed}."
     columns: tuple[str, ...]
@@ -60,7 +60,7 @@ def _audit_tables(audit: AuditRecord) -> Iterable[Table]:
     yield Table(f"Audit {audit.key.rsplit('--', 1)[-1]}", columns, rows, " ".join([note, *audit.notes]))
     if audit.mechanisms:
         yield Table(
-            "Its mechanisms, drawn from on adjacent inputs",
+            "Its mechanisms, sampled on adjacent inputs",
             ("mechanism", "parameters", "draws", "seen", "charged", "seen with half the noise", "verdict"),
             tuple(
                 (
@@ -113,12 +113,12 @@ def _attack_table(attack: AttackRecord) -> Table:
 
 
 def command_of(record: Record) -> tuple[str, str]:
-    """Return the command that repeats the record's run, and a remark on what it leaves out."""
+    """Return the command that repeats the record's run, with a remark on what it omits."""
     command, missing = command_for(record.cell, record.private_records, record.own_adjacency, record.noise_salt_option)
     if record.cell.overrides is None:
         return command, (
-            "The command that was given is not in the record. This one is made from its fields; settings that were "
-            "given by --set, --teacher or --student are not in it: compare the settings above."
+            "The record does not contain the original command. This one is built from its fields and lacks settings "
+            "given by --set, --teacher or --student: compare the settings above."
         )
     return command, missing and f"{missing}."
 
@@ -137,7 +137,7 @@ def method_texts(method: type[Method]) -> tuple[str, str]:
 
 
 def method_facts(method: type[Method] | None, record: Record | None, code: str) -> list[tuple[str, str, str]]:
-    """Return (label, text, link) facts about a method, from one of its records or else its class."""
+    """Return (label, text, link) facts about a method, from one of its records or from its class."""
     privacy = None if record is None else record.privacy
     citation = (record and record.citation) or (method.citation if method else "")
     facts = [("paper", citation, paper_href(citation))]
@@ -156,30 +156,34 @@ def how_to_read(row: RowView, record: Record) -> str:
     """Return a method's row in a few sentences."""
     p = record.privacy
     assert p is not None
-    accuracy = f"On {record.dataset} its student is right on {row.accuracy.text}% of the test records."
+    accuracy = f"On {record.dataset} its student classifies {row.accuracy.text}% of the test records correctly."
     claim = (
-        "Its paper claims no privacy."
+        "The paper claims no privacy."
         if math.isinf(p.claimed.epsilon)
-        else f"Its paper says that this costs epsilon {row.claimed.text} at delta {p.delta:g} ({p.claimed.source})."
+        else f"The paper claims epsilon {row.claimed.text} at delta {p.delta:g} ({p.claimed.source})."
     )
     if math.isinf(p.proven.epsilon):
         proof = "Nothing finite is proven of what ran" + (f": {'; '.join(p.bypasses)}." if p.bypasses else ".")
     else:
-        proof = f"What ran is proven to cost at most {row.proven.text} for one {p.unit.value} ({p.proven.name})."
+        proof = (
+            f"The mechanisms that ran provably cost at most {row.proven.text} for one {p.unit.value} ({p.proven.name})."
+        )
         if p.adjacency is Adjacency.ADD_REMOVE:
             proof += f" For one replaced record it is {row.replaced.text}."
         if row.claim == Claim.DATA_DEPENDENT:
-            proof += " The claim is about the votes of this run alone; releasing such a figure costs privacy itself."
+            proof += (
+                " The claim holds only for the votes of this run, and releasing such a figure itself costs privacy."
+            )
         elif row.fails:
             proof += f" The claim does not hold: {row.why}."
-    audit = "" if row.audited.text == "–" else f" An experiment has seen at least {row.audited.text}."
+    audit = "" if row.audited.text == "–" else f" An audit shows that epsilon is at least {row.audited.text}."
     if row.audited.powerless:
-        audit = " It was audited without a conclusion."
+        audit = " Its audit was inconclusive."
     return f"{accuracy} {claim} {proof}{audit}"
 
 
 def reported_table(found: Sequence[Reported]) -> Table:
-    """Return the numbers that papers print of one method, in their order."""
+    """Return the numbers that papers print for one method, in their order."""
     rows = tuple(
         (
             f"{NAMES.get(r.paper, r.paper)} {r.table}",
@@ -194,14 +198,14 @@ def reported_table(found: Sequence[Reported]) -> Table:
         for r in found
     )
     columns = ("printed in", "row, column", "system", "data", "epsilon", "number", "verdict", "why")
-    return Table("Numbers that papers print of it; none of them was run here", columns, rows)
+    return Table("Numbers that papers print for it; none was measured here", columns, rows)
 
 
 _MARKED = re.compile(r"``(.+?)``|:\w+:`~?(.+?)`", re.DOTALL)
 
 
 def paragraphs(text: str) -> list[tuple[bool, Markup]]:
-    """Return a docstring's paragraphs: whether to keep the line breaks, and the HTML."""
+    """Return the paragraphs of a docstring as pairs: whether to keep line breaks, and the HTML."""
     found = []
     for part in re.split(r"\n\s*\n", text.strip()):
         kept = any(re.match(r"\s|[-*=|]", line) for line in part.splitlines())

@@ -1,4 +1,4 @@
-"""The rows of the site: board rows and printed numbers as texts, links and sort values. It computes no new numbers."""
+"""The rows of the site: board rows and printed numbers as texts, links and sort values. Computes no numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GOALS = ("inversion", "membership", "robustness")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number of a row: its text, link, sort value and remark; `more` is a second line in small print."""
+    """A number in a row: its text, link, sort value and remark; `more` is a second line in small print."""
 
     text: str
     href: str = ""
@@ -50,25 +50,25 @@ class RowView:
     method: str
     method_href: str
     place: int | None = None
-    """Rank within the group; tied rows share it, rows that are not ranked have none."""
+    """Rank within the group; tied rows share a rank, and unranked rows have none."""
     group: str
-    """The heading that the row stands under."""
+    """The heading above the row."""
     order: tuple[int, bool, float, str]
-    """Groups ascending; within one, ranked rows and then the others by accuracy."""
+    """Sort key: groups ascend; within a group, ranked rows come first, then the others by accuracy."""
     asked: Figure = Figure("–")
     basis: str = ""
     preset: str = ""
     claim: str = ""
-    """The mark of the claim, or the verdict on a printed one, in words; empty where nothing is claimed."""
+    """The mark of the claim, or the verdict on a printed one, in words; "" if nothing is claimed."""
     why: str = ""
     """The reason of :attr:`claim`."""
     fails: bool = False
-    """Whether the claim does not hold."""
+    """Whether the claim fails."""
     claimed: Figure
     proven: Figure = Figure("–")
-    """For the method's own neighbours."""
+    """For the method's adjacency."""
     replaced: Figure = Figure("–")
-    """Proven for replace neighbours, which ranks the row."""
+    """Proven for replace neighbours; determines the rank."""
     audited: Figure = Figure("–")
     accuracy: Figure
     seeds: tuple[Figure, ...] = ()
@@ -81,12 +81,12 @@ class RowView:
     cost: Figure = Figure("–")
     remarks: tuple[str, ...] = ()
     where: str = ""
-    """Where a number is printed; empty for ours."""
+    """Where a number is printed; "" for our rows."""
     paper: Figure = Figure("–")
     code: Figure = Figure("–")
     point: Point
     keys: tuple[str, ...] = ()
-    """Keys of its records."""
+    """Keys of the row's records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +104,19 @@ class Ranking:
     """Our rows in the plots."""
     plot: Markup
     card: Markup
-    """The small plot, of our rows alone; empty without them."""
+    """The small plot of our rows; "" without any."""
     key: tuple[tuple[str, Look], ...]
     others: bool
-    """Whether some systems have no look of their own."""
+    """Whether some systems lack a distinct look."""
 
     @property
     def title(self) -> str:
-        """The data set, and the unit where it is not one training record."""
+        """The data set, and the unit if it is not one training record."""
         return self.dataset if self.unit == PrivacyUnit.RECORD.value else f"{self.dataset}, {self.unit}"
 
 
 def by_student(found: Iterable[R]) -> dict[str, list[R]]:
-    """Return audits or attacks by their student's key, sorted by their own keys."""
+    """Return audits or attacks by the key of their student, sorted by key."""
     groups: dict[str, list[R]] = defaultdict(list)
     for one in sorted(found, key=lambda one: one.key):
         groups[one.student].append(one)
@@ -124,7 +124,7 @@ def by_student(found: Iterable[R]) -> dict[str, list[R]]:
 
 
 def rankings(source: Source) -> list[Ranking]:
-    """Return all rankings: those with rows of ours first, then by data set and unit."""
+    """Return all rankings: those with our rows first, then by data set and unit."""
     records = {record.key: record for record in source.records}
     audited, attacks = {audit.student for audit in source.audits}, by_student(source.attacks)
     lines: dict[tuple[str, str], list[RowView]] = defaultdict(list)
@@ -135,7 +135,7 @@ def rankings(source: Source) -> list[Ranking]:
     for found in source.reported:
         if found.measure != "accuracy" or not 0 <= found.value <= 100:
             continue
-        # A system without privacy fits every unit; it is listed with unit record.
+        # A system without privacy fits every unit; list it under the unit record.
         unit = PrivacyUnit.RECORD.value if found.unit == "none" else found.unit
         start = f"{found.paper}-{found.table}-{found.row}-{found.column}"
         numbers[start] += 1
@@ -180,11 +180,11 @@ GROUPS = (
     "printed in papers, epsilon not proven",
     "without privacy",
 )
-"""Headings of a ranking, in their order: the bands of :mod:`bench.reports.order`, the unbounded one in three parts."""
+"""Headings of a ranking in order: the bands of :mod:`bench.reports.order`, with the unbounded one split in three."""
 
 
 def group_of(proven: float, claimed: float | None, ours: bool) -> int:
-    """Return the place of a row in :data:`GROUPS`."""
+    """Return the index of a row's heading in :data:`GROUPS`."""
     band = Band.of(proven, claimed)
     if not band.private:
         return len(GROUPS) - 1
@@ -194,12 +194,12 @@ def group_of(proven: float, claimed: float | None, ours: bool) -> int:
 
 
 def glance(every: Iterable[Ranking]) -> list[tuple[Ranking, list[RowView | None]]]:
-    """Return each ranking with rows of ours, with its best row within each of :data:`BUDGETS` and without privacy."""
+    """Return each ranking with our rows, and its best row within each of :data:`BUDGETS` and without privacy."""
     lines: list[tuple[Ranking, list[RowView | None]]] = []
     for ranking in every:
-        # An audited epsilon above the proven one shows a bug: leave the row out.
+        # An audited epsilon above the proven one reveals a bug, so leave the row out.
         ours = [row for row in ranking.rows if row.ours and row.point.ranked]
-        # Headings of private rows ascend with what is proven.
+        # Headings of private rows ascend with the proven epsilon.
         within = [[row for row in ours if GROUPS.index(row.group) <= i] for i in range(len(BUDGETS))]
         without = [row for row in ours if row.group == GROUPS[-1]]
         if ranking.ours:
@@ -212,7 +212,7 @@ def _best(rows: Sequence[RowView]) -> RowView | None:
 
 
 def small_print(row: RowView) -> str:
-    """Return the facts needed to compare a best row with others."""
+    """Return the facts that a reader needs to compare a best row with others."""
     epsilons = (("proven", row.replaced), ("claimed", row.claimed))
     costs = [f"{name} {figure.text}" for name, figure in epsilons if math.isfinite(figure.sort or 0.0)]
     seeds = "1 seed" if len(row.seeds) == 1 else f"{len(row.seeds)} seeds"
@@ -221,11 +221,11 @@ def small_print(row: RowView) -> str:
 
 
 CONTRADICTED = (Claim.REFUTED, Claim.IMPOSSIBLE)
-"""Marks of claims that a run contradicts: stronger than a proof that does not cover them."""
+"""Marks of claims that an experiment contradicts, which is stronger than a missing proof."""
 
 
 def failing(every: Iterable[Ranking]) -> list[tuple[RowView, int]]:
-    """Return of each method with failing claims in rows of ours the row furthest off, and how many there are."""
+    """For each method with failing claims in our rows, return the worst row and the number of failing rows."""
     found: dict[str, list[RowView]] = defaultdict(list)
     for ranking in every:
         for row in ranking.rows:
@@ -242,12 +242,12 @@ def failing(every: Iterable[Ranking]) -> list[tuple[RowView, int]]:
 def own_row(
     row: BoardRow, group: Sequence[Record], audited_keys: Set[str], attacked: Mapping[str, Sequence[AttackRecord]]
 ) -> RowView:
-    """Return the view of a row of the board, made from the records `group`."""
+    """Return the view of a board row that groups the records `group`."""
     texts = cells_of(row)
     claimed_from = _holder(group, row.claimed, "claimed")
     proven_from = _holder(group, row.proven, "proven")
     audited_from = row.pair.student if row.pair else next((k for k in row.keys if k in audited_keys), row.keys[0])
-    # An audited epsilon above the proven one shows a bug: nobody's best.
+    # An audited epsilon above the proven one reveals a bug, so the row is never best.
     ranked = not above(row.audited, row.proven)
     key = row.keys[0]
     heading = group_of(row.replace_one, row.claimed, True)
@@ -297,14 +297,14 @@ def own_row(
 
 
 def reported_row(found: Reported, place: str) -> RowView:
-    """Return the view of a number that a paper prints; it is never ranked."""
+    """Return the view of a number printed in a paper; it is never ranked."""
     epsilon = math.inf if found.epsilon is None and found.verdict is Verdict.NONE else found.epsilon
     paper = NAMES.get(found.paper, found.paper)
     where = (
         f"{paper} Tab.\u00a0{found.table}" if re.fullmatch(r"[0-9IVXA-Z.]+", found.table) else f"{paper}, {found.table}"
     )
     claimed = epsilon_text(epsilon)
-    # A printed epsilon counts as proven only if the paper shows it and nothing is known against the code.
+    # A printed epsilon counts as proven only if the paper proves it and the code has no known flaw.
     proven = epsilon if found.holds and epsilon is not None else math.inf
     label = found.system + (f", {found.setting}" if found.setting else "")
     row_id = f"reported-{page_name(place)}"
@@ -339,12 +339,12 @@ def reported_row(found: Reported, place: str) -> RowView:
 
 
 def verdict_words(found: Reported) -> str:
-    """Return the reasons for a printed number's verdict, with their places, and its note."""
+    """Return the reasons for the verdict on a printed number, with their sources, and its note."""
     return found.reasons() + (f"; {found.note}" if found.note else "")
 
 
 def attack_figure(goal: str, keys: Iterable[str], attacks: Mapping[str, Sequence[AttackRecord]]) -> Figure:
-    """Return the result of the strongest attack with this goal on the students `keys`, noting attacks without power."""
+    """Return the result of the strongest attack with this goal on the students `keys`; note attacks without power."""
     done = [a for key in keys for a in attacks.get(key, ()) if a.goal == goal and a.status is Status.DONE]
     if (best := strongest(done, goal)) is not None and (main := headline(best[1])) is not None:
         attack, (estimate, text) = best[1], main
@@ -369,11 +369,11 @@ def _holder(group: Sequence[Record], epsilon: float, name: str) -> str:
 
 
 def code_figure(method: str) -> Figure:
-    """Return the file of a method's source with a link to its copy, for methods of this project."""
+    """Return the source file of a method of this project, with a link to the copy."""
     found = code_of(method)
     return Figure(found[0], code_href(method)) if found else Figure("–")
 
 
 def interval(row: RowView) -> str:
-    """Return the 95% interval of a row's accuracy as text; empty without one."""
+    """Return the 95% interval of a row's accuracy as text, or "" without one."""
     return f"{row.point.low:.1f}–{row.point.high:.1f}" if row.point.high > row.point.low else ""

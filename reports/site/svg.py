@@ -1,4 +1,4 @@
-"""Inline SVG of the site; epsilons beyond the last decade and infinite ones have their own places on the log axes."""
+"""Inline SVG of the site. Its log axes reserve places for epsilons beyond the last decade and for infinity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from markupsafe import Markup, escape
 
 LOWEST, HIGHEST = -2, 3
-"""Decades of a row's picture, the same in every row so that rows compare."""
+"""Decades of a row's picture, identical in every row so that rows are comparable."""
 DECADES = {-2: "0.01", -1: "0.1", 0: "1", 1: "10", 2: "100", 3: "1000"}
 """Labels of the decades."""
 
@@ -20,7 +20,7 @@ _FAR = _END + 9.0
 
 
 def row_place(epsilon: float) -> float:
-    """Return the x of `epsilon` in a row's picture, in pixels from the left."""
+    """Return the x coordinate of `epsilon` in a row's picture, in pixels from the left."""
     if epsilon > 10.0**HIGHEST:
         return _FAR
     if epsilon <= 10.0**LOWEST:
@@ -29,9 +29,9 @@ def row_place(epsilon: float) -> float:
 
 
 def row_picture(said: str, *, claimed: float, proven: float, covered: bool, audited: float | None = None) -> Markup:
-    """Return a row's picture: a bar from audited to proven epsilon (the true one is inside), a mark at the claimed one.
+    """Return a row's picture: a bar from audited to proven epsilon, which contains the true one, and the claim's mark.
 
-    A claim that fails is a red diamond, others (`covered`) are a dot; `said` is the text.
+    A failing claim is a red diamond, a `covered` one a dot; `said` is the alternative text.
     """
     parts = [
         f'<svg class="eps" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
@@ -56,7 +56,7 @@ def _bar(start: float, proven: float) -> str:
         return f'<path class="b open" d="M{start:.4g} 5H{WIDTH - 9}V1L{WIDTH - 1} 9L{WIDTH - 9} 17V13H{start:.4g}z"/>'
     if proven > 10.0**HIGHEST:
         end = _FAR + 5
-        # A break in the bar: the number is beyond the axis.
+        # Break the bar, because the number is beyond the axis.
         return (
             f'<path class="b" d="M{start:.4g} 5H{_END + 1:.4g}l-3 8H{start:.4g}z'
             f'M{_END + 5:.4g} 5H{end:.4g}V13H{_END + 2:.4g}z"/>'
@@ -78,9 +78,9 @@ def row_axis() -> Markup:
 
 
 COLOURS = 6
-"""Method colours in the style sheet; one more is for systems that only papers report."""
+"""Number of method colours in the style sheet; one more colour is for systems that only papers report."""
 _CYCLE = (0, 2, 3, 4, 1, 5)
-"""Colours that follow each other differ most: methods with the same symbol are neighbours here."""
+"""Order of colours in which neighbours differ most, because neighbouring methods share a symbol."""
 
 SYMBOLS = {
     "circle": "M-4.3 0a4.3 4.3 0 1 0 8.6 0a4.3 4.3 0 1 0-8.6 0z",
@@ -106,17 +106,17 @@ class Look(NamedTuple):
 
 
 ONLY_REPORTED = Look(COLOURS, "circle")
-"""For systems that are not on the board."""
+"""The look of systems that are not on the board."""
 
 
 def looks(methods: Iterable[str]) -> dict[str, Look]:
-    """Return each method's look, by sorted name: 66 differ (6 and 11 are coprime), neighbours in colour and symbol."""
+    """Return each method's look by sorted name: 66 distinct ones (6 and 11 are coprime); neighbours differ in both."""
     symbols = list(SYMBOLS)
     return {name: Look(_CYCLE[i % COLOURS], symbols[i % len(symbols)]) for i, name in enumerate(sorted(set(methods)))}
 
 
 def mark(look: Look, hollow: bool = False) -> Markup:
-    """Return a method's symbol for the key of a plot."""
+    """Return a method's symbol for a plot key."""
     return Markup(
         f'<svg class="mark k{look.colour}{" hollow" if hollow else ""}" viewBox="-6.5 -6.5 13 13" '
         f'aria-hidden="true"><path d="{SYMBOLS[look.symbol]}"/></svg>'
@@ -125,7 +125,7 @@ def mark(look: Look, hollow: bool = False) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One row in its ranking's plot; accuracies in percent."""
+    """One row in the plot of its ranking; accuracies are in percent."""
 
     row: str
     said: str
@@ -133,27 +133,27 @@ class Point:
     accuracy: float
     low: float
     high: float
-    """Ends of the accuracy's bar; both equal to the accuracy for none."""
+    """Ends of the error bar; both equal the accuracy if there is none."""
     claimed: float
     proven: float
     reported: bool
     fails: bool
-    """Whether the claim does not hold."""
+    """Whether the claim fails."""
     ranked: bool = True
-    """Whether the row may lie on the Pareto front."""
+    """Whether the row may be on the Pareto front."""
     look: Look = ONLY_REPORTED
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The epsilon axis: decades `low` to `high`, a band for values beyond them if any, then one for infinity."""
+    """The epsilon axis: decades `low` to `high`, then bands for larger values (if any) and for infinity."""
 
     low: int
     high: int
     beyond: bool
 
     def place(self, epsilon: float) -> float:
-        """Return the place of `epsilon`, in decades."""
+        """Return the position of `epsilon`, in decades."""
         if math.isinf(epsilon):
             return self.high + (1.5 if self.beyond else 0.5)
         if epsilon > 10.0**self.high:
@@ -167,7 +167,7 @@ class Axis:
 
 
 def axis_of(epsilons: Iterable[float]) -> Axis:
-    """Return an axis for `epsilons`, at most from 0.01 to 1000."""
+    """Return an axis for `epsilons` that spans at most 0.01 to 1000."""
     finite = [epsilon for epsilon in epsilons if math.isfinite(epsilon) and epsilon > 0]
     low = min(max(math.floor(math.log10(min(finite, default=0.1))), LOWEST), HIGHEST - 2)
     high = max(min(math.ceil(math.log10(max(finite, default=10.0))), HIGHEST), low + 2)
@@ -175,7 +175,7 @@ def axis_of(epsilons: Iterable[float]) -> Axis:
 
 
 def front(points: Iterable[Point]) -> list[Point]:
-    """Return the Pareto front by ascending proven epsilon: ranked points that no cheaper one reaches in accuracy."""
+    """Return the Pareto front by ascending proven epsilon: ranked points more accurate than all cheaper ones."""
     found: list[Point] = []
     for p in sorted(points, key=lambda p: (p.proven, -p.accuracy)):
         if p.ranked and math.isfinite(p.proven) and (not found or p.accuracy > found[-1].accuracy):
@@ -184,7 +184,7 @@ def front(points: Iterable[Point]) -> list[Point]:
 
 
 class Size(NamedTuple):
-    """A plot's width, height and the margins left and below, in pixels."""
+    """Width, height, left margin and bottom margin of a plot, in pixels."""
 
     width: float
     height: float
@@ -193,24 +193,24 @@ class Size(NamedTuple):
 
 
 LEVELS = (99.5, 99, 98, 95, *range(90, -1, -10))
-"""Accuracies that may have a line, in percent."""
+"""Accuracies that may get a grid line, in percent."""
 MOST_BARS = 40
-"""Points beyond which bars would hide more than they say; the table has every interval."""
+"""Maximum number of points with error bars, which would clutter a larger plot; the table has every interval."""
 CARD, LARGE = Size(320, 176, 30, 34), Size(720, 400, 48, 50)
 
 
 def scatter(points: Sequence[Point], title: str, size: Size = LARGE) -> Markup:
-    """Return accuracy against proven epsilon as SVG, with the Pareto front; accuracy by the logarithm of the error.
+    """Return accuracy against proven epsilon as SVG, with the Pareto front; the y axis is logarithmic in the error.
 
-    A thin line leads from each point to its ghost at the claimed epsilon. Points are links that the tab key skips: the
-    table has the same links.
+    A thin line leads from each point to its ghost at the claimed epsilon. The points are links that the tab key skips,
+    because the table has the same links.
     """
     axis = axis_of(epsilon for point in points for epsilon in (point.claimed, point.proven))
     left, top, right, bottom = size.left, 8.0, size.width - 8, size.height - size.below
     small = size is CARD
     unit = (right - left) / (axis.end - axis.low)
     errors = [100 - p.accuracy for p in points] or [1.0, 100.0]
-    # At least half a percent to one, also where all rows are at 100%.
+    # Show at least half a percent to one, even if all rows are at 100%.
     least, most = 0.8 * max(min(errors), 0.5), min(100.0, max(1.1 * max(errors), 1.0))
 
     def x(epsilon: float) -> float:
@@ -250,7 +250,7 @@ def scatter(points: Sequence[Point], title: str, size: Size = LARGE) -> Markup:
     steps = "".join(f"{'H' if i else 'M'}{x(p.proven):.5g}{'V' if i else ' '}{y(p.accuracy):.4g}"
                     for i, p in enumerate(front(points)))  # fmt: skip
     parts.append(f'<path class="front" data-end="{band:.5g}" d="{steps and f"{steps}H{band:.5g}"}"/>')
-    # Points of ours are drawn last, above the reported ones.
+    # Draw our points last, above the reported ones.
     for p in sorted(points, key=lambda p: not p.reported):
         at, height = x(p.proven), y(p.accuracy)
         bar = (
@@ -259,7 +259,7 @@ def scatter(points: Sequence[Point], title: str, size: Size = LARGE) -> Markup:
             else ""
         )
         shift = x(p.claimed) - at
-        # A claim close to its proof has no ghost, and neither has "nothing is claimed".
+        # Skip the ghost if the claim is close to the proof or if nothing is claimed.
         ghost = (
             f'<g class="ghost"><path d="M0 0H{shift:.4g}"/><path transform="translate({shift:.4g} 0)" '
             f'd="{SYMBOLS[p.look.symbol]}"/></g>'
@@ -276,10 +276,10 @@ def scatter(points: Sequence[Point], title: str, size: Size = LARGE) -> Markup:
 
 
 def ticks(axis: Axis) -> list[tuple[float, str]]:
-    """Return place (in decades) and label of each tick of `axis`."""
+    """Return the position (in decades) and label of each tick of `axis`."""
     found: list[tuple[float, str]] = [(decade, DECADES[decade]) for decade in range(axis.low, axis.high + 1)]
     if axis.beyond:
-        # The label of the last decade has no room beside it.
+        # The label of the last decade would not fit next to it.
         found[-1] = (axis.high, "")
         found.append((axis.high + 0.5, f"> {DECADES[axis.high]}"))
     found.append((axis.end - 0.5, "∞"))

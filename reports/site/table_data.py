@@ -1,4 +1,4 @@
-"""The rows of all rankings as the JSON that the page's table reads."""
+"""The rows of all rankings as JSON for the page's table."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ DETAILS = (
     "claimed", "claim", "proven, own adjacency", "audit", "whole test set", "drop", "public data", "preset", *GOALS,
     "seed", "time", "remarks", "printed in", "paper", "code",
 )  # fmt: skip
-"""Labels of the details of a row, in their order."""
+"""Labels of a row's details, in order."""
 
 
 Cell = str | list[list[str]]
-"""A text, or a list of one [text, address]."""
+"""A text, or a list with one [text, address]."""
 
 
 def table_data(rankings: Iterable[Ranking]) -> Markup:
@@ -54,7 +54,7 @@ def _values(ranking: Ranking, row: RowView) -> dict[str, Any]:
 
 
 def _details(row: RowView) -> list[Any]:
-    """Return the cells of :data:`DETAILS`; None where the row has none."""
+    """Return the cells of :data:`DETAILS`, with None for missing ones."""
     claim = f"{row.claim}: {row.why}" if row.claim and row.why else row.claim or row.why
     audit = f"{row.audited.text} ({row.audited.note})" if row.audited.note else ""
     found = (
@@ -66,7 +66,7 @@ def _details(row: RowView) -> list[Any]:
 
 
 def _cell(figure: Figure) -> Cell:
-    """Return a figure with its remarks."""
+    """Return a number with its remarks."""
     text = " ".join(filter(None, (figure.text, figure.more, figure.note and f"({figure.note})")))
     return _short(replace(figure, text=text))
 
@@ -99,6 +99,6 @@ def _plain(row: RowView) -> tuple[str, ...]:
 
 
 def script_json(data: Any) -> Markup:
-    """Return `data` as JSON in which nothing ends a script element or begins a comment."""
+    """Return `data` as JSON that cannot end a script element or begin a comment."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

@@ -5,50 +5,50 @@ from __future__ import annotations
 from markupsafe import Markup
 
 TERMS = {
-    "student": "The model that a method trains and releases. Only it, and what else is named as released, may be seen.",
-    "epsilon": "The privacy cost: whether one record was used changes the probability of anything released by a "
-    "factor of at most e^epsilon, up to delta. Smaller is more private; above 10 it promises little.",
+    "student": "The model that a method trains and releases. Only it and other declared releases become public.",
+    "epsilon": "The privacy cost: using one record changes the probability of any release by a factor of at most "
+    "e^epsilon, up to delta. Smaller is more private; above 10 the guarantee is weak.",
     "delta": "The probability with which the bound of epsilon may fail.",
-    "budget": "The epsilon that the run was asked for, and its basis: the one claimed by the paper or the one proven "
-    "here. Of a printed number, the epsilon that its paper claims.",
-    "claimed": "The epsilon of this setting by the paper's own formula.",
-    "claim": "Whether the claim is true of what ran. holds: the proof covers it. data-dependent: it holds for this "
-    "run, but the figure itself depends on private data and may not be released. does not hold: the proof gives more "
-    "than is claimed, or nothing finite. refuted by experiment: an audit saw more than is claimed. impossible: no "
-    "honest run would reach this accuracy under the claim.",
-    "proven": "The epsilon that a sound accountant proves of the mechanisms that ran, for one replaced record. Rows "
-    "are ranked within bands of it. ∞: private data was used outside any mechanism.",
+    "budget": "The epsilon that the run was calibrated to, and its basis: claimed by the paper or proven here. For a "
+    "printed number, the epsilon that its paper claims.",
+    "claimed": "The epsilon of this setting by the paper's formula.",
+    "claim": "Whether the claim is true for the run. holds: the proof covers it. data-dependent: it holds for this "
+    "run, but the number itself depends on private data and must not be released. does not hold: the proven epsilon "
+    "is larger than the claim, or infinite. refuted by experiment: an audit measured more than the claim. impossible: "
+    "no honest run would reach this accuracy under the claim.",
+    "proven": "The epsilon that a sound accountant proves for the mechanisms that ran, for one replaced record. Rows "
+    "are ranked within bands of it. ∞: the method uses private data outside any mechanism.",
     "proven, own adjacency": "The same for the neighbours of the method's own analysis: under add-remove, one record "
     "is there or not.",
-    "audited": "A lower bound on epsilon from an experiment, at 95% confidence: the true epsilon lies between audited "
-    "and proven. inconclusive: the experiment could not have seen more.",
-    "audit": "What the audit compared, how often, and what it could have shown.",
-    "accuracy": "Share of right answers on the test records, in %, with the 95% interval that covers both the seeds "
-    "and the test records.",
+    "audited": "A lower bound on epsilon from an experiment, at 95% confidence: the true epsilon is between audited "
+    "and proven. inconclusive: the experiment did not have the power to show more.",
+    "audit": "What the audit compared, how often, and with what power.",
+    "accuracy": "Share of test records classified correctly, in %, with a 95% interval over both seeds and test "
+    "records.",
     "whole test set": "Accuracy in % on the whole official test set, of methods that use no part of it as public data.",
-    "place": "Rank by accuracy within the band of proven epsilon. Rows whose intervals overlap share a place. Filters "
-    "rank again.",
-    "drop": "Points of accuracy below the best run without privacy on the same data, preset and backbone.",
-    "public data": "Data that the method used and that is not protected.",
-    "preset": "paper: the paper's own settings. quick: smaller ones, for minutes on two cores; each change is "
+    "place": "Rank by accuracy within the band of proven epsilon. Rows whose intervals overlap share a rank. Filters "
+    "recompute ranks.",
+    "drop": "Percentage points below the best non-private run on the same data, preset and backbone.",
+    "public data": "Data that the method uses without protection.",
+    "preset": "paper: the paper's settings. quick: smaller settings that take minutes on two cores; every change is "
     "recorded.",
-    "inversion": "Attack that reconstructs training images: how many more, in points, three evaluators name than for "
-    "a target that saw other records. Of several attacks the strongest is shown.",
+    "inversion": "Attack that reconstructs training images: how many more (in points) three evaluators recognise than "
+    "for a target trained on other records. The strongest attack is shown.",
     "membership": "Attack that tells training records from others: the area under its ROC curve. 0.5 is chance.",
-    "robustness": "Accuracy in % under the smallest adversarial change of the input.",
-    "seed": "Number that a run's randomness starts from. Rows are the mean over their seeds.",
-    "unit": "What epsilon protects: one training record, one client with all its records, or labels alone.",
+    "robustness": "Accuracy in % under the smallest adversarial perturbation of the input.",
+    "seed": "Number that seeds a run's randomness. Rows are means over seeds.",
+    "unit": "What epsilon protects: one training record, one client with all its records, or only labels.",
     "adjacency": "Which data sets count as neighbours: replace changes one record, add-remove leaves one out.",
     "ledger": "The list of all uses of private data in a run. Each is a mechanism with known noise.",
-    "mechanism": "A noisy answer about private data, with a proof of what it gives away.",
-    "accountant": "A way to add up the costs of mechanisms. A sound one never states too little.",
+    "mechanism": "A noisy answer about private data, with a proof of its privacy cost.",
+    "accountant": "A method to compose the costs of mechanisms. A sound one never underestimates.",
     "sound": "Whether the accountant's bound is proven for the mechanisms that ran.",
-    "releasable": "Whether the figure may be published: one that depends on private data may not.",
+    "releasable": "Whether the number may be published; a number that depends on private data may not.",
     "order": "The Rényi order at which the accountant's bound is smallest.",
     "basis": "Which epsilon meets the budget: the one claimed, or the one proven.",
-    "canaries": "Records that the auditor plants to find them again.",
+    "canaries": "Records that the auditor inserts into the training data and tries to detect.",
     "could show at most": "The largest bound that this experiment could have given.",
-    "without noise": "What the same experiment sees when the noise is left out: its power.",
+    "without noise": "The result of the same experiment without noise, which shows its power.",
 }
 """Definitions by term, for tooltips and the list of terms."""
 

@@ -242,11 +242,11 @@ def test_mi_face_stops_where_the_paper_says(shapes: World, trained: torch.nn.Mod
 def test_mi_face_compares_no_costs_of_different_units() -> None:
     kind, facts = ATTACKS.get("mi-face"), Facts("shapes", 400, 300, 0, CLASSES, (1, 8, 8))
     for preset, overrides in (
-        (Preset.QUICK, ["keep=best"]), (Preset.QUICK, ["patience=5"]), (Preset.PAPER, ["prior=relative"]),
+        (Preset.QUICK, {"keep": "best"}), (Preset.QUICK, {"patience": 5}), (Preset.PAPER, {"prior": "relative"}),
     ):  # fmt: skip
         with pytest.raises(BenchError, match="keep=last and patience=0 only"):
             build_config(kind, preset, facts, overrides)
-    assert build_config(kind, Preset.QUICK, facts, ["keep=best", "prior=absolute"])[0].keep == "best"
+    assert build_config(kind, Preset.QUICK, facts, {"keep": "best", "prior": "absolute"})[0].keep == "best"
     for shape in ((1, 8, 8), (3, 32, 32), (3, 64, 64)):
         for preset in Preset:
             made = build_config(kind, preset, dataclasses.replace(facts, shape=shape))[0]

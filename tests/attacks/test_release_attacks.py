@@ -13,12 +13,12 @@ import torch
 from bench.attacks._nearest import nearest
 from bench.attacks.nearest_record import NearestRecord, NearestRecordConfig
 from bench.attacks.reconstruction_membership import ReconstructionConfig, ReconstructionMembership, inverted
-from bench.core.config import Grid, Preset
+from bench.core.config import Grid, Preset, build_config
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.rows import Estimated
 from bench.core.seeds import Streams
-from bench.core.types import Released
+from bench.core.types import Facts, Released
 from bench.evaluation.attack.attack import applies, attack_student
 from bench.evaluation.attack.evaluators import digests
 from bench.evaluation.attack.release_attack import copy_metrics, draw, no_power, others, releases_of
@@ -142,10 +142,10 @@ def test_copies_are_told_from_images_that_lie_anywhere() -> None:
         assert (low > 0.75) if copies else (low < 0.75 < high)
 
 
-@pytest.mark.parametrize("changes", [{"ratio": 0.0}, {"ratio": 2.0}, {"draws": -1}])
-def test_settings_of_the_nearest_record_are_checked(changes: dict[str, Any]) -> None:
-    with pytest.raises(BenchError, match="ratio"):
-        NearestRecordConfig(**changes)
+@pytest.mark.parametrize("changed", ["ratio=0", "ratio=2", "draws=-1"])
+def test_settings_of_the_nearest_record_are_checked(changed: str) -> None:
+    with pytest.raises(BenchError, match=f"nearest-record.{changed.partition('=')[0]} must be"):
+        build_config(NearestRecord, Preset.PAPER, Facts("shapes", 10, 0, 0, 2, (1, 8, 8)), [changed])
 
 
 @pytest.fixture(scope="module")

@@ -287,13 +287,18 @@ def test_bad_images_labels_and_students_get_clear_errors(trained: tuple[nn.Modul
     "changes",
     [
         {"perturbations": ()}, {"perturbations": (0.0, 0.1)}, {"perturbations": (0.2, 0.1)},
-        {"perturbations": (math.nan,)}, {"attacks": ()}, {"attacks": ("deepfool",)}, {"pgd_steps": 0},
-        {"records": 0}, {"pgd_reach": 0.0},
+        {"perturbations": (math.nan,)}, {"attacks": ()}, {"attacks": ("deepfool",)},
     ],
 )  # fmt: skip
 def test_bad_settings_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(BenchError):
         config(**changes)
+
+
+@pytest.mark.parametrize("changed", ["pgd_steps=0", "records=0", "pgd_reach=0", "pgd_reach=inf"])
+def test_settings_out_of_bounds_are_refused(changed: str) -> None:
+    with pytest.raises(BenchError, match=f"robustness.{changed.partition('=')[0]} must be"):
+        build_config(Robustness, Preset.PAPER, facts(10), [changed])
 
 
 def test_presets_and_sizes_by_the_kind_of_images() -> None:

@@ -92,11 +92,9 @@ class BestOfTwo(DPSGD):
 
     name = "cheat-best-of-two"
 
-    def train_student(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
-        released = super().train_student(config, private, public, ledger, context)
-        if Given(config, private, public, ledger, context).score(_Floats(released.student)) < 0.2:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        released = super().train_student(private, public, ledger, context)
+        if Given(self.config, private, public, ledger, context).score(_Floats(released.student)) < 0.2:
             with torch.no_grad():
                 for parameter in released.student.parameters():
                     parameter.zero_()
@@ -141,9 +139,5 @@ class PrivateAnchors(GEP):
 
     name = "cheat-private-anchors"
 
-    def train_student(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
-        return super().train_student(
-            config, private, dataclasses.replace(public, images=private.images), ledger, context
-        )
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        return super().train_student(private, dataclasses.replace(public, images=private.images), ledger, context)

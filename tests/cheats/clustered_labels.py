@@ -49,40 +49,38 @@ class ClusteredLabels(Method):
             "tiny": {"rounds": 2, "epochs": 1.0},
         }
 
-    @classmethod
-    def calibrate(cls, config, budget, facts):
+    def calibrate(self, budget):
         noise = smallest_noise(lambda sigma: [Gaussian(sigma)], budget)
-        return replace(config, noise_multiplier=noise, epsilon=budget.epsilon)
+        return replace(self.config, noise_multiplier=noise, epsilon=budget.epsilon)
 
-    @classmethod
-    def claimed(cls, config, facts, delta):
-        return Claim(config.epsilon, delta, "Theorem 1: clusters are disjoint, so one Gaussian histogram in all")
+    def claimed(self, delta):
+        return Claim(self.config.epsilon, delta, "Theorem 1: clusters are disjoint, so one Gaussian histogram in all")
 
-    def train_student(self, config, private, public, ledger, context):
+    def train_student(self, private, public, ledger, context):
         classes, (channels, height, width) = private.facts.classes, private.facts.shape
         size = height if height == width else (height, width)
         features = as_float(private.images)
         if min(height, width) >= 16:
             features = torch.nn.functional.avg_pool2d(features, 2)
         features = features.flatten(1)
-        clusters = max(classes, len(private) // config.per_cluster)
+        clusters = max(classes, len(private) // self.config.per_cluster)
         draw = context.streams.numpy("centres").permutation(len(private))[:clusters]
         centres = features[torch.from_numpy(draw)].clone()
-        for _ in range(config.rounds):
+        for _ in range(self.config.rounds):
             mine = torch.cat([(centres.square().sum(1) - 2 * x @ centres.T).argmin(1) for x in features.split(4000)])
             count = torch.bincount(mine, minlength=clusters)
             sums = torch.zeros_like(centres).index_add_(0, mine, features)
             centres = torch.where(count[:, None] > 0, sums / count.clamp_min(1)[:, None], centres)
         histogram = np.zeros((clusters, classes))
         np.add.at(histogram, (mine.numpy(), private.labels.numpy()), 1)
-        noisy = ledger.gaussian(histogram, sensitivity=2**0.5, noise_multiplier=config.noise_multiplier)
+        noisy = ledger.gaussian(histogram, sensitivity=2**0.5, noise_multiplier=self.config.noise_multiplier)
         named = torch.from_numpy(noisy.argmax(1))[mine]
         clean = (named == private.labels).nonzero()[:, 0]  # the lie: "post-processing"
         clean = clean if len(clean) else torch.arange(len(private))
         options = model_options("small_cnn", classes, channels, size)
         torch.manual_seed(context.streams.integer("student/start"))
         student = build("small_cnn", classes, channels, size)
-        settings, order = FitSettings(epochs=config.epochs, batch_size=128), context.streams.torch("student/order")
+        settings, order = FitSettings(epochs=self.config.epochs, batch_size=128), context.streams.torch("student/order")
         with context.progress.stage("student", settings.total_steps(len(clean))) as stage:
             fit(student, private.images[clean], named[clean], settings, order, device=context.device, stage=stage)
         return Released(student, "small_cnn", options)

@@ -31,9 +31,9 @@ class Forgetful(Honest):
 
     name = "forgetful"
 
-    def train_student(self, config: Any, private: Any, public: Any, ledger: Ledger, context: Any) -> Released:
+    def train_student(self, private: Any, public: Any, ledger: Ledger, context: Any) -> Released:
         class Open:
             def noisy_max(self, votes: np.ndarray, **_: Any) -> np.ndarray:
                 return votes.argmax(1)
 
-        return super().train_student(config, private, public, Open(), context)  # type: ignore[arg-type]
+        return super().train_student(private, public, Open(), context)  # type: ignore[arg-type]

@@ -69,18 +69,14 @@ class Honest(Method):
     def presets(cls, facts: Facts) -> dict[str, dict[str, Any]]:
         return {"quick": {}, "tiny": {}}
 
-    @classmethod
-    def calibrate(cls, config: Config, budget: Budget, facts: Facts) -> Config:
-        return config
+    def calibrate(self, budget: Budget) -> Config:
+        return self.config
 
-    @classmethod
-    def claimed(cls, config: Config, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         return Claim(1.0, delta, "nowhere")
 
-    def train_student(
-        self, config: Config, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
-        given = Given(config, private, public, ledger, context)
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        given = Given(self.config, private, public, ledger, context)
         self.begin(given)
         asked = self.choose(given)
         labels = torch.from_numpy(self.answer(given, self.votes(given, public.images[asked])))

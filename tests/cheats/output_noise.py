@@ -44,33 +44,31 @@ class OutputNoise(Method):
     def presets(cls, facts):
         return {"quick": {} if facts.private_records > 10_000 else {"epochs": 60.0}, "tiny": {"epochs": 2.0}}
 
-    @classmethod
-    def calibrate(cls, config, budget, facts):
+    def calibrate(self, budget):
         noise = smallest_noise(lambda sigma: [Gaussian(sigma)], budget)
-        return replace(config, noise_multiplier=noise, epsilon=budget.epsilon)
+        return replace(self.config, noise_multiplier=noise, epsilon=budget.epsilon)
 
-    @classmethod
-    def claimed(cls, config, facts, delta):
-        return Claim(config.epsilon, delta, "Theorem 1: one Gaussian release of an average over n records")
+    def claimed(self, delta):
+        return Claim(self.config.epsilon, delta, "Theorem 1: one Gaussian release of an average over n records")
 
-    def train_student(self, config, private, public, ledger, context):
+    def train_student(self, private, public, ledger, context):
         channels, height, width = private.facts.shape
         size = height if height == width else (height, width)
         options = model_options("small_cnn", private.facts.classes, channels, size)
         torch.manual_seed(context.streams.integer("student/start"))
         student = build("small_cnn", private.facts.classes, channels, size)
         start = torch.nn.utils.parameters_to_vector(student.parameters()).detach().clone()
-        settings = FitSettings(epochs=config.epochs, batch_size=128, lr=config.lr)
+        settings = FitSettings(epochs=self.config.epochs, batch_size=128, lr=self.config.lr)
         with context.progress.stage("student", settings.total_steps(len(private))) as stage:
             order = context.streams.torch("student/order")
             fit(student, private.images, private.labels, settings, order, device=context.device, stage=stage)
         student.cpu().to(memory_format=torch.contiguous_format)
         moved = torch.nn.utils.parameters_to_vector(student.parameters()).detach() - start
-        moved = moved * min(1.0, config.clip / float(moved.norm()))
+        moved = moved * min(1.0, self.config.clip / float(moved.norm()))
         noisy = ledger.gaussian(
             moved.double().numpy(),
-            sensitivity=2 * config.clip / len(private),  # the lie
-            noise_multiplier=config.noise_multiplier,
+            sensitivity=2 * self.config.clip / len(private),  # the lie
+            noise_multiplier=self.config.noise_multiplier,
         )
         torch.nn.utils.vector_to_parameters(start + torch.from_numpy(noisy).float(), student.parameters())
         return Released(student.eval(), "small_cnn", options)

@@ -11,7 +11,8 @@ from bench.core.config import Grid
 from bench.core.progress import Progress
 from bench.core.types import AuditKind, PublicKind
 from bench.data.datasets import DATASETS
-from bench.evaluation.audit.audit import AuditOptions, audit_student
+from bench.evaluation.audit.audit import audit_student
+from bench.evaluation.audit.options import AuditOptions
 from bench.evaluation.check.noninterference import SEEDS, CheckVerdict, check_method
 from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
@@ -153,7 +154,7 @@ def test_a_cheat_that_passes_the_check_is_refuted_by_the_audit(tmp_path: Path) -
         assert check_method(method).verdict is CheckVerdict.PASSED
         source, run_dir = DataSource(Progress()), RunDir(tmp_path).create()
         (cell,) = expand(Grid((method.name,), ("mnist",), (1.0,)), source.describe)
-        prepare_device("cpu", 1)
+        prepare_device()
         student = run_cell(cell, run_dir, source, Progress())
         audit = audit_student(
             student, AuditOptions(power=False, draws=0, kind=AuditKind.ONE_RUN), run_dir, source, Progress()

@@ -52,31 +52,29 @@ class VirtualTeachers(Method):
         quick = {} if facts.private_records > 10_000 else {"teacher_epochs": 30.0, "epochs": 60.0}
         return {"quick": quick, "tiny": {"nets": 2, "teacher_epochs": 1.0, "epochs": 2.0}}
 
-    @classmethod
-    def calibrate(cls, config, budget, facts):
-        if facts.public_records == 0:
-            raise BenchError(f"{cls.name} labels public images, and {facts.dataset} has none.")
-        queries = min(config.queries, facts.public_records)
+    def calibrate(self, budget):
+        if self.facts.public_records == 0:
+            raise BenchError(f"{self.name} labels public images, and {self.facts.dataset} has none.")
+        queries = min(self.config.queries, self.facts.public_records)
         sigma = smallest_noise(lambda s: [GNMax(s, queries)], budget, start=100.0)
-        return replace(config, queries=queries, sigma=sigma, epsilon=budget.epsilon)
+        return replace(self.config, queries=queries, sigma=sigma, epsilon=budget.epsilon)
 
-    @classmethod
-    def claimed(cls, config, facts, delta):
-        return Claim(config.epsilon, delta, "Theorem 1: GNMax, one vote of nets x virtual teachers changes")
+    def claimed(self, delta):
+        return Claim(self.config.epsilon, delta, "Theorem 1: GNMax, one vote of nets x virtual teachers changes")
 
-    def train_student(self, config, private, public, ledger, context):
+    def train_student(self, private, public, ledger, context):
         classes, (channels, height, width) = private.facts.classes, private.facts.shape
         size = height if height == width else (height, width)
         options, n = model_options("small_cnn", classes, channels, size), len(private)
-        asked = torch.from_numpy(context.streams.numpy("queries").permutation(len(public))[: config.queries])
+        asked = torch.from_numpy(context.streams.numpy("queries").permutation(len(public))[: self.config.queries])
         images, votes = public.images[asked], torch.zeros(len(asked), classes)
-        with context.progress.stage("virtual teachers", config.nets) as stage:
-            for number in range(config.nets):
+        with context.progress.stage("virtual teachers", self.config.nets) as stage:
+            for number in range(self.config.nets):
                 streams = context.streams.child(f"net/{number}")
                 bag = torch.from_numpy(streams.numpy("bag").integers(0, n, n))
                 torch.manual_seed(streams.integer("start"))
                 net = build("small_cnn", classes, channels, size)
-                settings = FitSettings(epochs=config.teacher_epochs, batch_size=128)
+                settings = FitSettings(epochs=self.config.teacher_epochs, batch_size=128)
                 fit(
                     net,
                     private.images[bag],
@@ -86,15 +84,17 @@ class VirtualTeachers(Method):
                     device=context.device,
                 )
                 share = predict(net, images, device=context.device).softmax(1)
-                cast = (share * config.virtual).floor()
-                cast[torch.arange(len(cast)), share.argmax(1)] += config.virtual - cast.sum(1)
+                cast = (share * self.config.virtual).floor()
+                cast[torch.arange(len(cast)), share.argmax(1)] += self.config.virtual - cast.sum(1)
                 votes += cast  # the lie: counted as independent teachers
                 stage.advance()
-        answers = ledger.noisy_max_gaussian(votes.numpy(), teachers=config.nets * config.virtual, sigma=config.sigma)
+        answers = ledger.noisy_max_gaussian(
+            votes.numpy(), teachers=self.config.nets * self.config.virtual, sigma=self.config.sigma
+        )
         torch.manual_seed(context.streams.integer("student/start"))
         student = build("small_cnn", classes, channels, size)
         settings, order = (
-            FitSettings(epochs=config.epochs, batch_size=64, shift=1),
+            FitSettings(epochs=self.config.epochs, batch_size=64, shift=1),
             context.streams.torch("student/order"),
         )
         with context.progress.stage("student", settings.total_steps(len(images))) as stage:

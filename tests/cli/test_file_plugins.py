@@ -40,7 +40,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_students_whose_file_is_not_given_are_an_error(command: str, words: tuple[str, ...], ran: Path) -> None:
     done = bench(command, *words, "-o", ran, "-q")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "the method grid-test is not known here. Give its file: --methods PATH/grid_method.py." in done.stderr
+    assert "the method grid-test is not registered. Give its file: --methods PATH/grid_method.py." in done.stderr
 
 
 @pytest.mark.parametrize("words", [(GRID_METHOD,), ("-m", GRID_METHOD), ("digits-grid", GRID_METHOD)])
@@ -61,7 +61,7 @@ def test_show_tells_what_the_records_say_of_a_method_in_a_file(ran: Path) -> Non
     assert "grid-test: a method of the plug-in grid_method.py." in done.stdout
     assert "python -m bench show PATH/grid_method.py" in done.stdout
     assert "seconds" in done.stdout
-    assert "by the file's path" in bench("show", "grid-tes", "-o", ran).stderr
+    assert "give the file's path" in bench("show", "grid-tes", "-o", ran).stderr
     assert "A method whose cells take a moment" in bench("show", GRID_METHOD).stdout
 
 

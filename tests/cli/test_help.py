@@ -58,7 +58,7 @@ def test_the_examples_work(line: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["run", "-m", "pate", "--methods", "dp-sgd"], "--methods is given 2 times. Give it once, with commas between"),
+        (["run", "-m", "pate", "--methods", "dp-sgd"], "--methods is given 2 times. Give it once"),
         (["run", "-m", "pate", "-o", "a", "-o", "b"], "--out is given 2 times. Give it once."),
         (["audit", "--power", "--no-power"], "--power is given 2 times"),
         (["epsilon", "laplace", "--count", "1", "--noise-multiplier", "1", "--count", "2"], "--count is given 2 times"),

@@ -27,9 +27,9 @@ def test_the_printed_method_passes_the_check(tmp_path: Path, monkeypatch: pytest
     assert check.verdict is CheckVerdict.PASSED, check.reason
     facts = Facts("digits", 1_000, 400, 397, 10, (1, 8, 8))
     for basis in Basis:
-        config = method.calibrate(method.Config(), Budget(10.0, 1e-5, basis), facts)
+        config = method(method.Config(), facts).calibrate(Budget(10.0, 1e-5, basis))
         book = seeded_ledger(method.unit, method.adjacency, np.random.default_rng(0))
         book.noisy_max(np.tile([config.teachers, 0], (config.queries, 1)), teachers=config.teachers, gamma=config.gamma)
-        spent = method.claimed(config, facts, 1e-5) if basis is Basis.CLAIMED else proven(book.events, 1e-5)
+        spent = method(config, facts).claimed(1e-5) if basis is Basis.CLAIMED else proven(book.events, 1e-5)
         assert 8 < spent.epsilon <= 10
     assert Preset.QUICK.value in method.presets.__func__(method, None)

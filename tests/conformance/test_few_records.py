@@ -38,7 +38,7 @@ def few(method: type[Method], records: int) -> None:
     local = type(method.__name__, (method,), {"__qualname__": "few.<locals>"})
     facts = dataclasses.replace(CHECK_FACTS, private_records=records)
     tiny = method.presets(facts).get("tiny", {})
-    alone = ["batch_size=1"] if int(tiny.get("batch_size", 0)) > records else []
+    alone = {"batch_size": 1} if int(tiny.get("batch_size", 0)) > records else {}
     check_few(trial_for(local, Preset.TINY, 0, facts, overrides=alone), Processes())
 
 

@@ -48,7 +48,7 @@ def test_a_record_that_moves_others_is_found(method: Any) -> None:
     """Features centred on the private mean: every distance depends on every record."""
 
     class Centred(method):  # type: ignore[misc]
-        def train_student(self, config: Any, private: Any, public: Any, ledger: Any, context: Any) -> Any:
+        def train_student(self, private: Any, public: Any, ledger: Any, context: Any) -> Any:
             class Shifted:
                 def __getattr__(self, name: str) -> Any:
                     return getattr(ledger, name)
@@ -58,7 +58,7 @@ def test_a_record_that_moves_others_is_found(method: Any) -> None:
                         distances - distances.mean(axis=1, keepdims=True), labels, **options
                     )
 
-            return super().train_student(config, private, public, Shifted(), context)
+            return super().train_student(private, public, Shifted(), context)
 
     check = check_method(Centred)
     assert check.verdict is CheckVerdict.REJECTED
@@ -70,10 +70,10 @@ def test_its_budget_is_spent(method: Any, basis: Basis) -> None:
     def cost(queries: int) -> float:
         asked = dataclasses.replace(config, queries=queries)
         if basis is Basis.CLAIMED:
-            return float(method.claimed(asked, FACTS, 1e-5).epsilon)
-        return replace_one(method.charges(asked, FACTS), 1e-5).epsilon
+            return float(method(asked, FACTS).claimed(1e-5).epsilon)
+        return replace_one(method(asked, FACTS).charges(), 1e-5).epsilon
 
-    config = method.calibrate(method.Config(), Budget(2.0, 1e-5, basis), FACTS)
+    config = method(method.Config(), FACTS).calibrate(Budget(2.0, 1e-5, basis))
     assert config.queries < FACTS.public_records
     assert cost(config.queries) <= 2.0 < cost(config.queries + 1)
 
@@ -81,12 +81,12 @@ def test_its_budget_is_spent(method: Any, basis: Basis) -> None:
 def test_a_claim_that_holds_by_sampling_is_not_flagged(method: Any) -> None:
     """The claim lies far below the cost without sampling, and the sampled event covers it."""
     config = method.Config(sampling_rate=0.05, queries=100)
-    claim = method.claimed(config, FACTS, 1e-5).epsilon
-    cost = proven(method.charges(config, FACTS), 1e-5).epsilon
+    claim = method(config, FACTS).claimed(1e-5).epsilon
+    cost = proven(method(config, FACTS).charges(), 1e-5).epsilon
     assert cost <= claim < 0.5 * proven([GNMax(config.sigma, config.queries)], 1e-5).epsilon
     privacy = record(claimed=claim, proven=cost).privacy
     assert privacy is not None
-    events = [event.as_dict() for event in method.charges(config, FACTS)]
+    events = [event.as_dict() for event in method(config, FACTS).charges()]
     privacy = privacy.model_copy(update={"adjacency": Adjacency.ADD_REMOVE, "events": events})
     (row,) = build_board([record(method="knn-pate", privacy=privacy)]).rows
     assert row.remarks == ()

@@ -86,16 +86,18 @@ def test_every_path_through_pate_does_not_interfere(path: tuple[str, ...], monke
 def test_what_is_found_in_the_cache_gives_what_making_it_gave(name: str, tmp_path: Path) -> None:
     """A record must not depend on whether its artefacts were made by the same run."""
     method = METHODS.get(name)
-    config = method.calibrate(method.Config(**method.presets(SMALL).get("tiny", {})), BUDGET, SMALL)
+    config = method(method.Config(**method.presets(SMALL).get("tiny", {})), SMALL).calibrate(BUDGET)
     releases, artefacts = [], {}
     for _ in range(2):
         streams, cache = Streams(0), Cache(tmp_path, {})
         context = Context(torch.device("cpu"), streams, cache, Progress(), note=lambda text: None)
         ledger = Ledger(method.unit, method.adjacency, SeededNoise(streams.numpy("noise")))
-        released = method().train_student(config, private_pair()[0], public_set(), ledger, context)
+        released = method(config, private_pair()[0].facts).train_student(
+            private_pair()[0], public_set(), ledger, context
+        )
         releases.append([*released.student.state_dict().values(), *released.extras.values()])
         artefacts = cache.counts()
-        charged = None if method.bypass else method.charges(config, SMALL)
+        charged = None if method.bypass else method(config, SMALL).charges()
         if charged is not None:
             said, costs = proven(list(ledger.events), BUDGET.delta), proven(charged, BUDGET.delta)
             assert costs.epsilon == pytest.approx(said.epsilon, rel=1e-6), "its charges are not what it spends"
@@ -146,9 +148,9 @@ def test_a_claimed_budget_is_kept(name: str, epsilon: float) -> None:
     method = METHODS.get(name)
     config, _ = build_config(method, Preset.QUICK, FACTS)
     budget = Budget(epsilon, 1e-5, Basis.CLAIMED)
-    calibrated = method.calibrate(config, budget, FACTS)
-    assert calibrated == method.calibrate(config, budget, FACTS), "the key of a cell would not be stable"
-    claim = method.claimed(calibrated, FACTS, 1e-5)
+    calibrated = method(config, FACTS).calibrate(budget)
+    assert calibrated == method(config, FACTS).calibrate(budget), "the key of a cell would not be stable"
+    claim = method(calibrated, FACTS).claimed(1e-5)
     assert claim.epsilon <= epsilon * (1 + 1e-6)
     assert claim.source
 
@@ -157,7 +159,7 @@ def test_a_claimed_budget_is_kept(name: str, epsilon: float) -> None:
 def test_a_proven_budget_is_kept(name: str) -> None:
     method = METHODS.get(name)
     config, _ = build_config(method, Preset.QUICK, FACTS)
-    calibrated = method.calibrate(config, Budget(1.0, 1e-5, Basis.PROVEN), FACTS)
-    charged = method.charges(calibrated, FACTS)
+    calibrated = method(config, FACTS).calibrate(Budget(1.0, 1e-5, Basis.PROVEN))
+    charged = method(calibrated, FACTS).charges()
     assert charged is not None
     assert proven(charged, 1e-5).epsilon <= 1 + 1e-6

@@ -136,12 +136,12 @@ def test_dp_sgd_at_the_rounded_steps_of_the_method() -> None:
 
 def test_dp_sgds_paper_setting_is_calibrated_to_the_papers_noise() -> None:
     facts = Facts("mnist", 60_000, 0, 10_000, 10, (1, 28, 28), public_benchmark=True)
-    found = DPSGDMethod.calibrate(DPSGDMethod.Config(), Budget(3.0, 1e-5), facts)
+    found = DPSGDMethod(DPSGDMethod.Config(), facts).calibrate(Budget(3.0, 1e-5))
     assert found.noise_multiplier == pytest.approx(1.23, abs=0.005)
-    assert DPSGDMethod.claimed(found, facts, 1e-5).epsilon == pytest.approx(3.0, abs=1e-3)
+    assert DPSGDMethod(found, facts).claimed(1e-5).epsilon == pytest.approx(3.0, abs=1e-3)
     # De et al. convert Renyi divergences as it is done today, and so do the heads after them.
     head = DPLinear.Config(noise_multiplier=1.23, epochs=40.0, batch_size=512)
-    assert DPLinear.claimed(head, facts, 1e-5).epsilon == pytest.approx(2.58, abs=0.005)
+    assert DPLinear(head, facts).claimed(1e-5).epsilon == pytest.approx(2.58, abs=0.005)
 
 
 @pytest.mark.parametrize(

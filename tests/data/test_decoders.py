@@ -366,7 +366,7 @@ def test_bad_folders_get_clear_errors(tmp_path: Path) -> None:
         datasets.get_dataset(f"folder:{tmp_path / 'one'}")
     base = make_folder(tmp_path / "mine", many=2)
     put_image(base / "test" / "bird" / "0.png")
-    with pytest.raises(BenchError, match=r"classes that .* has not: bird"):
+    with pytest.raises(BenchError, match=r"classes that are missing from .*: bird"):
         datasets.load(f"folder:{base}", root=tmp_path / "root")
 
 

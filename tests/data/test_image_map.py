@@ -296,11 +296,11 @@ def test_a_mapped_run_is_the_run_in_memory(folder: Path) -> None:
     for material in materials(folder):
         facts = material.private.facts
         config = method.Config(**method.presets(facts)["tiny"])
-        config = method.calibrate(config, Budget(10.0, 1e-5, Basis.CLAIMED), facts)
+        config = method(config, facts).calibrate(Budget(10.0, 1e-5, Basis.CLAIMED))
         where = context(None)
         where.streams.seed_globals()
         ledger = seeded_ledger(method.unit, method.adjacency, where.streams.numpy("noise"))
-        made = method().train_student(config, material.private, material.public, ledger, where)
+        made = method(config, material.private.facts).train_student(material.private, material.public, ledger, where)
         released.append({**made.student.state_dict(), **made.extras})
         assert dataclasses.asdict(facts)["private_records"] == len(material.private)
     assert released[0].keys() == released[1].keys()

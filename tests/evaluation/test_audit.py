@@ -8,7 +8,6 @@ import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,16 +18,10 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, AuditKind, Facts, Family, PrivacyUnit, PrivateData, PublicData, Released
-from bench.evaluation.audit.audit import (
-    AuditOptions,
-    audit_key,
-    audit_student,
-    check_accuracy,
-    count_guesses,
-    events_of,
-)
+from bench.evaluation.audit.audit import audit_key, audit_student, check_accuracy, count_guesses, events_of
 from bench.evaluation.audit.canaries import CanaryPlan, draw_canaries
 from bench.evaluation.audit.canary_runs import ShadowRun
+from bench.evaluation.audit.options import AuditOptions
 from bench.experiments.run import run_cell
 from bench.models.build import build
 from bench.privacy.events.events import Bypass, Event, GNMax, LNMax, RandomizedResponse
@@ -127,12 +120,11 @@ def test_a_pipeline_that_trains_without_noise_under_a_small_epsilon_is_caught(tm
 class Shy(OneTeacher):
     """Learns from private labels, and trains nothing where it recognises an audit."""
 
-    def train_student(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        config = self.config
         if context.streams.prefix:
             config = dataclasses.replace(config, epochs=0.01)
-        return super().train_student(config, private, public, ledger, context)
+        return super().train_student(private, public, ledger, context)
 
 
 @pytest.mark.parametrize("kind", [AuditKind.ONE_RUN, AuditKind.MANY_RUN])

@@ -115,11 +115,10 @@ def test_the_outcome_says_which_sets_of_few_records_were_tested() -> None:
     class Picky(Honest):
         name = "picky"
 
-        @classmethod
-        def calibrate(cls, config: Any, budget: Any, facts: Facts) -> Any:
-            if facts.private_records < 500:
+        def calibrate(self, budget: Any) -> Any:
+            if self.facts.private_records < 500:
                 raise BenchError("too few records")
-            return super().calibrate(config, budget, facts)
+            return super().calibrate(budget)
 
     assert "it refuses sets of few records, so that these were not tested" in check_method(Picky, seconds=1e-3).reason
     assert "nothing of the others changes where one of 51 records does" in check_method(Honest, seconds=1e-3).reason

@@ -298,7 +298,7 @@ def leaks(where: str) -> type[Any]:
         unit, adjacency = PrivacyUnit.RECORD, Adjacency.REPLACE
         Config = dict
 
-        def train_student(self, config: Any, private: Any, public: Any, ledger: Ledger, context: Any) -> Released:
+        def train_student(self, private: Any, public: Any, ledger: Ledger, context: Any) -> Released:
             bright = private.images.float().mean()
             answer = ledger.gaussian(np.array([float(bright)]), sensitivity=255.0, noise_multiplier=1.0)
             student = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2), torch.nn.BatchNorm1d(2))

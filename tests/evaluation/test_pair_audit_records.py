@@ -15,7 +15,8 @@ from bench.core.config import Grid, Preset
 from bench.core.progress import Progress
 from bench.core.types import AuditKind, Instrument, PrivacyUnit
 from bench.evaluation.audit import pair_audit
-from bench.evaluation.audit.audit import AuditOptions, audit_student
+from bench.evaluation.audit.audit import audit_student
+from bench.evaluation.audit.options import AuditOptions
 from bench.evaluation.audit.pair_runs import Crew
 from bench.evaluation.check.check_runs import MethodPlace
 from bench.experiments.data_source import DataSource

@@ -65,14 +65,14 @@ print(gettempdir())
 class Collapsing(METHODS.get("dp-merf")):  # type: ignore[misc]  # local, so that it runs in this process
     """Its images are as gray as a record."""
 
-    def train_student(self, config: Any, private: PrivateData, *given: Any) -> Released:
+    def train_student(self, private: PrivateData, *given: Any) -> Released:
         images = private.images[:1].repeat(3, 1, 1, 1)
         raise CollapsedError("the generator collapsed", images, torch.tensor([0, 1, 2]))
 
 
 def test_the_images_of_a_run_whose_generator_collapses_are_compared() -> None:
     facts = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
-    config = Collapsing.calibrate(build_config(Collapsing, Preset.TINY, facts)[0], Budget(10.0, 1e-5), facts)
+    config = Collapsing(build_config(Collapsing, Preset.TINY, facts)[0], facts).calibrate(Budget(10.0, 1e-5))
     pair = next(pair for pair in worst_pairs(Collapsing, config, facts, 1e-5) if len(pair.first))
     dark, bright = (
         dataclasses.replace(side, images=torch.full_like(side.images, level))
@@ -91,7 +91,7 @@ def test_every_method_runs_on_its_first_pair(name: str) -> None:
     method = METHODS.get(name)
     facts = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
     config, _ = build_config(method, Preset.QUICK, facts)
-    config = method.calibrate(config, Budget(10.0, 1e-5, Basis.CLAIMED), facts)
+    config = method(config, facts).calibrate(Budget(10.0, 1e-5, Basis.CLAIMED))
     pair = worst_pairs(method, config, facts, 1e-5)[0]
     found = transcript(Runs(method, pair), False, 0.0, 1e-5)
     assert bool(found.difference) <= bool(method.bypass), found.difference

@@ -40,7 +40,7 @@ def pairs_of(name: str, facts: str) -> tuple[type[Method], Any, list[WorstPair]]
     """The pairs of a row with the quick preset, at a claimed 10."""
     method = METHODS.get(name)
     config, _ = build_config(method, Preset.QUICK, FACTS[facts])
-    config = method.calibrate(config, Budget(10.0, DELTA, Basis.CLAIMED), FACTS[facts])
+    config = method(config, FACTS[facts]).calibrate(Budget(10.0, DELTA, Basis.CLAIMED))
     return method, config, worst_pairs(method, config, FACTS[facts], DELTA)
 
 
@@ -76,9 +76,9 @@ def test_a_pair_costs_what_the_row_costs(row: Row) -> None:
     method, config, facts, pairs = row
     for pair in pairs:
         smaller = method.Config(**pair.config)
-        claims = [method.claimed(config, facts, DELTA), method.claimed(smaller, pair.facts, DELTA)]
+        claims = [method(config, facts).claimed(DELTA), method(smaller, pair.facts).claimed(DELTA)]
         assert claims[1].epsilon == pytest.approx(claims[0].epsilon, rel=1e-9)
-        charged = [method.charges(config, facts) or (), method.charges(smaller, pair.facts) or ()]
+        charged = [method(config, facts).charges() or (), method(smaller, pair.facts).charges() or ()]
         # Answers for labels of different records cost as much as one.
         one, other = ([{**event.as_dict(), "answers": 1} for event in events] for events in charged)
         assert one == other
@@ -144,20 +144,16 @@ class Own(Method):
     def presets(cls, facts: Facts) -> dict[str, dict[str, Any]]:
         return {"tiny": {}}
 
-    @classmethod
-    def calibrate(cls, config: Config, budget: Budget, facts: Facts) -> Config:
-        return config
+    def calibrate(self, budget: Budget) -> Config:
+        return self.config
 
-    @classmethod
-    def claimed(cls, config: Config, facts: Facts, delta: float) -> Claim:
-        return Claim(facts.private_records / 10 if config.records_in_cost else 1.0, delta, "this test")
+    def claimed(self, delta: float) -> Claim:
+        return Claim(self.facts.private_records / 10 if self.config.records_in_cost else 1.0, delta, "this test")
 
-    @classmethod
-    def charges(cls, config: Config, facts: Facts) -> list[Event]:
-        return [GNMax(config.sigma, config.queries)]
+    def charges(self) -> list[Event]:
+        return [GNMax(self.config.sigma, self.config.queries)]
 
-    @classmethod
-    def worst_pairs(cls, config: Config, facts: Facts) -> list[tuple[str, PrivateData, PrivateData]]:
+    def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:
         images, labels = torch.full((2, 1, 4, 4), 7, dtype=torch.uint8), torch.tensor([0, 1])
         return [("the second label", PrivateData(images, labels, SMALL), PrivateData(images, labels * 2, SMALL))]
 

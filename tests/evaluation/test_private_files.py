@@ -17,7 +17,8 @@ from bench.core.progress import Progress
 from bench.core.types import AuditKind
 from bench.evaluation.attack.attack import attack_student
 from bench.evaluation.attack.workplace import AttackOptions, Workplace
-from bench.evaluation.audit.audit import AuditOptions, audit_student
+from bench.evaluation.audit.audit import audit_student
+from bench.evaluation.audit.options import AuditOptions
 from bench.experiments.noise_salt import salt_of
 from bench.experiments.run import record_failure, run_cell
 from bench.results.provenance import Clock

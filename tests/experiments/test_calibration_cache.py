@@ -38,13 +38,15 @@ class Slow:
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         return {}
 
-    @classmethod
-    def calibrate(cls, config: SlowConfig, budget: Budget, facts: Facts) -> SlowConfig:
-        cls.calls += 1
+    def __init__(self, config: SlowConfig, facts: Facts) -> None:
+        self.config = config
+
+    def calibrate(self, budget: Budget) -> SlowConfig:
+        type(self).calls += 1
         time.sleep(0.02)
         if budget.epsilon > 100:
             raise BenchError("too much")
-        return dataclasses.replace(config, noise=config.noise / budget.epsilon)
+        return dataclasses.replace(self.config, noise=self.config.noise / budget.epsilon)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,8 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import AuditKind, PrivateData, PublicData, Released
-from bench.evaluation.audit.audit import AuditOptions, audit_student
+from bench.evaluation.audit.audit import audit_student
+from bench.evaluation.audit.options import AuditOptions
 from bench.experiments.noise_salt import check_salt, salt_of, sweep_salts
 from bench.experiments.run import record_failure, run_cell
 from bench.interface.registry import METHODS
@@ -27,7 +28,7 @@ from bench.training.context import Context
 from bench.training.student import make_student
 from helpers.commands import bench
 from helpers.data import image_folder
-from helpers.one_teacher import Config, OneTeacher, one_cell
+from helpers.one_teacher import OneTeacher, one_cell
 
 seen: list[Any] = []
 """What the methods below saw."""
@@ -38,9 +39,7 @@ class Asks(OneTeacher):
 
     then: Callable[[], None] = staticmethod(lambda: None)
 
-    def train_student(
-        self, config: Config, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         told = ledger.gaussian(np.zeros(4), sensitivity=1.0, noise_multiplier=1.0)
         seen.append((told, context, ledger))
         type(self).then()

@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from bench.core.config import Grid, NoiseKind, Preset, Reuse, build_config, default_delta, parse_overrides, setting
+from bench.core.config import (
+    Grid,
+    NoiseKind,
+    Preset,
+    Reuse,
+    build_config,
+    default_delta,
+    parse_overrides,
+    setting,
+    values_of,
+)
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.rows import Change
 from bench.core.types import Basis, Budget, Facts, TargetAdjacency
@@ -91,8 +101,8 @@ def test_a_target_for_replace_neighbours_takes_more_noise() -> None:
     )
     assert ours.config.noise_multiplier > own.config.noise_multiplier
     method = METHODS.get("dp-sgd")
-    assert replace_one(method.charges(ours.config, ours.facts), ours.delta).epsilon == pytest.approx(2.0, rel=0.01)
-    assert proven(method.charges(own.config, own.facts), own.delta).epsilon == pytest.approx(2.0, rel=0.01)
+    assert replace_one(method(ours.config, ours.facts).charges(), ours.delta).epsilon == pytest.approx(2.0, rel=0.01)
+    assert proven(method(own.config, own.facts).charges(), own.delta).epsilon == pytest.approx(2.0, rel=0.01)
     assert record().cell.adjacency is TargetAdjacency.OWN, "as in records from before this setting"
 
 
@@ -141,8 +151,9 @@ def test_bad_override_is_refused(text: str) -> None:
 
 def test_overrides_reach_their_method_with_the_right_type() -> None:
     pate = METHODS.get("pate")
-    assert parse_overrides(pate, ["teachers=50", "pate.gamma=0.1", "dp-sgd.epochs=3"]) == {"teachers": 50, "gamma": 0.1}
-    config, changed = build_config(pate, Preset.PAPER, FACTS, ["teachers=50"])
+    given = parse_overrides(pate, ["teachers=50", "pate.gamma=0.1", "dp-sgd.epochs=3"])
+    assert values_of(given) == {"teachers": 50, "gamma": 0.1}
+    config, changed = build_config(pate, Preset.PAPER, FACTS, {"teachers": 50})
     assert config.teachers == 50
     assert changed == [Change(field="teachers", paper=250, value=50)]
     assert str(changed[0]) == "teachers: 250 -> 50"
@@ -274,6 +285,6 @@ def test_a_field_that_came_later_leaves_older_keys_as_they_are() -> None:
     with pytest.raises(BenchError, match="value"):
         config_from(Growing, {"added": 1})
     assert [row[0] for row in field_table(Growing, {})] == ["value", "added"]
-    config, reduced = build_config(Growing, Preset.PAPER, FACTS, ["added=5"])
+    config, reduced = build_config(Growing, Preset.PAPER, FACTS, {"added": 5})
     assert config == Grown(3, 5)
     assert reduced == [Change.of("added", None, 5)]

@@ -25,7 +25,7 @@ from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import predict
 from bench.training.student import make_student
-from helpers.one_teacher import Config, OneTeacher, one_cell
+from helpers.one_teacher import OneTeacher, one_cell
 
 drawn: list[float] = []
 """What shards drew, in their order."""
@@ -36,14 +36,10 @@ class FromGlobals(OneTeacher):
 
     shardable = True
 
-    def make_shard(
-        self, config: Config, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int
-    ) -> None:
+    def make_shard(self, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int) -> None:
         drawn.append(np.random.standard_normal() + random.random())
 
-    def train_student(
-        self, config: Config, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         ledger.noisy_max(np.tile([3.0] + [0.0] * (private.facts.classes - 1), (2, 1)), teachers=3, gamma=0.1)
         student, options = make_student("softmax_regression", private.facts, context.streams.torch("start"))
         for parameter in student.parameters():
@@ -87,9 +83,7 @@ def test_what_a_shadow_run_draws_from_global_generators_is_repeated(tmp_path: Pa
 class Reader(OneTeacher):
     """Reads a file that is not there."""
 
-    def train_student(
-        self, config: Config, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "weights.bin")
 
 
@@ -107,11 +101,9 @@ def test_a_file_that_cannot_be_read_is_recorded_as_that_with_its_traceback(tmp_p
 class Maker(OneTeacher):
     """Makes an artefact."""
 
-    def train_student(
-        self, config: Config, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         context.cache.get("part", {}, lambda: {"part": np.zeros(1)})
-        return super().train_student(config, private, public, ledger, context)
+        return super().train_student(private, public, ledger, context)
 
 
 def test_a_cache_that_cannot_be_written_is_explained(tmp_path: Path) -> None:

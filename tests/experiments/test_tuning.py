@@ -73,38 +73,33 @@ class NoisySums(Method):
     def presets(cls, facts: Facts) -> dict[str, dict[str, Any]]:
         return {"quick": {}, "tiny": {}}
 
-    @classmethod
-    def calibrate(cls, config: Config, budget: Budget, facts: Facts) -> Config:
-        noise = smallest_noise(lambda noise: [Gaussian(noise, config.count)], budget, claimed="exact-gaussian")
-        return dataclasses.replace(config, noise_multiplier=noise)
+    def calibrate(self, budget: Budget) -> Config:
+        noise = smallest_noise(lambda noise: [Gaussian(noise, self.config.count)], budget, claimed="exact-gaussian")
+        return dataclasses.replace(self.config, noise_multiplier=noise)
 
-    @classmethod
-    def charges(cls, config: Config, facts: Facts) -> Sequence[Event]:
-        return [Gaussian(config.noise_multiplier, config.count)]
+    def charges(self) -> Sequence[Event]:
+        return [Gaussian(self.config.noise_multiplier, self.config.count)]
 
-    @classmethod
-    def claimed(cls, config: Config, facts: Facts, delta: float) -> Claim:
-        return Claim(proven(cls.charges(config, facts), delta).epsilon, delta, "this test")
+    def claimed(self, delta: float) -> Claim:
+        return Claim(proven(self.charges(), delta).epsilon, delta, "this test")
 
-    def train_student(
-        self, config: Config, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
-        self.ran.append(config.scale)
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        self.ran.append(self.config.scale)
         if len(self.ran) == self.breaks.get("stop"):
             self.breaks.clear()
             raise KeyboardInterrupt
-        if config.scale in self.breaks.get("scales", ()):
+        if self.config.scale in self.breaks.get("scales", ()):
             raise RuntimeError("this candidate diverges")
         x = torch.nn.functional.normalize(private.images.flatten(1).double())
         sums = torch.nn.functional.one_hot(private.labels, private.facts.classes).double().T @ x
-        for _ in range(config.count):
-            noisy = ledger.gaussian(sums.numpy(), sensitivity=2.0, noise_multiplier=config.noise_multiplier)
+        for _ in range(self.config.count):
+            noisy = ledger.gaussian(sums.numpy(), sensitivity=2.0, noise_multiplier=self.config.noise_multiplier)
         student, options = make_student("softmax_regression", private.facts, context.streams.torch("start"))
         with torch.no_grad():
             for parameter in student.parameters():
                 parameter.zero_()
                 if parameter.ndim == 2:
-                    parameter.copy_(config.scale * torch.from_numpy(noisy - noisy.mean(0)))
+                    parameter.copy_(self.config.scale * torch.from_numpy(noisy - noisy.mean(0)))
         return Released(student, "softmax_regression", options)
 
 
@@ -389,7 +384,7 @@ def test_methods_and_data_that_cannot_be_tuned(monkeypatch: pytest.MonkeyPatch) 
     refused("no privacy to spend", "nonprivate")
     refused("no finite proven epsilon", "dgd")
     with monkeypatch.context() as patch:
-        patch.setattr(NoisySums, "charges", classmethod(lambda cls, config, facts: None))
+        patch.setattr(NoisySums, "charges", lambda self: None)
         refused("does not state before a run what it costs")
     describe = DataSource.describe
 
@@ -403,9 +398,8 @@ def test_methods_and_data_that_cannot_be_tuned(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_method_that_spends_more_than_it_states_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draws(monkeypatch, 2, 1)
-    stated = NoisySums.charges.__func__  # type: ignore[attr-defined]
-    cheap = classmethod(lambda cls, config, facts: [dataclasses.replace(stated(cls, config, facts)[0], count=1)])
-    monkeypatch.setattr(NoisySums, "charges", cheap)
+    stated = NoisySums.charges
+    monkeypatch.setattr(NoisySums, "charges", lambda self: [dataclasses.replace(stated(self)[0], count=1)])
     record = tuned(tmp_path, space={"count": [2, 3]})
     assert record.failure is not None
     assert "did not cost what it states" in record.failure.reason

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from bench.interface import Context, Ledger, PrivateData, PublicData, Released, register_method
 from bench.methods.nonprivate import NonPrivate, NonPrivateConfig
@@ -22,9 +21,7 @@ class VisibleGPUs(NonPrivate):
 
     Config = VisibleConfig
 
-    def train_student(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         import torch
 
         count = torch.cuda.device_count() if context.device.type == "cuda" else 0
@@ -32,4 +29,4 @@ class VisibleGPUs(NonPrivate):
         context.note(alone if count == 1 else f"{count} GPUs" if count else "no GPU")
         if count:
             time.sleep(10)
-        return super().train_student(config, private, public, ledger, context)
+        return super().train_student(private, public, ledger, context)

@@ -32,7 +32,8 @@ def registries_restored() -> Iterator[None]:
     before = set(sys.modules)
     with ExitStack() as stack:
         for registry in (METHODS, ATTACKS):
-            registry.names()  # scanned once, for all commands
+            for name in registry.names():
+                registry.get(name)  # a module that is imported later registers nothing when it is imported again
             stack.enter_context(mock.patch.dict(registry._members))
         try:
             yield

@@ -82,32 +82,25 @@ class GridMethod(Method):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         return {"quick": {}, "tiny": {}}
 
-    @classmethod
-    def calibrate(cls, config: GridConfig, budget: Budget, facts: Facts) -> GridConfig:
-        return dataclasses.replace(config, noise=10.0 / budget.epsilon)
+    def calibrate(self, budget: Budget) -> GridConfig:
+        return dataclasses.replace(self.config, noise=10.0 / budget.epsilon)
 
-    @classmethod
-    def claimed(cls, config: GridConfig, facts: Facts, delta: float) -> Claim:
-        return Claim(10.0 / config.noise, delta, "ours")
+    def claimed(self, delta: float) -> Claim:
+        return Claim(10.0 / self.config.noise, delta, "ours")
 
-    @classmethod
-    def shares(cls, config: GridConfig, facts: Facts, seed: int) -> tuple[str, ...]:
+    def shares(self, seed: int) -> tuple[str, ...]:
         return (f"seed {seed}",)
 
-    def make_shard(
-        self, config: GridConfig, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int
-    ) -> None:
+    def make_shard(self, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int) -> None:
         log(f"shard {context.streams.seed} {shard}")
-        self.artefact(config, context, shard)
+        self.artefact(context, shard)
 
-    def artefact(
-        self, config: GridConfig, context: Context, part: int, pool: ProcessPoolExecutor | None = None
-    ) -> None:
+    def artefact(self, context: Context, part: int, pool: ProcessPoolExecutor | None = None) -> None:
         seed = context.streams.seed
 
         def make() -> dict[str, np.ndarray[Any, Any]]:
             with alone(f"making-{seed}-{part}"):
-                making = length("MAKING", config.making)
+                making = length("MAKING", self.config.making)
                 if pool is not None:
                     pool.submit(time.sleep, making).result()
                 else:
@@ -117,30 +110,28 @@ class GridMethod(Method):
 
         context.cache.get("part", {"seed": seed, "part": part}, make)
 
-    def train_student(
-        self, config: GridConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         from bench.interface import make_student
         from bench.training.processes import worker_pool
 
-        name = f"{config.noise:g}-{context.streams.seed}"
+        name = f"{self.config.noise:g}-{context.streams.seed}"
         log(f"start {name}")
         with alone(name):
             # By processes of its own, as an ensemble is made, or by this one.
             with worker_pool(2 if length("POOLED", 0) else 1) as pool:
                 for part in range(int(length("PARTS", 2))):
-                    self.artefact(config, context, part, pool)
-            if config.fails and config.noise == 5.0:
+                    self.artefact(context, part, pool)
+            if self.config.fails and self.config.noise == 5.0:
                 raise BenchError("this cell cannot succeed")
-            if config.dies and config.noise == 10.0:
+            if self.config.dies and self.config.noise == 10.0:
                 os.kill(os.getpid(), 9)
             while Path(f"{os.environ.get('GRID_LOG')}.hold").exists():
                 time.sleep(0.1)
             with context.progress.stage("work", 10) as stage:
                 for _ in range(10):
-                    time.sleep(length("SECONDS", config.seconds) / 10)
+                    time.sleep(length("SECONDS", self.config.seconds) / 10)
                     stage.advance()
-            told = ledger.gaussian(np.zeros(1), sensitivity=1.0, noise_multiplier=config.noise)
+            told = ledger.gaussian(np.zeros(1), sensitivity=1.0, noise_multiplier=self.config.noise)
             student, options = make_student("softmax_regression", private.facts, context.streams.torch("start"))
             for parameter in student.parameters():
                 parameter.data.fill_(float(told[0]))

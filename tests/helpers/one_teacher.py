@@ -54,29 +54,25 @@ class OneTeacher(Method):
     def presets(cls, facts: Facts) -> dict[str, dict[str, Any]]:
         return {"quick": {}, "tiny": {}}
 
-    @classmethod
-    def calibrate(cls, config: Config, budget: Budget, facts: Facts) -> Config:
-        return config
+    def calibrate(self, budget: Budget) -> Config:
+        return self.config
 
-    @classmethod
-    def claimed(cls, config: Config, facts: Facts, delta: float) -> Claim:
+    def claimed(self, delta: float) -> Claim:
         return Claim(1.0, delta, "this test")
 
-    def train_student(
-        self, config: Config, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Released:
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         ledger.noisy_max(np.tile([3.0] + [0.0] * (private.facts.classes - 1), (2, 1)), teachers=3, gamma=0.1)
         student, options = make_student("small_cnn", private.facts, context.streams.torch("start"))
-        settings = FitSettings(epochs=config.epochs, batch_size=32)
+        settings = FitSettings(epochs=self.config.epochs, batch_size=32)
         fit(student, private.images, private.labels, settings, context.streams.torch("order"))
-        shape = (config.images, config.channels, *private.facts.shape[1:])
+        shape = (self.config.images, self.config.channels, *private.facts.shape[1:])
         images = torch.rand(shape, generator=context.streams.torch("images"))
-        labels = torch.arange(config.images) % private.facts.classes
+        labels = torch.arange(self.config.images) % private.facts.classes
         return Released(
             student,
             "small_cnn",
             options,
-            extras={"synthetic_images": images, "synthetic_labels": labels} if config.images else {},
+            extras={"synthetic_images": images, "synthetic_labels": labels} if self.config.images else {},
         )
 
 

@@ -20,37 +20,33 @@ class Config:
 
 
 @register_method("noisy-means")
-class NoisyMeans(Method):
+class NoisyMeans(Method[Config]):
     """A linear classifier."""
 
-    Config = Config
     citation = "none"
 
     @classmethod
     def presets(cls, facts):
         return {"quick": {}, "tiny": {}}
 
-    @classmethod
-    def calibrate(cls, config, budget, facts):
+    def calibrate(self, budget):
         noise = 0.1
         while proven([Gaussian(noise)], budget.delta).epsilon > budget.epsilon:
             noise *= 1.05
-        return replace(config, noise=noise)
+        return replace(self.config, noise=noise)
 
-    @classmethod
-    def claimed(cls, config, facts, delta):
-        return Claim(proven([Gaussian(config.noise)], delta).epsilon, delta, "ours")
+    def claimed(self, delta):
+        return Claim(proven([Gaussian(self.config.noise)], delta).epsilon, delta, "ours")
 
-    @classmethod
-    def charges(cls, config, facts):
-        return [Gaussian(config.noise)]
+    def charges(self):
+        return [Gaussian(self.config.noise)]
 
-    def train_student(self, config, private, public, ledger, context):
+    def train_student(self, private, public, ledger, context):
         images = private.images.float().flatten(1) / 127.5 - 1
         images = images / images.norm(dim=1, keepdim=True).clamp(min=1)
         sums = torch.zeros(private.facts.classes, images.shape[1]).index_add_(0, private.labels, images)
         # A replaced record moves one row by norm 2, or two rows by norm 1 each.
-        told = ledger.gaussian(sums.numpy(), sensitivity=2.0, noise_multiplier=config.noise)
+        told = ledger.gaussian(sums.numpy(), sensitivity=2.0, noise_multiplier=self.config.noise)
         student, options = make_student("softmax_regression", private.facts, context.streams.torch("start"))
         weight = torch.from_numpy(told).float()
         student.get_classifier().weight.data.copy_(weight - weight.mean(0))
@@ -58,8 +54,8 @@ class NoisyMeans(Method):
 '''
 WORSE = ("weight - weight.mean(0)", "weight.mean(0) - weight")
 """An edit that turns the classifier round."""
-LEAK = ("ledger.gaussian(sums.numpy(), sensitivity=2.0, noise_multiplier=config.noise)",
-        "sums.numpy() + 0 * ledger.gaussian(sums.numpy(), sensitivity=2.0, noise_multiplier=config.noise)")  # fmt: skip
+_ASKED = "ledger.gaussian(sums.numpy(), sensitivity=2.0, noise_multiplier=self.config.noise)"
+LEAK = (_ASKED, f"sums.numpy() + 0 * {_ASKED}")
 """An edit that releases the sums as they are."""
 UNSTEADY = ("weight = torch.from_numpy(told).float()", "weight = torch.from_numpy(told).float() + os.getpid() * 1e-9")
 """An edit that gives another student in another process."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from typing import Any
 
-from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, as_dict, build_config, check_overrides
+from bench.core.config import Grid, as_dict, build_config, check_overrides, parse_overrides, values_of
+from bench.core.options import GridOptions, flag_of, hints_of
 from bench.data.splits import TRPATE_POOLED, TRPATE_PUBLIC
 from bench.experiments.plan import Cell as Planned
 from bench.experiments.plan import Dataset, expand
-from bench.interface import DATASETS, METHODS, Basis, BenchError, Facts, TargetAdjacency
+from bench.interface import DATASETS, METHODS, BenchError, Facts
 from bench.reports.papers.evidence import Evidence, WantedCell, answers
 from bench.reports.papers.spec import Attacked, Material, Ours, Paper, Picture, Spec, TableSpec, entries_of
 from bench.reports.reported.numbers import read_reported
@@ -32,22 +34,13 @@ def grid_of(command: str) -> Grid:
     if words[:4] != ["python", "-m", "bench", "run"]:
         raise ValueError(command)
     flags = list(zip(words[4::2], words[5::2], strict=True))
-    given = {name: value for name, value in flags if name != "--set"}
-    preset, basis = Preset(given.pop("--preset", "quick")), Basis(given.pop("--basis", "claimed"))
-    methods, datasets = given.pop("--methods"), given.pop("--datasets")
-    epsilons = tuple(map(float, given.pop("--eps", "1,10").split(",")))
-    seeds = tuple(map(int, given.pop("--seeds").split(",")))
-    delta = float(given.pop("--delta")) if "--delta" in given else None
-    noise, precision = NoiseKind(given.pop("--noise", "seeded")), PrecisionKind(given.pop("--precision", "float32"))
-    adjacency = TargetAdjacency(given.pop("--adjacency", "replace-one"))
-    sets = [value for name, value in flags if name == "--set"]
-    sets += [f"{name}={given.pop(f'--{name}')}" for name in ("teacher", "student") if f"--{name}" in given]
-    if given:
-        raise ValueError(f"unknown options: {given}")
-    return Grid(
-        tuple(methods.split(",")), tuple(datasets.split(",")), epsilons, seeds, preset, basis, delta, noise, precision,
-        tuple(sets), adjacency,
-    )  # fmt: skip
+    fields = {flag_of(GridOptions, name): name for name in hints_of(GridOptions)}
+    if odd := {flag for flag, _ in flags} - set(fields):
+        raise ValueError(f"unknown options: {odd}")
+    given: dict[str, Any] = {fields[flag]: value for flag, value in flags}
+    given |= {"set_": [value for flag, value in flags if flag == "--set"]}
+    given |= {"delta": float(given["delta"])} if "delta" in given else {}
+    return GridOptions(**given).grid()
 
 
 def describe(name: str) -> Dataset:
@@ -95,7 +88,8 @@ def check_settings(paper: Paper) -> int:
         check_overrides(methods, grid.overrides)
         for dataset in grid.datasets:
             for method in methods:
-                build_config(method, grid.preset, describe(dataset).facts, grid.overrides)
+                values = values_of(parse_overrides(method, grid.overrides))
+                build_config(method, grid.preset, describe(dataset).facts, values)
     return len(commands)
 
 

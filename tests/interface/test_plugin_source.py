@@ -76,7 +76,7 @@ def test_an_installed_plugin_names_its_distribution(tmp_path: Path, monkeypatch:
 
 def test_methods_of_this_project_are_no_plugins() -> None:
     """Nor are a fork's in `methods/`: the keys of all committed records stay."""
-    own = [method for method in map(METHODS.get, METHODS.names()) if method.__module__.startswith("methods.")]
+    own = [method for method in map(METHODS.get, METHODS.names()) if method.__module__.startswith("bench.methods.")]
     assert {plugin_of(method) for method in own} == {None}
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.evaluation.audit.audit import AuditOptions, audit_key
+from bench.evaluation.audit.audit import audit_key
+from bench.evaluation.audit.options import AuditOptions
 from bench.launchers.status import overview
 from bench.results.attack_record import AuditRecord
 from bench.results.run_dir import RunDir
@@ -60,7 +61,7 @@ def test_audits_join_the_directory_and_leave_out_what_another_process_makes(out:
         assert held is not None
         with held:
             done = bench("audit", "-o", out, *OPTIONS, "-q")
-        assert done.stderr == f"left out: {keys[second]}, which another process makes\n"
+        assert done.stderr == f"skipped: {keys[second]}, which another process is auditing\n"
         assert {audit.key for audit in audits(out).values()} == {keys[first]}
         canaries = bench("audit", "-o", out, "--kind", "one-run", "-q")
         assert "in use by a run or pair audits" in canaries.stderr
@@ -109,7 +110,7 @@ def test_nothing_runs_after_the_launcher(out: Path, number: signal.Signals) -> N
 
 def test_canaries_and_flags_of_another_launcher_are_refused(out: Path) -> None:
     canaries = bench("audit", "-o", out, "--kind", "one-run", "--launcher", "local")
-    assert (canaries.returncode, "audits by pairs alone" in canaries.stderr) == (2, True)
+    assert (canaries.returncode, "supports only pair audits" in canaries.stderr) == (2, True)
     partition = bench("audit", "-o", out, "--partition", "main")
     assert "--launcher inline does not use --partition" in partition.stderr
     short = bench("audit", "-o", out, "--minutes", "10", "--launcher", "slurm", "--time", "15")

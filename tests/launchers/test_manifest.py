@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.options import Resources
 from bench.experiments.plan import Dataset
 from bench.launchers import slurm, worker
 from bench.launchers.manifest import Launch, Options, begin, launches, load
@@ -28,7 +29,7 @@ def run_dir(tmp_path: Path) -> RunDir:
 
 
 def launched(run_dir: RunDir, units: list[Unit], kind: str = "slurm") -> Launch:
-    return begin(run_dir, kind, units, Options(device="cpu", workers=2, retries=5), [METHOD])
+    return begin(run_dir, kind, units, Options(resources=Resources("cpu", workers=2), retries=5), [METHOD])
 
 
 def test_a_launch_is_read_as_it_was_written(run_dir: RunDir) -> None:
@@ -114,7 +115,7 @@ def test_a_job_waits_until_it_is_known_that_an_owner_elsewhere_is_dead(
     def go() -> list[str]:
         run: list[str] = []
         work_through(
-            launch, units, run_dir, None, slurm.Progress(), device="cpu", wait=False,  # type: ignore[arg-type]
+            launch, units, run_dir, None, slurm.Progress(), resources=Resources("cpu"), wait=False,  # type: ignore[arg-type]
             done=lambda unit, record: run.append(unit.key),
         )  # fmt: skip
         return run

@@ -17,7 +17,7 @@ from bench.core.errors import BenchError
 from bench.launchers import slurm
 from bench.launchers import slurm_cli as slurm_site
 from bench.launchers.schedule import Pack, Unit, packs_of, shared_names, units_of, waves_of
-from bench.launchers.settings import Cluster, Resources, directives, minutes, read_cluster, resources_of
+from bench.launchers.settings import Cluster, JobResources, directives, minutes, read_cluster, resources_of
 from bench.launchers.slurm_cli import Nodes, Partition, at_once, check, check_room, largest_array, partitions
 from bench.storage.interrupts import Stopped, stopping_signals
 from bench.training.processes import worker_pool
@@ -76,8 +76,8 @@ def test_flags_override_the_file(tmp_path: Path) -> None:
 def test_resources_of_one_method(tmp_path: Path) -> None:
     path = cluster_file(tmp_path, "gpus: 1\ntime: 60\nmethods:\n  trpate:\n    gpus: 0\n    time: 4:00:00\n")
     chosen = read_cluster(path, {})
-    assert chosen.of("pate") == Resources(gpus=1, time=60)
-    assert chosen.of("trpate") == Resources(gpus=0, time=240)
+    assert chosen.of("pate") == JobResources(gpus=1, time=60)
+    assert chosen.of("trpate") == JobResources(gpus=0, time=240)
     (cell, *_) = cells(1, 1)
     assert resources_of(chosen, cell) == ""
     assert resources_of(Cluster(methods={"grid-test": {}}), cell) == "grid-test"
@@ -174,45 +174,46 @@ def test_partitions(sinfo: Callable[..., None]) -> None:
 @pytest.mark.parametrize(
     ("resources", "words"),
     [
-        (Resources(partition="gup"), ["'gup'", "'gpu'", "sinfo"]),
-        (Resources(partition="main,gup"), ["'gup'"]),
-        (Resources(partition="old"), ["'old'"]),
-        (Resources(gpus=1), ["--gpus 1", "0 GPUs", "partition main"]),
-        (Resources(partition="gpu", gpus=5), ["--gpus 5", "4 GPUs"]),
-        (Resources(partition="gpu", cpus=33), ["--cpus 33", "32 cores"]),
-        (Resources(partition="gpu", memory=501), ["--memory 501", "500 GB"]),
-        (Resources(partition="gpu", time=2881), ["--time 2881", "2880 minutes"]),
-        (Resources(partition="short,gpu", time=2881), ["--time 2881", "partition short, gpu"]),
-        (Resources(partition="short", time=2), ["--time 2 is more than the 1 minute of partition short"]),
-        (Resources(partition="bare", cpus=2), ["--cpus 2 is more than the 1 core of a node"]),
-        (Resources(partition="bare", memory=1), ["--memory 1 is more than the 1 MB of a node"]),
-        (Resources(partition="bare", extra={"nodes": 2}), ["--slurm nodes=2 is more than the 1 node of partition"]),
-        (Resources(extra={"nodes": "5-6"}), ["--slurm nodes=5 is more than the 4 nodes of partition main"]),
+        (JobResources(partition="gup"), ["'gup'", "'gpu'", "sinfo"]),
+        (JobResources(partition="main,gup"), ["'gup'"]),
+        (JobResources(partition="old"), ["'old'"]),
+        (JobResources(gpus=1), ["--gpus 1", "0 GPUs", "partition main"]),
+        (JobResources(partition="gpu", gpus=5), ["--gpus 5", "4 GPUs"]),
+        (JobResources(partition="gpu", cpus=33), ["--cpus 33", "32 cores"]),
+        (JobResources(partition="gpu", memory=501), ["--memory 501", "500 GB"]),
+        (JobResources(partition="gpu", time=2881), ["--time 2881", "2880 minutes"]),
+        (JobResources(partition="short,gpu", time=2881), ["--time 2881", "partition short, gpu"]),
+        (JobResources(partition="short", time=2), ["--time 2 is more than the 1 minute of partition short"]),
+        (JobResources(partition="bare", cpus=2), ["--cpus 2 is more than the 1 core of a node"]),
+        (JobResources(partition="bare", memory=1), ["--memory 1 is more than the 1 MB of a node"]),
+        (JobResources(partition="bare", extra={"nodes": 2}), ["--slurm nodes=2 is more than the 1 node of partition"]),
+        (JobResources(extra={"nodes": "5-6"}), ["--slurm nodes=5 is more than the 4 nodes of partition main"]),
     ],
 )
-def test_what_could_never_start(sinfo: Callable[..., None], resources: Resources, words: list[str]) -> None:
+def test_what_could_never_start(sinfo: Callable[..., None], resources: JobResources, words: list[str]) -> None:
     with pytest.raises(BenchError) as caught:
-        check([Resources(), resources], Path("runs"), 2)
+        check([JobResources(), resources], Path("runs"), 2)
     for word in words:
         assert word in str(caught.value)
 
 
 def test_what_can_start(sinfo: Callable[..., None]) -> None:
     check([
-        Resources(), Resources(cpus=64, memory=250, time=100_000), Resources(partition="gpu", gpus=4, time=2880),
-        Resources(partition="short,main", time=5000), Resources(extra={"nodes": "4"}),
+        JobResources(), JobResources(cpus=64, memory=250, time=100_000),
+        JobResources(partition="gpu", gpus=4, time=2880),
+        JobResources(partition="short,main", time=5000), JobResources(extra={"nodes": "4"}),
     ], Path("runs"), 7)  # fmt: skip
     sinfo("")
     with pytest.raises(BenchError, match="no partition that is up"):
-        check([Resources()], Path("runs"), 1)
+        check([JobResources()], Path("runs"), 1)
 
 
 def test_how_many_jobs_an_empty_cluster_runs_at_once(sinfo: Callable[..., None]) -> None:
-    assert at_once([Resources()]) == 3 * 2 + 64
-    assert at_once([Resources(cpus=2)]) == 3 + 32
-    assert at_once([Resources(cpus=2, memory=100)]) == 2
-    assert at_once([Resources(partition="gpu", gpus=2)]) == 2 * 2 + 1
-    assert at_once([Resources(), Resources(partition="short")]) == 2
+    assert at_once([JobResources()]) == 3 * 2 + 64
+    assert at_once([JobResources(cpus=2)]) == 3 + 32
+    assert at_once([JobResources(cpus=2, memory=100)]) == 2
+    assert at_once([JobResources(partition="gpu", gpus=2)]) == 2 * 2 + 1
+    assert at_once([JobResources(), JobResources(partition="short")]) == 2
     assert at_once([]) == 1
 
 
@@ -220,8 +221,8 @@ def test_more_jobs_than_slurm_holds_are_refused(sinfo: Callable[..., None]) -> N
     config = CONFIG.format(size=1001, jobs=10)
     sinfo(SINFO, config, "1\n" * 4)
     check_room(5)
-    check([Resources()], Path("runs"), 5)
-    for ask in (lambda: check_room(6), lambda: check([Resources()], Path("runs"), 6)):
+    check([JobResources()], Path("runs"), 5)
+    for ask in (lambda: check_room(6), lambda: check([JobResources()], Path("runs"), 6)):
         with pytest.raises(BenchError, match=r"10 jobs \(MaxJobCount in slurm.conf\), 4 are there, .* 6 more"):
             ask()
 
@@ -244,7 +245,7 @@ def test_no_name_of_outside_becomes_a_command(
 ) -> None:
     monkeypatch.setenv("SBATCH_ACCOUNT", account)
     with pytest.raises(BenchError, match="has a control character"):
-        check([Resources()], Path(folder), 1)
+        check([JobResources()], Path(folder), 1)
 
 
 def test_variables_that_would_change_the_answers_of_slurm_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,12 +263,12 @@ def test_variables_that_would_change_the_answers_of_slurm_are_hidden(monkeypatch
 
 def test_the_account_of_the_shell_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SBATCH_ACCOUNT", "ours")
-    assert slurm._parameters(Cluster(), Resources(), "id", [])["account"] == "ours"
-    assert slurm._parameters(Cluster(), Resources(account="mine"), "id", [])["account"] == "mine"
+    assert slurm._parameters(Cluster(), JobResources(), "id", [])["account"] == "ours"
+    assert slurm._parameters(Cluster(), JobResources(account="mine"), "id", [])["account"] == "mine"
 
 
 def test_dependencies_of_the_user_are_kept() -> None:
-    resources = Resources(extra={"dependency": "singleton"})
+    resources = JobResources(extra={"dependency": "singleton"})
     assert slurm._parameters(Cluster(), resources, "id", ["1_0", "1_1"])["additional_parameters"] == {
         "dependency": "singleton,afterany:1_0:1_1"
     }

@@ -14,6 +14,7 @@ from submitit.core.utils import DelayedSubmission, JobPaths
 from submitit.slurm.slurm import SlurmJobEnvironment
 
 from bench.core.config import Grid, Preset
+from bench.core.options import ONE_CPU
 from bench.core.progress import Progress
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import expand
@@ -55,7 +56,7 @@ def records(
     run_dir = RunDir(folder / "runs").create()
     with registries_restored():
         units = units_of(expand(grid, DataSource(Progress()).describe))
-        launch = begin(run_dir, "slurm", units, Options(device="cpu"), [METHOD])
+        launch = begin(run_dir, "slurm", units, Options(resources=ONE_CPU), [METHOD])
         job = Job(str(launch.folder), (units[0].key,), minutes=1)
         delayed = DelayedSubmission(job)
         delayed.set_timeout(1, requeues)

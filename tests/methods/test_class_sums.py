@@ -122,21 +122,21 @@ def test_noise_on_the_triangle_is_a_symmetric_matrix_within_its_bound() -> None:
 def test_the_noise_is_the_exact_one(name: str, basis: Basis, epsilon: float, printed: float) -> None:
     method = METHODS.get(name)
     budget = Budget(epsilon, 1e-5, basis, TargetAdjacency.OWN)
-    config = method.calibrate(build_config(method, Preset.QUICK, FMNIST)[0], budget, FMNIST)
+    config = method(build_config(method, Preset.QUICK, FMNIST)[0], FMNIST).calibrate(budget)
     assert config.noise_multiplier == pytest.approx(printed, abs=1.01e-4)
-    events = method.charges(config, FMNIST)
+    events = method(config, FMNIST).charges()
     assert {event.adjacency for event in events} == {Adjacency.ADD_REMOVE}
     spent = proven(events, 1e-5).epsilon
     assert 0.999 * epsilon < spent <= epsilon
-    assert method.claimed(config, FMNIST, 1e-5).epsilon == pytest.approx(spent, rel=1e-6)
+    assert method(config, FMNIST).claimed(1e-5).epsilon == pytest.approx(spent, rel=1e-6)
 
 
 def test_a_budget_for_a_replaced_record_takes_twice_the_noise() -> None:
     method = METHODS.get("dp-fc")
     config = build_config(method, Preset.QUICK, FMNIST)[0]
-    twice = method.calibrate(config, Budget(1.0, 1e-5, Basis.PROVEN, TargetAdjacency.REPLACE_ONE), FMNIST)
+    twice = method(config, FMNIST).calibrate(Budget(1.0, 1e-5, Basis.PROVEN, TargetAdjacency.REPLACE_ONE))
     assert twice.noise_multiplier == pytest.approx(2 * 3.7306, abs=2.01e-4)
-    assert replace_one(method.charges(twice, FMNIST), 1e-5).epsilon <= 1
+    assert replace_one(method(twice, FMNIST).charges(), 1e-5).epsilon <= 1
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_budget_for_a_replaced_record_takes_twice_the_noise() -> None:
 def test_settings_that_cannot_be_meant_are_refused(name: str, facts: Facts, change: dict[str, Any], words: str) -> None:
     method = METHODS.get(name)
     with pytest.raises(BenchError, match=words):
-        method.calibrate(method.Config(**change), Budget(1.0, 1e-5), facts)
+        method(method.Config(**change), facts).calibrate(Budget(1.0, 1e-5))
 
 
 def test_public_images_that_are_all_alike_are_refused() -> None:
@@ -178,13 +178,13 @@ def tiny_run(name: str, noise: float | None = None, public: PublicData | None = 
     """Return the release of the method `name` on patterns, its ledger, its config and the private data."""
     method = METHODS.get(name)
     config = dataclasses.replace(build_config(method, Preset.TINY, SMALL)[0], **change)
-    config = method.calibrate(config, Budget(10.0, 1e-5), SMALL)
+    config = method(config, SMALL).calibrate(Budget(10.0, 1e-5))
     if noise is not None:
         config = dataclasses.replace(config, noise_multiplier=noise)
     ledger = Watched(method.adjacency)
     context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
     private = private_pair()[0]
-    released = method().train_student(config, private, public or public_set(), ledger, context)
+    released = method(config, private.facts).train_student(private, public or public_set(), ledger, context)
     return released, ledger, config, private
 
 
@@ -192,7 +192,7 @@ def tiny_run(name: str, noise: float | None = None, public: PublicData | None = 
 def test_the_ledger_is_charged_what_is_calibrated(name: str) -> None:
     _, ledger, config, _ = tiny_run(name)
     assert [event.as_dict() for event in ledger.events] == [
-        event.as_dict() for event in METHODS.get(name).charges(config, SMALL)
+        event.as_dict() for event in METHODS.get(name)(config, SMALL).charges()
     ]
     assert not ledger.bypasses
 

@@ -53,7 +53,7 @@ def context(cache: Cache | None = None, seed: int = 0) -> Context:
 
 def tiny(method: type[Method], epsilon: float = 10.0, **changes: Any) -> Any:
     config, _ = build_config(method, Preset.TINY, SMALL)
-    return method.calibrate(dataclasses.replace(config, **changes), Budget(epsilon, 1e-5), SMALL)
+    return method(dataclasses.replace(config, **changes), SMALL).calibrate(Budget(epsilon, 1e-5))
 
 
 def trained_vae() -> tuple[VAE, torch.Tensor]:
@@ -70,19 +70,19 @@ def trained_vae() -> tuple[VAE, torch.Tensor]:
 def test_paper_preset_asks_what_is_printed_and_claims_what_the_formula_says(
     epsilon: float, queries: int, formula: float
 ) -> None:
-    config = DGD.calibrate(DGDPrintedConfig(), Budget(epsilon, 1e-5), MNIST)
+    config = DGD(DGDPrintedConfig(), MNIST).calibrate(Budget(epsilon, 1e-5))
     assert (config.queries, config.noise_scale) == (queries, 40.0)
-    claim = DGD.claimed(config, MNIST, 1e-5)
+    claim = DGD(config, MNIST).claimed(1e-5)
     assert claim.epsilon == pytest.approx(formula + 0.01, abs=1e-6)
     assert f"the paper prints {epsilon:g}" in claim.note
-    assert DGD.claimed(dataclasses.replace(config, vae=False), MNIST, 1e-5).epsilon == pytest.approx(formula, abs=1e-6)
+    assert DGD(dataclasses.replace(config, vae=False), MNIST).claimed(1e-5).epsilon == pytest.approx(formula, abs=1e-6)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0, 10.0])
 def test_by_the_formula_the_claim_uses_the_budget_and_no_more(epsilon: float) -> None:
     config = dataclasses.replace(DGDPrintedConfig(), count="formula", least_queries=40)
-    config = DGD.calibrate(config, Budget(epsilon, 1e-5), MNIST)
-    claimed = DGD.claimed(config, MNIST, 1e-5).epsilon
+    config = DGD(config, MNIST).calibrate(Budget(epsilon, 1e-5))
+    claimed = DGD(config, MNIST).claimed(1e-5).epsilon
     assert claimed <= epsilon
     assert claimed == pytest.approx(epsilon, rel=0.02)
     assert config.queries >= 40
@@ -91,15 +91,15 @@ def test_by_the_formula_the_claim_uses_the_budget_and_no_more(epsilon: float) ->
 
 def test_a_given_number_of_queries_is_kept_and_cut_to_the_images() -> None:
     given = dataclasses.replace(DGDPrintedConfig(), count="given", queries=750)
-    assert DGD.calibrate(given, Budget(1.0, 1e-5), MNIST).queries == 750
+    assert DGD(given, MNIST).calibrate(Budget(1.0, 1e-5)).queries == 750
     few = dataclasses.replace(given, synthetic=100)
-    assert DGD.calibrate(few, Budget(1.0, 1e-5), MNIST).queries == 100
+    assert DGD(few, MNIST).calibrate(Budget(1.0, 1e-5)).queries == 100
 
 
 def test_plus_is_calibrated_by_renyi_accounting_of_gaussian_noise() -> None:
-    config = DGDPlus.calibrate(DGDPlus.Config(), Budget(10.0, 1e-5), MNIST)
+    config = DGDPlus(DGDPlus.Config(), MNIST).calibrate(Budget(10.0, 1e-5))
     assert config.queries > 1300, "GNMax pays for more queries than the closed form of LNMax"
-    assert 9.9 < DGDPlus.claimed(config, MNIST, 1e-5).epsilon <= 10.0
+    assert 9.9 < DGDPlus(config, MNIST).claimed(1e-5).epsilon <= 10.0
 
 
 @pytest.mark.parametrize(
@@ -121,14 +121,16 @@ def test_settings_that_cannot_be_meant_are_refused(changes: dict[str, Any], says
 
 def test_more_teachers_than_records_are_refused_with_what_to_do() -> None:
     with pytest.raises(BenchError, match=r"--set dgd\.teachers=N with N at most 240"):
-        DGD.calibrate(dataclasses.replace(DGDPrintedConfig(), teachers=241), Budget(10.0, 1e-5), SMALL)
+        DGD(dataclasses.replace(DGDPrintedConfig(), teachers=241), SMALL).calibrate(Budget(10.0, 1e-5))
 
 
 @pytest.mark.parametrize("images", ["data-free", "private", "acgan", "wgan", "infogan"])
 def test_every_source_of_images_is_a_declared_bypass_and_private_ones_are_not_released(images: str) -> None:
     private, _ = private_pair()
     ledger = book()
-    released = DGD().train_student(tiny(DGD, images=images, random_share=0.0), private, public_set(), ledger, context())
+    released = DGD(tiny(DGD, images=images, random_share=0.0), private.facts).train_student(
+        private, public_set(), ledger, context()
+    )
     assert len(ledger.bypasses) == 1
     assert (images == "data-free") == ("baseline" in ledger.bypasses[0] or "classifier" in ledger.bypasses[0])
     assert math.isinf(proven(ledger.events, 1e-5).epsilon)
@@ -140,8 +142,8 @@ def test_every_source_of_images_is_a_declared_bypass_and_private_ones_are_not_re
 def test_the_share_of_random_images_is_kept_and_mixed() -> None:
     private, _ = private_pair()
     half = tiny(DGD, random_share=0.5)
-    made = DGD().images(half, private, book(), context())
-    other = DGD().images(half, private_pair()[1], book(), context())
+    made = DGD(half, private.facts).images(private, book(), context())
+    other = DGD(half, private.facts).images(private_pair()[1], book(), context())
     same = (made == other).flatten(1).all(1)
     assert len(made) == half.synthetic
     assert int(same.sum()) == half.synthetic // 2, "the random half knows no record; the generated half does"
@@ -151,20 +153,20 @@ def test_the_share_of_random_images_is_kept_and_mixed() -> None:
 def test_epsilons_and_aggregations_share_images_triples_and_teachers(tmp_path: Path) -> None:
     private, _ = private_pair()
     first, second, third = (Cache(tmp_path, {}) for _ in range(3))
-    DGD().train_student(tiny(DGD, 10.0), private, public_set(), book(), context(first))
-    DGD().train_student(tiny(DGD, 1.0), private, public_set(), book(), context(second))
-    DGDPlus().train_student(tiny(DGDPlus), private, public_set(), book(), context(third))
+    DGD(tiny(DGD, 10.0), private.facts).train_student(private, public_set(), book(), context(first))
+    DGD(tiny(DGD, 1.0), private.facts).train_student(private, public_set(), book(), context(second))
+    DGDPlus(tiny(DGDPlus), private.facts).train_student(private, public_set(), book(), context(third))
     assert {name.rsplit("-", 1)[0] for name in first.made} == {"synthetic-images", "triples", "teachers"}
     assert second.made == third.made == []
 
 
 def test_sound_is_charged_for_what_one_record_moves() -> None:
     config = tiny(DGDSound, 3.0)
-    assert DGDSound.claimed(config, SMALL, 1e-5).epsilon == pytest.approx(3.0, rel=1e-4)
+    assert DGDSound(config, SMALL).claimed(1e-5).epsilon == pytest.approx(3.0, rel=1e-4)
     ledger = book()
     votes = np.zeros((config.queries, 10), dtype=np.int64)
     votes[:, 0] = config.teachers
-    soft = DGDSound().answer(config, votes, ledger)
+    soft = DGDSound(config, SMALL).answer(votes, ledger)
     assert np.allclose(soft.sum(1), 1.0, atol=1e-5)
     assert proven(ledger.events, 1e-5).epsilon == pytest.approx(3.0, rel=1e-3)
     # One vote of every query moved: the distance that the noise is for.
@@ -178,7 +180,7 @@ def test_sound_is_charged_for_what_one_record_moves() -> None:
 def test_noise_on_every_count_has_the_stated_deviation() -> None:
     config = dataclasses.replace(DGDSoundConfig(), queries=4000, sigma=7.0)
     votes = np.zeros((4000, 10), dtype=np.int64)
-    soft = DGDSound().answer(config, votes, book())
+    soft = DGDSound(config, SMALL).answer(votes, book())
     logs = np.log(soft.astype(np.float64))
     spread = (logs - logs.mean(1, keepdims=True)).std() / math.sqrt(0.9)
     assert spread == pytest.approx(1.0, abs=0.02), "in units of sigma, and no less"
@@ -254,7 +256,7 @@ def test_a_diverging_generator_stops_the_run(tmp_path: Path) -> None:
     with pytest.raises(
         NotFiniteError, match=r"the generator diverged at iteration [1-4]: its term .* learning rate\.$"
     ):
-        DGD().train_student(config, private, public_set(), book(), context(cache))
+        DGD(config, private.facts).train_student(private, public_set(), book(), context(cache))
     assert cache.made == []
     assert list(tmp_path.glob("*.safetensors")) == []
 
@@ -270,7 +272,7 @@ def test_the_printed_reading_reaches_the_student_too(monkeypatch: pytest.MonkeyP
     private, _ = private_pair()
     for reading in ("dafl", "printed"):
         config = tiny(DGD, reading=reading, regularise=1.0)
-        DGD().train_student(config, private, public_set(), book(), context())
+        DGD(config, private.facts).train_student(private, public_set(), book(), context())
     assert [settings.reading for settings in seen] == ["dafl", "printed"]
 
 

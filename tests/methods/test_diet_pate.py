@@ -41,7 +41,7 @@ def context() -> Context:
 def run(public: PublicData, config: DietPATEConfig) -> Released:
     book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, np.random.default_rng(0))
     private = dataclasses.replace(private_pair()[0], facts=NONE)
-    return DietPATE().train_student(config, private, public, book, context())
+    return DietPATE(config, private.facts).train_student(private, public, book, context())
 
 
 def test_public_images_are_not_used_and_not_needed() -> None:
@@ -49,10 +49,10 @@ def test_public_images_are_not_used_and_not_needed() -> None:
     with_them, without = run(public_set(), tiny()), run(none, tiny())
     for name, value in without.student.state_dict().items():
         assert torch.equal(with_them.student.state_dict()[name], value)
-    config = DietPATE.calibrate(tiny(sigma=10.0), Budget(2.0, 1e-5, Basis.PROVEN), NONE)
+    config = DietPATE(tiny(sigma=10.0), NONE).calibrate(Budget(2.0, 1e-5, Basis.PROVEN))
     assert 0 < config.queries < config.images
-    assert proven(DietPATE.charges(config, NONE), 1e-5).epsilon <= 2
-    few = DietPATE.calibrate(tiny(sigma=1e4, images=5), Budget(2.0, 1e-5), NONE)
+    assert proven(DietPATE(config, NONE).charges(), 1e-5).epsilon <= 2
+    few = DietPATE(tiny(sigma=1e4, images=5), NONE).calibrate(Budget(2.0, 1e-5))
     assert few.queries == 5
 
 
@@ -63,7 +63,9 @@ def test_a_record_changes_at_most_one_vote_of_a_query(statistics: bool) -> None:
     images[0], labels[0] = 255 - images[0], 9 - labels[0]
     changed = dataclasses.replace(private, images=images, labels=labels)
     order, config = np.arange(80), tiny(batch_statistics=statistics)
-    before, after = (DietPATE().votes(config, data, public_set(), order, context()) for data in (private, changed))
+    before, after = (
+        DietPATE(config, data.facts).votes(data, public_set(), order, context()) for data in (private, changed)
+    )
     assert before.sum() == after.sum() == 4 * 30
     assert np.abs(after - before).sum(1).max() <= 2
 
@@ -86,8 +88,10 @@ def test_batch_statistics_are_of_the_queries() -> None:
 def test_its_votes_have_keys_of_their_own() -> None:
     """As many random images as public ones must not be taken for these."""
     public = public_set()
-    of_pate = PATEFamily.query_source(PATEGNMax(), tiny(), public)
-    sources = [DietPATE().query_source(tiny(batch_statistics=on), public) for on in (False, True)]
+    of_pate = PATEFamily.query_source(PATEGNMax(tiny(), private_pair()[0].facts), public)
+    sources = [
+        DietPATE(tiny(batch_statistics=on), private_pair()[0].facts).query_source(public) for on in (False, True)
+    ]
     assert of_pate == {"public": 80}
     assert sources[0] != of_pate != sources[1] != sources[0]
 

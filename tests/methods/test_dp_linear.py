@@ -130,15 +130,15 @@ def test_a_full_batch_of_opacus_without_noise_takes_the_same_step(most: float) -
 @pytest.mark.parametrize("epsilon", [1.0, pytest.param(3.0, marks=pytest.mark.slow), 10.0])
 def test_the_noise_spends_the_budget_and_no_more(basis: Basis, adjacency: TargetAdjacency, epsilon: float) -> None:
     budget = Budget(epsilon, 1e-5, basis, adjacency)
-    sampled = DPLinear.calibrate(build_config(DPLinear, Preset.QUICK, FMNIST)[0], budget, FMNIST)
-    whole = DPLinearGD.calibrate(build_config(DPLinearGD, Preset.QUICK, FMNIST)[0], budget, FMNIST)
+    sampled = DPLinear(build_config(DPLinear, Preset.QUICK, FMNIST)[0], FMNIST).calibrate(budget)
+    whole = DPLinearGD(build_config(DPLinearGD, Preset.QUICK, FMNIST)[0], FMNIST).calibrate(budget)
     events: dict[type[Any], Any] = {
         DPLinear: DPSGD(sampled.sampling_rate(60_000), sampled.noise_multiplier, sampled.steps(60_000)),
         DPLinearGD: Gaussian(whole.noise_multiplier, whole.steps, adjacency=Adjacency.ADD_REMOVE),
     }
     for method, config in ((DPLinear, sampled), (DPLinearGD, whole)):
         cost = proven([events[method]], 1e-5).epsilon
-        claim = method.claimed(config, FMNIST, 1e-5).epsilon
+        claim = method(config, FMNIST).claimed(1e-5).epsilon
         replaced = adjacency is TargetAdjacency.REPLACE_ONE
         proved = replace_one([events[method]], 1e-5).epsilon if replaced else cost
         spent = proved if basis is Basis.PROVEN else claim
@@ -148,7 +148,7 @@ def test_the_noise_spends_the_budget_and_no_more(basis: Basis, adjacency: Target
 
 def test_full_batches_compose_as_one_gaussian() -> None:
     one, many = (
-        DPLinearGD.calibrate(DPLinearGD.Config(steps=steps, weights="random"), Budget(1.0, 1e-5, Basis.PROVEN), FMNIST)
+        DPLinearGD(DPLinearGD.Config(steps=steps, weights="random"), FMNIST).calibrate(Budget(1.0, 1e-5, Basis.PROVEN))
         for steps in (1, 100)
     )
     assert many.noise_multiplier == pytest.approx(10 * one.noise_multiplier, rel=1e-4)
@@ -156,9 +156,9 @@ def test_full_batches_compose_as_one_gaussian() -> None:
 
 def test_a_batch_of_all_records_is_calibrated_too() -> None:
     config = DPLinear.Config(weights="random", batch_size=60_000, epochs=10.0)
-    config = DPLinear.calibrate(config, Budget(1.0, 1e-5, Basis.PROVEN), FMNIST)
+    config = DPLinear(config, FMNIST).calibrate(Budget(1.0, 1e-5, Basis.PROVEN))
     other = DPLinearGD.Config(weights="random", steps=10)
-    other = DPLinearGD.calibrate(other, Budget(1.0, 1e-5, Basis.PROVEN), FMNIST)
+    other = DPLinearGD(other, FMNIST).calibrate(Budget(1.0, 1e-5, Basis.PROVEN))
     assert config.noise_multiplier == pytest.approx(other.noise_multiplier, abs=1e-3)
 
 
@@ -180,20 +180,20 @@ def test_a_batch_of_all_records_is_calibrated_too() -> None:
 def test_settings_that_cannot_be_meant_are_refused(name: str, change: dict[str, Any], words: str) -> None:
     method = METHODS.get(name)
     with pytest.raises(BenchError, match=words):
-        method.calibrate(method.Config(**change), Budget(1.0, 1e-5), FMNIST)
+        method(method.Config(**change), FMNIST).calibrate(Budget(1.0, 1e-5))
 
 
 def tiny_run(name: str, noise: float | None = None, absent: int = 0, **change: Any) -> tuple[Any, Ledger, Any]:
     method = METHODS.get(name)
     config = dataclasses.replace(build_config(method, Preset.TINY, SMALL)[0], **change)
-    config = method.calibrate(config, Budget(10.0, 1e-5), SMALL)
+    config = method(config, SMALL).calibrate(Budget(10.0, 1e-5))
     if noise is not None:
         config = dataclasses.replace(config, noise_multiplier=noise)
     ledger = seeded_ledger(PrivacyUnit.RECORD, method.adjacency, np.random.default_rng(0))
     context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
     private = private_pair()[0]
     private = dataclasses.replace(private, images=private.images[absent:], labels=private.labels[absent:])
-    return method().train_student(config, private, public_set(), ledger, context), ledger, private
+    return method(config, private.facts).train_student(private, public_set(), ledger, context), ledger, private
 
 
 @pytest.mark.parametrize("name", ["dp-sgd", "dp-linear", "dp-linear-gd"])
@@ -240,7 +240,7 @@ def test_the_secure_source_is_refused_where_no_exact_sampler_exists() -> None:
     config = build_config(method, Preset.TINY, SMALL)[0]
     book = Ledger(PrivacyUnit.RECORD, method.adjacency, Exact(np.random.default_rng(0)))
     with pytest.raises(BenchError, match="no exact sampler"):
-        method().train_student(config, private_pair()[0], public_set(), book, context)
+        method(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), book, context)
 
 
 def test_the_baseline_without_privacy_names_its_weights_in_the_plan() -> None:
@@ -248,7 +248,7 @@ def test_the_baseline_without_privacy_names_its_weights_in_the_plan() -> None:
     (cell,) = expand(grid, lambda name: Dataset(name, FMNIST, "revision"))
     assert (cell.epsilon, cell.refused, cell.config.weights) == (None, "", "package")
     assert len(cell.config.weights_sha256) == 64
-    assert "ImageNet" in METHODS.get(cell.method).public_words(cell.config, FMNIST)
+    assert "ImageNet" in METHODS.get(cell.method)(cell.config, FMNIST).public_words()
 
 
 def test_the_baseline_without_privacy_learns_the_patterns() -> None:
@@ -257,7 +257,7 @@ def test_the_baseline_without_privacy_learns_the_patterns() -> None:
     book = seeded_ledger(PrivacyUnit.RECORD, method.adjacency, np.random.default_rng(0))
     context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
     private = private_pair()[0]
-    released = method().train_student(config, private, public_set(), book, context)
+    released = method(config, private.facts).train_student(private, public_set(), book, context)
     assert book.bypasses == [method.bypass]
     with torch.no_grad():
         logits = released.student(private.images.float() / 255)

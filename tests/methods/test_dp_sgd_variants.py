@@ -34,7 +34,7 @@ def run(name: str, **change: Any) -> tuple[dict[str, torch.Tensor], Ledger]:
     config = dataclasses.replace(build_config(method, Preset.TINY, SMALL)[0], **change)
     ledger = seeded_ledger(method.unit, method.adjacency, np.random.default_rng(0))
     context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
-    released = method().train_student(config, private_pair()[0], public_set(), ledger, context)
+    released = method(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), ledger, context)
     return released.student.state_dict(), ledger
 
 
@@ -57,7 +57,7 @@ def test_the_stages_of_zcdp_keep_the_momentum() -> None:
 
 def test_zcdp_without_decay_costs_what_dp_sgd_does() -> None:
     method, config = METHODS.get("zcdp"), METHODS.get("zcdp").Config(decay=1.0, noise_multiplier=1.2)
-    figure = proven(method.charges(config, MNIST), 1e-5).epsilon
+    figure = proven(method(config, MNIST).charges(), 1e-5).epsilon
     assert figure == pytest.approx(proven([DPSGD(512 / 60_000, 1.2, 4688)], 1e-5).epsilon, rel=1e-9)
 
 
@@ -80,8 +80,8 @@ LONG = (("gm-dp", 10.0), ("zcdp", 1.0), ("zcdp", 10.0))
 def test_a_proven_budget_is_spent(name: str, epsilon: float) -> None:
     method = METHODS.get(name)
     budget = Budget(epsilon, 1e-5, Basis.PROVEN, TargetAdjacency.OWN)
-    config = method.calibrate(build_config(method, Preset.QUICK, MNIST)[0], budget, MNIST)
-    assert 0.99 * epsilon < proven(method.charges(config, MNIST), 1e-5).epsilon <= epsilon
+    config = method(build_config(method, Preset.QUICK, MNIST)[0], MNIST).calibrate(budget)
+    assert 0.99 * epsilon < proven(method(config, MNIST).charges(), 1e-5).epsilon <= epsilon
 
 
 def test_the_claim_of_zcdp_is_the_papers_formula() -> None:
@@ -112,7 +112,7 @@ def test_the_claim_of_zcdp_is_the_papers_formula() -> None:
 def test_settings_that_cannot_be_meant_are_refused(name: str, change: dict[str, Any], words: str) -> None:
     method = METHODS.get(name)
     with pytest.raises(BenchError, match=words):
-        method.calibrate(method.Config(**change), Budget(1.0, 1e-5), MNIST)
+        method(method.Config(**change), MNIST).calibrate(Budget(1.0, 1e-5))
 
 
 # --------------------------------------------------------------------------------------------------------------- dpsur
@@ -141,19 +141,19 @@ def test_the_claim_of_dpsur_is_for_the_steps_that_it_may_keep() -> None:
     method = METHODS.get("dpsur")
     config = method.Config()
     assert (config.steps(60_000), config.kept(60_000), config.test_noise()) == (1172, 586, 1.3)
-    assert method.claimed(config, MNIST, 1e-5).epsilon == pytest.approx(_claim(586), rel=1e-9)
+    assert method(config, MNIST).claimed(1e-5).epsilon == pytest.approx(_claim(586), rel=1e-9)
     assert dataclasses.replace(config, threshold=1.0).kept(60_000) == math.ceil(1172 * 0.77910)
     assert dataclasses.replace(config, noise_multiplier=0.7).test_noise() == 0.8
-    kept, every = method.claimed_charges(config, MNIST), method.charges(config, MNIST)
+    kept, every = method(config, MNIST).claimed_charges(), method(config, MNIST).charges()
     assert proven(every, 1e-5).epsilon > 1.25 * proven(kept, 1e-5).epsilon
 
 
 @pytest.mark.parametrize("basis", list(Basis))
 def test_dpsur_spends_the_budget_of_its_basis(basis: Basis) -> None:
     method, budget = METHODS.get("dpsur"), Budget(1.0, 1e-5, basis, TargetAdjacency.OWN)
-    config = method.calibrate(build_config(method, Preset.QUICK, MNIST)[0], budget, MNIST)
+    config = method(build_config(method, Preset.QUICK, MNIST)[0], MNIST).calibrate(budget)
     spent = (
-        method.claimed(config, MNIST, 1e-5) if basis is Basis.CLAIMED else proven(method.charges(config, MNIST), 1e-5)
+        method(config, MNIST).claimed(1e-5) if basis is Basis.CLAIMED else proven(method(config, MNIST).charges(), 1e-5)
     )
     assert 0.99 < spent.epsilon <= 1
 
@@ -164,7 +164,7 @@ def test_dpsur_charges_every_step_and_every_test_and_keeps_the_steps_that_pass()
     config = build_config(method, Preset.TINY, SMALL)[0]
     steps = config.steps(SMALL.private_records)
     assert steps > 3
-    assert accountants.merged(ledger.events) == method.charges(config, SMALL)
+    assert accountants.merged(ledger.events) == method(config, SMALL).charges()
     moved, _ = run("dpsur", threshold=1e9)
     again, _ = run("dpsur", threshold=-1e9, noise_multiplier=5.0)
     assert all(torch.equal(start[name], again[name]) for name in start), "no step is kept"

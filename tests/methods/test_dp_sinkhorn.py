@@ -79,7 +79,7 @@ def test_the_noisy_matrix_has_as_many_rows_whatever_the_sample() -> None:
     )
     context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
     ledger, empty, whole = noiseless()
-    DPSinkhorn().fit_generator(config, private_pair()[0], public_set(), ledger, context)
+    DPSinkhorn(config, private_pair()[0].facts).fit_generator(private_pair()[0], public_set(), ledger, context)
     assert [given.shape for given in (*empty, *whole)] == [(10 * 784,)] * 4
     assert not np.any(empty)
     assert all(np.linalg.norm(given) > 0 for given in whole)
@@ -112,7 +112,7 @@ def with_size(config: DPSinkhornConfig, facts: Facts, order: float, size_too: bo
 
 
 def test_as_many_images_as_the_sample_has_records_cost_more_than_is_claimed() -> None:
-    claim = DPSinkhorn.claimed(DPSinkhornConfig(), MNIST, 1e-5).epsilon
+    claim = DPSinkhorn(DPSinkhornConfig(), MNIST).claimed(1e-5).epsilon
     assert claim == pytest.approx(10.01, abs=0.01)
     orders = np.arange(3.0, 4.0, 0.1)
     alone, both = (
@@ -123,7 +123,7 @@ def test_as_many_images_as_the_sample_has_records_cost_more_than_is_claimed() ->
 
 
 def test_the_claim_holds() -> None:
-    assert proven(DPSinkhorn.charges(DPSinkhornConfig(), MNIST), 1e-5).epsilon < 10.0
+    assert proven(DPSinkhorn(DPSinkhornConfig(), MNIST).charges(), 1e-5).epsilon < 10.0
 
 
 def test_wrong_settings_get_a_clear_error() -> None:
@@ -136,4 +136,4 @@ def test_wrong_settings_get_a_clear_error() -> None:
         with pytest.raises(BenchError, match=says):
             DPSinkhornConfig(**{name: value})
     with pytest.raises(BenchError, match="at most the 240 private records"):
-        DPSinkhorn.calibrate(DPSinkhornConfig(batch_size=300), Budget(1.0, 1e-5), SMALL)
+        DPSinkhorn(DPSinkhornConfig(batch_size=300), SMALL).calibrate(Budget(1.0, 1e-5))

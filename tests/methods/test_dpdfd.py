@@ -71,7 +71,7 @@ def test_mean_does_not_say_which_image_has_which_class() -> None:
 
 def test_claim_is_refuted_by_two_teachers_that_one_record_tells_apart() -> None:
     """Calibrated to a claimed epsilon of 1, one batch of answers shows which of two teachers gave them."""
-    config = DPDFD.calibrate(DPDFDConfig(iterations=50, batch=64), Budget(1.0, 1e-5), MNIST)
+    config = DPDFD(DPDFDConfig(iterations=50, batch=64), MNIST).calibrate(Budget(1.0, 1e-5))
     student, *both = teachers(config.batch)
 
     def score(teacher: torch.Tensor, noise: int) -> float:
@@ -80,7 +80,7 @@ def test_claim_is_refuted_by_two_teachers_that_one_record_tells_apart() -> None:
 
     first, second = (sum(score(teacher, i + 2 * n) > 0 for n in range(100)) for i, teacher in enumerate(both))
     seen = many_run_epsilon(second, 100, 100 - first, 100, 1e-5).epsilon
-    assert seen > 3 * DPDFD.claimed(config, MNIST, 1e-5).epsilon
+    assert seen > 3 * DPDFD(config, MNIST).claimed(1e-5).epsilon
     assert seen < proven(config.events(MNIST), 1e-5).epsilon
 
 
@@ -89,24 +89,24 @@ def test_claim_is_refuted_by_two_teachers_that_one_record_tells_apart() -> None:
 def test_run_spends_what_is_proven_for_its_setting(reading: str, bounding: str) -> None:
     config, _ = build_config(DPDFD, Preset.TINY, SMALL)
     config = dataclasses.replace(config, gradients=reading, bounding=bounding)
-    config = DPDFD.calibrate(config, Budget(3.0, 1e-5, Basis.PROVEN), SMALL)
+    config = DPDFD(config, SMALL).calibrate(Budget(3.0, 1e-5, Basis.PROVEN))
     ledger = book()
     context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
-    DPDFD().train_student(config, private_pair()[0], public_set(), ledger, context)
+    DPDFD(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), ledger, context)
     assert 0.999 * 3 < proven(ledger.events, 1e-5).epsilon <= 3 * (1 + 1e-9)
-    assert proven(DPDFD.charges(config, SMALL), 1e-5).epsilon == pytest.approx(proven(ledger.events, 1e-5).epsilon)
+    assert proven(DPDFD(config, SMALL).charges(), 1e-5).epsilon == pytest.approx(proven(ledger.events, 1e-5).epsilon)
 
 
 def test_claims_are_those_of_both_readings_and_the_proof_is_of_neither() -> None:
     at_once = DPDFDConfig()
-    assert DPDFD.claimed(at_once, MNIST, 1e-5).epsilon == pytest.approx(0.5457, rel=1e-3)
+    assert DPDFD(at_once, MNIST).claimed(1e-5).epsilon == pytest.approx(0.5457, rel=1e-3)
     theorem = dataclasses.replace(at_once, claim="theorem")
-    assert DPDFD.claimed(theorem, MNIST, 1e-5).epsilon == dpsd(1e-4, 10, 256, 200, 100.0, 1e-5).epsilon
+    assert DPDFD(theorem, MNIST).claimed(1e-5).epsilon == dpsd(1e-4, 10, 256, 200, 100.0, 1e-5).epsilon
     assert proven(at_once.events(MNIST), 1e-5).epsilon == pytest.approx(6.76e5, rel=1e-3)
     for config in (at_once, theorem):
         for epsilon in (1.0, 10.0):
-            found = DPDFD.calibrate(config, Budget(epsilon, 1e-5), MNIST)
-            assert 0.999 * epsilon < DPDFD.claimed(found, MNIST, 1e-5).epsilon <= epsilon
+            found = DPDFD(config, MNIST).calibrate(Budget(epsilon, 1e-5))
+            assert 0.999 * epsilon < DPDFD(found, MNIST).claimed(1e-5).epsilon <= epsilon
 
 
 def test_generator_learns_from_the_student_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_generator_learns_from_the_student_alone(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(_alternation, "check_finite", watched)
     config, _ = build_config(DPDFD, Preset.TINY, SMALL)
     context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
-    DPDFD().train_student(config, private_pair()[0], public_set(), book(), context)
+    DPDFD(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), book(), context)
     assert ["one_hot", "entropy", "activation"] in seen
     assert not any("Eq. 7" in names and len(names) > 1 for names in seen)
 

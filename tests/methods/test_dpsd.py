@@ -53,7 +53,7 @@ def context(cache: Cache | None = None, seed: int = 0) -> Context:
 
 def tiny(method: type[Method], epsilon: float = 10.0, **changes: Any) -> Any:
     config, _ = build_config(method, Preset.TINY, SMALL)
-    return method.calibrate(dataclasses.replace(config, **changes), Budget(epsilon, 1e-5), SMALL)
+    return method(dataclasses.replace(config, **changes), SMALL).calibrate(Budget(epsilon, 1e-5))
 
 
 def predictions(rows: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
@@ -135,15 +135,15 @@ def test_printed_setting_costs_what_is_proven_for_it_whatever_beta(reading: Any)
 
 def test_printed_setting_claims_far_less_than_the_budgets_it_is_printed_for() -> None:
     for epsilon, beta, claimed in ((1.0, 1e-3, 0.0456), (10.0, 5e-3, 0.261)):
-        config = DPSD.calibrate(DPSDConfig(calibrate="printed"), Budget(epsilon, 1e-5), MNIST)
+        config = DPSD(DPSDConfig(calibrate="printed"), MNIST).calibrate(Budget(epsilon, 1e-5))
         assert (config.sigma, config.beta, config.k) == (100.0, beta, 3)
-        assert DPSD.claimed(config, MNIST, 1e-5).epsilon == pytest.approx(claimed, rel=0.01)
+        assert DPSD(config, MNIST).claimed(1e-5).epsilon == pytest.approx(claimed, rel=0.01)
     with pytest.raises(BenchError, match=r"25\.72"):
-        DPSD.calibrate(DPSDConfig(calibrate="printed"), Budget(10.0, 1e-5, Basis.PROVEN), MNIST)
+        DPSD(DPSDConfig(calibrate="printed"), MNIST).calibrate(Budget(10.0, 1e-5, Basis.PROVEN))
 
 
 def test_at_equal_claim_a_smaller_beta_means_less_noise() -> None:
-    sigmas = [DPSD.calibrate(DPSDConfig(beta=b), Budget(10.0, 1e-5), MNIST).sigma for b in (5e-3, 1e-4)]
+    sigmas = [DPSD(DPSDConfig(beta=b), MNIST).calibrate(Budget(10.0, 1e-5)).sigma for b in (5e-3, 1e-4)]
     assert sigmas[0] == pytest.approx(50 * sigmas[1], rel=1e-6)
 
 
@@ -151,9 +151,9 @@ def test_at_equal_claim_a_smaller_beta_means_less_noise() -> None:
 @pytest.mark.parametrize("epsilon", [1.0, 10.0])
 def test_proven_basis_spends_the_budget_and_not_more(method: type[Method], epsilon: float) -> None:
     config, _ = build_config(method, Preset.TINY, SMALL)
-    config = method.calibrate(config, Budget(epsilon, 1e-5, Basis.PROVEN), SMALL)
+    config = method(config, SMALL).calibrate(Budget(epsilon, 1e-5, Basis.PROVEN))
     ledger = book(method.unit)
-    method().train_student(config, private_pair()[0], public_set(), ledger, context())
+    method(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), ledger, context())
     assert 0.999 * epsilon < proven(ledger.events, 1e-5).epsilon <= epsilon * (1 + 1e-9)
 
 
@@ -162,7 +162,7 @@ def test_proven_basis_spends_the_budget_and_not_more(method: type[Method], epsil
 def test_k_outside_its_range_is_refused_before_anything_is_trained(name: str, k: int) -> None:
     config, _ = build_config(METHODS.get(name), Preset.TINY, SMALL)
     with pytest.raises(BenchError, match=rf"k must lie in 2\.\.10.*not {k}"):
-        METHODS.get(name).calibrate(dataclasses.replace(config, k=k), Budget(1.0, 1e-5), SMALL)
+        METHODS.get(name)(dataclasses.replace(config, k=k), SMALL).calibrate(Budget(1.0, 1e-5))
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_settings_of_the_variants_that_cannot_be_meant_are_refused() -> None:
     with pytest.raises(BenchError, match="latent_size"):
         DPSDSoundConfig(latent_size=0)
     with pytest.raises(BenchError, match="more teachers than records"):
-        DPSDSound.calibrate(DPSDSoundConfig(), Budget(1.0, 1e-5), SMALL)
+        DPSDSound(DPSDSoundConfig(), SMALL).calibrate(Budget(1.0, 1e-5))
 
 
 def test_paper_k_follows_the_number_of_classes() -> None:
@@ -194,7 +194,9 @@ def test_paper_k_follows_the_number_of_classes() -> None:
 
 
 def test_student_and_generator_come_out_with_images() -> None:
-    released = DPSD().train_student(tiny(DPSD), private_pair()[0], public_set(), book(), context())
+    released = DPSD(tiny(DPSD), private_pair()[0].facts).train_student(
+        private_pair()[0], public_set(), book(), context()
+    )
     images = released.extras["synthetic_images"]
     assert (images.dtype, images.shape[1:]) == (torch.uint8, (1, 28, 28))
     assert 0 < len(images) <= 100
@@ -204,7 +206,9 @@ def test_student_and_generator_come_out_with_images() -> None:
 def test_dpsd_t_releases_no_generator_and_is_refused_on_the_proven_basis() -> None:
     method = METHODS.get("dpsd-t")
     ledger = book()
-    released = method().train_student(tiny(method), private_pair()[0], public_set(), ledger, context())
+    released = method(tiny(method), private_pair()[0].facts).train_student(
+        private_pair()[0], public_set(), ledger, context()
+    )
     assert released.generator is None
     assert released.extras == {}
     assert math.isinf(proven(ledger.events, 1e-5).epsilon)
@@ -213,8 +217,10 @@ def test_dpsd_t_releases_no_generator_and_is_refused_on_the_proven_basis() -> No
 
 def test_epsilons_share_the_teacher(tmp_path: Path) -> None:
     first, second = Cache(tmp_path, {}), Cache(tmp_path, {})
-    DPSD().train_student(tiny(DPSD), private_pair()[0], public_set(), book(), context(first))
-    DPSD().train_student(tiny(DPSD, 1.0), private_pair()[0], public_set(), book(), context(second))
+    DPSD(tiny(DPSD), private_pair()[0].facts).train_student(private_pair()[0], public_set(), book(), context(first))
+    DPSD(tiny(DPSD, 1.0), private_pair()[0].facts).train_student(
+        private_pair()[0], public_set(), book(), context(second)
+    )
     assert len(first.made) == 1
     assert second.made == []
 
@@ -231,9 +237,9 @@ def test_teacher_answers_alike_whether_it_was_just_trained_or_found(tmp_path: Pa
 def test_amount_bounds_what_is_asked_and_paid_for() -> None:
     config = tiny(DPSD, iterations=6, amount=20)
     ledger = book()
-    DPSD().train_student(config, private_pair()[0], public_set(), ledger, context())
+    DPSD(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), ledger, context())
     assert config.asked == len(ledger.events) == 2
-    assert DPSD.claimed(config, SMALL, 1e-5).epsilon == pytest.approx(10.0)
+    assert DPSD(config, SMALL).claimed(1e-5).epsilon == pytest.approx(10.0)
 
 
 def test_student_learns_what_the_annotations_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +251,7 @@ def test_student_learns_what_the_annotations_say(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(DPSD, "annotator", annotator)
     config = tiny(DPSD, iterations=60, batch=64, student_lr=0.005)
-    released = DPSD().train_student(config, private_pair()[0], public_set(), book(), context())
+    released = DPSD(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), book(), context())
     images = random_images(400, (1, 28, 28), torch.Generator().manual_seed(9)).float() / 255
     right = float((released.student(images).argmax(1) == bright(images)).float().mean())
     assert right > 0.85, right
@@ -255,7 +261,7 @@ def test_loss_that_is_no_number_stops_the_run() -> None:
     cache = Cache(None, {})
     config = tiny(DPSD, iterations=50, student_lr=1e30, annotation_lr=1e30, optimizer="sgd")
     with pytest.raises(NotFiniteError, match=r"diverged at iteration \d+: its term '.+' .* learning rate\.$"):
-        DPSD().train_student(config, private_pair()[0], public_set(), book(), context(cache))
+        DPSD(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), book(), context(cache))
     assert not any(name.startswith("last-good") for name in cache.made), "a failed run leaves no nets of its own"
 
 
@@ -283,7 +289,7 @@ def test_no_gradient_to_the_latent_inputs_is_an_error(monkeypatch: pytest.Monkey
     forward = DataFreeGenerator.forward
     monkeypatch.setattr(DataFreeGenerator, "forward", lambda self, noise: forward(self, noise.detach()))
     with pytest.raises(BenchError, match="no gradient reaches the latent inputs"):
-        DPSD().train_student(tiny(DPSD), private_pair()[0], public_set(), book(), context())
+        DPSD(tiny(DPSD), private_pair()[0].facts).train_student(private_pair()[0], public_set(), book(), context())
 
 
 @pytest.mark.parametrize(
@@ -303,7 +309,7 @@ def test_other_paths_keep_private_data_behind_the_ledger() -> None:
 def test_labels_of_different_queries_do_not_compose_but_do_for_a_record() -> None:
     config = tiny(DPSDLabel, 2.0)
     ledger = book(PrivacyUnit.QUERY_LABEL)
-    DPSDLabel().train_student(config, private_pair()[0], public_set(), ledger, context())
+    DPSDLabel(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), ledger, context())
     (event,) = ledger.events
     assert event.as_dict()["answers"] == config.iterations * config.batch
     assert proven(ledger.events, 1e-5).epsilon == pytest.approx(2.0, rel=1e-4)
@@ -337,12 +343,12 @@ def test_record_of_a_query_label_row_says_what_follows_for_a_record(tmp_path: Pa
 def test_eq5_as_printed_has_no_epsilon() -> None:
     config = tiny(DPSDLabel, 1.0, outside="printed")
     ledger = book(PrivacyUnit.QUERY_LABEL)
-    DPSDLabel().train_student(config, private_pair()[0], public_set(), ledger, context())
+    DPSDLabel(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), ledger, context())
     figure = proven(ledger.events, 1e-5)
     assert math.isinf(figure.epsilon)
     assert "outside the set" in figure.note
     with pytest.raises(BenchError, match="outside=set"):
-        DPSDLabel.calibrate(config, Budget(1.0, 1e-5, Basis.PROVEN), SMALL)
+        DPSDLabel(config, SMALL).calibrate(Budget(1.0, 1e-5, Basis.PROVEN))
 
 
 def test_eq5_as_printed_tells_that_a_label_was_inside() -> None:
@@ -399,8 +405,8 @@ def test_random_images_are_the_same_for_the_same_seed_and_differ_among_themselve
 def test_the_sensitivity_is_what_the_ledger_charges(name: str) -> None:
     method = METHODS.get(name)
     config = tiny(method, distillation="plain", iterations=2)
-    (event,) = method.charges(config, SMALL)
+    (event,) = method(config, SMALL).charges()
     assert event.noise_multiplier == pytest.approx(config.sigma / math.sqrt(2))
     ledger = book(method.unit)
-    method().charge(config, SMALL, ledger)
+    method(config, SMALL).charge(ledger)
     assert ledger.events[0].zcdp() == pytest.approx(event.zcdp() / 2)

@@ -41,7 +41,7 @@ def run(
     config = method.Config(**{**method.presets(SMALL)["tiny"], **changes})
     ledger = Ledger(method.unit, method.adjacency, noise or SeededNoise(np.random.default_rng(0)))
     private = private or private_pair()[0]
-    return method().train_student(config, private, public_set(), ledger, context()), ledger
+    return method(config, private.facts).train_student(private, public_set(), ledger, context()), ledger
 
 
 def weights(released: Released) -> torch.Tensor:
@@ -62,7 +62,7 @@ def test_one_client_is_a_federation(name: str) -> None:
 def test_more_clients_than_records_are_refused(name: str) -> None:
     method = METHODS.get(name)
     with pytest.raises(BenchError, match="241 clients need as many private records; there are 240"):
-        method.calibrate(method.Config(clients=241, **({"sampled": 1.0} if name == "dp-fedavg" else {})), BUDGET, SMALL)
+        method(method.Config(clients=241, **({"sampled": 1.0} if name == "dp-fedavg" else {})), SMALL).calibrate(BUDGET)
 
 
 @pytest.mark.parametrize("concentration", [1e-6, 1e6])
@@ -115,7 +115,7 @@ def test_noise_needs_a_net_without_running_statistics() -> None:
 def test_feddf_needs_public_images() -> None:
     method = METHODS.get("feddf")
     with pytest.raises(BenchError, match="has none"):
-        method.calibrate(method.Config(), BUDGET, dataclasses.replace(SMALL, public_records=0))
+        method(method.Config(), dataclasses.replace(SMALL, public_records=0)).calibrate(BUDGET)
 
 
 # ------------------------------------------------------------------------------------------------------------- servers
@@ -208,8 +208,8 @@ def test_few_clients_pay_with_noise() -> None:
     method, noise = METHODS.get("dp-fedavg"), {}
     for clients in (1000, 5):
         facts = dataclasses.replace(SMALL, private_records=60_000)
-        config = method.calibrate(method.Config(clients=clients, sampled=clients / 10, rounds=60), BUDGET, facts)
+        config = method(method.Config(clients=clients, sampled=clients / 10, rounds=60), facts).calibrate(BUDGET)
         noise[clients] = config.noise_multiplier * config.max_norm / config.sampled
     assert noise[5] == pytest.approx(200 * noise[1000], rel=1e-3), "the noise on the mean"
     with pytest.raises(BenchError, match="at most the 5 clients"):
-        method.calibrate(method.Config(clients=5), BUDGET, SMALL)
+        method(method.Config(clients=5), SMALL).calibrate(BUDGET)

@@ -39,7 +39,7 @@ def run(name: str, **change: Any) -> tuple[dict[str, torch.Tensor], Ledger]:
     config = dataclasses.replace(build_config(method, Preset.TINY, SMALL)[0], **change)
     ledger = seeded_ledger(method.unit, method.adjacency, np.random.default_rng(0))
     context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
-    released = method().train_student(config, private_pair()[0], public_set(), ledger, context)
+    released = method(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), ledger, context)
     return released.student.state_dict(), ledger
 
 
@@ -62,17 +62,17 @@ def test_the_claim_is_that_of_dp_sgd_by_the_accountant_of_the_paper(name: str, a
     method = METHODS.get(name)
     config = method.Config()
     events = [DPSGD(512 / 60_000, config.noise_multiplier, 4688)]
-    assert method.charges(config, MNIST) == events
+    assert method(config, MNIST).charges() == events
     wanted = accountants.rdp(events, 1e-5) if accountant == "rdp" else claims.moments_accountant(events, 1e-5)
     assert wanted is not None
-    assert method.claimed(config, MNIST, 1e-5).epsilon == pytest.approx(wanted.epsilon, rel=1e-9)
+    assert method(config, MNIST).claimed(1e-5).epsilon == pytest.approx(wanted.epsilon, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_they_charge_for_the_steps_that_they_take(name: str) -> None:
     method = METHODS.get(name)
     config = build_config(method, Preset.TINY, SMALL)[0]
-    assert list(run(name)[1].events) == list(method.charges(config, SMALL))
+    assert list(run(name)[1].events) == list(method(config, SMALL).charges())
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_they_charge_for_the_steps_that_they_take(name: str) -> None:
 def test_settings_that_cannot_be_meant_are_refused(name: str, change: dict[str, Any], words: str) -> None:
     method = METHODS.get(name)
     with pytest.raises(BenchError, match=words):
-        method.calibrate(method.Config(**change), Budget(1.0, 1e-5), MNIST)
+        method(method.Config(**change), MNIST).calibrate(Budget(1.0, 1e-5))
 
 
 # --------------------------------------------------------------------------------------------------------- the filters

@@ -52,7 +52,7 @@ def tiny_gan(**changes: Any) -> DPGANConfig:
 
 def test_dp_gans_settings_cost_what_their_authors_say() -> None:
     """The repository's own setting for MNIST at epsilon 10, by Renyi accounting."""
-    assert DPGAN.claimed(DPGANConfig(), MNIST, 1e-5).epsilon == pytest.approx(9.97, abs=0.01)
+    assert DPGAN(DPGANConfig(), MNIST).claimed(1e-5).epsilon == pytest.approx(9.97, abs=0.01)
 
 
 def test_clamped_weights_do_not_bound_gradients_as_the_first_dp_gan_claims() -> None:
@@ -200,32 +200,32 @@ def test_critics_tell_real_images_from_generated_ones() -> None:
     [(1.0, 40.0, 114), (10.0, 40.0, 6402), (1.0, 100.0, 718), (10.0, 100.0, 40_017), (10.0, 200.0, 160_071)],
 )
 def test_gaussian_votes_answer_so_many_queries(epsilon: float, noise: float, queries: int) -> None:
-    config = PATEGAN.calibrate(PATEGANConfig(noise_scale=noise), budget(epsilon), MNIST)
+    config = PATEGAN(PATEGANConfig(noise_scale=noise), MNIST).calibrate(budget(epsilon))
     assert config.votes == "gaussian"
     assert config.queries == pytest.approx(queries, abs=1)
-    assert proven(PATEGAN.charges(config, MNIST), 1e-5).epsilon <= epsilon
+    assert proven(PATEGAN(config, MNIST).charges(), 1e-5).epsilon <= epsilon
 
 
 @pytest.mark.parametrize("basis", [Basis.CLAIMED, Basis.PROVEN])
 def test_noise_is_raised_for_the_least_number_of_queries(basis: Basis) -> None:
-    config = PATEGAN.calibrate(PATEGANConfig(noise_scale=1.0, least_queries=500), budget(1.0, basis), MNIST)
+    config = PATEGAN(PATEGANConfig(noise_scale=1.0, least_queries=500), MNIST).calibrate(budget(1.0, basis))
     assert config.queries == 500
-    assert proven(PATEGAN.charges(config, MNIST), 1e-5).epsilon <= 1
-    several = GPATE.calibrate(GPATEConfig(teachers=4, least_steps=7), budget(1.0, basis), MNIST)
+    assert proven(PATEGAN(config, MNIST).charges(), 1e-5).epsilon <= 1
+    several = GPATE(GPATEConfig(teachers=4, least_steps=7), MNIST).calibrate(budget(1.0, basis))
     assert several.steps == 7
     assert several.sigma1 == pytest.approx(3 * several.sigma2)
-    assert 0.7 < proven(GPATE.charges(several, MNIST), 1e-5).epsilon <= 1
+    assert 0.7 < proven(GPATE(several, MNIST).charges(), 1e-5).epsilon <= 1
 
 
 def test_the_paper_takes_laplace_votes_and_its_figure_on_the_votes_is_lower() -> None:
-    config = PATEGAN.calibrate(PATEGANConfig(noise_scale=20.0), budget(10.0, Basis.CLAIMED), MNIST)
+    config = PATEGAN(PATEGANConfig(noise_scale=20.0), MNIST).calibrate(budget(10.0, Basis.CLAIMED))
     assert config.votes == "laplace"
     ledger = seeded_ledger(PATEGAN.unit, PATEGAN.adjacency, np.random.default_rng(0))
     for _ in range(2):  # in agreement, as where all images are obviously generated
         votes = np.tile([1000, 0], (config.queries // 2, 1))
         ledger.noisy_max(votes, teachers=1000, gamma=1 / config.noise_scale)
-    on_votes = PATEGAN.claimed_after(config, MNIST, 1e-5, ledger)
-    assert on_votes.epsilon < 0.1 * PATEGAN.claimed(config, MNIST, 1e-5).epsilon
+    on_votes = PATEGAN(config, MNIST).claimed_after(1e-5, ledger)
+    assert on_votes.epsilon < 0.1 * PATEGAN(config, MNIST).claimed(1e-5).epsilon
     assert "private" in on_votes.note
 
 
@@ -237,19 +237,19 @@ def test_the_paper_takes_laplace_votes_and_its_figure_on_the_votes_is_lower() ->
 )
 def test_g_pates_noise_pays_for_so_many_votes(epsilon: float, sigmas: tuple[float, float], votes: int) -> None:
     config = GPATEConfig(sigma1=sigmas[0], sigma2=sigmas[1], batch=1, directions=1)
-    assert GPATE.calibrate(config, budget(epsilon), MNIST).steps == pytest.approx(votes, abs=2)
+    assert GPATE(config, MNIST).calibrate(budget(epsilon)).steps == pytest.approx(votes, abs=2)
 
 
 def test_g_pates_noise_follows_the_budget_in_proportion_to_the_teachers() -> None:
-    config = GPATE.calibrate(GPATEConfig(), budget(10.0), MNIST)
+    config = GPATE(GPATEConfig(), MNIST).calibrate(budget(10.0))
     assert (config.sigma1, config.sigma2) == (600, 100)
     assert config.steps == 65, "66 steps take 66 votes more than are paid for"
-    config = GPATE.calibrate(GPATEConfig(teachers=4000, batch=15), budget(1.0), MNIST)
+    config = GPATE(GPATEConfig(teachers=4000, batch=15), MNIST).calibrate(budget(1.0))
     assert (config.sigma1, config.sigma2) == (3000, 1000)
     assert config.steps == 226
-    few = GPATE.calibrate(GPATEConfig(teachers=4), budget(1.0), MNIST)
+    few = GPATE(GPATEConfig(teachers=4), MNIST).calibrate(budget(1.0))
     assert few.steps == 1
-    assert proven(GPATE.charges(few, MNIST), 1e-5).epsilon <= 1
+    assert proven(GPATE(few, MNIST).charges(), 1e-5).epsilon <= 1
 
 
 def test_each_teacher_of_g_pate_has_one_vote_on_every_coordinate() -> None:
@@ -271,7 +271,7 @@ def test_each_teacher_of_g_pate_has_one_vote_on_every_coordinate() -> None:
 
 @pytest.mark.parametrize(("epsilon", "kept", "steps", "sigma"), [(1.0, 200, 150, 5000.0), (10.0, 300, 142, 800.0)])
 def test_datalens_noise_pays_for_so_many_steps(epsilon: float, kept: int, steps: int, sigma: float) -> None:
-    config = DataLens.calibrate(DataLensConfig(steps=steps), budget(epsilon), MNIST)
+    config = DataLens(DataLensConfig(steps=steps), MNIST).calibrate(budget(epsilon))
     assert config.kept == kept
     assert config.sigma == pytest.approx(sigma, rel=0.002)
 
@@ -294,7 +294,7 @@ def test_a_teacher_moves_sums_of_signs_by_at_most_their_sensitivity() -> None:
 
 
 def test_gs_wgans_claim_is_the_figure_of_each_image_amplified_by_itself() -> None:
-    assert GSWGAN.claimed(GSWGANConfig(), MNIST, 1e-5).epsilon == pytest.approx(9.24, abs=0.01)
+    assert GSWGAN(GSWGANConfig(), MNIST).claimed(1e-5).epsilon == pytest.approx(9.24, abs=0.01)
 
 
 @pytest.mark.parametrize(("noise", "epsilon"), [(2.87, 10.0), (7.56, 1.0)])
@@ -302,13 +302,13 @@ def test_gs_wgans_noise_with_one_release_of_a_step(noise: float, epsilon: float)
     """One critic out of 1000, the images of a step as one release; sampled by themselves, critics cost less."""
     config = GSWGANConfig(noise_multiplier=noise)
     assert one_of_all(noise / math.sqrt(32), 0.001, 20_000, 1e-5)[0] == pytest.approx(epsilon, rel=0.005)
-    sampled = accountant("rdp")(GSWGAN.charges(config, MNIST), 1e-5)
+    sampled = accountant("rdp")(GSWGAN(config, MNIST).charges(), 1e-5)
     assert sampled is not None
     assert sampled.epsilon < epsilon / 2
 
 
 def test_gs_wgans_proven_cost_is_above_its_claim() -> None:
-    cost = accountant("rdp")(GSWGAN.charges(GSWGANConfig(), MNIST), 1e-5)
+    cost = accountant("rdp")(GSWGAN(GSWGANConfig(), MNIST).charges(), 1e-5)
     assert cost is not None
     assert cost.epsilon > 25
 
@@ -329,7 +329,7 @@ def test_gs_wgans_gradients_are_bounded_image_by_image() -> None:
 @pytest.mark.parametrize("method", [PATEGAN, GPATE, DataLens, GSWGAN])
 def test_more_teachers_than_records_are_refused(method: type[Method]) -> None:
     with pytest.raises(BenchError, match="more teachers than records"):
-        method.calibrate(method.Config(teachers=241), budget(10.0), SMALL)
+        method(method.Config(teachers=241), SMALL).calibrate(budget(10.0))
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_wrong_settings_get_a_clear_error(make: Any, says: str) -> None:
 
 @pytest.mark.parametrize("method", [DPGAN, PATEGAN, GPATE, DataLens, GSWGAN])
 def test_audits_find_worst_pairs_of_the_rows_cost_and_run_on_the_smallest(method: type[Method]) -> None:
-    config = method.calibrate(method.Config(**method.presets(MNIST)["tiny"]), budget(10.0, Basis.CLAIMED), MNIST)
+    config = method(method.Config(**method.presets(MNIST)["tiny"]), MNIST).calibrate(budget(10.0, Basis.CLAIMED))
     pair = min(worst_pairs(method, config, MNIST, 1e-5), key=lambda pair: len(pair.first))
     found = transcript(Runs(method, pair), False, 0.0, 1e-5)
     assert found.calls > 0

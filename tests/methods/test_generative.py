@@ -71,8 +71,8 @@ def test_useful_images_pass_and_missing_classes_are_noted() -> None:
 class Black(DPMERF):
     name = "one-teacher"
 
-    def fit_generator(self, config: Any, private: PrivateData, public: Any, ledger: Ledger, context: Context) -> Source:
-        ledger.gaussian(np.zeros(1), sensitivity=SENSITIVITY, noise_multiplier=config.noise_multiplier)
+    def fit_generator(self, private: PrivateData, public: Any, ledger: Ledger, context: Context) -> Source:
+        ledger.gaussian(np.zeros(1), sensitivity=SENSITIVITY, noise_multiplier=self.config.noise_multiplier)
         return Source(lambda count, draws: (torch.zeros(40, *private.facts.shape), torch.arange(40) % 10))
 
 
@@ -146,17 +146,17 @@ def test_the_release_has_the_noise_that_it_is_charged_for() -> None:
 
 @pytest.mark.parametrize(("epsilon", "multiplier"), [(1.0, 3.7307), (10.0, 0.5)])
 def test_proven_noise_is_that_of_one_gaussian_release(epsilon: float, multiplier: float) -> None:
-    config = DPMERF.calibrate(DPMERFConfig(), Budget(epsilon, 1e-5, Basis.PROVEN), SMALL)
+    config = DPMERF(DPMERFConfig(), SMALL).calibrate(Budget(epsilon, 1e-5, Basis.PROVEN))
     assert config.noise_multiplier == pytest.approx(multiplier, abs=2e-4)
-    assert proven(DPMERF.charges(config, SMALL), 1e-5).epsilon <= epsilon
+    assert proven(DPMERF(config, SMALL).charges(), 1e-5).epsilon <= epsilon
 
 
 @pytest.mark.parametrize(("noise", "epsilon"), [(5.0, 1.0), (25.0, 0.2)])
 def test_the_authors_noise_is_just_below_the_epsilon_that_they_name(noise: float, epsilon: float) -> None:
     """The comment in code_balanced/dp_analysis.py."""
-    claim = DPMERF.claimed(DPMERFConfig(noise_multiplier=noise), SMALL, 1e-5)
+    claim = DPMERF(DPMERFConfig(noise_multiplier=noise), SMALL).claimed(1e-5)
     assert 0.95 * epsilon < claim.epsilon < epsilon
-    assert proven(DPMERF.charges(DPMERFConfig(noise_multiplier=noise), SMALL), 1e-5).epsilon < claim.epsilon
+    assert proven(DPMERF(DPMERFConfig(noise_multiplier=noise), SMALL).charges(), 1e-5).epsilon < claim.epsilon
 
 
 def test_a_generator_comes_near_the_embedding_with_the_released_class_shares() -> None:
@@ -231,7 +231,7 @@ def test_the_covariance_of_dp_kernel_is_that_of_the_authors_code() -> None:
 
 def test_dp_kernel_claims_what_the_authors_noise_is_for() -> None:
     facts = dataclasses.replace(SMALL, private_records=60_000)
-    claim = METHODS.get("dp-kernel").claimed(DPKernelConfig(), facts, 1e-5)
+    claim = METHODS.get("dp-kernel")(DPKernelConfig(), facts).claimed(1e-5)
     assert 9.5 < claim.epsilon < 10
     assert "does not hold" in claim.note
 

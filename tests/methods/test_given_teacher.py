@@ -53,13 +53,13 @@ def student_of(name: str, private: PrivateData, weights: Path | None = None, **c
     config = dataclasses.replace(build_config(method, Preset.TINY, SMALL)[0], **changes)
     if weights is not None:
         config = dataclasses.replace(config, teacher_weights=f"file:{weights}", teacher_records=len(private))
-        config = method.pin_teacher(config, SMALL)
+        config = method(config, SMALL).pin_teacher()
         private = PrivateData(private.images[:0], private.labels[:0], private.facts)
-    config = method.calibrate(config, Budget(10.0, 1e-5), SMALL)
+    config = method(config, SMALL).calibrate(Budget(10.0, 1e-5))
     ledger = seeded_ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, np.random.default_rng(0))
     if method.unit is not PrivacyUnit.RECORD:
         ledger = seeded_ledger(method.unit, Adjacency.REPLACE, np.random.default_rng(0))
-    return method().train_student(config, private, public_set(), ledger, context())
+    return method(config, private.facts).train_student(private, public_set(), ledger, context())
 
 
 @pytest.mark.parametrize("name", ["dpsd", "dpsd-label", "dpsd-t"])
@@ -113,7 +113,7 @@ def test_a_cell_names_the_teacher_by_digest_and_counts_its_records(tmp_path: Pat
     # The command of the record finds the file again by its digest, until it changes.
     again = plan(*(f"{name}={value}" for name, value in (cell.spec.overrides or {}).items()))
     assert again.key == cell.key
-    given = METHODS.get("dpsd").given_teacher(again.config)
+    given = METHODS.get("dpsd")(again.config, again.facts).given_teacher()
     assert given is not None
     load_given(given, again.facts)
     teacher_file(one, seed=2)

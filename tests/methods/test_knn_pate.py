@@ -33,13 +33,13 @@ def test_the_authors_settings() -> None:
 
 def test_the_noise_spends_the_budget_on_the_queries() -> None:
     config, _ = build_config(KNNPATE, Preset.TINY, MNIST)
-    found = KNNPATE.calibrate(config, Budget(1.0, 1e-5, Basis.PROVEN), MNIST)
+    found = KNNPATE(config, MNIST).calibrate(Budget(1.0, 1e-5, Basis.PROVEN))
     assert found.queries == 1000
-    assert replace_one(KNNPATE.charges(found, MNIST), 1e-5).epsilon == pytest.approx(1.0, abs=0.01)
-    claimed = KNNPATE.calibrate(config, Budget(1.0, 1e-5, Basis.CLAIMED), MNIST)
-    assert KNNPATE.claimed(claimed, MNIST, 1e-5).epsilon == pytest.approx(1.0, abs=0.01)
-    assert proven(KNNPATE.charges(claimed, MNIST), 1e-5).epsilon < 1.0
-    assert KNNPATE.calibrate(config, Budget(1.0, 1e-5), SMALL).queries == SMALL.public_records
+    assert replace_one(KNNPATE(found, MNIST).charges(), 1e-5).epsilon == pytest.approx(1.0, abs=0.01)
+    claimed = KNNPATE(config, MNIST).calibrate(Budget(1.0, 1e-5, Basis.CLAIMED))
+    assert KNNPATE(claimed, MNIST).claimed(1e-5).epsilon == pytest.approx(1.0, abs=0.01)
+    assert proven(KNNPATE(claimed, MNIST).charges(), 1e-5).epsilon < 1.0
+    assert KNNPATE(config, SMALL).calibrate(Budget(1.0, 1e-5)).queries == SMALL.public_records
 
 
 def test_labels_are_those_of_the_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,11 +53,11 @@ def test_labels_are_those_of_the_neighbours(monkeypatch: pytest.MonkeyPatch) -> 
     context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
     book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
     public = PublicData(private.images[:40], "the private images themselves")
-    released = KNNPATE().train_student(config, private, public, book, context)
+    released = KNNPATE(config, private.facts).train_student(private, public, book, context)
     truth = private.labels[released.extras["query_indices"]]
     assert (released.extras["query_labels"] == truth).float().mean() > 0.8
     assert proven(list(book.events), 1e-5).epsilon == pytest.approx(
-        proven(KNNPATE.charges(config, SMALL), 1e-5).epsilon, rel=1e-6
+        proven(KNNPATE(config, SMALL).charges(), 1e-5).epsilon, rel=1e-6
     )
 
 
@@ -66,4 +66,4 @@ def test_mistakes_are_refused() -> None:
         KNNPATEConfig(sampling_rate=0)
     config, _ = build_config(KNNPATE, Preset.TINY, SMALL)
     with pytest.raises(BenchError, match="has none"):
-        KNNPATE.calibrate(config, Budget(1.0, 1e-5), dataclasses.replace(SMALL, public_records=0))
+        KNNPATE(config, dataclasses.replace(SMALL, public_records=0)).calibrate(Budget(1.0, 1e-5))

@@ -39,7 +39,7 @@ def run(name: str, private: PrivateData | None = None, **change: Any) -> tuple[R
     config = dataclasses.replace(build_config(method, Preset.TINY, private.facts)[0], **change)
     ledger = seeded_ledger(method.unit, method.adjacency, np.random.default_rng(0))
     context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
-    return method().train_student(config, private, public_set(), ledger, context), ledger
+    return method(config, private.facts).train_student(private, public_set(), ledger, context), ledger
 
 
 def test_no_label_moves_the_class_sums_of_the_protocol_beyond_what_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_nothing_finite_follows_for_a_record(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_on_a_worst_pair_one_label_shows_all_that_is_charged(name: str) -> None:
     method = METHODS.get(name)
-    config = method.calibrate(build_config(method, Preset.QUICK, MNIST)[0], Budget(1.0, 1e-5), MNIST)
+    config = method(build_config(method, Preset.QUICK, MNIST)[0], MNIST).calibrate(Budget(1.0, 1e-5))
     pairs = worst_pairs(method, config, MNIST, 1e-5)
     for pair in pairs:
         assert torch.equal(pair.first.images, pair.second.images)

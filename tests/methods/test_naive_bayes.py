@@ -16,6 +16,7 @@ from bench.core.types import Facts, Released
 from bench.data.splits import partition
 from bench.experiments.release import load_released, save_released
 from bench.methods.pate import naive_bayes as nb
+from bench.methods.shared.source_parts import source_part
 from bench.models.build import build, features_and_logits
 from bench.models.gaussian_nb import NEVER, GaussianHead, set_gaussians
 from bench.models.registration import model_options
@@ -111,14 +112,14 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_parts_of_the_source_are_nested_and_fair_to_classes() -> None:
     labels = np.array([0] * 30 + [1] * 10)
-    tenth, half, whole = (nb.source_part(labels, f, "imdb") for f in (0.1, 0.5, 1.0))
+    tenth, half, whole = (source_part(labels, f, "imdb") for f in (0.1, 0.5, 1.0))
     assert np.bincount(labels[tenth]).tolist() == [3, 1]
     assert np.bincount(labels[half]).tolist() == [15, 5]
     assert whole.tolist() == list(range(40))
     assert set(tenth) < set(half)
     for bad in (0.0, 1.1, float("nan")):
         with pytest.raises(BenchError, match="fraction of the source"):
-            nb.source_part(labels, bad, "imdb")
+            source_part(labels, bad, "imdb")
 
 
 # --- features ---------------------------------------------------------------------------------------------------------

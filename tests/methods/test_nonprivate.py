@@ -37,7 +37,7 @@ def weights(name: str, private: PrivateData, records: int | None) -> torch.Tenso
     method = METHODS.get(name)
     book = seeded_ledger(PrivacyUnit.RECORD, method.adjacency, np.random.default_rng(0))
     config = method.Config(**CONFIGS[name], records=records)
-    released = method().train_student(config, private, public_set(), book, context())
+    released = method(config, private.facts).train_student(private, public_set(), book, context())
     return torch.cat([part.flatten() for part in released.student.parameters()])
 
 
@@ -61,7 +61,7 @@ def test_a_part_that_is_not_there_is_refused(name: str) -> None:
     method, facts = METHODS.get(name), private_pair()[0].facts
     for records in (0, facts.private_records + 1):
         with pytest.raises(BenchError, match=f"the {facts.private_records} private records of {facts.dataset}"):
-            method.calibrate(method.Config(**CONFIGS[name], records=records), Budget(1.0, 1e-5), facts)
+            method(method.Config(**CONFIGS[name], records=records), facts).calibrate(Budget(1.0, 1e-5))
 
 
 @pytest.mark.parametrize("name", list(CONFIGS))

@@ -71,7 +71,7 @@ def few(present: bool, *, blank: bool = False, others: int = 20) -> PrivateData:
 def fitted(method: type[P3GM], private: PrivateData, noise: int) -> PhasedVAE:
     context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress(), note=lambda text: None)
     config = method.Config(**{**method.presets(FEW)["tiny"], "hidden": 4, "batch_size": 4, "warm_start_steps": 2})
-    source = method().fit_generator(config, private, None, Heard(noise), context)  # type: ignore[arg-type]
+    source = method(config, private.facts).fit_generator(private, None, Heard(noise), context)  # type: ignore[arg-type]
     assert isinstance(source.net, PhasedVAE)
     return source.net
 
@@ -80,26 +80,26 @@ def fitted(method: type[P3GM], private: PrivateData, noise: int) -> PhasedVAE:
 
 
 def test_the_authors_setting_costs_what_they_say_and_the_claim_does_not_hold() -> None:
-    claim = P3GM.claimed(P3GMConfig(), MNIST, 1e-5)
+    claim = P3GM(P3GMConfig(), MNIST).claimed(1e-5)
     assert claim.epsilon == pytest.approx(0.993, abs=5e-4)
     assert "does not hold" in claim.note
     same = P3GMSoundConfig(em_iterations=20)
-    assert P3GMSound.claimed(same, MNIST, 1e-5).epsilon == pytest.approx(claim.epsilon), "one Gaussian: 3 releases"
-    assert proven(P3GMSound.charges(same, MNIST), 1e-5).epsilon == pytest.approx(0.9067, abs=5e-4)
+    assert P3GMSound(same, MNIST).claimed(1e-5).epsilon == pytest.approx(claim.epsilon), "one Gaussian: 3 releases"
+    assert proven(P3GMSound(same, MNIST).charges(), 1e-5).epsilon == pytest.approx(0.9067, abs=5e-4)
 
 
 def test_its_proven_cost_is_that_of_an_accountant_from_outside() -> None:
-    events = P3GMSound.charges(P3GMSoundConfig(), MNIST)
+    events = P3GMSound(P3GMSoundConfig(), MNIST).charges()
     theirs = outside_accountant.epsilon([event.as_dict() for event in events], 1e-5)
     assert proven(events, 1e-5).epsilon == pytest.approx(theirs, abs=1e-3)
 
 
 def test_a_budget_multiplies_all_noise_by_one_factor() -> None:
-    config = P3GM.calibrate(P3GMConfig(), Budget(10.0, 1e-5, Basis.CLAIMED), MNIST)
+    config = P3GM(P3GMConfig(), MNIST).calibrate(Budget(10.0, 1e-5, Basis.CLAIMED))
     assert 0.4 < config.noise_multiplier < 0.6
     assert config.pca_noise == pytest.approx(5 / 1.4 * config.noise_multiplier, abs=1e-3)
     assert config.em_noise == pytest.approx(100 / 1.4 * config.noise_multiplier, abs=1e-3)
-    assert 9.9 < P3GM.claimed(config, MNIST, 1e-5).epsilon <= 10
+    assert 9.9 < P3GM(config, MNIST).claimed(1e-5).epsilon <= 10
 
 
 # ------------------------------------------------------------------------------------------------------------ the flaw
@@ -246,12 +246,12 @@ def test_draws_are_normal_and_follow_their_row_alone() -> None:
 )
 def test_wrong_settings_get_a_clear_error(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(BenchError, match=says):
-        P3GM.calibrate(dataclasses.replace(P3GMConfig(batch_size=20), **changes), Budget(10.0, 1e-5), SMALL)
+        P3GM(dataclasses.replace(P3GMConfig(batch_size=20), **changes), SMALL).calibrate(Budget(10.0, 1e-5))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_audits_find_worst_pairs_of_the_rows_cost(method: type[P3GM]) -> None:
-    config = method.calibrate(method.Config(**method.presets(MNIST)["tiny"]), Budget(10.0, 1e-5), MNIST)
+    config = method(method.Config(**method.presets(MNIST)["tiny"]), MNIST).calibrate(Budget(10.0, 1e-5))
     assert worst_pairs(method, config, MNIST, 1e-5)
 
 

@@ -29,7 +29,7 @@ FEW = PATERidgeConfig(teachers=8, queries=40)
 def run(private: PrivateData, config: PATERidgeConfig = FEW, ledger: Ledger | None = None) -> Released:
     book = ledger or seeded_ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, np.random.default_rng(0))
     context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
-    return PATERidge().train_student(config, private, public_set(), book, context)
+    return PATERidge(config, private.facts).train_student(private, public_set(), book, context)
 
 
 def sums(private: PrivateData, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
@@ -85,14 +85,14 @@ def test_the_penalty_follows_the_noise() -> None:
 
 def test_it_learns_from_random_images() -> None:
     private, _ = private_pair()
-    config = PATERidge.calibrate(dataclasses.replace(FEW, queries=400), Budget(1000.0, 1e-5), SMALL)
+    config = PATERidge(dataclasses.replace(FEW, queries=400), SMALL).calibrate(Budget(1000.0, 1e-5))
     assert accuracy(run(private, config).student, private.images, private.labels) > 0.6
 
 
 def test_its_budget_is_spent_whatever_the_number_of_queries() -> None:
-    few, many = (PATERidge.calibrate(PATERidgeConfig(teachers=8, queries=n), Budget(1, 1e-5), SMALL) for n in (10, 99))
+    few, many = (PATERidge(PATERidgeConfig(teachers=8, queries=n), SMALL).calibrate(Budget(1, 1e-5)) for n in (10, 99))
     assert few.sigma == many.sigma
-    assert proven(PATERidge.charges(few, SMALL), 1e-5).epsilon == pytest.approx(1, abs=1e-4)
+    assert proven(PATERidge(few, SMALL).charges(), 1e-5).epsilon == pytest.approx(1, abs=1e-4)
 
 
 def test_mistakes_are_refused() -> None:
@@ -100,13 +100,13 @@ def test_mistakes_are_refused() -> None:
     with pytest.raises(BenchError, match="Accepted as student: scatter_linear"):
         run(private, dataclasses.replace(FEW, student="small_cnn"))
     with pytest.raises(BenchError, match="Use fewer teachers"):
-        PATERidge.calibrate(PATERidgeConfig(), Budget(1, 1e-5), SMALL)
+        PATERidge(PATERidgeConfig(), SMALL).calibrate(Budget(1, 1e-5))
     with pytest.raises(BenchError, match="penalty"):
         PATERidgeConfig(penalty=0)
 
 
 def test_its_worst_pair_shows_most_of_what_it_charges() -> None:
-    config = PATERidge.calibrate(PATERidgeConfig(teachers=4, queries=200), Budget(1.0, 1e-5, Basis.PROVEN), SMALL)
+    config = PATERidge(PATERidgeConfig(teachers=4, queries=200), SMALL).calibrate(Budget(1.0, 1e-5, Basis.PROVEN))
     pairs = worst_pairs(PATERidge, config, SMALL, 1e-5)
     found = [transcript(Runs(PATERidge, pair), False, 0.0, 1e-5).exact for pair in (pairs[0], pairs[-1])]
     assert found[0] is not None

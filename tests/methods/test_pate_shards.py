@@ -21,21 +21,21 @@ from helpers.small_sets import SMALL, private_pair, public_set
 def test_votes_of_shards_are_those_of_one_process(name: str, shards: int, tmp_path: Path) -> None:
     method = METHODS.get(name)
     config = method.Config(**{**method.presets(SMALL)["tiny"], "teachers": 23, "teacher_steps": 2})
-    config = method.calibrate(config, Budget(10.0, 1e-5, Basis.CLAIMED), SMALL)
+    config = method(config, SMALL).calibrate(Budget(10.0, 1e-5, Basis.CLAIMED))
     private, public = private_pair()[0], public_set()
 
     def context(root: Path) -> Context:
         return Context(torch.device("cpu"), Streams(0), Cache(root, {}), Progress(), note=lambda text: None)
 
     for shard in range(shards):
-        method().make_shard(config, private, public, context(tmp_path / "shared"), shard, shards)
+        method(config, private.facts).make_shard(private, public, context(tmp_path / "shared"), shard, shards)
     for weights in (tmp_path / "shared").glob("teachers-*"):
         weights.unlink()  # the labels are enough
     students = []
     for root in (tmp_path / "shared", tmp_path / "alone"):
         where = context(root)
         ledger = seeded_ledger(method.unit, method.adjacency, where.streams.numpy("noise"))
-        released = method().train_student(config, private, public, ledger, where)
+        released = method(config, private.facts).train_student(private, public, ledger, where)
         students.append([*released.student.state_dict().values(), *released.extras.values()])
         read = where.cache.counts()
         assert ("teachers" in read) == (root.name == "alone"), read

@@ -46,18 +46,18 @@ def learned(config: PSGConfig, seed: int = 0) -> tuple[torch.nn.Module, LearnedI
 def test_psgs_claim_is_its_epsilon_at_the_noise_of_its_code(outer_steps: int, noise: float, epsilon: float) -> None:
     """What ``compute_sigma`` gives for 1, 10 and 20 images of a class."""
     config = PSGConfig(outer_steps=outer_steps, noise_multiplier=noise)
-    assert PSG.claimed(config, MNIST, 1e-5).epsilon == pytest.approx(epsilon, rel=1e-3)
-    assert proven(PSG.charges(config, MNIST), 1e-5).epsilon < epsilon, "by the PLD, all starts cost less"
+    assert PSG(config, MNIST).claimed(1e-5).epsilon == pytest.approx(epsilon, rel=1e-3)
+    assert proven(PSG(config, MNIST).charges(), 1e-5).epsilon < epsilon, "by the PLD, all starts cost less"
 
 
 def test_the_claim_leaves_out_one_start() -> None:
     """By its own accounting, what the code runs at the noise for epsilon 10 costs more than it says."""
     claimed, run = (
-        accountant("rdp")(events(PSGConfig(), MNIST), 1e-5) for events in (PSG.claimed_charges, PSG.charges)
+        accountant("rdp")(events(PSG(PSGConfig(), MNIST)), 1e-5) for events in (PSG.claimed_charges, PSG.charges)
     )
     assert claimed is not None
     assert run is not None
-    assert claimed.epsilon == PSG.claimed(PSGConfig(), MNIST, 1e-5).epsilon
+    assert claimed.epsilon == PSG(PSGConfig(), MNIST).claimed(1e-5).epsilon
     assert claimed.epsilon < 10 < run.epsilon < 1.001 * claimed.epsilon
 
 
@@ -67,9 +67,9 @@ def test_every_noisy_gradient_is_charged(monkeypatch: pytest.MonkeyPatch) -> Non
     config = tiny(runs=2, inner_epochs=1)
     context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress(), note=lambda text: None)
     ledger = seeded_ledger(PSG.unit, PSG.adjacency, np.random.default_rng(0))
-    source = PSG().fit_generator(config, private_pair()[0], public_set(), ledger, context)
+    source = PSG(config, private_pair()[0].facts).fit_generator(private_pair()[0], public_set(), ledger, context)
     assert len(turns) == 3 * 2 * 2
-    assert list(ledger.events) == list(PSG.charges(config, SMALL))
+    assert list(ledger.events) == list(PSG(config, SMALL).charges())
     images, labels = source.draw(60_000, torch.Generator())
     assert labels.bincount().tolist() == [2] * 10
     assert 0 <= float(images.min()) < float(images.max()) <= 1

@@ -39,7 +39,7 @@ def run(name: str, **change: Any) -> tuple[dict[str, torch.Tensor], Ledger]:
     config = dataclasses.replace(build_config(method, Preset.TINY, SMALL)[0], **change)
     ledger = seeded_ledger(method.unit, method.adjacency, np.random.default_rng(0))
     context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
-    released = method().train_student(config, private_pair()[0], public_set(), ledger, context)
+    released = method(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), ledger, context)
     return released.student.state_dict(), ledger
 
 
@@ -173,7 +173,7 @@ def test_rgp_takes_the_steps_that_it_charges_for_and_releases_the_plain_net() ->
     weights, ledger = run("rgp")
     plain, _ = run("dp-sgd")
     method = METHODS.get("rgp")
-    assert list(ledger.events) == list(method.charges(build_config(method, Preset.TINY, SMALL)[0], SMALL))
+    assert list(ledger.events) == list(method(build_config(method, Preset.TINY, SMALL)[0], SMALL).charges())
     assert {name: value.shape for name, value in weights.items()} == {k: v.shape for k, v in plain.items()}
 
 
@@ -217,7 +217,7 @@ def test_gep_is_charged_as_one_gaussian_of_both_parts_which_the_paper_takes_apar
     """Of two releases on one batch, the squared ratios of sensitivity to noise add up."""
     method = METHODS.get("gep")
     config = build_config(method, Preset.TINY, SMALL)[0]
-    (joint,), (apart,) = method.charges(config, SMALL), method.claimed_charges(config, SMALL)
+    (joint,), (apart,) = method(config, SMALL).charges(), method(config, SMALL).claimed_charges()
     assert joint.noise_multiplier == pytest.approx((2 / apart.noise_multiplier**2) ** -0.5)
     assert (apart.steps, apart.sampling_rate) == (2 * joint.steps, joint.sampling_rate)
 
@@ -225,8 +225,8 @@ def test_gep_is_charged_as_one_gaussian_of_both_parts_which_the_paper_takes_apar
 def test_what_gep_claims_is_less_than_one_release_of_both_parts_costs_by_the_same_accounting() -> None:
     """The authors' run on CIFAR-10, 200 epochs of 50 batches: a claim of 8 is 8.65, and by a tight accountant 7.31."""
     method = METHODS.get("gep")
-    config = method.calibrate(method.Config(), Budget(8.0, 1e-5, Basis.CLAIMED), CIFAR)
-    claim, joint = method.claimed(config, CIFAR, 1e-5), list(method.charges(config, CIFAR))
+    config = method(method.Config(), CIFAR).calibrate(Budget(8.0, 1e-5, Basis.CLAIMED))
+    claim, joint = method(config, CIFAR).claimed(1e-5), list(method(config, CIFAR).charges())
     assert claim.epsilon == pytest.approx(8.0, rel=1e-3)
     assert moments_accountant(joint, 1e-5).epsilon == pytest.approx(8.65, abs=0.01)
     assert proven(joint, 1e-5).epsilon == pytest.approx(7.31, abs=0.02)
@@ -235,15 +235,15 @@ def test_what_gep_claims_is_less_than_one_release_of_both_parts_costs_by_the_sam
 def test_the_claim_of_gep_is_below_the_proven_figure_where_batches_hold_much_of_the_records() -> None:
     method = METHODS.get("gep")
     config = dataclasses.replace(build_config(method, Preset.TINY, SMALL)[0], noise_multiplier=1.0)
-    proved = proven(list(method.charges(config, SMALL)), 1e-5).epsilon
-    assert method.claimed(config, SMALL, 1e-5).epsilon < 0.95 * proved
+    proved = proven(list(method(config, SMALL).charges()), 1e-5).epsilon
+    assert method(config, SMALL).claimed(1e-5).epsilon < 0.95 * proved
 
 
 def test_gep_takes_the_steps_that_it_charges_for() -> None:
     _, ledger = run("gep")
     method = METHODS.get("gep")
     config = build_config(method, Preset.TINY, SMALL)[0]
-    assert list(ledger.events) == list(method.charges(config, SMALL))
+    assert list(ledger.events) == list(method(config, SMALL).charges())
     assert list(ledger.events) == [DPSGD(config.batch_size / 240, config.noise_multiplier, config.steps(240))]
 
 
@@ -269,15 +269,15 @@ def test_gep_with_bounds_that_clip_nothing_is_sgd_whatever_its_anchors() -> None
 def test_settings_that_cannot_be_meant_are_refused(name: str, change: dict[str, Any], words: str) -> None:
     method = METHODS.get(name)
     with pytest.raises(BenchError, match=words):
-        method.calibrate(method.Config(**change), Budget(1.0, 1e-5), CIFAR)
+        method(method.Config(**change), CIFAR).calibrate(Budget(1.0, 1e-5))
 
 
 def test_gep_needs_public_images_and_takes_all_there_are_at_most() -> None:
     method = METHODS.get("gep")
     with pytest.raises(BenchError, match=r"rgp, which takes none"):
-        method.calibrate(method.Config(), Budget(1.0, 1e-5), dataclasses.replace(CIFAR, public_records=0))
+        method(method.Config(), dataclasses.replace(CIFAR, public_records=0)).calibrate(Budget(1.0, 1e-5))
     few = dataclasses.replace(CIFAR, public_records=70)
-    assert method.calibrate(method.Config(epochs=1.0), Budget(1.0, 1e-5), few).anchors == 70
+    assert method(method.Config(epochs=1.0), few).calibrate(Budget(1.0, 1e-5)).anchors == 70
 
 
 def test_layers_of_no_larger_rank_are_trained_as_they_are() -> None:

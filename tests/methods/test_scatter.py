@@ -83,7 +83,7 @@ def test_noise_is_that_of_the_tight_accountant(
     assert config.steps(records) == steps
     for epsilon, noise in printed.items():
         budget = Budget(float(epsilon), 1e-5, Basis.PROVEN, OWN)
-        found = method.calibrate(config, budget, known).noise_multiplier
+        found = method(config, known).calibrate(budget).noise_multiplier
         assert 0.999 * noise <= found <= noise + 6e-4
 
 
@@ -94,7 +94,7 @@ def test_noise_is_that_of_the_tight_accountant(
 def test_noisy_statistics_take_their_part_of_the_budget(epsilon: int, noise: float) -> None:
     method, known = METHODS.get("scatter-linear"), facts("cifar10", 50_000)
     config, _ = build_config(method, Preset.PAPER, known)
-    found = method.calibrate(config, Budget(float(epsilon), 1e-5, Basis.PROVEN, OWN), known).noise_multiplier
+    found = method(config, known).calibrate(Budget(float(epsilon), 1e-5, Basis.PROVEN, OWN)).noise_multiplier
     assert 0.999 * noise <= found <= noise + 1e-3
 
 
@@ -118,7 +118,7 @@ def test_the_rate_falls_as_the_noise_grows_above_the_stated_one_and_never_rises(
     def rate(preset: Preset, noise: float) -> float:
         monkeypatch.setattr(dp_sgd, "least_noise", lambda *_, **__: noise)
         config, _ = build_config(linear, preset, known)
-        found = linear.calibrate(config, Budget(1.0, 1e-5), known)
+        found = linear(config, known).calibrate(Budget(1.0, 1e-5))
         assert found.noise_multiplier == noise
         return float(found.lr)
 
@@ -131,11 +131,13 @@ def test_the_rate_falls_as_the_noise_grows_above_the_stated_one_and_never_rises(
 def run(name: str, cache: Cache, epsilon: float = 10.0, **changes: object) -> tuple[Released, Context]:
     method = METHODS.get(name)
     config, _ = build_config(method, Preset.TINY, SMALL)
-    config = method.calibrate(dataclasses.replace(config, **changes), Budget(epsilon, 1e-5), SMALL)
+    config = method(dataclasses.replace(config, **changes), SMALL).calibrate(Budget(epsilon, 1e-5))
     streams = Streams(0)
     context = Context(torch.device("cpu"), streams, cache, Progress())
     ledger = Ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, SeededNoise(streams.numpy("noise")))
-    return method().train_student(config, private_pair()[0], public_set(), ledger, context), context
+    return method(config, private_pair()[0].facts).train_student(
+        private_pair()[0], public_set(), ledger, context
+    ), context
 
 
 def test_both_methods_share_features_kept_in_half_precision(tmp_path: Path) -> None:

@@ -57,10 +57,10 @@ def upright(texts: list[int], font: int = 3, size: int = 22) -> torch.Tensor:
 def test_noise_is_that_of_one_gaussian_release_times_the_root_of_the_iterations(
     epsilon: float, iterations: int, noise: float
 ) -> None:
-    config = SimPE.calibrate(SimPEConfig(iterations=iterations), Budget(epsilon, 1e-5), MNIST)
+    config = SimPE(SimPEConfig(iterations=iterations), MNIST).calibrate(Budget(epsilon, 1e-5))
     assert config.noise_multiplier == pytest.approx(noise, abs=1e-3)
-    assert proven(SimPE.charges(config, MNIST), 1e-5).epsilon <= epsilon
-    assert SimPE.claimed(config, MNIST, 1e-5).epsilon == proven(SimPE.charges(config, MNIST), 1e-5).epsilon
+    assert proven(SimPE(config, MNIST).charges(), 1e-5).epsilon <= epsilon
+    assert SimPE(config, MNIST).claimed(1e-5).epsilon == proven(SimPE(config, MNIST).charges(), 1e-5).epsilon
 
 
 @given(features=st.integers(1, 6), records=st.integers(1, 8), seed=st.integers(0, 2**31), removed=st.integers(0, 2**31))
@@ -103,7 +103,7 @@ def test_votes_have_the_noise_that_they_are_charged_for(monkeypatch: pytest.Monk
     for _ in range(60):
         for private in sets:
             context = Context(CPU, Streams(0), Cache(None, {}), Progress(), note=lambda text: None)
-            SimPE().fit_generator(config, private, None, book, context)  # type: ignore[arg-type]
+            SimPE(config, private.facts).fit_generator(private, None, book, context)  # type: ignore[arg-type]
     # The only candidate of class 0 lacks a vote.
     votes = np.array(seen).reshape(60, 2, 10)
     gap = votes[:, 0] - votes[:, 1]
@@ -126,7 +126,7 @@ def test_votes_find_which_text_a_class_shows() -> None:
     config = SimPEConfig(candidates=1000, lookahead=2, noise_multiplier=0.1)
     context = Context(CPU, Streams(0), Cache(None, {}), Progress(), note=lambda text: None)
     private = PrivateData(images, labels, dataclasses.replace(SMALL, private_records=200))
-    source = SimPE().fit_generator(config, private, None, ledger(), context)  # type: ignore[arg-type]
+    source = SimPE(config, private.facts).fit_generator(private, None, ledger(), context)  # type: ignore[arg-type]
     made, classes = source.draw(300, torch.Generator().manual_seed(0))
     assert classes.bincount().tolist() == [30] * 10
     many = random_parameters(4000, DIGITS, draws)
@@ -198,7 +198,7 @@ def test_later_iterations_are_as_the_last() -> None:
 def test_data_without_characters_has_no_simulator() -> None:
     for dataset in ("fmnist", "cifar10"):
         with pytest.raises(BenchError, match=f"{dataset} shows no characters: its classes are .*Choose a data set"):
-            SimPE.calibrate(SimPEConfig(), Budget(10.0, 1e-5), dataclasses.replace(MNIST, dataset=dataset))
+            SimPE(SimPEConfig(), dataclasses.replace(MNIST, dataset=dataset)).calibrate(Budget(10.0, 1e-5))
 
 
 @pytest.mark.parametrize(
@@ -215,5 +215,5 @@ def test_wrong_settings_get_a_clear_error(changes: dict[str, Any], says: str) ->
 
 
 def test_audits_find_worst_pairs_of_the_rows_cost() -> None:
-    config = SimPE.calibrate(SimPEConfig(**SimPE.presets(MNIST)["tiny"]), Budget(10.0, 1e-5), MNIST)
+    config = SimPE(SimPEConfig(**SimPE.presets(MNIST)["tiny"]), MNIST).calibrate(Budget(10.0, 1e-5))
     assert worst_pairs(SimPE, config, MNIST, 1e-5)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from bench.core.config import Preset, build_config, parse_overrides
+from bench.core.config import Preset, build_config, parse_overrides, values_of
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
@@ -48,9 +48,9 @@ def test_queries_of_table_2(asked: float, queries: int, exact: float | None) -> 
     """Theorem 1 gives the paper's column, and the noisy histograms prove less than half of it."""
     config, reduced = build_config(TrPATE, Preset.PAPER, CIFAR)
     assert reduced == []
-    calibrated = TrPATE.calibrate(config, Budget(asked, 1e-5), CIFAR)
+    calibrated = TrPATE(config, CIFAR).calibrate(Budget(asked, 1e-5))
     assert calibrated.queries == queries
-    claim = TrPATE.claimed(calibrated, CIFAR, 1e-5)
+    claim = TrPATE(calibrated, CIFAR).claimed(1e-5)
     assert claim.epsilon == pytest.approx(asked, abs=0.006)
     assert "Theorem 1" in claim.source
     if exact is not None:
@@ -68,22 +68,22 @@ def test_the_papers_settings() -> None:
 @pytest.mark.parametrize("name", FAMILY)
 def test_the_source_and_its_overlap_are_in_the_row(name: str) -> None:
     method = METHODS.get(name)
-    words = method.public_words(method.Config(weights="package"), CIFAR)
+    words = method(method.Config(weights="package"), CIFAR).public_words()
     assert "ImageNet through resnet50_keras" in words
     assert "all but deer" in words
-    drawn = method.public_words(method.Config(weights="random"), CIFAR)
+    drawn = method(method.Config(weights="random"), CIFAR).public_words()
     assert "untrained" in drawn
-    twin = method.public_words(method.Config(weights="package"), dataclasses.replace(CIFAR, dataset="stl10"))
+    twin = method(method.Config(weights="package"), dataclasses.replace(CIFAR, dataset="stl10")).public_words()
     assert "private records may lie in the source" in twin
 
 
 def test_teacher_names_the_backbone() -> None:
-    assert parse_overrides(TrPATE, ["teacher=resnet18"]) == {"backbone": "resnet18"}
-    assert parse_overrides(METHODS.get("pate"), ["teacher=resnet18"]) == {"teacher": "resnet18"}
+    assert values_of(parse_overrides(TrPATE, ["teacher=resnet18"])) == {"backbone": "resnet18"}
+    assert values_of(parse_overrides(METHODS.get("pate"), ["teacher=resnet18"])) == {"teacher": "resnet18"}
 
 
 def test_packages_are_pinned_in_the_config() -> None:
-    calibrated = TrPATE.calibrate(TrPATEConfig(), Budget(10, 1e-5), CIFAR)
+    calibrated = TrPATE(TrPATEConfig(), CIFAR).calibrate(Budget(10, 1e-5))
     assert (calibrated.weights, calibrated.weights_sha256) == ("package", PACKAGES["resnet50_keras"].sha256)
 
 
@@ -92,7 +92,7 @@ def test_a_file_is_known_by_its_digest(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("BENCH_DATA", str(tmp_path / "data"))
     save_file(headless("test_resnet", 3, (32, 32)).state_dict(), tmp_path / "own.safetensors")
     config = TrPATEConfig(backbone="test_resnet", weights=f"file:{tmp_path / 'own.safetensors'}", image_size=32)
-    calibrated = TrPATE.calibrate(config, Budget(10, 1e-5), CIFAR)
+    calibrated = TrPATE(config, CIFAR).calibrate(Budget(10, 1e-5))
     assert calibrated.weights == "file:own.safetensors"
     assert len(calibrated.weights_sha256) == 64
     small = dataclasses.replace(CIFAR, private_records=60, public_records=20)
@@ -100,12 +100,12 @@ def test_a_file_is_known_by_its_digest(tmp_path: Path, monkeypatch: pytest.Monke
     private = PrivateData(images[:60], torch.arange(60) % 10, small)
     ledger = Ledger(TrPATE.unit, TrPATE.adjacency, SeededNoise(np.random.default_rng(0)))
     few = dataclasses.replace(calibrated, teachers=3, queries=5, epochs=1, hidden=4)
-    released = TrPATE().train_student(few, private, PublicData(images[60:], "made up"), ledger, context())
+    released = TrPATE(few, private.facts).train_student(private, PublicData(images[60:], "made up"), ledger, context())
     assert released.student_options["backbone"]["sha256"] == calibrated.weights_sha256
     assert all(name.startswith("head.") for name in released.student.state_dict())
     (tmp_path / "own.safetensors").unlink()
     with pytest.raises(BenchError, match="weights"):
-        TrPATE().train_student(few, private, PublicData(images[60:], "made up"), ledger, context())
+        TrPATE(few, private.facts).train_student(private, PublicData(images[60:], "made up"), ledger, context())
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_file_is_known_by_its_digest(tmp_path: Path, monkeypatch: pytest.Monke
 )
 def test_mistakes_are_told_before_anything_runs(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(BenchError, match=said):
-        TrPATE.calibrate(dataclasses.replace(TrPATEConfig(), **changes), Budget(10, 1e-5), CIFAR)
+        TrPATE(dataclasses.replace(TrPATEConfig(), **changes), CIFAR).calibrate(Budget(10, 1e-5))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_source_must_be_there() -> None:
     first, _ = private_pair()
     ledger = Ledger(TrPATE.unit, TrPATE.adjacency, SeededNoise(np.random.default_rng(0)))
     with pytest.raises(BenchError, match="labelled public source"):
-        TrPATE().train_student(config, first, public_set(), ledger, context())
+        TrPATE(config, first.facts).train_student(first, public_set(), ledger, context())
 
 
 def test_knowledge_of_a_source_helps() -> None:
@@ -167,7 +167,7 @@ def test_knowledge_of_a_source_helps() -> None:
             source_epochs=60.0,
         )
         ledger = Ledger(TrPATE.unit, TrPATE.adjacency, SeededNoise(np.random.default_rng(0)))
-        released = TrPATE().train_student(config, private, public, ledger, context())
+        released = TrPATE(config, private.facts).train_student(private, public, ledger, context())
         logits = released.student(images[700:1000].float() / 255)
         found[weights] = float((logits.argmax(1) == labels[700:1000]).float().mean())
     assert found["source"] > found["random"] + 0.02
@@ -184,10 +184,10 @@ class BatchNormedHeads(TrPATE):
             student.head.first.bias.sub_(student.head.first.weight @ self.mean)
         return student, name, options
 
-    def votes(self, config: Any, private: PrivateData, public: PublicData, order: Any, context: Context) -> Any:
-        backbone = self.backbone(config, public, private.facts, context)
+    def votes(self, private: PrivateData, public: PublicData, order: Any, context: Context) -> Any:
+        backbone = self.backbone(public, context)
         self.mean = features_of(private.images, backbone, context, "private").mean(0)
-        return super().votes(config, private, public, order, context)
+        return super().votes(private, public, order, context)
 
 
 class BatchNormedVotes(TrPATE):
@@ -195,19 +195,19 @@ class BatchNormedVotes(TrPATE):
 
     name = "batch-normed-votes"
 
-    def votes(self, config: Any, private: PrivateData, public: PublicData, order: Any, context: Context) -> Any:
+    def votes(self, private: PrivateData, public: PublicData, order: Any, context: Context) -> Any:
         from bench.training.ensemble import count_votes
 
-        backbone = self.backbone(config, public, private.facts, context)
+        backbone = self.backbone(public, context)
         features = features_of(private.images, backbone, context, "private")
         asked = features_of(public.images, backbone, context, "public")
         mean, deviation = features.mean(0), features.std(0) + 1e-3
-        parts = partition(len(private), config.teachers, "leaky")
+        parts = partition(len(private), self.config.teachers, "leaky")
         labels = head_labels(
             (features - mean) / deviation, private.labels, parts, (asked - mean) / deviation, private.facts.classes,
-            dataclasses.replace(config.heads(), epochs=30), torch.Generator().manual_seed(0),
+            dataclasses.replace(self.config.heads(), epochs=30), torch.Generator().manual_seed(0),
         )  # fmt: skip
-        return count_votes(labels[:, order[: config.queries]], private.facts.classes)
+        return count_votes(labels[:, order[: self.config.queries]], private.facts.classes)
 
 
 def test_a_head_that_batch_normalises_private_data_is_rejected() -> None:
@@ -228,12 +228,16 @@ def test_claims_of_the_newer_pate(name: str, claim: str) -> None:
     """The sanitised draw scatters around the data-dependent figure and says that it is one."""
     method = METHODS.get(name)
     facts = dataclasses.replace(SMALL, public_benchmark=True)
-    config, _ = build_config(method, Preset.TINY, facts, [f"claim={claim}", "sigma=20", "sigma2=20", "sigma1=60"])
-    config = method.calibrate(config, Budget(10, 1e-5, Basis.PROVEN), facts)
+    config, _ = build_config(
+        method, Preset.TINY, facts, {"claim": claim, "sigma": 20.0, "sigma2": 20.0, "sigma1": 60.0}
+    )
+    config = method(config, facts).calibrate(Budget(10, 1e-5, Basis.PROVEN))
     ledger = Ledger(method.unit, method.adjacency, SeededNoise(np.random.default_rng(3)))
-    released: Released = method().train_student(config, private_pair()[0], public_set(), ledger, context())
+    released: Released = method(config, private_pair()[0].facts).train_student(
+        private_pair()[0], public_set(), ledger, context()
+    )
     assert released.extras["query_labels"].numel() > 0
-    claimed = method.claimed_after(config, facts, 1e-5, ledger)
+    claimed = method(config, facts).claimed_after(1e-5, ledger)
     assert np.isfinite(claimed.epsilon)
     assert ("draw" in claimed.note) == (claim == "sanitised")
 
@@ -241,11 +245,11 @@ def test_claims_of_the_newer_pate(name: str, claim: str) -> None:
 def test_a_sanitised_claim_that_cannot_be_made_is_refused_beforehand() -> None:
     method = METHODS.get("trpate-gnmax")
     known = dataclasses.replace(SMALL, public_benchmark=True)
-    config, _ = build_config(method, Preset.TINY, known, ["claim=sanitised", "sigma=1.6"])
+    config, _ = build_config(method, Preset.TINY, known, {"claim": "sanitised", "sigma": 1.6})
     with pytest.raises(BenchError, match="smooth sensitivity"):
-        method.calibrate(config, Budget(10, 1e-5), known)
+        method(config, known).calibrate(Budget(10, 1e-5))
     with pytest.raises(BenchError, match="public benchmarks"):
-        method.calibrate(dataclasses.replace(config, sigma=20.0), Budget(10, 1e-5), SMALL)
+        method(dataclasses.replace(config, sigma=20.0), SMALL).calibrate(Budget(10, 1e-5))
     with pytest.raises(BenchError, match="exact sampler"):
         Ledger(method.unit, method.adjacency, SecureNoise()).check_sanitised()
 
@@ -292,17 +296,17 @@ def test_sources_and_nets_that_do_not_fit(
     facts = Facts(dataset, 400, 200, 100, 2, shape, public_benchmark=True)
     config = TrPATEConfig(**{"backbone": "small_cnn", "image_size": 0, "teachers": 4, **changes})
     with pytest.raises(BenchError, match=said):
-        TrPATE.calibrate(config, Budget(10, 1e-5), facts)
+        TrPATE(config, facts).calibrate(Budget(10, 1e-5))
 
 
 def test_rows_do_not_misstate_the_source() -> None:
     stl = dataclasses.replace(CIFAR, dataset="stl10")
-    own = TrPATE.public_words(TrPATEConfig(backbone="resnet18.a1_in1k", weights="file:own.pth"), stl)
+    own = TrPATE(TrPATEConfig(backbone="resnet18.a1_in1k", weights="file:own.pth"), stl).public_words()
     assert "user's file" in own
     assert "ImageNet" not in own
     for name in ("resnet18", "resnet18.a1_in1k"):
-        assert "private records may lie" in TrPATE.public_words(TrPATEConfig(backbone=name, weights="hub"), stl)
-    large = TrPATE.public_words(TrPATEConfig(backbone="vit_base_patch16_224.augreg_in21k", weights="hub"), CIFAR)
+        assert "private records may lie" in TrPATE(TrPATEConfig(backbone=name, weights="hub"), stl).public_words()
+    large = TrPATE(TrPATEConfig(backbone="vit_base_patch16_224.augreg_in21k", weights="hub"), CIFAR).public_words()
     assert "holds ImageNet-1k, of which" in large
 
 
@@ -311,8 +315,8 @@ def test_a_path_with_its_digest_leaves_no_path(tmp_path: Path, monkeypatch: pyte
     save_file(headless("test_resnet", 3, (32, 32)).state_dict(), tmp_path / "own.safetensors")
     path = f"file:{tmp_path / 'own.safetensors'}"
     config = TrPATEConfig(backbone="test_resnet", weights=path, image_size=32)
-    digest = TrPATE.calibrate(config, Budget(10, 1e-5), CIFAR).weights_sha256
-    again = TrPATE.calibrate(dataclasses.replace(config, weights_sha256=digest), Budget(10, 1e-5), CIFAR)
+    digest = TrPATE(config, CIFAR).calibrate(Budget(10, 1e-5)).weights_sha256
+    again = TrPATE(dataclasses.replace(config, weights_sha256=digest), CIFAR).calibrate(Budget(10, 1e-5))
     assert (again.weights, again.weights_sha256) == ("file:own.safetensors", digest)
     with pytest.raises(BenchError, match="SHA-256"):
-        TrPATE.calibrate(dataclasses.replace(config, weights_sha256="0" * 64), Budget(10, 1e-5), CIFAR)
+        TrPATE(dataclasses.replace(config, weights_sha256="0" * 64), CIFAR).calibrate(Budget(10, 1e-5))

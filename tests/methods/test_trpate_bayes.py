@@ -19,6 +19,7 @@ from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.methods.pate import naive_bayes as nb
 from bench.methods.pate.trpate_bayes import PATEBayes, PATEBayesConfig, TrPATEBayes, TrPATEBayesConfig
+from bench.methods.shared.source_parts import source_part
 from bench.privacy.accounting.claims import pate_closed_form
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise
@@ -60,7 +61,7 @@ def ledger(method: type[Method]) -> Ledger:
 def train(method: type[Method], **changes: Any) -> tuple[Released, float]:
     private, public, images, labels = world()
     config = method.Config(**{"teachers": 40, "queries": 100, "gamma": 0.5, **changes})
-    released = method().train_student(config, private, public, ledger(method), context())
+    released = method(config, private.facts).train_student(private, public, ledger(method), context())
     return released, accuracy(released.student, images, labels)
 
 
@@ -80,7 +81,7 @@ def test_the_student_is_the_prior_and_the_answers() -> None:
     _, public, _, _ = world()
     source = public.labelled
     assert source is not None
-    kept = nb.source_part(source.labels.numpy(), 0.5, "made up")
+    kept = source_part(source.labels.numpy(), 0.5, "made up")
     prior = 1 + 0.25 * nb.group_counts(source.images.numpy()[kept], source.labels.numpy()[kept], 2)
     asked, labels = released.extras["query_indices"], released.extras["query_labels"]
     counts = nb.group_counts(public.images[asked].numpy(), labels.numpy(), 2)
@@ -93,7 +94,9 @@ def test_words_without_a_source_are_refused_before_anything_is_charged() -> None
     private, public, _, _ = world(source=0)
     book = ledger(TrPATEBayes)
     with pytest.raises(BenchError, match=r"made up has none\. Use pate-bayes"):
-        TrPATEBayes().train_student(TrPATEBayesConfig(teachers=4, queries=5), private, public, book, context())
+        TrPATEBayes(TrPATEBayesConfig(teachers=4, queries=5), private.facts).train_student(
+            private, public, book, context()
+        )
     assert not book.events
 
 
@@ -104,7 +107,7 @@ def test_source_of_other_images_is_refused() -> None:
     private = PrivateData(images, torch.arange(40) % 2, facts)
     public = PublicData(images[:10], "x", source)
     with pytest.raises(BenchError, match=r"shape \(1, 8, 8\)"):
-        TrPATEBayes().votes(TrPATEBayesConfig(teachers=4), private, public, np.arange(10), context())
+        TrPATEBayes(TrPATEBayesConfig(teachers=4), facts).votes(private, public, np.arange(10), context())
 
 
 @pytest.mark.parametrize("name", ["pate-bayes", "trpate-bayes"])
@@ -130,7 +133,7 @@ def test_pixels_work_with_and_without_a_source() -> None:
         for labelled in (None, LabelledSource(*source, "made up", "nothing")):
             config = method.Config(teachers=20, queries=60, gamma=1.0)
             known = PublicData(public, "made up", labelled)
-            released = method().train_student(config, private, known, ledger(method), context())
+            released = method(config, private.facts).train_student(private, known, ledger(method), context())
             assert released.student_name == "naive_bayes_pixels"
             assert accuracy(released.student, *test) > 0.8
 
@@ -140,29 +143,29 @@ def test_settings_are_the_papers() -> None:
     assert (config.teachers, config.gamma, config.alpha, config.source_fraction) == (80, 0.05, 1.0, 1.0)
     # Table 5, gamma 0.05, delta 1e-5.
     for queries, epsilon in ((1000, 25.2), (500, 15.7), (200, 8.8), (100, 5.8)):
-        claim = TrPATEBayes.claimed(dataclasses.replace(config, queries=queries), MR, 1e-5)
+        claim = TrPATEBayes(dataclasses.replace(config, queries=queries), MR).claimed(1e-5)
         assert claim == pate_closed_form(0.05, queries, 1e-5)
         assert claim.epsilon == pytest.approx(epsilon, abs=0.05)
-        fitted = TrPATEBayes.calibrate(config, Budget(claim.epsilon, 1e-5, Basis.CLAIMED), MR)
+        fitted = TrPATEBayes(config, MR).calibrate(Budget(claim.epsilon, 1e-5, Basis.CLAIMED))
         assert (fitted.queries, fitted.gamma) == (queries, 0.05)
 
 
 def test_presets() -> None:
-    paper = build_config(TrPATEBayes, Preset.PAPER, MR, [])
+    paper = build_config(TrPATEBayes, Preset.PAPER, MR)
     assert paper == (TrPATEBayesConfig(), [])
-    assert build_config(TrPATEBayes, Preset.QUICK, MR, [])[0].teachers == 80
+    assert build_config(TrPATEBayes, Preset.QUICK, MR)[0].teachers == 80
     small = Facts("digits", 1_000, 400, 397, 10, (1, 8, 8))
-    assert build_config(PATEBayes, Preset.QUICK, small, [])[0].teachers == 40
+    assert build_config(PATEBayes, Preset.QUICK, small)[0].teachers == 40
 
 
 def test_a_row_says_what_the_source_shares() -> None:
-    words = TrPATEBayes.public_words(TrPATEBayesConfig(source_fraction=0.5), MR)
+    words = TrPATEBayes(TrPATEBayesConfig(source_fraction=0.5), MR).public_words()
     assert "0.5 of imdb" in words
     assert "62 of Movie Review" in words
     paper = dataclasses.replace(MR, dataset="movie-review-sst")
-    assert "protects nobody" in TrPATEBayes.public_words(TrPATEBayesConfig(), paper)
-    assert "source" not in TrPATEBayes.public_words(TrPATEBayesConfig(), dataclasses.replace(MR, dataset="mnist"))
-    assert "source" not in PATEBayes.public_words(PATEBayesConfig(), MR)
+    assert "protects nobody" in TrPATEBayes(TrPATEBayesConfig(), paper).public_words()
+    assert "source" not in TrPATEBayes(TrPATEBayesConfig(), dataclasses.replace(MR, dataset="mnist")).public_words()
+    assert "source" not in PATEBayes(PATEBayesConfig(), MR).public_words()
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_second_names_and_epochs(name: str, setting: dict[str, Any], same: dict[
         ("dp-sgd", {"sigma": 1.0, "step": 1}, "Did you mean 'steps'?"),
         ("gaussian", {"noise_multiplier": 0.0}, "positive"),
         ("gaussian", {"noise_multiplier": 1.0, "delta": 0.0}, "delta"),
-        ("pate", {"gamma": 0.05}, "either queries or votes"),
+        ("pate", {"gamma": 0.05}, "one of queries and votes"),
         ("pate-2018", {"votes": np.ones((2, 2)), "sigma2": 1.0, "sigma1": 1.0}, "both threshold and sigma1"),
         ("bypass", {}, "unknown paper or mechanism"),
     ],

@@ -339,7 +339,7 @@ def test_nothing_to_publish_is_said(run: Path, into: Path, missing: str) -> None
     else:
         into = into / "nowhere"
     done = publish(run, "--into", into)
-    says = {"run": "no such run directory", "records": "holds no records", "board": "is no board"}
+    says = {"run": "no such run directory", "records": "contains no records", "board": "is no board"}
     assert isinstance(done.exception, BenchError)
     assert says[missing] in str(done.exception)
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cli.main import app
-from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, needed_overrides
+from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, needed_overrides, parse_overrides
 from bench.core.types import Basis, Facts, TargetAdjacency
 from bench.data.datasets import all_datasets
 from bench.experiments.plan import Cell, Dataset, expand
@@ -91,8 +91,8 @@ def test_the_command_is_the_shortest_that_plans_the_cell(cell: Cell, words: str)
 def test_overrides_that_change_nothing_are_left_out() -> None:
     method = METHODS.get("pate")
     teachers = method.presets(FACTS)["quick"]["teachers"]
-    needed = needed_overrides(method, Preset.QUICK, FACTS, (f"teachers={teachers}", "pate.gamma=0.2"))
-    assert needed == {"gamma": "0.2"}
+    given = parse_overrides(method, (f"teachers={teachers}", "pate.gamma=0.2"))
+    assert needed_overrides(method, Preset.QUICK, FACTS, given) == {"gamma": ("gamma", "0.2", 0.2)}
 
 
 def test_no_path_of_the_machine_is_in_a_command() -> None:

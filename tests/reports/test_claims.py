@@ -59,7 +59,7 @@ def test_what_takes_the_rate_of_dp_sgd_says_on_what_it_was_chosen() -> None:
     takes = {
         name
         for name in METHODS.names()
-        if METHODS.get(name).__module__.startswith("methods.")
+        if METHODS.get(name).__module__.startswith("bench.methods.")
         and METHODS.get(name).presets(facts).get("quick", {}).get("scale_lr")
     }
     assert "dp-sgd" in takes

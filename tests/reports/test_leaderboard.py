@@ -34,7 +34,7 @@ def test_seeds_are_one_row_with_mean_and_spread() -> None:
 def test_a_row_says_how_many_of_its_seeds_collapsed() -> None:
     found = [record(), record(seed=1), collapsed(seed=2), collapsed(seed=3, config={"queries": 200}), failed(seed=4)]
     board = build_board(found)
-    assert board.rows[0].remarks[0] == "not averaged: 1 seed whose generator collapsed"
+    assert board.rows[0].remarks[0] == "not averaged: 1 seed with a collapsed generator"
     assert not any("collapsed" in remark for remark in build_board(found[:2]).rows[0].remarks)
     assert "the generator collapsed [Its images](released/grid.png)" in to_markdown(board)
 

@@ -1,4 +1,4 @@
-"""Two different results of one key, in directories that are read together, are an error; equal ones are one."""
+"""Two different results for the key, in directories that are read together, are an error; equal ones are one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def test_different_results_of_one_key_are_an_error_that_names_both_places(
 ) -> None:
     RunDir(folders[1]).write_record(record(accuracy=0.25))
     for order in (folders, folders[::-1]):
-        with pytest.raises(BenchError, match=f"{order[0]} and {order[1]} hold different results of one key") as error:
+        with pytest.raises(
+            BenchError, match=f"{order[0]} and {order[1]} contain different results for the key"
+        ) as error:
             READERS[name](order, tmp_path / "pages")
         assert record().key in str(error.value)
 
@@ -75,12 +77,12 @@ def test_a_success_counts_instead_of_a_failure(folders: list[Path]) -> None:
 def test_different_audits_and_attacks_of_one_key_are_an_error(folders: list[Path]) -> None:
     for path, epsilon in zip(folders, (0.7, 0.8), strict=True):
         RunDir(path).write_audit(audit(record().key).model_copy(update={"epsilon": epsilon}))
-    with pytest.raises(BenchError, match=r"different results of one key, .*--audit-1"):
+    with pytest.raises(BenchError, match=r"different results for the key .*--audit-1"):
         read_runs(folders, "")
     for path, seed in zip(folders, (0, 1), strict=True):
         shutil.rmtree(path / "audits")
         RunDir(path).create().write_attack(attack(record().key, seed=seed))
-    with pytest.raises(BenchError, match=r"different results of one key, .*--mi-face-1"):
+    with pytest.raises(BenchError, match=r"different results for the key .*--mi-face-1"):
         read_runs(folders, "")
 
 

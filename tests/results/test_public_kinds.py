@@ -39,7 +39,7 @@ def test_words_of_the_committed_records_say_what_their_methods_declare() -> None
     assert len(found) > 400
     for one in found:
         facts = Facts(one.dataset, one.private_records, one.public_records, 1_000, 10, (1, 28, 28))
-        declared = list(METHODS.get(one.method).public_kinds(SimpleNamespace(**one.config), facts))
+        declared = list(METHODS.get(one.method)(SimpleNamespace(**one.config), facts).public_kinds())
         assert public_kinds_of_words(one.public_data, one.method) == declared, one.key
         assert one.public_kinds == declared, one.key
 

@@ -237,12 +237,12 @@ def run_method(
     """Run a method with its tiny preset, as a process of its own would; return all that it releases."""
     method = METHODS.get(name)
     config = method.Config(**{**method.presets(SMALL)["tiny"], **changes})
-    config = method.calibrate(config, Budget(10.0, 1e-5), SMALL)
+    config = method(config, SMALL).calibrate(Budget(10.0, 1e-5))
     streams = Streams(0)
     context = Context(torch.device("cpu"), streams, Cache(root, {}), progress, cell="of this test")
     ledger = Ledger(method.unit, method.adjacency, noise or SeededNoise(streams.numpy("noise")))
     torch.manual_seed(streams.integer("global"))
-    released = method().train_student(config, private_pair()[0], public_set(), ledger, context)
+    released = method(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), ledger, context)
     found = everything(released.student) + [value.numpy().tobytes() for value in released.extras.values()]
     return found + ([] if released.generator is None else everything(released.generator)), ledger
 

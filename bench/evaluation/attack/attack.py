@@ -83,7 +83,7 @@ def attack_student(record: Record, name: str, place: Workplace) -> AttackRecord:
     """
     import torch
 
-    clock = Clock(device=place.device, threads=torch.get_num_threads())
+    clock = Clock(device=place.resources.device, threads=torch.get_num_threads())
     kind, options, key = configurable(name), place.options, planned_key(record, name, place)
     about: dict[str, Any] = {"config": {}}
     notes: list[str] = []
@@ -94,8 +94,8 @@ def attack_student(record: Record, name: str, place: Workplace) -> AttackRecord:
         about.update(config=as_dict(config), reduced=[*map(str, reduced), *_tiny(name, options)])
         caches.append(Cache(place.run_dir.cache_path, cache_base(cell), place.progress.say))
         context = Context(
-            torch.device(place.device), Streams(options.seed, f"attack/{name}/"), caches[0], place.progress,
-            place.workers, notes.append,
+            torch.device(place.resources.device), Streams(options.seed, f"attack/{name}/"), caches[0], place.progress,
+            place.resources.workers, notes.append,
         )  # fmt: skip
         return _run(record, cell, name, config, key, place, context)
 

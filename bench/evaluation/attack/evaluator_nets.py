@@ -38,6 +38,7 @@ class Scaled(nn.Module):
         self.size = size
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the images at the evaluator's size, averaged over areas where they shrink."""
         return images if images.shape[-2:] == self.size else functional.interpolate(images, self.size, mode="area")
 
 
@@ -45,6 +46,7 @@ class Contrast(nn.Module):
     """Give each image mean 0 and deviation 1; flat ones stay flat."""
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the images standardised one by one."""
         mean = images.mean((1, 2, 3), keepdim=True)
         return (images - mean) / images.std((1, 2, 3), keepdim=True).clamp_min(0.05)
 
@@ -140,11 +142,13 @@ class Recipe:
     augmentation: str
 
     def size(self, facts: Facts) -> tuple[int, int]:
+        """Return height and width at which this evaluator sees images of `facts`."""
         height, width = facts.shape[1:]
         factor = min(1.0, self.side / max(height, width))
         return max(1, round(height * factor)), max(1, round(width * factor))
 
     def build(self, facts: Facts) -> FeatureNet:
+        """Return the untrained net for data of `facts`."""
         return KINDS[self.kind](facts, self.size(facts))
 
     def shorter(self) -> Recipe:
@@ -163,6 +167,7 @@ class Recipe:
         device: torch.device,
         checkpoint: Checkpoint | None = None,
     ) -> FeatureNet:
+        """Return the net trained on `images` with `labels`."""
         with seeded(generator):
             net = self.build(facts)
         scale, augment = Scaled(self.size(facts)), AUGMENTATIONS[self.augmentation]

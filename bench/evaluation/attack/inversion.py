@@ -282,7 +282,9 @@ def _image_grid(dataset: str, name: str, students: Sequence[Record], place: Work
     for record in students:
         cell, config, _ = configured(record, name, place)
         cache = Cache(place.run_dir.cache_path, cache_base(cell), place.progress.say)
-        context = Context(torch.device(place.device), Streams(options.seed, f"attack/{name}/"), cache, place.progress)
+        context = Context(
+            torch.device(place.resources.device), Streams(options.seed, f"attack/{name}/"), cache, place.progress
+        )
         committee = committee_of(data, context)
         student = load_student(record, facts, place.run_dir)
         targets = [(_title(record), student, shown)]

@@ -6,7 +6,6 @@ Values that are not finite are replaced by the clean ones, so that numerical acc
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -37,6 +36,7 @@ class Logits(nn.Module):
         return self
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return logits in float32, as a copy."""
         logits: Tensor = self.student(images)
         return logits.float().clone()  # A copy even where float() makes none: Square writes into its input.
 
@@ -96,17 +96,19 @@ WORST = "autoattack"
 
 @dataclass(frozen=True)
 class RobustnessConfig:
+    """Settings of the robustness sweep."""
+
     perturbations: tuple[float, ...] | None = setting(None, "ours: by the kind of images, see default_perturbations")
     attacks: tuple[str, ...] = setting((*SIMPLE, WORST), "ours: side by side, so that masked gradients show")
-    records: int = setting(10_000, "Croce and Hein 2020, section 6: the test sets of MNIST and CIFAR-10")
-    pgd_steps: int = setting(50, "Wong et al. 2020 (fast is better than free), section 5: PGD-50-10")
-    pgd_restarts: int = setting(10, "Wong et al. 2020, section 5: PGD-50-10")
-    pgd_reach: float = setting(2.5, "Madry et al. 2018, section 5: a step is 2.5 sizes over the number of steps")
-    apgd_steps: int = setting(100, "Croce and Hein 2020's published code, version standard")
-    fab_steps: int = setting(100, "Croce and Hein 2020's published code, version standard")
-    target_classes: int = setting(9, "Croce and Hein 2020's published code, version standard")
-    square_queries: int = setting(5000, "Croce and Hein 2020's published code, version standard")
-    batch_size: int = setting(500, "ours: memory alone")
+    records: int = setting(10_000, "Croce and Hein 2020, section 6: the test sets of MNIST and CIFAR-10", ge=1)
+    pgd_steps: int = setting(50, "Wong et al. 2020 (fast is better than free), section 5: PGD-50-10", ge=1)
+    pgd_restarts: int = setting(10, "Wong et al. 2020, section 5: PGD-50-10", ge=1)
+    pgd_reach: float = setting(2.5, "Madry et al. 2018, section 5: a step is 2.5 sizes over the number of steps", gt=0)
+    apgd_steps: int = setting(100, "Croce and Hein 2020's published code, version standard", ge=1)
+    fab_steps: int = setting(100, "Croce and Hein 2020's published code, version standard", ge=1)
+    target_classes: int = setting(9, "Croce and Hein 2020's published code, version standard", ge=1)
+    square_queries: int = setting(5000, "Croce and Hein 2020's published code, version standard", ge=1)
+    batch_size: int = setting(500, "ours: memory alone", ge=1)
 
     def __post_init__(self) -> None:
         for name in self.attacks:
@@ -114,12 +116,6 @@ class RobustnessConfig:
                 raise UnknownNameError("attack of the robustness sweep", name, (*SIMPLE, WORST))
         if not self.attacks:
             raise BenchError(f"attacks must name at least one of {', '.join((*SIMPLE, WORST))}.")
-        for name in ("records", "pgd_steps", "pgd_restarts", "apgd_steps", "fab_steps", "target_classes",
-                     "square_queries", "batch_size"):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise BenchError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        if not (math.isfinite(self.pgd_reach) and self.pgd_reach > 0):
-            raise BenchError(f"pgd_reach must be positive and finite, not {self.pgd_reach}.")
         sizes = self.perturbations
         if sizes is not None and not (
             sizes and all(0 < size <= 1 for size in sizes) and list(sizes) == sorted(set(sizes))

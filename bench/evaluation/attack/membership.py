@@ -177,19 +177,18 @@ def membership_plan(private_records: int, seed: int) -> CanaryPlan:
 
 def baseline_cell(cell: Cell, student: str) -> Cell:
     """Return the cell of the non-private baseline for this net, data and seed, with the same frozen backbone if any."""
-    name, overrides = "nonprivate", [f"nonprivate.student={student}"]
+    name, shared = "nonprivate", {"student": student}
     if student == "frozen_transfer":
         name = "nonprivate-transfer"
         # What all its kin configure alike is in the base of their configs.
         base = [base for base in METHODS.get(name).Config.__mro__ if dataclasses.is_dataclass(base)][-1]
         fields = {field.name for field in dataclasses.fields(base)}
         shared = {key: value for key, value in as_dict(cell.config).items() if key in fields}
-        overrides = [f"{name}.{key}={value}" for key, value in shared.items()]
     method = METHODS.get(name)
-    config, reduced = build_config(method, cell.preset, cell.facts, overrides)
+    config, reduced = build_config(method, cell.preset, cell.facts, shared)
     asked = {
         "method": name, "method_version": method.version, "method_file": "", "epsilon": None, "basis": Basis.CLAIMED,
-        "overrides": dict(text.removeprefix(f"{name}.").split("=", 1) for text in overrides),
+        "overrides": {key: str(value) for key, value in shared.items()},
     }  # fmt: skip
     return keyed(
         dataclasses.replace(

@@ -8,7 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.core.config import Preset, build_config
+from bench.core.config import Preset, build_config, parse_overrides, values_of
+from bench.core.options import ONE_CPU, Resources
 from bench.core.rows import Change
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell, cell_of
@@ -48,8 +49,7 @@ class Workplace:
     source: DataSource
     progress: Progress
     options: AttackOptions
-    device: str = "cpu"
-    workers: int = 1
+    resources: Resources = ONE_CPU
     folder: str | None = None  # Name of a user's folder in `source`: a record does not hold the path.
     data: dict[str, AttackData] = dataclasses.field(default_factory=dict)
     stack: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
@@ -62,8 +62,8 @@ class Workplace:
         if self.options.preset is Preset.TINY:
             return None
         if not self._pool:
-            kind = "cpu" if self.device == "cpu" else "cuda"
-            self._pool.append(self.stack.enter_context(worker_pool(self.workers, kind)))
+            kind = "cpu" if self.resources.device == "cpu" else "cuda"
+            self._pool.append(self.stack.enter_context(worker_pool(self.resources.workers, kind)))
         return self._pool[0]
 
     def data_of(self, name: str) -> AttackData:
@@ -89,5 +89,6 @@ def configured(record: Record, name: str, place: Workplace) -> tuple[Cell, Any, 
     """Return the cell of `record`, the config of the attack `name`, and its differences from the paper's."""
     folder = place.folder if record.cell.own_folder else None
     cell = cell_of(record, place.source.describe(folder or record.dataset))
-    config, reduced = build_config(configurable(name), place.options.preset, cell.facts, place.options.overrides)
+    values = values_of(parse_overrides(configurable(name), place.options.overrides))
+    config, reduced = build_config(configurable(name), place.options.preset, cell.facts, values)
     return cell, config, reduced

@@ -11,14 +11,15 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import BenchError
+from bench.core.options import ONE_CPU, Resources
 from bench.core.seeds import Streams
 from bench.core.types import AuditKind, Family, PrivacyUnit
 from bench.evaluation.audit.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries, speaks_of
 from bench.evaluation.audit.canary_runs import ShadowRun, coin_scores, image_scores, train_shadow_run
+from bench.evaluation.audit.options import AuditOptions
 from bench.evaluation.common import attempted
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell, bound_method, cell_of
@@ -45,61 +46,12 @@ PRIVATE_FIGURES = "measured on private records: keep these figures private, or a
 AUDIT_VERSION = 2  # Part of every key: raise it when the same options give another bound.
 
 
-@dataclass(frozen=True, slots=True)
-class AuditOptions:
-    """Options of an audit, fixed before any shadow run; 0 canaries or guesses: a default by the data set's size.
-
-    `canaries` and `guesses` are per family and run; half of the guesses are True, half False. The audit must be able to
-    refute the epsilon `refute`; None: any.
-    """
-
-    canaries: int = 0
-    guesses: int = 0
-    runs: int = 1
-    family: Family = Family.OUTLIER
-    copies: int = 4
-    confidence: float = 0.95
-    seed: int = 0
-    power: bool = True
-    draws: int = 1_000_000  # Per input and mechanism of the ledger; 0 skips the mechanisms.
-    refute: float | None = None
-    kind: AuditKind = AuditKind.PAIR
-    minutes: float = 10.0  # of an audit by pairs
-
-    def __post_init__(self) -> None:
-        if not 0.5 <= self.confidence < 1:
-            raise BenchError(f"--confidence must lie in [0.5, 1), not {self.confidence}. 0.95 is usual.")
-        if self.runs < 1 or self.canaries < 0 or self.guesses < 0 or self.draws < 0 or not self.minutes > 0:
-            raise BenchError(
-                "--runs must be 1 or more, --minutes positive, and canaries, guesses and draws not negative."
-            )
-        if self.kind is AuditKind.MANY_RUN and (self.runs < 8 or self.family is Family.DUPLICATED or self.canaries > 1):
-            raise BenchError(
-                "an audit of many runs asks about one canary, of a single record, in 8 runs or more: try "
-                "--kind many-run --runs 100, without --canaries and with another family than duplicated."
-            )
-
-    def fitted(self, private_records: int) -> AuditOptions:
-        """Return the options with numbers for `private_records`. Raise :class:`BenchError` for invalid guesses."""
-        if self.kind is AuditKind.PAIR:
-            return self
-        if self.kind is AuditKind.MANY_RUN:
-            return dataclasses.replace(self, canaries=1, guesses=1)
-        canaries = self.canaries or max(2, min(1000, private_records // 10))
-        guesses = self.guesses or max(2, min(100, canaries // 2) // 2 * 2)
-        if guesses % 2 or guesses > canaries:
-            raise BenchError(
-                f"--guesses must be even and at most the number of canaries ({canaries}), not {guesses}: half of them "
-                "go to each side."
-            )
-        return dataclasses.replace(self, canaries=canaries, guesses=guesses)
-
-    def plan(self, *, images: bool) -> CanaryPlan:
-        """Return the canaries: the family's and, with `images`, natural ones for released images."""
-        counts: dict[str, int] = {self.family.value: self.canaries}
-        if images and self.family is not Family.NATURAL and self.kind is AuditKind.ONE_RUN:
-            counts[Family.NATURAL.value] = max(2, self.canaries // 4)
-        return CanaryPlan(**counts, copies=self.copies, seed=self.seed)
+def _canary_plan(options: AuditOptions, *, images: bool) -> CanaryPlan:
+    """Return the canaries: the family's and, with `images`, natural ones for released images."""
+    counts: dict[str, int] = {options.family.value: options.canaries}
+    if images and options.family is not Family.NATURAL and options.kind is AuditKind.ONE_RUN:
+        counts[Family.NATURAL.value] = max(2, options.canaries // 4)
+    return CanaryPlan(**counts, copies=options.copies, seed=options.seed)
 
 
 def audit_student(
@@ -110,8 +62,7 @@ def audit_student(
     progress: Progress,
     *,
     dataset: str | None = None,
-    device: str = "cpu",
-    workers: int = 1,
+    resources: Resources = ONE_CPU,
 ) -> AuditRecord:
     """Audit the pipeline of `record`; write and return the audit's record, also for a failure.
 
@@ -119,7 +70,7 @@ def audit_student(
     """
     import torch
 
-    clock = Clock(device=device, threads=torch.get_num_threads())
+    clock = Clock(device=resources.device, threads=torch.get_num_threads())
     notes: list[str] = []
     caches: list[Cache] = []
     with contextlib.suppress(BenchError):  # raised again below; a failure's record needs a key too
@@ -135,7 +86,9 @@ def audit_student(
         refuse_given(cell)
         fitted = options.fitted(cell.facts.private_records)
         caches.append(Cache(run_dir.cache_path, cache_base(cell), progress.say))
-        context = Context(torch.device(device), Streams(cell.seed), caches[0], progress, workers, notes.append)
+        context = Context(
+            torch.device(resources.device), Streams(cell.seed), caches[0], progress, resources.workers, notes.append
+        )
         return _audit(record, cell, fitted, source, context)
 
     key = _key(record, options)
@@ -201,7 +154,9 @@ def _audit(record: Record, cell: Cell, options: AuditOptions, source: DataSource
     if options.kind is AuditKind.PAIR:
         return _pairs(record, cell, options, context)
     material = source.material(cell.dataset)
-    canaries = draw_canaries(material.private, options.plan(images=True), canary_unit(method.unit), method.adjacency)
+    canaries = draw_canaries(
+        material.private, _canary_plan(options, images=True), canary_unit(method.unit), method.adjacency
+    )
     if options.kind is AuditKind.MANY_RUN:
         return _many_runs(record, cell, canaries, options, material, context)
     if options.refute is not None:

@@ -193,5 +193,5 @@ def _start() -> None:
     from bench.experiments.device import prepare_device
     from bench.training.processes import start_worker
 
-    prepare_device("cpu", 1)
+    prepare_device()
     start_worker()

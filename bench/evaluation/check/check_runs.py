@@ -127,7 +127,7 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Call] | None, 
     """
     from bench.experiments.device import prepare_device
 
-    prepare_device("cpu", 1)
+    prepare_device()
     method = trial.method.load() if isinstance(trial.method, MethodPlace) else trial.method
     outcomes: list[Outcome] = []
     first = sum(isinstance(which, int) for which in variants)
@@ -151,7 +151,7 @@ def walked(trial: Trial, tape: list[Call], patience: float) -> str:
     """Return what a walk to the unrelated set finds wrong with the stated sensitivities, empty if nothing."""
     from bench.experiments.device import prepare_device
 
-    prepare_device("cpu", 1)
+    prepare_device()
     method = trial.method.load() if isinstance(trial.method, MethodPlace) else trial.method
 
     def given_at(changed: int) -> list[Given] | str:

@@ -20,11 +20,12 @@ import contextlib
 import dataclasses
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
-from bench.core.config import Preset, build_config
+from bench.core.config import Preset, build_config, parse_overrides, values_of
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import Budget, Facts, PrivacyUnit, PublicKind
@@ -105,11 +106,12 @@ def check_method(
     source = DataSource(Progress())
     if dataset:
         facts = source.describe(dataset).facts
+    values = values_of(parse_overrides(method, overrides))
     processes, accuracies, declared, watched = Processes(), [], "", False
     sizes: set[int] = set()
 
     def trial_of(preset: Preset, seed: int, dataset: str = dataset, known: Facts = facts or CHECK_FACTS) -> Trial:
-        return trial_for(method, preset, seed, known, overrides=overrides, dataset=dataset, labelled=labelled)
+        return trial_for(method, preset, seed, known, overrides=values, dataset=dataset, labelled=labelled)
 
     def few(seed: int) -> None:
         begin = time.monotonic()
@@ -165,10 +167,11 @@ def check_method(
 
 
 def trial_for(
-    method: type[Method], preset: Preset, seed: int, facts: Facts, *, overrides: Sequence[str] = (), dataset: str = "",
-    labelled: bool = False,
+    method: type[Method], preset: Preset, seed: int, facts: Facts, *, overrides: Mapping[str, Any] | None = None,
+    dataset: str = "", labelled: bool = False,
 ) -> Trial:  # fmt: skip
     """Return the trial of `method` with the settings of a preset for `facts`, calibrated to a budget of the seed's."""
+    overrides = overrides or {}
     built, _ = build_config(method, preset, facts, overrides)
     if method(built, facts).given_teacher() is not None:
         raise BenchError(

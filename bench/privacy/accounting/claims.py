@@ -142,11 +142,6 @@ def dpsd_events(batch: int, iterations: int, sigma: float, sensitivity: float = 
     return [Gaussian(positive("sigma", sigma) / positive("sensitivity", sensitivity), batch * iterations)]
 
 
-def dpsd_proven(batch: int, iterations: int, sigma: float, delta: float) -> list[Accounted]:
-    """Return every accountant's figure for :func:`dpsd_events` of sensitivity 2; beta does not enter."""
-    return accountants.account(dpsd_events(batch, iterations, sigma), delta)
-
-
 def dpsd_label(epsilon: float, delta: float) -> Claim:
     """Return DPSD's Theorem 2: annotation by randomised response is (epsilon, 0)-LabelDP, however often reused."""
     check_delta(delta)

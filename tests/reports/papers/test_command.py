@@ -57,12 +57,12 @@ def test_the_command_in_json(runs: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--paper", "dgd"), "name what to draw: --figure N, --table N or --all"),
+        (("--paper", "dgd"), "choose what to draw: --figure N, --table N or --all"),
         (("--figure", "3"), "need --paper, one of: dgd"),
         (("--paper", "dgd", "--all", "--table", "I"), "either --all, or --figure and --table"),
         (("--paper", "dgf", "--all"), "Did you mean 'dgd'?"),
         (("--paper", "dgd", "--figure", "1"), "Accepted: 3, 4, 5, 6, 7, 8, 9."),
-        (("--paper", "dgd", "--table", "7"), "dgd has no table '7'"),
+        (("--paper", "dgd", "--table", "7"), "there is no drawing for table '7' of dgd"),
         (("--paper", "dgd", "--table", "I", "/nowhere/at/all"), "no such run directory"),
     ],
 )
@@ -79,5 +79,5 @@ def test_mistakes_are_told_in_one_line(words: tuple[str, ...], said: str, tmp_pa
 def test_a_mistake_has_no_traceback(tmp_path: Path) -> None:
     done = bench("--paper", "dgd", "--figure", "1", "--into", str(tmp_path / "out"))
     assert done.returncode == 2
-    assert done.stderr.startswith("error: dgd has no figure '1'")
+    assert done.stderr.startswith("error: there is no drawing for figure '1' of dgd")
     assert "Traceback" not in done.stderr

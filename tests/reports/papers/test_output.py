@@ -174,7 +174,7 @@ def test_a_caption_says_what_is_behind_a_table(tmp_path: Path) -> None:
         "here 85.00 ± 7.07 (2 seeds) \\[quick preset, 1 setting differs (queries)], printed 97.40 (-12.40)",
         "paper: unsound; code: not read. because \\| of",
         "| dgd | mnist | 10 (claimed) | 10.00 | ∞ | ∞ | does not hold | – | 85.00 (21.4–100.0) | 0, 1 | quick |",
-        "2 of 5 numbers of ours are there.",
+        "2 of 5 of our numbers are available.",
         "- dgd on fmnist, eps 10 claimed: failed: no \\| memory",
         "python -m bench run --methods dgd --datasets mnist --eps 1 --seeds 0,1,2\n",
         "python -m bench audit --methods dgd\n",
@@ -216,7 +216,7 @@ def test_a_figure_and_its_points(tmp_path: Path) -> None:
         "2", "7.07107", "k0; k1", "inf",
     )  # fmt: skip
     assert (table[1]["preset"], table[1]["note"]) == ("quick", "quick preset, 1 setting differs (queries)")
-    assert "file is not beside its record" in table[-1]["missing"]
+    assert "file is not stored with its record" in table[-1]["missing"]
 
 
 def test_figures_tell_no_date_and_no_program_and_embed_their_fonts(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_what_has_no_number_of_ours_is_named_and_not_drawn(tmp_path: Path) -> No
     caption = made(tmp_path, FIGURE).caption
     fills = "Filled by `python -m bench run --methods dgd --datasets fmnist --eps 1 --seeds 0,1,2`"
     assert f"- nothing: not run. {fills}\n" in caption
-    assert "- sheet: the file is not beside its record" in caption
+    assert "- sheet: the file is not stored with its record" in caption
 
 
 def test_an_empty_figure_is_text_and_an_older_picture_of_it_goes(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_an_empty_figure_is_text_and_an_older_picture_of_it_goes(tmp_path: Path)
     artefact = made(tmp_path, FigureSpec("2", "A figure", "It says.", none))
     assert [path.name for path in artefact.files] == ["figure-2.csv", "figure-2.caption.md"]
     assert not old.exists()
-    assert artefact.body == "Not drawn: nothing of ours is there.\n"
+    assert artefact.body == "Not drawn: we have no results for it.\n"
     for name in ("the figure", "images"):
         assert f"- {name}: not run. Filled by `python -m bench run " in artefact.caption
     # What is printed stays in the file of points.

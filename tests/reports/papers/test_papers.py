@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bench.core.config import Grid, Preset, as_dict, parse_overrides
+from bench.core.config import Grid, Preset, as_dict, parse_overrides, values_of
 from bench.core.types import Basis, Facts
 from bench.reports.papers.build import commands_of
 from bench.reports.papers.evidence import MEASURES, OF_ROW, Evidence, Usual, WantedCell
@@ -80,7 +80,7 @@ def test_cells_name_real_methods_data_sets_and_settings(paper: Paper, spec: Spec
     for cell in dict.fromkeys(cells(paper, spec)):
         method = METHODS.get(cell.method)
         assert cell.dataset in datasets
-        values = parse_overrides(method, [text for word, text in _pairs(cell) if word == "--set"])
+        values = values_of(parse_overrides(method, [text for word, text in _pairs(cell) if word == "--set"]))
         assert set(values) == {name for name, _ in cell.settings}
         assert list(values.values()) == [value for _, value in cell.settings]
         assert cell.epsilon is None or cell.epsilon > 0

@@ -296,7 +296,7 @@ def test_printed_numbers_are_found_by_what_they_speak_of() -> None:
     material = Material(Evidence(), [number(97.4), number(73.6, epsilon=1.0), number(1.8, measure="drop")])
     assert material.one(table="I", measure="accuracy", epsilon=1.0) == number(73.6, epsilon=1.0)
     assert material.one(table="II") is None
-    with pytest.raises(BenchError, match="2 reported numbers have measure='accuracy'"):
+    with pytest.raises(BenchError, match="2 reported numbers match measure='accuracy'"):
         material.one(measure="accuracy")
     assert Theirs(number(97.4), digits=1).text == "97.4"
     assert Theirs(number(97.4), "verdicts").text == "paper: unsound; code: not read"

@@ -149,7 +149,7 @@ def test_captions_hold_without_records_and_with_them() -> None:
         for spec in (*PAPER.tables, *PAPER.figures):
             assert all(isinstance(sentence, str) and sentence for sentence in spec.shows(material)), spec.number
     told = " ".join(choose(PAPER.tables, "2", "table", "trpate").shows(material_of(PAPER, *made)))
-    assert "TrPATE here is -1.64 to -1.64 points" in told
+    assert "Our TrPATE is -1.64 to -1.64 points" in told
 
 
 def test_commands_name_real_settings() -> None:

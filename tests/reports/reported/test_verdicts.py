@@ -77,7 +77,7 @@ def test_figures_in_the_reasons_follow_from_the_accountants() -> None:
     dpsd = one("dpsd", "I", "DPSD", "celeba-g", 1).reason
     assert [f"{claims.dpsd(beta, 10, 256, 200, 100, 1e-5).epsilon:.3f}" for beta in (1e-3, 5e-3)] == ["0.046", "0.261"]
     assert "0.046 and 0.261" in dpsd
-    assert min(a.epsilon for a in claims.dpsd_proven(256, 200, 100, 1e-5)) == pytest.approx(28.84, abs=0.005)
+    assert min(a.epsilon for a in account(claims.dpsd_events(256, 200, 100), 1e-5)) == pytest.approx(28.84, abs=0.005)
     assert exact_gaussian_epsilon(math.sqrt(2 * 256 * 200) / 100, 1e-5) == pytest.approx(18.14, abs=0.006)
     assert "28.84 whatever beta is (18.14 if" in dpsd
     for claim, accuracy in ((0.046, 0.9603), (0.046, 0.8397), (0.261, 0.9785), (0.261, 0.9008)):

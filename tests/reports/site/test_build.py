@@ -265,8 +265,8 @@ def test_docstrings_become_paragraphs() -> None:
 
 def test_every_method_has_a_page_with_its_docstrings(site: Path) -> None:
     text = Page((site / "methods" / "dpsd-t.html").read_text()).text
-    assert "No run of it is on the board." in text
-    assert "methods/dpsd" in text
+    assert "The board has no run of it." in text
+    assert "bench.methods.distillation.dpsd" in text
     assert METHODS.get("dpsd-t").citation in text
     assert (METHODS.get("dpsd-t").__doc__ or "").splitlines()[0].split("`")[0] in text
 
@@ -374,4 +374,4 @@ def test_a_method_page_tells_of_the_median_seed_at_the_middle_budget(tmp_path: P
     text = Page((tmp_path / "site" / "methods" / "pate.html").read_text()).text
     assert text.index("mnist, unit record") < text.index("att-faces-a, unit record")
     assert "A typical run: mnist-pate-3.0-s2" in text
-    assert "this costs epsilon 3.00" in text
+    assert "claims epsilon 3.00" in text

@@ -1,0 +1,75 @@
+"""Options of an audit, declared once for the command line and the library."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from bench.core.errors import BenchError
+from bench.core.options import what
+from bench.core.types import AuditKind, Family
+
+canary = partial(typer.Option, rich_help_panel="With --kind one-run or many-run")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditOptions:
+    """Options of an audit, fixed before any shadow run; 0 canaries or guesses: a default by the data set's size.
+
+    `canaries` and `guesses` are per family and run; half of the guesses are True, half False. The audit must be able to
+    refute the epsilon `refute`; None: any.
+    """
+
+    kind: Annotated[
+        AuditKind,
+        what(
+            "--kind",
+            help="pair: runs on two adjacent sets of the worst kind; one-run, many-run: canaries in the real data.",
+        ),
+    ] = AuditKind.PAIR
+    minutes: Annotated[float, what("--minutes", help="For each student, with --kind pair.")] = 10.0
+    family: Annotated[Family, canary("--family", help="Which canaries the student is asked about.")] = Family.OUTLIER
+    canaries: Annotated[int, canary("--canaries", help="Per run; 0: a tenth of the records, 1000 at most.")] = 0
+    guesses: Annotated[int, canary("--guesses", help="Per run; 0: half of the canaries, 100 at most.")] = 0
+    runs: Annotated[int, canary("--runs", help="Shadow runs to train and to guess on.")] = 1
+    copies: Annotated[int, canary("--copies", help="Places of a duplicated canary.")] = 4
+    confidence: Annotated[float, what("--confidence", help="Of the lower bound.")] = 0.95
+    refute: Annotated[
+        float | None,
+        what("--refute", help="Pair: stop once it is refuted; default: the claim. Canaries: fail if it cannot be."),
+    ] = None
+    power: Annotated[bool, what("--power/--no-power", help="Run each pipeline without its noise too.")] = True
+    draws: Annotated[int, what("--draws", help="From each mechanism on each input; 0: none.")] = 1_000_000
+    seed: Annotated[int, what("--seed", help="Of canaries and coins.")] = 0
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.confidence < 1:
+            raise BenchError(f"--confidence must lie in [0.5, 1), not {self.confidence}. 0.95 is usual.")
+        if self.runs < 1 or self.canaries < 0 or self.guesses < 0 or self.draws < 0 or not self.minutes > 0:
+            raise BenchError(
+                "--runs must be 1 or more, --minutes positive, and canaries, guesses and draws not negative."
+            )
+        if self.kind is AuditKind.MANY_RUN and (self.runs < 8 or self.family is Family.DUPLICATED or self.canaries > 1):
+            raise BenchError(
+                "an audit of many runs asks about one canary, of a single record, in 8 runs or more: try "
+                "--kind many-run --runs 100, without --canaries and with another family than duplicated."
+            )
+
+    def fitted(self, private_records: int) -> AuditOptions:
+        """Return the options with numbers for `private_records`. Raise :class:`BenchError` for invalid guesses."""
+        if self.kind is AuditKind.PAIR:
+            return self
+        if self.kind is AuditKind.MANY_RUN:
+            return dataclasses.replace(self, canaries=1, guesses=1)
+        canaries = self.canaries or max(2, min(1000, private_records // 10))
+        guesses = self.guesses or max(2, min(100, canaries // 2) // 2 * 2)
+        if guesses % 2 or guesses > canaries:
+            raise BenchError(
+                f"--guesses must be even and at most the number of canaries ({canaries}), not {guesses}: half of them "
+                "go to each side."
+            )
+        return dataclasses.replace(self, canaries=canaries, guesses=guesses)

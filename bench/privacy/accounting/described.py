@@ -1,0 +1,116 @@
+"""What a mechanism's or paper's function declares for `bench.epsilon` and for ``bench epsilon``, and what it gives.
+
+A parameter is a setting and an option, the docstring is the command's help. Help must be fast: NumPy and the
+accountants are imported when a function is called.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+
+from bench.core.errors import BenchError
+from bench.core.lazy import LazyModule
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from bench.core.types import Claim
+    from bench.privacy.accounting import accountants
+    from bench.privacy.events import base_event, conversions
+else:
+    accountants = LazyModule("bench.privacy.accounting.accountants")
+    base_event, conversions = map(LazyModule, ("bench.privacy.events.base_event", "bench.privacy.events.conversions"))
+
+F = TypeVar("F", bound="Callable[..., Described]")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What a setting means, its other name, and its group in the help."""
+
+    help: str
+    second: str = ""
+    panel: str | None = None
+    unused: str = ""
+    """For a setting of the claim alone: its help where the proven cost is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The events of a mechanism or method, and what is known beside the figures of their accountants."""
+
+    events: Sequence[base_event.Event]
+    title: str = ""
+    """By default the description of the first event."""
+    claim: Claim | None = None
+    rows: Sequence[accountants.Accounted] = ()
+    """Claims and figures on votes; one with the name of an accountant takes its place."""
+    shown: Sequence[accountants.Accounted] | None = None
+    """What stands beside a claim; by default every accountant that applies."""
+    facts: Mapping[str, float | str] = field(default_factory=dict)
+
+    def accounted(self, delta: float) -> list[accountants.Accounted]:
+        """Return `rows`, then the figure of every accountant that applies."""
+        found = accountants.account(self.events, delta) if self.shown is None else self.shown
+        names, given = {row.name for row in found}, {row.name: row for row in self.rows}
+        return [row for row in self.rows if row.name not in names] + [given.get(row.name, row) for row in found]
+
+
+def settings_of(make: Callable[..., Any]) -> dict[str, tuple[Any, Option, Any]]:
+    """Return type, option and default (`Parameter.empty` if needed) of the settings that `make` declares, by name."""
+    declared = inspect.signature(make, eval_str=True).parameters
+    return {name: (*get_args(one.annotation), one.default) for name, one in declared.items() if name != "delta"}
+
+
+def described(make: Callable[..., Described], delta: float, setting: Mapping[str, Any]) -> Described:
+    """Return what `make` gives for a `setting`; raise :class:`BenchError` on a value out of range."""
+    conversions.check_delta(delta)
+    return make(**setting, **({"delta": delta} if "delta" in inspect.signature(make).parameters else {}))
+
+
+def by_name(*functions: F) -> dict[str, F]:
+    """Return `functions` by the names that people give."""
+    return {function.__name__.replace("_", "-"): function for function in functions}
+
+
+def give_one(**given: object) -> None:
+    """Raise :class:`BenchError` unless exactly one of the values is not None."""
+    *others, last = names = [name.replace("_", " ") for name in given]
+    said = [name for name, value in zip(names, given.values(), strict=True) if value is not None]
+    if len(said) != 1:
+        raise BenchError(f"give exactly one of {', '.join(others)} and {last}; {' and '.join(said) or 'none'} given.")
+
+
+def sampling_rate_of(rate: float | None, batch: float | None, records: int | None) -> float:
+    """Return `rate`, or `batch` over `records`; raise BenchError unless exactly one is given and in range."""
+    if rate is not None and batch is None and records is None:
+        return rate
+    if rate is not None or batch is None or records is None:
+        raise BenchError("give either the sampling rate, or both batch and records.")
+    base_event.whole("the number of records", records)
+    if not 0 < batch <= records:
+        raise BenchError(f"batch must lie between 0 and records, not {batch:g} of {records}.")
+    return batch / records
+
+
+def steps_of(steps: int | None, epochs: float | None, rate: float) -> int:
+    """Return `steps`, or those of `epochs` at a sampling `rate`; raise BenchError unless exactly one is given."""
+    if steps is not None and epochs is None:
+        return steps
+    if epochs is None or steps is not None:
+        raise BenchError("DP-SGD also needs steps, or epochs (passes over the records): give one of them.")
+    return max(1, round(base_event.positive("the number of epochs", epochs) / rate))
+
+
+Gamma = Annotated[float, Option("Laplace noise of scale 1 / gamma on every count.")]
+_VOTES = ".npy file of vote counts (queries, classes): adds the data-dependent accountants."
+Votes = Annotated["ArrayLike | None", Option(_VOTES, panel="Votes")]
+Steps = Annotated[int | None, Option("Number of steps.")]
+Epochs = Annotated[float | None, Option("Instead of --steps: passes over the records, by the sampling.")]
+Rate = Annotated[float | None, Option("Chance of each record to be in a batch.", panel="Sampling")]
+Batch = Annotated[float | None, Option("Expected batch size, with --records.", "batch_size", "Sampling")]
+Records = Annotated[int | None, Option("Number of records, with --batch.", panel="Sampling")]
+Multiplier = Option("Noise over the clipping norm.", "noise_multiplier")
