@@ -29,6 +29,7 @@ from bench.interface.registry import METHODS
 from bench.metrics.intervals import accuracy_interval
 from bench.privacy.accounting.accountants import Accounted, account, merged, proven
 from bench.privacy.auditing.utility_bound import probability_bound
+from bench.privacy.events.base_event import stored
 from bench.privacy.events.events import Event, RepeatAndSelect
 from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger
@@ -88,7 +89,7 @@ def run_cell(
     except Exception as error:  # noqa: BLE001 (one cell's failure must not stop the grid)
         public = cell.facts.public_benchmark
         events = () if ledger is None else merged(ledger.events) if tuned is None else (tuned,)
-        spent = [event.as_dict() for event in events]
+        spent = stored(events)
         failure = failure_of(error, public, run_dir, cell.key, spent, refused=bool(cell.refused))
         grid = _collapsed(error, cell, run_dir) if public and isinstance(error, CollapsedError) else None
         record = _record(cell, clock, cache, status=Status.FAILED, failure=failure, image_grid=grid)
@@ -268,7 +269,7 @@ def _privacy(
         bypasses=ledger.bypasses,
         accountants=[_accountant(figure) for figure in accountants],
         withheld=withheld,
-        events=[event.as_dict() for event in events],
+        events=stored(events),
         record_level=None if record_level is None else _accountant(record_level),
     )
 

@@ -12,7 +12,8 @@ from bench.experiments.candidates import candidates_of, tuned_claim, tuned_event
 from bench.experiments.plan import Cell, bound_method
 from bench.interface.registry import METHODS
 from bench.privacy.accounting.accountants import Accounted, account, proven
-from bench.privacy.events.base_event import Event
+from bench.privacy.events.base_event import restored, stored
+from bench.privacy.events.events import Bypass
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.results.record import Privacy, Record
 
@@ -32,7 +33,7 @@ def accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
         figure, level = account_events(json.dumps(privacy.events, sort_keys=True), privacy.unit.value, record.delta)
     except (BenchError, TypeError, AttributeError, MemoryError, OverflowError) as error:
         return [*problems, f"its ledger cannot be accounted for: {str(error).rstrip('.')}. {again}"], []
-    counted = [event["queries"] for event in privacy.events if "queries" in event]
+    counted = [event["queries"] * event.get("times", 1) for event in privacy.events if "queries" in event]
     asked = 0 if record.queries is None else record.queries.asked
     if counted and sum(counted) != asked:
         problems.append(f"its ledger has {sum(counted)} queries, {asked} were asked. {again}")
@@ -50,7 +51,7 @@ def accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
     problems += _others(privacy, record.delta)
     if (privacy.plausibility is not None) != method.single_teacher:
         problems.append(f"what the claim says of the accuracy is missing, or follows from nothing. {again}")
-    reasons = [str(event.get("reason")) for event in privacy.events if "reason" in event]
+    reasons = [str(event.reason) for event in restored(privacy.events) if isinstance(event, Bypass)]
     if privacy.bypasses != reasons:
         problems.append(f"its bypasses are not those of its ledger. {again}")
     if method.bypass and math.isfinite(privacy.proven.epsilon):
@@ -86,7 +87,7 @@ def _others(privacy: Privacy, delta: float) -> list[str]:
 @functools.lru_cache(maxsize=1024)
 def all_accountants(events: str, delta: float) -> tuple[Accounted, ...]:
     """Return every accountant's figure for a ledger's `events` (JSON)."""
-    return tuple(account([Event.from_dict(values) for values in json.loads(events)], delta))
+    return tuple(account(restored(json.loads(events)), delta))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -94,7 +95,7 @@ def account_events(events: str, unit: str, delta: float) -> tuple[Accounted, Acc
     """Return the proven figure for a ledger's `events` (JSON), and the record-level one."""
     from bench.core.types import Adjacency, PrivacyUnit
 
-    parsed = [Event.from_dict(values) for values in json.loads(events)]
+    parsed = restored(json.loads(events))
     level = Ledger.from_events(PrivacyUnit(unit), Adjacency.REPLACE, parsed).record_level(delta)
     return proven(parsed, delta), level
 
@@ -120,8 +121,7 @@ def claimed(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], li
     """Return the problem of the claimed epsilon given the method's claim, and the check that could not run."""
     method = METHODS.get(record.method)
     try:
-        events = [Event.from_dict(values) for values in privacy.events]
-        ledger = _Ledger.from_events(method.unit, method.adjacency, events)
+        ledger = _Ledger.from_events(method.unit, method.adjacency, restored(privacy.events))
         if cell.spec.tuning is None:
             claim = bound_method(cell).claimed_after(cell.delta, ledger)
         else:
@@ -152,7 +152,7 @@ def charged(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], li
         return [f"{error} Run its cell again."], []
     if events is None:
         return [], ["whether the ledger holds all that the settings cost"]
-    listed = json.dumps([event.as_dict() for event in events], sort_keys=True)
+    listed = json.dumps(stored(events), sort_keys=True)
     figure, level = account_events(listed, privacy.unit.value, record.delta)
     pairs = [(privacy.proven, figure), (privacy.record_level, level)]
     return [

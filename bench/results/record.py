@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from bench.core.config import NoiseKind
 from bench.core.rows import Change, Epsilon, Row, RunFile, SchemaError, Share, Unbounded, json_object, validated
@@ -19,12 +19,23 @@ from bench.core.types import Adjacency, PrivacyUnit, PublicKind
 from bench.results.cell_spec import CellSpec, Specified
 from bench.results.record_upgrades import UPGRADES
 
-SCHEMA_VERSION = 2  # incremented when a field changes its meaning or is removed; older records are upgraded
+SCHEMA_VERSION = 3  # incremented when a field changes its meaning or is removed; older records are upgraded
 
 
 SAFE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")  # keys name files
 SALT = "[0-9a-f]{64}"
 COLLAPSED = "collapsed"
+
+
+def _counted(event: dict[str, Any]) -> dict[str, Any]:
+    times = event.get("times", 1)
+    if type(times) is not int or times < 1:
+        raise ValueError("times must be a whole number of at least 1")
+    return event
+
+
+StoredEvent = Annotated[dict[str, Any], AfterValidator(_counted)]
+"""A ledger's event as plain values; `times`, where given, is how often it ran in a row."""
 
 
 class Status(StrEnum):
@@ -126,8 +137,8 @@ class Privacy(Row):
     """Figures of every accountant that applies."""
     withheld: str = ""
     """Why data-dependent figures are omitted; empty if they are not."""
-    events: list[dict[str, Any]] = []
-    """Ledger events in order: mechanism and parameters, no data."""
+    events: list[StoredEvent] = []
+    """Ledger events in order: mechanism and parameters, no data; equal successive ones once, with a count `times`."""
     record_level: Accountant | None = None
     """Guarantee for one training record, if the unit is a label; infinite with public images."""
 
@@ -195,8 +206,8 @@ class Failure(Row):
     """Reason in words."""
     log: str | None = None
     """Path of the traceback below the run directory."""
-    spent: list[dict[str, Any]] = []
-    """Ledger events before the failure; another run with fresh noise costs as much again."""
+    spent: list[StoredEvent] = []
+    """Ledger events before the failure, as in `events`; another run with fresh noise costs as much again."""
 
     def words(self, run_dir: Path | None) -> str:
         """Return the reason, and the path of the log as it is from here, if `run_dir` is known."""
@@ -239,8 +250,8 @@ class Provenance(Row):
 class Record(Row, Specified):
     """One cell of a grid, done or failed."""
 
-    schema_version: Literal[2] = 2
-    """Version of this schema."""
+    schema_version: Annotated[Literal[3], WithJsonSchema({"enum": [2, 3]})] = 3
+    """Version of this schema; in a file of version 2 no event has `times`."""
     key: str
     """Unique name: what was requested in words, and a hash of what the result depends on."""
     status: Status

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import shlex
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 Values = dict[str, Any]
@@ -100,4 +101,24 @@ def _scalar(text: str) -> Any:
     return value if isinstance(value, (bool, int, float, type(None))) and str(value) == text else text
 
 
-UPGRADES: dict[int, Callable[[Values], Values]] = {1: from_1}  # schema version to its upgrade to the next version
+def from_2(old: Values) -> Values:
+    """Upgrade to schema 3, which stores equal successive events once, with their number as ``times``."""
+    values = old | {"schema_version": 3}
+    for part, name in (("privacy", "events"), ("failure", "spent")):
+        found = values.get(part)
+        if isinstance(found, dict) and isinstance(found.get(name), list):
+            values[part] = found | {name: _once(found[name])}
+    return values
+
+
+def _once(events: list[Any]) -> list[Any]:
+    if not all(isinstance(event, dict) and "times" not in event for event in events):
+        return events
+    runs = ((event, len(list(run))) for event, run in groupby(events))
+    return [event | {"times": times} if times > 1 else event for event, times in runs]
+
+
+UPGRADES: dict[int, Callable[[Values], Values]] = {
+    1: from_1,
+    2: from_2,
+}  # schema version to its upgrade to the next version

@@ -19,7 +19,7 @@ from bench.core.errors import BenchError
 from bench.core.plain_files import read_plain
 from bench.core.types import Adjacency
 from bench.privacy.accounting.accountants import replace_one
-from bench.privacy.events.base_event import Event
+from bench.privacy.events.base_event import restored
 from bench.results.record import Privacy
 from bench.storage.array_store import data_root
 from bench.storage.files import write_atomic
@@ -42,7 +42,7 @@ def _replaced(events: str, delta: float) -> float:
     with contextlib.suppress(OSError, ValueError, BenchError):  # absent or damaged: found anew
         return float.fromhex(read_plain(path).decode())
     try:
-        found = replace_one([Event.from_dict(values) for values in listed], delta).epsilon
+        found = replace_one(restored(listed), delta).epsilon
     except (BenchError, TypeError, ValueError, OverflowError):
         return math.inf
     with contextlib.suppress(BenchError):  # a cache that cannot be written is none

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
-from itertools import groupby
 from typing import Any, Literal
 
 from bench.core.types import Adjacency, PrivacyUnit
@@ -221,10 +220,13 @@ def _epsilon_tables(privacy: Privacy) -> list[Table]:
 
 def ledger_table(privacy: Privacy) -> Table:
     """Return the events of a ledger; consecutive equal events share one row with their count."""
-    runs = [(event, len(list(same))) for event, same in groupby(privacy.events)]
     rows = tuple(
-        (f"{count:,} ×", str(event.get("kind", "")), words({k: v for k, v in event.items() if k != "kind"}))
-        for event, count in runs
+        (
+            f"{event.get('times', 1):,} ×",
+            str(event.get("kind", "")),
+            words({k: v for k, v in event.items() if k not in ("kind", "times")}),
+        )
+        for event in privacy.events
     )
     note = "" if rows else "The ledger has no event."
     return Table("Mechanisms, in their order", ("times", "mechanism", "parameters"), rows, note)

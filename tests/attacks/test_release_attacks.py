@@ -144,8 +144,9 @@ def test_copies_are_told_from_images_that_lie_anywhere() -> None:
 
 @pytest.mark.parametrize("changed", ["ratio=0", "ratio=2", "draws=-1"])
 def test_settings_of_the_nearest_record_are_checked(changed: str) -> None:
+    overrides = values_of(parse_overrides(NearestRecord, [changed]))
     with pytest.raises(BenchError, match=f"nearest-record.{changed.partition('=')[0]} must be"):
-        build_config(NearestRecord, Preset.PAPER, Facts("shapes", 10, 0, 0, 2, (1, 8, 8)), values_of(parse_overrides(NearestRecord, [changed])))
+        build_config(NearestRecord, Preset.PAPER, Facts("shapes", 10, 0, 0, 2, (1, 8, 8)), overrides)
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ def text(words: str) -> Callable[[Path], object]:
 
 HOSTILE: dict[str, Callable[[Path], object]] = {
     "brackets": text("[" * 100_000),
-    "nested": text('{"schema_version": 2, "config": ' + "[" * 100_000),
+    "nested": text('{"schema_version": 3, "config": ' + "[" * 100_000),
     "pipe": os.mkfifo,
     "endless": lambda path: path.symlink_to("/dev/zero"),
     "sparse": lambda path: (path.touch(), os.truncate(path, 23 << 30)),

@@ -93,9 +93,9 @@ def test_record_that_lost_a_part_is_not_done(data: st.DataObject) -> None:
     "content",
     [
         b"", b"{", b"[]", b"1", b"\xff\xfe\x00", b"\0" * 4096, b'{"schema_version": 99}',
-        b'{"schema_version": 2, "key": 2}',
-        b'{"schema_version": 2, "key": "KEY", "status": "done", "student": {"file": 3}}',
-        b'{"schema_version": 2, "key": "KEY", "status": "well", "student": null}',
+        b'{"schema_version": 3, "key": 2}',
+        b'{"schema_version": 3, "key": "KEY", "status": "done", "student": {"file": 3}}',
+        b'{"schema_version": 3, "key": "KEY", "status": "well", "student": null}',
         b'{"schema_version": 99, "key": "KEY", "status": "done", "student": null}',
     ],
 )  # fmt: skip

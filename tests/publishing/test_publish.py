@@ -326,7 +326,7 @@ def test_a_record_of_an_older_schema_is_upgraded(into: Path, tmp_path: Path, mon
     assert [item.why for item in found.refused] == []
     write(found, into)
     written = json.loads((into / "records" / f"{key}.json").read_text())
-    assert written["schema_version"] == 2
+    assert written["schema_version"] == 3
     assert written["utility"]["accuracy"] == 0.964
 
 

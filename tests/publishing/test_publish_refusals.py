@@ -22,7 +22,7 @@ from helpers.publishing import (
 )
 
 EDITS: list[tuple[str, Any, str]] = [
-    ("schema_version", 99, "schema version 99, this program reads up to 2. Update this program"),
+    ("schema_version", 99, "schema version 99, this program reads up to 3. Update this program"),
     ("nonsense", 1, "it is damaged .field nonsense"),
     ("key", "mnist-pate-eps10-quick-s0-000000000000", "it holds the record of mnist-pate-eps10-quick-s0-000000000000"),
     ("cell.method", "pat", "unknown method 'pat'. Did you mean 'pate'"),

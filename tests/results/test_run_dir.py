@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from bench.core.errors import BenchError
 from bench.core.rows import Change
+from bench.privacy.events.base_event import restored, stored
+from bench.privacy.events.events import LNMax
 from bench.results.record import SCHEMA_VERSION, parse_record
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_atomic
@@ -45,6 +47,31 @@ def test_records_of_earlier_schemas_stay_readable() -> None:
     assert {int(path.stem.rsplit("-", 1)[1]) for path in paths} == set(range(1, SCHEMA_VERSION + 1))
     for path in paths:
         assert parse_record(path.read_text()).schema_version == SCHEMA_VERSION
+
+
+def test_a_record_of_schema_2_is_read_with_equal_successive_events_once() -> None:
+    quiet, loud = LNMax(0.1, 1), LNMax(0.2, 1)
+    events = [*[quiet] * 3, loud, quiet]
+    data = json.loads((FIXTURES / "record-schema-2.json").read_text())
+    data["privacy"]["events"] = [event.as_dict() for event in events]
+    read = parse_record(json.dumps(data)).privacy
+    assert read is not None
+    assert [event.get("times") for event in read.events] == [3, None, None]
+    assert read.events == stored(events)
+    assert restored(read.events) == events
+
+
+@pytest.mark.parametrize("times", [0, -1, True, 1.5, "2", None])
+def test_an_event_runs_a_whole_number_of_times(times: object) -> None:
+    data = json.loads((FIXTURES / "record-schema-3.json").read_text())
+    data["privacy"]["events"] = [{**LNMax(0.1, 1).as_dict(), "times": times}]
+    with pytest.raises(ValueError, match=r"field privacy.events.0: .*whole number of at least 1"):
+        parse_record(json.dumps(data))
+
+
+def test_a_few_bytes_do_not_become_a_ledger_that_fills_the_memory() -> None:
+    with pytest.raises(BenchError, match="more than 10,000,000 events"):
+        restored([{**LNMax(0.1, 1).as_dict(), "times": 10**9}] * 2)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell, bound_method, cell_of
 from bench.experiments.run import cache_base
 from bench.interface.registry import METHODS
-from bench.privacy.events.base_event import Event
+from bench.privacy.events.base_event import Event, restored
 from bench.privacy.mechanisms.noise import SeededNoise
 from bench.results.attack_record import AuditRecord, Channel, MechanismAudited
 from bench.results.audited import CHANNELS, bounded, corrected, many_bounded
@@ -327,7 +327,7 @@ def events_of(record: Record, unit: PrivacyUnit) -> list[Event]:
     """Return the events of the record's ledger if they protect `unit`, else none: no other curve can be tested."""
     if record.privacy is None or record.privacy.unit is not unit:
         return []
-    return [Event.from_dict(event) for event in record.privacy.events]
+    return restored(record.privacy.events)
 
 
 def mechanisms_of(record: Record, options: AuditOptions, context: Context) -> list[MechanismAudited]:
@@ -336,7 +336,7 @@ def mechanisms_of(record: Record, options: AuditOptions, context: Context) -> li
 
     if not options.draws or record.privacy is None:
         return []
-    events = [Event.from_dict(event) for event in record.privacy.events]
+    events = restored(record.privacy.events)
     noise = SeededNoise(Streams(options.seed, "audit/").numpy(f"mechanisms/{record.key}"))
     with context.progress.stage("mechanisms", 1):
         return audit_events(events, noise, options.draws, record.delta, options.confidence)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from enum import Enum
+from itertools import groupby, repeat
 from typing import Any, ClassVar
 
 import numpy as np
@@ -141,3 +142,30 @@ class Event(abc.ABC):
             return EVENTS[kind](**given)
         except (TypeError, ValueError) as error:
             raise BenchError(f"a privacy event {kind} of a record cannot be read: {error}.") from error
+
+
+MOST_STORED = 10**7
+"""A record's ledger has no more events: a stranger's few bytes must not fill the memory."""
+
+
+def stored(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Return `events` as a record stores them: plain values, equal successive ones once, with their number as `times`.
+
+    A single event has no `times`.
+    """
+    return [
+        event.as_dict() | ({"times": times} if times > 1 else {})
+        for event, times in ((event, len(list(run))) for event, run in groupby(events))
+    ]
+
+
+def restored(values: Iterable[Mapping[str, Any]]) -> list[Event]:
+    """Return the events that :func:`stored` wrote, each as often as it ran; raise :class:`BenchError` on bad values."""
+    events: list[Event] = []
+    for entry in values:
+        times = entry.get("times", 1)
+        whole("times", times)
+        if len(events) + times > MOST_STORED:
+            raise BenchError(f"a record's ledger has more than {MOST_STORED:,} events.")
+        events.extend(repeat(Event.from_dict({k: v for k, v in entry.items() if k != "times"}), times))
+    return events

@@ -261,7 +261,7 @@ def test_damaged_and_newer_records_are_named_and_stay(tmp_path: Path) -> None:
     bad.write_text("{")
     newer = of(seed=1)
     (run_dir.records_path / f"{newer.key}.json").write_text(
-        newer.to_json().replace('"schema_version": 2', '"schema_version": 99')
+        newer.to_json().replace('"schema_version": 3', '"schema_version": 99')
     )
     (run_dir.attacks_path / "torn.json").write_text("nothing")
     evidence = read_evidence([run_dir.path])
