@@ -117,3 +117,23 @@ def test_every_name_of_the_docstring_is_a_paper() -> None:
     said = (bench.epsilon.__doc__ or "").replace("\n", " ")
     assert all(f"``{name}``" in said for name in PAPERS)
     assert "gaussian" in MECHANISMS
+
+
+def test_mechanisms_take_the_options_of_the_command_and_the_fields_of_the_event(tmp_path: Any) -> None:
+    cost = bench.epsilon("gnmax", sigma=40.0, target_epsilon=1.0)
+    shown = printed("gnmax", "--sigma", 40, "--target-epsilon", 1)
+    assert (cost.mechanism, len(cost.accountants)) == (shown["mechanism"], len(shown["accountants"]))
+    votes = np.tile([200.0, 30, 20], (40, 1))
+    np.save(tmp_path / "votes.npy", votes)
+    shown = printed("lnmax", "--gamma", 0.05, "--votes", tmp_path / "votes.npy")
+    cost = bench.epsilon("lnmax", gamma=0.05, votes=votes)
+    assert [row.as_dict() for row in cost.accountants] == shown["accountants"]
+    assert cost.proven == min(row.epsilon for row in cost.accountants if row.sound and row.releasable)
+    assert "1/16 vote" in bench.epsilon("lnmax", gamma=0.05, queries=10, secure_granularity=16).mechanism
+    assert bench.epsilon("tuning", sigma=4.0).mechanism.startswith("the best of")
+
+
+def test_settings_of_the_claim_alone_change_nothing_proven() -> None:
+    without = printed("proven", "dpsd", "--batch", 256, "--iterations", 200, "--sigma", 100)
+    words = ["--beta", 7, "--classes", 3, "--batch", 256, "--iterations", 200, "--sigma", 100]
+    assert printed("proven", "dpsd", *words) == without
