@@ -10,23 +10,19 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from bench.attacks._inversion import check_counts, images_digest
+from bench.core.progress import Stage
 from bench.core.seeds import Streams, seeded
-from bench.interface import BenchError, as_float
+from bench.interface import BenchError, Context, as_float
 from bench.models.layers import Normalise
+from bench.storage.cache import Arrays
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.divergence import check_finite
 from bench.training.gan import GanGenerator
-
-if TYPE_CHECKING:
-    from bench.core.progress import Stage
-    from bench.interface import Context
-    from bench.storage.cache import Arrays
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.interface import BenchError
-
-if TYPE_CHECKING:
-    from bench.interface import PublicData, Target
+from bench.interface import BenchError, PublicData, Target
 
 Loss = Literal["cross-entropy", "margin"]
 

@@ -15,8 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bench.attacks._gan import GanSettings, auxiliary_gan
+from bench.attacks._inversion import check_auxiliary, check_counts, class_tries
 from bench.attacks.gmi import QUICK_GAN, TINY_GAN
 from bench.interface import (
     Access,
@@ -26,16 +32,11 @@ from bench.interface import (
     Knowledge,
     PublicData,
     Reconstructions,
+    Target,
     register_attack,
     setting,
 )
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from bench.interface import Target
-    from bench.training.gan import GanGenerator
+from bench.training.gan import GanGenerator
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,6 @@ class BrepMI(InversionAttack):
         context: Context,
     ) -> Reconstructions:
         """Find a start for every try, and move all of them."""
-        import torch
-
-        from bench.attacks._gan import GanSettings, auxiliary_gan
-        from bench.attacks._inversion import check_auxiliary, check_counts, class_tries
-
         check_counts(
             images_per_class=config.images_per_class, draws=config.draws, points=config.points, radius=config.radius,
             growth=config.growth, patience=config.patience, steps=config.steps, bound=config.bound,
@@ -116,8 +112,6 @@ class BrepMI(InversionAttack):
 def _starts(
     config: BrepMIConfig, target: Target, net: GanGenerator, labels: Tensor, context: Context
 ) -> tuple[Tensor, Tensor]:
-    import torch
-
     generator = context.streams.torch("brep-mi/starts")
     noise = torch.zeros(len(labels), net.noise_size)
     reached = torch.zeros(len(labels), dtype=torch.bool)
@@ -140,9 +134,6 @@ def _repel(
     config: BrepMIConfig, target: Target, net: GanGenerator, noise: Tensor, labels: Tensor, context: Context
 ) -> Tensor:
     """Return each try's noise when its sphere last grew, or at the end if it never did."""
-    import torch
-    from torch.nn import functional
-
     generator = context.streams.torch("brep-mi/spheres")
     noise = noise.clone()
     kept, grown = noise.clone(), torch.zeros(len(noise), dtype=torch.bool)
@@ -175,7 +166,5 @@ def _repel(
 
 
 def _images(net: GanGenerator, noise: Tensor, device: torch.device) -> Tensor:
-    import torch
-
     with torch.no_grad():
         return torch.cat([net(part.to(device)).float().clamp(0, 1).cpu() for part in torch.split(noise, 1000)])

@@ -14,8 +14,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from bench.attacks._inversion import check_counts, class_tries
+from bench.core.seeds import seeded
 from bench.interface import (
     Access,
     Context,
@@ -24,14 +28,14 @@ from bench.interface import (
     Knowledge,
     PublicData,
     Reconstructions,
+    Target,
+    as_float,
+    predict,
     register_attack,
     setting,
 )
-
-if TYPE_CHECKING:
-    import torch
-
-    from bench.interface import Target
+from bench.models.generators import DataFreeGenerator
+from bench.training.data_free import GeneratorSettings, generate, train_generator
 
 
 @dataclass(frozen=True)
@@ -76,14 +80,6 @@ class DataFree(InversionAttack):
         context: Context,
     ) -> Reconstructions:
         """Train the generator and sort its images."""
-        import torch
-
-        from bench.attacks._inversion import check_counts, class_tries
-        from bench.core.seeds import seeded
-        from bench.interface import as_float, predict
-        from bench.models.generators import DataFreeGenerator
-        from bench.training.data_free import GeneratorSettings, generate, train_generator
-
         check_counts(
             images_per_class=config.images_per_class, pool=config.pool, steps=config.steps, rate=config.rate,
             batch_size=config.batch_size, units=config.units,

@@ -14,8 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bench.attacks._gan import Critic, GanSettings, auxiliary_gan
+from bench.attacks._inversion import best_of, check_auxiliary, check_counts, class_tries
 from bench.interface import (
     Access,
     Context,
@@ -24,17 +30,12 @@ from bench.interface import (
     Knowledge,
     PublicData,
     Reconstructions,
+    Target,
     register_attack,
     setting,
+    shifted,
 )
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from bench.attacks._gan import Critic
-    from bench.interface import Target
-    from bench.training.gan import GanGenerator
+from bench.training.gan import GanGenerator
 
 QUICK_GAN: dict[str, Any] = {"gan_steps": 800, "gan_width": 16, "gan_rate": 1e-3, "gan_critic_steps": 2}
 """A GAN of a minute on one core, shared with BREP-MI's quick preset through the cache."""
@@ -88,11 +89,6 @@ class GMI(InversionAttack):
         context: Context,
     ) -> Reconstructions:
         """Train the GAN, or take it from the cache, and move its noise for every class."""
-        import torch
-
-        from bench.attacks._gan import GanSettings, auxiliary_gan
-        from bench.attacks._inversion import best_of, check_auxiliary, check_counts, class_tries
-
         check_counts(
             images_per_class=config.images_per_class, restarts=config.restarts, steps=config.steps, rate=config.rate,
             bound=config.bound, batch_size=config.batch_size,
@@ -138,11 +134,6 @@ def _descend(
     advance: Callable[[], None],
 ) -> tuple[Tensor, Tensor]:
     """Return the final images and the student's loss (n,) for their labels, on the CPU."""
-    import torch
-    from torch.nn import functional
-
-    from bench.interface import shifted
-
     noise = noise.clamp(-config.bound, config.bound).requires_grad_()
     optimizer = torch.optim.SGD([noise], config.rate, config.momentum, nesterov=config.momentum > 0)
     for _ in range(config.steps):

@@ -20,8 +20,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from bench.attacks._decoder import Decoder, decode, decoder_steps, encode, train_decoder
+from bench.attacks._inversion import check_auxiliary, check_counts, class_tries
+from bench.core.seeds import seeded
 from bench.interface import (
     Access,
     BenchError,
@@ -31,16 +37,10 @@ from bench.interface import (
     Knowledge,
     PublicData,
     Reconstructions,
+    Target,
     register_attack,
     setting,
 )
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from bench.attacks._decoder import Decoder
-    from bench.interface import Target
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,6 @@ class InversionNetwork(InversionAttack):
         context: Context,
     ) -> Reconstructions:
         """Train the decoder on the auxiliary images; invert answers of every class, and those observed."""
-        import torch
-
-        from bench.attacks._decoder import decode, encode
-        from bench.attacks._inversion import check_auxiliary, check_counts, class_tries
-
         check_counts(
             images_per_class=config.images_per_class, epochs=config.epochs, batch_size=config.batch_size,
             rate=config.rate, width=config.width,
@@ -121,9 +116,6 @@ class InversionNetwork(InversionAttack):
     def _train(
         config: InversionNetworkConfig, codes: Tensor, images: Tensor, target: Target, context: Context
     ) -> Decoder:
-        from bench.attacks._decoder import Decoder, decoder_steps, train_decoder
-        from bench.core.seeds import seeded
-
         with seeded(context.streams.torch("inversion-network/start")):
             decoder = Decoder(target.classes, target.shape, config.width)
         steps = decoder_steps(len(images), config.epochs, config.batch_size, config.validation)
@@ -141,10 +133,6 @@ class InversionNetwork(InversionAttack):
 
 def _class_codes(config: InversionNetworkConfig, answers: Tensor, label: int, generator: torch.Generator) -> Tensor:
     """Return the codes (images_per_class, classes) that represent the class `label`."""
-    import torch
-
-    from bench.attacks._decoder import encode
-
     tries = config.images_per_class - 1
     mine = answers[answers.argmax(1) == label]
     if len(mine):
@@ -159,8 +147,6 @@ def _class_codes(config: InversionNetworkConfig, answers: Tensor, label: int, ge
 
 
 def _drawn(answers: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    import torch
-
     rounds = [torch.randperm(len(answers), generator=generator) for _ in range(-(-count // len(answers)))]
     return answers[torch.cat(rounds)[:count]] if rounds else answers[:0]
 

@@ -7,13 +7,11 @@ accuracy. Variations of the record give the rest of the score (Choquette-Choo et
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bench.interface import Access, BenchError, MembershipAttack, Signals, register_attack, setting
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,14 @@ candidates; the offline attack takes the median of all candidates.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from bench.interface import Access, BenchError, MembershipAttack, Signals, register_attack, setting
 from bench.interface.signals import counts, log_odds, need_references
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 GLOBAL_BELOW = 64  # references below which one pooled variance is less noisy than one per candidate
 LEAST_STD = 1e-6  # below it references agree exactly and the likelihood is unbounded

@@ -7,14 +7,12 @@ threshold. It ignores how hard a record is: a baseline, weak where errors must b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bench.interface import Access, MembershipAttack, Signals, register_attack
 from bench.interface.signals import log_probability
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)

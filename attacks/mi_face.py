@@ -19,8 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import torch
+from torch import Tensor
+
+from bench.attacks._inversion import best_of, blurred, check_counts, class_tries, identity_loss, total_variation
 from bench.interface import (
     Access,
     BenchError,
@@ -30,15 +34,11 @@ from bench.interface import (
     Knowledge,
     PublicData,
     Reconstructions,
+    Target,
     register_attack,
     setting,
+    shifted,
 )
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from bench.interface import Target
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,6 @@ class MIFace(InversionAttack):
         context: Context,
     ) -> Reconstructions:
         """Descend from `restarts` starts for every image and keep the one of the student's least loss."""
-        import torch
-
-        from bench.attacks._inversion import best_of, check_counts, class_tries
-
         check_counts(
             images_per_class=config.images_per_class, restarts=config.restarts, steps=config.steps, rate=config.rate,
             views=config.views, directions=config.directions, width=config.width, batch_size=config.batch_size,
@@ -138,8 +134,6 @@ class MIFace(InversionAttack):
 
 class _Descent:
     def __init__(self, config: MIFaceConfig, target: Target, labels: Tensor, generator: torch.Generator) -> None:
-        import torch
-
         self._config, self._target, self._labels, self._random = config, target, labels, generator
         start = torch.rand((len(labels), *target.shape), generator=generator).to(labels.device)
         # Optimised; the image is this under the blur.
@@ -149,10 +143,6 @@ class _Descent:
 
     def run(self, advance: Callable[[int], None]) -> Tensor:
         """Return the images (n, channels, height, width), on the labels' device; `advance` is called for each step."""
-        import torch
-
-        from bench.attacks._inversion import blurred
-
         config, count = self._config, len(self._labels)
         best = self._free.detach().clone()
         lowest = torch.full((count,), torch.inf, device=best.device)
@@ -182,10 +172,6 @@ class _Descent:
 
     def _gradient(self) -> tuple[Tensor, Tensor]:
         """Set the gradient; return each image's cost and its class's confidence, both before the step (n,)."""
-        import torch
-
-        from bench.attacks._inversion import blurred, total_variation
-
         config = self._config
         images = blurred(self._free, config.blur)
         if config.gradient == "weights":
@@ -207,9 +193,6 @@ class _Descent:
             return losses + prior * scale, confidence
 
     def _views(self, images: Tensor) -> Tensor:
-        import torch
-
-        from bench.interface import shifted
 
         config = self._config
         views = images.repeat(config.views, 1, 1, 1)
@@ -227,10 +210,6 @@ class _Descent:
 
     def _numeric(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return losses, gradients by pairs of opposite steps (shown the same way), and logits, from confidences."""
-        import torch
-
-        from bench.attacks._inversion import blurred
-
         config = self._config
         with torch.no_grad():
             images = blurred(self._free, config.blur)
@@ -252,8 +231,6 @@ class _Descent:
 
 def loss_of(logits: Tensor, labels: Tensor, loss: str) -> Tensor:
     """Return the minimised loss (n,): 1 - p_y, or one of :func:`bench.attacks._inversion.identity_loss`."""
-    from bench.attacks._inversion import identity_loss
-
     if loss == "confidence":
         return 1.0 - logits.softmax(1).gather(1, labels[:, None]).squeeze(1)
     return identity_loss(logits, labels, "margin" if loss == "margin" else "cross-entropy")
@@ -265,8 +242,6 @@ def _log_confidences(target: Target, images: Tensor, rounding: float) -> Tensor:
 
 
 def _clean_loss(config: MIFaceConfig, target: Target, images: Tensor, labels: Tensor) -> Tensor:
-    import torch
-
     if config.gradient == "numeric":
         return loss_of(_log_confidences(target, images, config.rounding).to(labels.device), labels, config.loss)
     with torch.no_grad():

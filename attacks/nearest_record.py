@@ -13,17 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from bench.attacks._nearest import nearest
-from bench.interface import Access, Context, Facts, ReleaseAttack, register_attack, setting
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.interface import ReleasedImages
+from bench.interface import Access, Context, Facts, ReleaseAttack, ReleasedImages, register_attack, setting
 
 
 @dataclass(frozen=True)

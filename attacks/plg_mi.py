@@ -15,26 +15,30 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bench.attacks._conditional_gan import ProjectionDiscriminator, augmented, train_conditional_gan
+from bench.attacks._inversion import check_auxiliary, check_counts, class_tries, identity_loss
+from bench.core.seeds import seeded
 from bench.interface import (
     Access,
+    BenchError,
     Context,
     Facts,
     InversionAttack,
     Knowledge,
     PublicData,
     Reconstructions,
+    Target,
+    predict,
     register_attack,
     setting,
 )
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from bench.interface import Target
-    from bench.training.gan import GanGenerator
+from bench.training.gan import GanGenerator
 
 
 @dataclass(frozen=True)
@@ -85,10 +89,6 @@ class PlgMI(InversionAttack):
         context: Context,
     ) -> Reconstructions:
         """Train the GAN on the surest images of every class, and move noise of each class."""
-        import torch
-
-        from bench.attacks._inversion import check_auxiliary, check_counts, class_tries
-
         check_counts(
             images_per_class=config.images_per_class, top=config.top, gan_steps=config.gan_steps, rate=config.rate,
             gan_width=config.gan_width, gan_noise=config.gan_noise, gan_rate=config.gan_rate, steps=config.steps,
@@ -109,13 +109,6 @@ class PlgMI(InversionAttack):
 
 def _conditional_gan(config: PlgMIConfig, target: Target, images: Tensor, context: Context) -> GanGenerator:
     """Return the generator trained on the `top` surest auxiliary images per class; not cached: it serves one target."""
-    import torch
-
-    from bench.attacks._conditional_gan import ProjectionDiscriminator, train_conditional_gan
-    from bench.core.seeds import seeded
-    from bench.interface import BenchError, predict
-    from bench.training.gan import GanGenerator
-
     if min(target.shape[1:]) < 8:
         raise BenchError(f"plg-mi's GAN takes images of 8x8 pixels or more, not {target.shape[1]}x{target.shape[2]}.")
     confidences = predict(target.model, images, device=context.device).softmax(1)
@@ -142,11 +135,6 @@ def _conditional_gan(config: PlgMIConfig, target: Target, images: Tensor, contex
 def _descend(
     config: PlgMIConfig, target: Target, net: GanGenerator, labels: Tensor, generator: torch.Generator, advance: Any
 ) -> Tensor:
-    import torch
-    from torch.nn import functional
-
-    from bench.attacks._conditional_gan import augmented
-    from bench.attacks._inversion import identity_loss
 
     noise = torch.randn((len(labels), config.gan_noise), generator=generator).to(labels.device).requires_grad_()
     condition = functional.one_hot(labels, target.classes).float()

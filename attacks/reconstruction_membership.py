@@ -15,7 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from bench.attacks._nearest import nearest
 from bench.interface import (
@@ -24,17 +28,11 @@ from bench.interface import (
     Facts,
     Knowledge,
     ReleaseAttack,
+    ReleasedImages,
     as_float,
     register_attack,
     setting,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.interface import ReleasedImages
 
 AT_ONCE = 500  # records whose latent inputs are optimised together
 
@@ -82,8 +80,6 @@ def inverted(
     config: ReconstructionConfig, release: ReleasedImages, records: torch.Tensor, context: Context
 ) -> torch.Tensor:
     """Return the distance (n,) of each record to the best image that the generator gives for an optimised input."""
-    import torch
-
     assert release.generator is not None
     assert release.inputs is not None
     net = release.generator.to(context.device).eval()

@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.interface import Access, BenchError, MembershipAttack, Signals, register_attack, setting
 from bench.interface.signals import counts, log_probability, need_references
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 TINY = 1e-300  # keeps probabilities that round to 0 from dividing
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from bench.core.errors import BenchError
-from bench.core.options import words_of
+from bench.core.options import Resources, words_of
+from bench.core.processes import available_cores
 from bench.core.progress import open_progress
-
-if TYPE_CHECKING:
-    from bench.core.options import Resources
-    from bench.evaluation.audit.options import AuditOptions
-    from bench.launchers.settings import Cluster
-    from bench.results.run_dir import RunDir
+from bench.evaluation.audit.options import AuditOptions
+from bench.launchers.commands import run_commands
+from bench.launchers.settings import Cluster
+from bench.results.run_dir import RunDir
+from bench.storage.interrupts import Stopped
 
 
 def check_time(settings: Cluster, minutes: float) -> None:
@@ -36,10 +35,6 @@ def launch_audits(
 
     Return the signal that stopped it, the keys that other processes make, and a line for each command that failed.
     """
-    from bench.core.processes import available_cores
-    from bench.launchers.commands import run_commands
-    from bench.storage.interrupts import Stopped
-
     jobs = min(settings.jobs or max(1, available_cores() // resources.threads), max(1, len(todo)))
     crew = resources.workers or (settings.cpus if settings.launcher == "slurm" else max(1, available_cores() // jobs))
     words = [*words_of(options), *words_of(replace(resources, workers=crew)), *words, "--launcher", "inline", "--quiet"]

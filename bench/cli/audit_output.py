@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 from bench.core.progress import echo, print_fields, print_table
 from bench.core.types import AuditKind
-
-if TYPE_CHECKING:
-    from bench.results.attack_record import AuditRecord
+from bench.reports import audits
+from bench.results.attack_record import AuditRecord, MechanismVerdict
+from bench.results.text import epsilon_text
 
 
 def print_audits(results: Sequence[AuditRecord]) -> None:
     """Print a table for each audit design, how each audit was done, and a line for each violated mechanism."""
-    from bench.results.attack_record import MechanismVerdict
-
     names = _short_names({a.student for a in results})
     pairs = [a for a in results if a.kind is AuditKind.PAIR]
     others = [a for a in results if a.kind is not AuditKind.PAIR]
@@ -57,15 +54,11 @@ def _outcome(verdict: str) -> dict[str, str]:
 
 
 def _pair_cells(a: AuditRecord) -> dict[str, str]:
-    from bench.reports import audits
-
     text = dict(zip(audits.COLUMNS, audits.cells(a), strict=True))
     return text | _outcome(text["verdict"])
 
 
 def _canary_cells(a: AuditRecord) -> dict[str, str]:
-    from bench.results.text import epsilon_text
-
     cap = max((c.cap for c in a.channels), default=None)
     power = max((c.epsilon for c in a.power), default=None)
     by_curve = max((c.curve for c in a.channels if c.curve is not None), default=None)
@@ -84,8 +77,6 @@ def _canary_cells(a: AuditRecord) -> dict[str, str]:
 
 
 def _mechanisms(audit: AuditRecord) -> str:
-    from bench.results.attack_record import MechanismVerdict
-
     verdicts = [m.verdict for m in audit.mechanisms if m.verdict is not MechanismVerdict.NOT_AUDITED]
     if not verdicts:
         return "–"

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.core.errors import no_exit
+from bench.core.progress import Progress
 from bench.experiments.run import failure_of
+from bench.results.provenance import Clock
 from bench.results.record import Record, Status
-
-if TYPE_CHECKING:
-    from bench.core.progress import Progress
-    from bench.results.provenance import Clock
-    from bench.results.run_dir import RunDir
-    from bench.storage.cache import Cache
+from bench.results.run_dir import RunDir
+from bench.storage.cache import Cache
 
 
 def attempted(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from bench.core.errors import BenchError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class NotFiniteError(BenchError):

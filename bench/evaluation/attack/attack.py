@@ -9,10 +9,16 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import torch
+
 from bench.core.config import Preset, as_dict
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.seeds import Streams
 from bench.evaluation.attack.data_roles import TINY_RECORDS
+from bench.evaluation.attack.inversion import inversion
+from bench.evaluation.attack.membership import membership
+from bench.evaluation.attack.release_attack import attack_release
+from bench.evaluation.attack.robustness import robustness
 from bench.evaluation.attack.workplace import ROBUSTNESS, AttackOptions, Workplace, configurable, configured
 from bench.evaluation.audit.audit import refuse_given
 from bench.evaluation.common import attempted
@@ -81,8 +87,6 @@ def attack_student(record: Record, name: str, place: Workplace) -> AttackRecord:
 
     Raises :class:`BenchError` only if the record cannot be written.
     """
-    import torch
-
     clock = Clock(device=place.resources.device, threads=torch.get_num_threads())
     kind, options, key = configurable(name), place.options, planned_key(record, name, place)
     about: dict[str, Any] = {"config": {}}
@@ -136,21 +140,13 @@ def _run(
     record: Record, cell: Cell, name: str, config: Any, key: str, place: Workplace, context: Context
 ) -> dict[str, Any]:
     if name == ROBUSTNESS:
-        from bench.evaluation.attack.robustness import robustness
-
         return robustness(record, cell, config, key, place, context)
     refuse_given(cell)
     attack = ATTACKS.get(name)()
     if isinstance(attack, InversionAttack):
-        from bench.evaluation.attack.inversion import inversion
-
         return inversion(record, cell, attack, config, key, place, context)
     if isinstance(attack, MembershipAttack):
-        from bench.evaluation.attack.membership import membership
-
         return membership(record, cell, attack, config, key, place, context)
     if isinstance(attack, ReleaseAttack):
-        from bench.evaluation.attack.release_attack import attack_release
-
         return attack_release(record, cell, attack, config, key, place, context)
     raise BenchError(f"{name} is no inversion, membership or release attack: derive it from one of these.")

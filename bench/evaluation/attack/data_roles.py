@@ -9,21 +9,18 @@ attacker's half; evaluators train on test records and are tested on members.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from bench.core.errors import BenchError
 from bench.core.types import PrivateData, PublicData
 from bench.data.index_hash import ranks
+from bench.data.splits import Materialised
+from bench.evaluation.attack.evaluators import check_disjoint, digest_each, digests
+from bench.experiments.data_source import DataSource
 
-if TYPE_CHECKING:
-    import torch
-
-    from bench.data.splits import Materialised
-    from bench.experiments.data_source import DataSource
-
-    Labelled = tuple[torch.Tensor, torch.Tensor]
+Labelled = tuple[torch.Tensor, torch.Tensor]
 
 OTHER_PEOPLE = {"att-faces-a": "att-faces-b", "att-faces-b": "att-faces-a"}
 """Default auxiliary data set for data sets of people."""
@@ -56,10 +53,6 @@ def attack_data(name: str, source: DataSource, auxiliary: str | None = None) -> 
 
     Raises :class:`BenchError` if its images have another shape, roles share an image, or evaluators have no records.
     """
-    import torch
-
-    from bench.evaluation.attack.evaluators import check_disjoint, digests
-
     material = source.material(name)
     facts = material.private.facts
     known: PublicData | None = None
@@ -106,8 +99,6 @@ TINY_RECORDS = 20
 
 def fewer(data: AttackData) -> AttackData:
     """Return `data` with at most :data:`TINY_RECORDS` records of a class in each role, for the tiny preset."""
-    import torch
-
     facts = data.material.private.facts
     most = TINY_RECORDS * facts.classes
 
@@ -139,8 +130,4 @@ def _origin(source: str) -> str:
 
 def _overlap(images: torch.Tensor, others: frozenset[bytes]) -> torch.Tensor:
     """Return bool (n,): whether `others` holds each image's digest."""
-    import torch
-
-    from bench.evaluation.attack.evaluators import digest_each
-
     return torch.tensor([digest in others for digest in digest_each(images)], dtype=torch.bool)

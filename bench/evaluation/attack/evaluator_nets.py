@@ -9,20 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.core.seeds import seeded
-from bench.interface import FitSettings, as_float, fit
+from bench.interface import Facts, FitSettings, as_float, fit
 from bench.models.feature_net import FeatureNet
+from bench.storage.checkpoint import Checkpoint
 from bench.training.loop import Augment
-
-if TYPE_CHECKING:
-    from bench.interface import Facts
-    from bench.storage.checkpoint import Checkpoint
 
 FEW = 50  # records of a class below which evaluators use small images and strong augmentation, as for faces
 _SMALL, _LARGE = 37, 64  # longest side in pixels for few and for many records

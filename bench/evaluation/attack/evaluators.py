@@ -10,20 +10,18 @@ import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from hashlib import blake2b
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from bench.core.rows import Estimated
 from bench.core.seeds import Streams
 from bench.evaluation.attack.evaluator_nets import Recipe, recipes
-from bench.interface import BenchError, as_float, features_and_logits
+from bench.interface import BenchError, Context, Facts, as_float, features_and_logits
 from bench.models.feature_net import FeatureNet
-
-if TYPE_CHECKING:
-    from bench.core.rows import Estimated
-    from bench.interface import Context, Facts
-    from bench.storage.cache import Arrays
+from bench.storage.cache import Arrays
 
 VERSION = 1  # raised when the same images would give other evaluators
 
@@ -32,8 +30,6 @@ Digests = frozenset[bytes]
 
 def digest_each(images: Tensor) -> list[bytes]:
     """Return the 16-byte BLAKE2b of each of `images` (n, channels, height, width), uint8 or float in [0, 1]."""
-    from hashlib import blake2b
-
     pixels = images if images.dtype == torch.uint8 else (images.float().clamp(0, 1) * 255).round().to(torch.uint8)
     rows = pixels.cpu().contiguous().numpy()
     shape = str(tuple(rows.shape[1:])).encode()

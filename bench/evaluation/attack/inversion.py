@@ -6,32 +6,40 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
 
 from bench.core.config import as_dict
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions, Released
+from bench.data.datasets import get_dataset
 from bench.data.index_hash import ranks
-from bench.evaluation.attack.reference_models import make_control, weights_digest
+from bench.data.text import is_text
+from bench.evaluation.attack.data_roles import AttackData
+from bench.evaluation.attack.evaluator_nets import recipes
+from bench.evaluation.attack.evaluators import Committee, digests, gate, train_committee
+from bench.evaluation.attack.figures import Column, comparison_grid
+from bench.evaluation.attack.inversion_figure import ROWS, column_of, draw
+from bench.evaluation.attack.inversion_scores import Observed, Scored, margin, score, summarise
+from bench.evaluation.attack.reference_models import content_digest, make_control, weights_digest
+from bench.evaluation.attack.workplace import Workplace, configured
 from bench.evaluation.audit.audit import PRIVATE_FIGURES
+from bench.experiments.plan import Cell
 from bench.experiments.release import load_student
+from bench.experiments.run import cache_base
 from bench.interface.attack import InversionAttack
 from bench.interface.registry import ATTACKS
+from bench.interface.target_model import Target
 from bench.results.attack_record import Role, Scores
-
-if TYPE_CHECKING:
-    import torch
-
-    from bench.evaluation.attack.data_roles import AttackData
-    from bench.evaluation.attack.evaluators import Committee
-    from bench.evaluation.attack.inversion_scores import Observed, Scored
-    from bench.evaluation.attack.workplace import Workplace
-    from bench.experiments.plan import Cell
-    from bench.results.record import Record
-    from bench.storage.cache import Arrays
-    from bench.training.context import Context
+from bench.results.record import Record
+from bench.storage.cache import Arrays, Cache
+from bench.training.context import Context
+from bench.training.features import trained_part
+from bench.training.loop import accuracy
 
 MOST = 8  # Largest number of students on an image grid.
 OBSERVED = 100  # Largest number of members, and of non-members, with observed answers.
@@ -39,8 +47,6 @@ OBSERVED = 100  # Largest number of members, and of non-members, with observed a
 
 def check_images(attack: str, facts: Facts) -> None:
     """Raise :class:`BenchError` for sentences: these attacks follow gradients to pixels."""
-    from bench.data.text import is_text
-
     if is_text(facts.shape):
         raise BenchError(
             f"{attack} reconstructs images, and {facts.dataset} holds sentences, which no gradient reaches. Take a "
@@ -52,13 +58,6 @@ def inversion(
     record: Record, cell: Cell, attack: InversionAttack, config: Any, key: str, place: Workplace, context: Context
 ) -> dict[str, Any]:
     """Return the parts of the record of `attack` on the student of `record`."""
-    from bench.data.datasets import get_dataset
-    from bench.evaluation.attack.evaluators import gate
-    from bench.evaluation.attack.inversion_figure import draw
-    from bench.evaluation.attack.inversion_scores import margin, score, summarise
-    from bench.training.features import trained_part
-    from bench.training.loop import accuracy
-
     data = place.data_of(cell.dataset)
     facts = data.material.private.facts
     check_images(attack.name, facts)
@@ -125,9 +124,6 @@ def inversion(
 
 def committee_of(data: AttackData, context: Context) -> Committee:
     """Return the evaluators of a data set; they saw no private and no auxiliary image."""
-    from bench.evaluation.attack.evaluator_nets import recipes
-    from bench.evaluation.attack.evaluators import digests, train_committee
-
     forbidden = {"the private records": digests(data.members[0])}
     if data.auxiliary is not None:
         forbidden["the auxiliary data"] = digests(data.auxiliary.images)
@@ -181,12 +177,6 @@ def reconstruct(
     context: Context,
 ) -> tuple[Reconstructions, int]:
     """Return the reconstructions from `released` and the number of images queried, from the cache if present."""
-    import numpy as np
-    import torch
-
-    from bench.evaluation.attack.reference_models import content_digest
-    from bench.interface.target_model import Target
-
     depends = {
         "attack": [attack.name, attack.version], "config": as_dict(config), "seed": context.streams.seed,
         "target": weights_digest(released), "device": context.device.type,
@@ -226,10 +216,6 @@ def reconstruct(
 
 def observed_of(data: AttackData, seed: int) -> Observed:
     """Return images with observed answers: as many members as non-members, chosen by index."""
-    import torch
-
-    from bench.evaluation.attack.inversion_scores import Observed
-
     parts = []
     for number, (images, labels) in enumerate((data.members, data.nonmembers)):
         count = min(OBSERVED, len(data.members[0]), len(data.nonmembers[0]))
@@ -260,15 +246,6 @@ def _rank(record: Record) -> tuple[float, str, int]:
 
 
 def _image_grid(dataset: str, name: str, students: Sequence[Record], place: Workplace) -> str:
-    import torch
-
-    from bench.data.datasets import get_dataset
-    from bench.evaluation.attack.figures import Column, comparison_grid
-    from bench.evaluation.attack.inversion_figure import ROWS, column_of
-    from bench.evaluation.attack.workplace import configured
-    from bench.experiments.run import cache_base
-    from bench.storage.cache import Cache
-    from bench.training.context import Context
 
     attack = ATTACKS.get(name)()
     assert isinstance(attack, InversionAttack)

@@ -10,22 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bench.core.rows import Estimated
-from bench.interface import BenchError
+from bench.evaluation.attack.evaluators import Committee, digests
+from bench.interface import BenchError, Reconstructions
 from bench.metrics.bootstrap import clustered, difference
 from bench.metrics.images import PAIRED, dpsd_inception_score, pairwise, scaled_kid
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from bench.evaluation.attack.evaluators import Committee
-    from bench.interface import Reconstructions
 
 Labelled = tuple[Tensor, Tensor]  # images (n, channels, height, width), labels int64 (n,)
 
@@ -80,8 +76,6 @@ def score(
     images behind observed answers. Raises :class:`BenchError` without a reconstruction, or where `observed` has another
     number of images than the attack returned for it.
     """
-    from bench.evaluation.attack.evaluators import digests
-
     images, labels = reconstructions.images.cpu(), reconstructions.labels.cpu()
     if len(images) == 0 or len(labels) != len(images):
         raise BenchError(f"an attack returned {len(images)} images and {len(labels)} labels.")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torchattacks
 from torch import Tensor, nn
 
 from bench.core.seeds import seeded
@@ -61,7 +62,6 @@ def perturbed(
 
 def _make(attack: str, model: Logits, size: float, classes: int, seed: int, config: RobustnessConfig) -> Perturb:
     allow_cpu_torchvision()
-    import torchattacks
 
     # torchattacks counts the true class and targets all others: 99 of 100 classes where the published code takes 9.
     targets = {"n_classes": min(config.target_classes, classes - 1) + 1}

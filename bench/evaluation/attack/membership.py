@@ -10,30 +10,29 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from bench.core.config import as_dict, build_config
 from bench.core.types import Adjacency, Basis, Family, Signals
+from bench.data.splits import Materialised
+from bench.evaluation.attack.figures import roc_figure
+from bench.evaluation.attack.workplace import Workplace
 from bench.evaluation.audit.audit import PRIVATE_FIGURES
 from bench.evaluation.audit.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries
 from bench.evaluation.audit.canary_runs import ShadowRun, logits_of, queries_of, train_shadow_runs
 from bench.experiments.plan import Cell, Refusal, keyed
 from bench.experiments.run import cache_base
+from bench.interface.attack import MembershipAttack
 from bench.interface.registry import METHODS
+from bench.metrics.roc import membership_metrics, roc
 from bench.results.attack_record import Role, Scores
+from bench.results.record import Record
 from bench.storage.cache import Cache
-
-if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.data.splits import Materialised
-    from bench.evaluation.attack.workplace import Workplace
-    from bench.interface.attack import MembershipAttack
-    from bench.results.record import Record
-    from bench.training.context import Context
+from bench.training.context import Context
 
 POPULATION = 1_000  # Largest number of test records that an attack may compare with.
 RATES = (0.001, 0.01)  # False-positive rates of the stated true-positive rates.
@@ -46,9 +45,6 @@ def membership(
     record: Record, cell: Cell, attack: MembershipAttack, config: Any, key: str, place: Workplace, context: Context
 ) -> dict[str, Any]:
     """Return the parts of the record of `attack` on the pipeline of `record`: metrics, power and figure."""
-    from bench.evaluation.attack.figures import roc_figure
-    from bench.metrics.roc import membership_metrics, roc
-
     material = place.source.material(cell.dataset)
     canaries, candidates = draw_membership(cell, material, place.options.seed)
     count = max(place.options.shadow_run_count(), 2)
@@ -150,8 +146,6 @@ class Candidates:
 
 def candidates_of(canaries: Canaries) -> Candidates:
     """Return the candidates: both alternatives under replace adjacency, the second under add-remove."""
-    import torch
-
     sides = (0, 1) if canaries.adjacency is Adjacency.REPLACE else (1,)
     count = len(canaries)
     return Candidates(

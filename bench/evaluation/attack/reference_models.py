@@ -12,24 +12,25 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.core.seeds import Streams
+import torch
+
+from bench.core.seeds import Streams, seeded
 from bench.core.types import Facts, Released
+from bench.data.splits import Materialised
 from bench.interface.registry import METHODS
+from bench.models.build import build
+from bench.models.frozen_backbone import FrozenTransfer
 from bench.results.attack_record import Role
+from bench.storage.cache import Arrays
 from bench.training.context import Context
+from bench.training.features import Part, trained_part
+from bench.training.loop import FitSettings, fit
+from bench.training.loop import accuracy as measure
 
-if TYPE_CHECKING:
-    import torch
-
-    from bench.data.splits import Materialised
-    from bench.storage.cache import Arrays
-    from bench.training.features import Part
-    from bench.training.loop import FitSettings
-
-    Until = Callable[[torch.nn.Module], Callable[[int], bool]]
-    """Return the `stop` argument of :func:`bench.training.loop.fit` for a net in training."""
+Until = Callable[[torch.nn.Module], Callable[[int], bool]]
+"""Return the `stop` argument of :func:`bench.training.loop.fit` for a net in training."""
 
 CONTROL_VERSION = 2  # Part of the artefact's key: raise it when a control changes for equal inputs.
 CHECKS = 200
@@ -78,8 +79,6 @@ def make_control(
 
 def recipe(facts: Facts, preset: str, records: int | None = None) -> FitSettings:
     """Return the training settings of a control: the non-private baseline's at this preset, for `records`."""
-    from bench.training.loop import FitSettings
-
     facts = facts if records is None else dataclasses.replace(facts, private_records=records)
     baseline = METHODS.get("nonprivate")
     config = baseline.Config(**baseline.presets(facts).get(preset, {}))
@@ -91,10 +90,6 @@ def recipe(facts: Facts, preset: str, records: int | None = None) -> FitSettings
 
 def fresh(student: Released, streams: Streams) -> torch.nn.Module:
     """Return a new net of the student's architecture with weights from `streams`."""
-    from bench.core.seeds import seeded
-    from bench.models.build import build
-    from bench.models.frozen_backbone import FrozenTransfer
-
     with seeded(streams.torch("start")):
         net = build(student.student_name, **student.student_options)
     if isinstance(net, FrozenTransfer) and isinstance(student.student, FrozenTransfer) and net.backbone.spec.carried:
@@ -115,9 +110,6 @@ def _trained(
     until: Until | None = None,
 ) -> Callable[[], torch.nn.Module]:
     def make() -> torch.nn.Module:
-        from bench.training.features import trained_part
-        from bench.training.loop import fit
-
         net = fresh(student, streams)
         trained, inputs = trained_part(net, images, context, part)
         order, stop = streams.torch("order"), None if until is None else until(net)
@@ -138,9 +130,6 @@ def _as_accurate(material: Materialised, accuracy: float, settings: FitSettings,
     every = max(1, settings.total_steps(len(material.private)) // CHECKS)
 
     def until(net: torch.nn.Module) -> Callable[[int], bool]:
-        from bench.training.features import trained_part
-        from bench.training.loop import accuracy as measure
-
         trained, tested = trained_part(net, material.test_images, context, "test")
 
         def stop(step: int) -> bool:
@@ -157,9 +146,6 @@ def _arrays(net: torch.nn.Module) -> Arrays:
 
 
 def _released(student: Released, state: Arrays) -> Released:
-    import torch
-
-    from bench.models.build import build
 
     net = build(student.student_name, **student.student_options)
     net.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in state.items()})

@@ -14,34 +14,35 @@ Intervals are over records, or over images as if they were independent, and cove
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.core.rows import Estimated
-from bench.core.types import PublicKind
+from bench.core.seeds import seeded
+from bench.core.transforms import as_float
+from bench.core.types import PublicKind, Released
 from bench.data.index_hash import ranks
+from bench.data.splits import Materialised
+from bench.evaluation.attack.evaluators import Committee, digest_each, digests
+from bench.evaluation.attack.inversion import committee_of
+from bench.evaluation.attack.inversion_scores import KID_IMAGES
 from bench.evaluation.attack.membership import RATES
+from bench.evaluation.attack.workplace import Workplace
 from bench.evaluation.audit.audit import PRIVATE_FIGURES
-from bench.experiments.plan import bound_method
+from bench.experiments.plan import Cell, bound_method
 from bench.experiments.release import load_student
-from bench.interface.attack import ReleasedImages
+from bench.interface.attack import ReleaseAttack, ReleasedImages
+from bench.metrics.images import scaled_kid
+from bench.metrics.roc import membership_metrics
+from bench.models.generators import ConditionalGenerator, DataFreeGenerator, generator_of
+from bench.privacy.auditing.bounds import clopper_pearson
 from bench.results.attack_record import Role, Scores
-
-if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.core.types import Released
-    from bench.data.splits import Materialised
-    from bench.evaluation.attack.evaluators import Committee
-    from bench.evaluation.attack.workplace import Workplace
-    from bench.experiments.plan import Cell
-    from bench.interface.attack import ReleaseAttack
-    from bench.models.generators import ConditionalGenerator, DataFreeGenerator
-    from bench.results.record import Record
-    from bench.training.context import Context
+from bench.results.record import Record
+from bench.training.context import Context
 
 FAMILY = "records"
 COPIED, NEAREST = "copies", "nearest is private"
@@ -53,10 +54,6 @@ def attack_release(
     record: Record, cell: Cell, attack: ReleaseAttack, config: Any, key: str, place: Workplace, context: Context
 ) -> dict[str, Any]:
     """Return the parts of the record of `attack` on the release of `record`."""
-    import torch
-
-    from bench.core.transforms import as_float
-
     material = place.source.material(cell.dataset)
     releases = releases_of(load_student(record, cell.facts, place.run_dir), record.method, config, material, context)
     other = others(cell, material)
@@ -107,9 +104,6 @@ class Quality:
     @classmethod
     def of(cls, members: torch.Tensor, cell: Cell, place: Workplace, context: Context) -> Quality | None:
         """Return it for the private `members` (n, ...) of `cell`; None, with a note, if evaluators have no records."""
-        from bench.evaluation.attack.inversion import committee_of
-        from bench.evaluation.attack.inversion_scores import KID_IMAGES
-
         try:
             committee = committee_of(place.data_of(cell.dataset), context)
         except BenchError as error:
@@ -119,9 +113,6 @@ class Quality:
 
     def kid(self, images: torch.Tensor) -> Estimated:
         """Return the KID of `images` (n, ...) to the private records, of the first images of each."""
-        from bench.evaluation.attack.inversion_scores import KID_IMAGES
-        from bench.metrics.images import scaled_kid
-
         found = self.committee.predict(images[:KID_IMAGES].clamp(0, 1)).features
         return Estimated(value=scaled_kid(found, self.features), n=len(found))
 
@@ -141,10 +132,6 @@ def no_power(private: Estimated, other: Estimated) -> str:
 
 def others(cell: Cell, material: Materialised) -> torch.Tensor:
     """Return images that no student of `cell` saw, uint8, in a fixed order, none equal to a private one."""
-    import torch
-
-    from bench.evaluation.attack.evaluators import digest_each, digests
-
     found = material.test_images
     if bound_method(cell).public_kinds() == (PublicKind.NONE,):
         found = torch.cat([found, material.public.images])
@@ -157,12 +144,6 @@ def releases_of(
     released: Released, method: str, config: Any, material: Materialised, context: Context
 ) -> dict[Role, ReleasedImages]:
     """Return what the release shows, with images drawn from its generator, and what that generator shows untrained."""
-    import torch
-
-    from bench.core.seeds import seeded
-    from bench.core.transforms import as_float
-    from bench.models.generators import generator_of
-
     facts, name = material.private.facts, "synthetic_images"
     images = released.extras.get(name)
     if images is None or images.ndim != 4 or tuple(images.shape[1:]) != facts.shape or not len(images):
@@ -194,10 +175,6 @@ def draw(
     net: DataFreeGenerator | ConditionalGenerator, released: torch.Tensor, count: int, context: Context
 ) -> ReleasedImages:
     """Return the `released` images and `count` that `net` draws, by all classes alike where it takes one."""
-    import torch
-
-    from bench.models.generators import ConditionalGenerator
-
     draws, net = context.streams.torch("draws"), net.to(context.device)
     if isinstance(net, ConditionalGenerator):
         inputs = net.codes(torch.arange(count) % net.classes, draws, context.device)
@@ -216,7 +193,6 @@ def copy_metrics(
     `copies`: the nearest private record is nearer than `ratio` times the nearest other one. Were records exchangeable,
     a private one would be the nearest of all with the probability `by chance`, the share of private records.
     """
-    from bench.privacy.auditing.bounds import clopper_pearson
 
     def share(hits: NDArray[np.bool_]) -> Estimated:
         low, high = clopper_pearson(int(hits.sum()), len(hits))
@@ -232,13 +208,9 @@ def copy_metrics(
 
 
 def _membership(scores: NDArray[np.float64], size: int, seed: int) -> dict[str, Estimated]:
-    from bench.metrics.roc import membership_metrics
-
     found = membership_metrics(scores, np.arange(len(scores)) < size, fprs=RATES, seed=seed)
     return {f"{FAMILY} {name}": value for name, value in found.items()}
 
 
 def _order(cell: Cell, count: int, purpose: str) -> torch.Tensor:
-    import torch
-
     return torch.from_numpy(ranks(cell.dataset, count, purpose).copy())

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.core.rows import Estimated
+from bench.evaluation.attack.figures import robustness_figure
+from bench.evaluation.attack.robustness_sweep import attacks_run, median_perturbations, remarks, sweep
+from bench.evaluation.attack.workplace import Workplace
+from bench.experiments.plan import Cell
+from bench.experiments.release import load_student
 from bench.results.attack_record import Role, Scores
-
-if TYPE_CHECKING:
-    from bench.evaluation.attack.workplace import Workplace
-    from bench.experiments.plan import Cell
-    from bench.results.record import Record
-    from bench.training.context import Context
+from bench.results.record import Record
+from bench.training.context import Context
 
 
 def robustness(record: Record, cell: Cell, config: Any, key: str, place: Workplace, context: Context) -> dict[str, Any]:
     """Return the parts of the sweep's record on the student of `record`: accuracies, remarks and a figure."""
-    from bench.evaluation.attack.figures import robustness_figure
-    from bench.evaluation.attack.robustness_sweep import attacks_run, median_perturbations, remarks, sweep
-    from bench.experiments.release import load_student
-
     material = place.source.material(cell.dataset)
     facts = material.private.facts
     student = load_student(record, facts, place.run_dir)

@@ -15,18 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from bench.evaluation.attack.linf import PARTS, SIMPLE, WORST, RobustnessConfig
-from bench.interface import BenchError, Facts
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+from bench.core.progress import Progress
+from bench.evaluation.attack.linf import PARTS, SIMPLE, WORST, Logits, RobustnessConfig, perturbed
+from bench.interface import BenchError, Facts, as_float, predict
 from bench.privacy.auditing.bounds import clopper_pearson
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from bench.core.progress import Progress
-    from bench.evaluation.attack.linf import Logits
 
 DLR_CLASSES = 4  # fewest for the targeted difference of logits ratio, which divides by logits of rank 1, 3 and 4
 CONFIDENCE = 0.95
@@ -118,10 +116,6 @@ def sweep(
     `images` (n, channels, height, width) are uint8 or float in [0, 1], `labels` int64 (n,), reduced at random to the
     config's records. The student gives logits; a copy is attacked. Raises :class:`BenchError` unless they fit `facts`.
     """
-    import torch
-
-    from bench.evaluation.attack.linf import Logits, perturbed
-
     device = torch.device(device)
     images, labels = _checked(images, labels, facts)
     sizes = config.perturbations if config.perturbations is not None else default_perturbations(facts)
@@ -195,9 +189,6 @@ def remarks(rows: Sequence[RobustnessRow]) -> tuple[str, ...]:
 
 
 def _checked(images: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tensor]:
-    import torch
-
-    from bench.interface import as_float
 
     if images.ndim != 4 or tuple(images.shape[1:]) != tuple(facts.shape):
         raise BenchError(
@@ -222,10 +213,6 @@ def _checked(images: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tens
 
 def _clean(model: Logits, images: Tensor, labels: Tensor, facts: Facts, device: torch.device) -> Tensor:
     """Return which images the student classifies rightly unchanged, or raise."""
-    import torch
-
-    from bench.interface import predict
-
     try:
         with torch.no_grad():
             logits = model(images[:2].to(device))
@@ -248,8 +235,6 @@ def _clean(model: Logits, images: Tensor, labels: Tensor, facts: Facts, device: 
 
 
 def _right(model: Logits, images: Tensor, labels: Tensor, device: torch.device) -> Tensor:
-    from bench.interface import predict
-
     return predict(model, images, device=device).argmax(1) == labels
 
 
@@ -258,8 +243,6 @@ def _row(attack: str, size: float, right: Tensor, pgd: Tensor | None) -> Robustn
     low, high = clopper_pearson(hits, count, CONFIDENCE)
     better = None
     if pgd is not None:
-        from scipy import stats
-
         square_only, pgd_only = int((pgd & ~right).sum()), int((right & ~pgd).sum())
         # Under equal strength, each image that only one of the two fooled is a fair coin.
         better = float(stats.binom.sf(square_only - 1, square_only + pgd_only, 0.5)) if square_only else 1.0

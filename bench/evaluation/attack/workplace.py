@@ -6,21 +6,20 @@ import contextlib
 import dataclasses
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.core.config import Preset, build_config, parse_overrides, values_of
 from bench.core.options import ONE_CPU, Resources
+from bench.core.progress import Progress
 from bench.core.rows import Change
+from bench.evaluation.attack.data_roles import AttackData, attack_data, fewer
+from bench.evaluation.attack.robustness_sweep import Robustness
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell, cell_of
 from bench.interface.registry import ATTACKS
 from bench.results.record import Record
-
-if TYPE_CHECKING:
-    from bench.core.progress import Progress
-    from bench.evaluation.attack.data_roles import AttackData
-    from bench.results.run_dir import RunDir
-
+from bench.results.run_dir import RunDir
+from bench.training.processes import worker_pool
 
 ROBUSTNESS = "robustness"
 
@@ -57,8 +56,6 @@ class Workplace:
 
     def pool(self) -> ProcessPoolExecutor | None:
         """Return the worker pool, started on first use; None for a single worker, and where work takes no longer."""
-        from bench.training.processes import worker_pool
-
         if self.options.preset is Preset.TINY:
             return None
         if not self._pool:
@@ -68,8 +65,6 @@ class Workplace:
 
     def data_of(self, name: str) -> AttackData:
         """Return the evaluation's records of the data set `name`, checked once."""
-        from bench.evaluation.attack.data_roles import attack_data, fewer
-
         if name not in self.data:
             data = attack_data(name, self.source, self.options.auxiliary)
             self.data[name] = fewer(data) if self.options.preset is Preset.TINY else data
@@ -79,8 +74,6 @@ class Workplace:
 def configurable(name: str) -> Any:
     """Return the attack `name`, or the robustness sweep."""
     if name == ROBUSTNESS:
-        from bench.evaluation.attack.robustness_sweep import Robustness
-
         return Robustness
     return ATTACKS.get(name)
 

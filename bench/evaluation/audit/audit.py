@@ -11,15 +11,23 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
 
 from bench.core.errors import BenchError
 from bench.core.options import ONE_CPU, Resources
+from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import AuditKind, Family, PrivacyUnit
+from bench.data.splits import Materialised
 from bench.evaluation.audit.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries, speaks_of
-from bench.evaluation.audit.canary_runs import ShadowRun, coin_scores, image_scores, train_shadow_run
+from bench.evaluation.audit.canary_runs import ShadowRun, coin_scores, image_scores, train_shadow_run, train_shadow_runs
+from bench.evaluation.audit.guesses import check_power, many_run_errors, right_guesses
+from bench.evaluation.audit.mechanism_audit import audit_events
 from bench.evaluation.audit.options import AuditOptions
+from bench.evaluation.audit.pair_audit import PairPlan, audit_pairs
 from bench.evaluation.common import attempted
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell, bound_method, cell_of
@@ -31,14 +39,10 @@ from bench.results.attack_record import AuditRecord, Channel, MechanismAudited
 from bench.results.audited import CHANNELS, bounded, corrected, many_bounded
 from bench.results.provenance import Clock
 from bench.results.record import Record
+from bench.results.run_dir import RunDir
 from bench.results.text import epsilon_text
 from bench.storage.cache import Cache, digest_of
 from bench.training.context import Context
-
-if TYPE_CHECKING:
-    from bench.core.progress import Progress
-    from bench.data.splits import Materialised
-    from bench.results.run_dir import RunDir
 
 LEAST_SHARE = 0.5
 """The share of the record's accuracy above chance that shadow runs must reach; no two seeds on the board differ so."""
@@ -68,8 +72,6 @@ def audit_student(
 
     `dataset` is the name in `source` of a user's folder. Raises :class:`BenchError` only if the record is not writable.
     """
-    import torch
-
     clock = Clock(device=resources.device, threads=torch.get_num_threads())
     notes: list[str] = []
     caches: list[Cache] = []
@@ -148,8 +150,6 @@ def _key(record: Record, options: AuditOptions) -> str:
 
 
 def _audit(record: Record, cell: Cell, options: AuditOptions, source: DataSource, context: Context) -> dict[str, Any]:
-    from bench.evaluation.audit.guesses import check_power
-
     method = METHODS.get(cell.method)
     if options.kind is AuditKind.PAIR:
         return _pairs(record, cell, options, context)
@@ -188,8 +188,6 @@ def _audit(record: Record, cell: Cell, options: AuditOptions, source: DataSource
 
 def _pairs(record: Record, cell: Cell, options: AuditOptions, context: Context) -> dict[str, Any]:
     """Audit the method of `record`, with its privacy settings, on worst-case pairs instead of the record's data."""
-    from bench.evaluation.audit.pair_audit import PairPlan, audit_pairs
-
     method, privacy = METHODS.get(cell.method), record.privacy
     if privacy is None or not method.private:
         context.note("no epsilon is claimed or proven: there is nothing to refute")
@@ -259,11 +257,6 @@ def _many_runs(
     context: Context,
 ) -> dict[str, Any]:
     """Audit one canary over many runs: the first half of each arm sets the threshold, the second is counted."""
-    import numpy as np
-
-    from bench.evaluation.audit.canary_runs import train_shadow_runs
-    from bench.evaluation.audit.guesses import many_run_errors
-
     method, strict = METHODS.get(cell.method), corrected(options.confidence, CHANNELS)
     counted = options.runs // 2 - max(1, round(0.5 * (options.runs // 2)))  # of each arm, past the threshold's half
     cap = many_bounded("student", options.family.value, (0, counted, 0, counted), cell.delta, strict).cap
@@ -296,8 +289,6 @@ def count_guesses(
     Channels: the student's confidences on the family's canaries and, if every shadow run released images, their
     distance to natural canaries. Where a curve is proven for `events`, each has the bound by that curve too.
     """
-    from bench.evaluation.audit.guesses import right_guesses
-
     counted: list[tuple[str, Family, int, int]] = []
     scored = [(s, coin_scores(s, canaries, options.family, context.device)) for s in shadow_runs]
     seen = [(s, image_scores(s, canaries, Family.NATURAL)) for s in shadow_runs]
@@ -332,8 +323,6 @@ def events_of(record: Record, unit: PrivacyUnit) -> list[Event]:
 
 def mechanisms_of(record: Record, options: AuditOptions, context: Context) -> list[MechanismAudited]:
     """Return audits of every distinct mechanism of the record's ledger on the worst known adjacent inputs."""
-    from bench.evaluation.audit.mechanism_audit import audit_events
-
     if not options.draws or record.privacy is None:
         return []
     events = restored(record.privacy.events)

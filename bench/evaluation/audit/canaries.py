@@ -15,17 +15,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Family, PrivacyUnit, PrivateData
-
-if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +101,6 @@ def draw_canaries(private: PrivateData, plan: CanaryPlan, unit: PrivacyUnit, adj
 
     Raises :class:`BenchError` for a private set that is too small: canaries take at most half of every class.
     """
-    import torch
-
     if unit is PrivacyUnit.LABEL and adjacency is not Adjacency.REPLACE:
         raise BenchError("a label can only be replaced: the unit label goes with the adjacency replace.")
     streams, counts = plan.streams(), plan.counts()
@@ -137,8 +132,6 @@ def place(private: PrivateData, canaries: Canaries, coins: NDArray[np.bool_]) ->
 
     Under add-remove the facts keep the public number of records, of which the coins make some absent.
     """
-    import torch
-
     images, labels = private.images.clone(), private.labels.clone()
     side = torch.from_numpy(coins[canaries.owner].astype(np.int64))
     owner, where = torch.from_numpy(canaries.owner), torch.from_numpy(canaries.place)
@@ -185,8 +178,6 @@ def _two_others(
 
 def _patterns(count: int, shape: tuple[int, int, int], generator: np.random.Generator) -> torch.Tensor:
     """Return uint8 (count, *shape): random black and white blocks of four or more pixels a side."""
-    import torch
-
     channels, height, width = shape
     side = max(1, math.ceil(min(height, width) / 7))
     rows, columns = math.ceil(height / side), math.ceil(width / side)

@@ -15,30 +15,33 @@ import math
 from collections.abc import Callable
 from concurrent.futures import as_completed
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from bench.core.config import NoiseKind, PrecisionKind, Preset, as_dict
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, new_salt
+from bench.core.transforms import as_float
 from bench.core.types import Adjacency, Family, PrivacyUnit, Released
+from bench.data.splits import Materialised
 from bench.evaluation.audit.canaries import Canaries, place
 from bench.experiments.noise_salt import cell_token, noise_of
+from bench.experiments.plan import Cell
 from bench.interface.registry import METHODS, plugin_file
+from bench.interface.signals import log_odds
+from bench.models.build import build
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.mechanisms.executors import Call, Noisy
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import Noise, Silence
 from bench.storage.cache import Arrays, Cache
 from bench.training.context import Context
-
-if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.data.splits import Materialised
-    from bench.experiments.plan import Cell
+from bench.training.features import student_logits
+from bench.training.loop import predict
+from bench.training.processes import worker_pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +139,6 @@ def _train(
     noise: Noise,
     noiseless: bool,
 ) -> tuple[Released, float, float]:
-    from bench.training.features import student_logits
-
     method = METHODS.get(cell.method)
     private = place(material.private, canaries, coins)
     ledger = Ledger(method.unit, method.adjacency, (Noiseless if noiseless else Noisy)(noise))
@@ -165,9 +166,6 @@ def _pack(released: Released, cost: float, good: float) -> Arrays:
 
 
 def _unpack(index: int, coins: NDArray[np.bool_], arrays: Arrays) -> ShadowRun:
-    import torch
-
-    from bench.models.build import build
 
     about: dict[str, Any] = json.loads(arrays["about"].tobytes())
 
@@ -182,16 +180,12 @@ def _unpack(index: int, coins: NDArray[np.bool_], arrays: Arrays) -> ShadowRun:
 
 def queries_of(images: torch.Tensor, shift: int) -> torch.Tensor:
     """Return the images and, for a `shift` > 0 of pixels, four moved copies of them: (queries, n, c, h, w)."""
-    import torch
-
     moves = [(0, 0)] + ([(-shift, 0), (shift, 0), (0, -shift), (0, shift)] if shift else [])
     return torch.stack([images.roll(move, dims=(-2, -1)) for move in moves])
 
 
 def logits_of(released: Released, queries: torch.Tensor, device: torch.device) -> NDArray[np.float64]:
     """Return the student's logits (queries, n, classes), float64, on images (queries, n, c, h, w)."""
-    from bench.training.loop import predict
-
     flat = predict(released.student, queries.flatten(0, 1), device=device)
     shaped: NDArray[np.float64] = flat.view(*queries.shape[:2], -1).double().numpy()
     return shaped
@@ -203,8 +197,6 @@ def coin_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family, devic
     Replace: log odds of the second alternative minus those of the first. Add-remove: log odds of the record minus the
     mean over the other canaries of its label, which cancels the student's bias for such images.
     """
-    from bench.interface.signals import log_odds
-
     numbers = canaries.of(family)
     odds = []
     for side in (0, 1):
@@ -224,10 +216,6 @@ def coin_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family, devic
 
 def image_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family) -> NDArray[np.float64] | None:
     """Return scores (m,) like :func:`coin_scores`, from distances to the nearest released image; None without any."""
-    import torch
-
-    from bench.core.transforms import as_float
-
     shape = canaries.images.shape[2:]
     found = [t for t in shadow_run.released.extras.values() if t.ndim == 4 and t.shape[1:] == shape and len(t)]
     if not found:
@@ -246,8 +234,6 @@ def train_shadow_runs(
     cell: Cell, canaries: Canaries, count: int, material: Materialised, context: Context
 ) -> list[ShadowRun]:
     """Return `count` shadow runs of `cell`, in parallel with workers; an interrupted call resumes from the cache."""
-    from bench.training.processes import worker_pool
-
     found = {index: find_shadow_run(cell, canaries, index, context) for index in range(count)}
     missing = [index for index, shadow_run in found.items() if shadow_run is None]
     job = functools.partial(_train_one, cell, canaries, context.cache.root, context.cache.base, material)

@@ -8,16 +8,12 @@ chooses one of two values drawn beforehand. Steinke, Nasr and Jagielski 2023 (ar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from bench.interface import BenchError
 from bench.privacy.auditing.bounds import refuted_epsilons
 from bench.privacy.auditing.one_run import guesses_needed, one_run_cap
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 
 def right_guesses(

@@ -16,9 +16,11 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
@@ -30,10 +32,6 @@ from bench.privacy.mechanisms.executors import Call, Executor
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import Noise, ZeroNoise
 from bench.training.divergence import CollapsedError
-
-if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
 
 T = TypeVar("T")
 
@@ -105,8 +103,6 @@ class Lockstep(Executor):
         self._thread = threading.Thread(target=self._run, args=(work, Ledger(unit, adjacency, self)), daemon=True)
 
     def _run(self, work: Callable[[Ledger], Any], ledger: Ledger) -> None:
-        import torch
-
         torch.set_num_threads(1)  # of this thread
         self._go.acquire()
         try:
@@ -215,20 +211,14 @@ def in_lockstep(
 
 
 def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
-    import torch
-
     return torch.equal(first.nan_to_num(), second.nan_to_num())
 
 
 def _global_states() -> tuple[Any, Any, Any]:
-    import torch
-
     return torch.get_rng_state(), np.random.get_state(), random.getstate()
 
 
 def _set_global_states(states: tuple[Any, Any, Any]) -> None:
-    import torch
-
     torch.set_rng_state(states[0])
     np.random.set_state(states[1])
     random.setstate(states[2])

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.evaluation.audit.worst_case_pairs import Pair, Part, once, parts_of
@@ -24,9 +25,6 @@ from bench.privacy.events.base_event import Event
 from bench.privacy.events.events import DPSGD, Bypass
 from bench.privacy.mechanisms.noise import Noise
 from bench.results.attack_record import MechanismAudited, MechanismVerdict
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 DRAWS = 1_000_000
 CHUNK = 250_000

@@ -16,10 +16,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from bench.core.progress import Progress
+from bench.core.rows import Change
 from bench.core.types import Instrument
 from bench.evaluation.audit.guesses import best_threshold
 from bench.evaluation.audit.lockstep import Transcript
@@ -27,20 +30,14 @@ from bench.evaluation.audit.pair_runs import Crew, Runs, release, transcript
 from bench.evaluation.audit.pairs import WorstPair, worst_pairs
 from bench.evaluation.audit.release_score import Channels, Score, best_score
 from bench.evaluation.check.check_runs import MethodPlace
+from bench.interface.method import Method
 from bench.privacy.auditing.bounds import ManyRunBound, many_run_epsilon
 from bench.privacy.auditing.curve_bounds import many_run_by_curve
 from bench.privacy.auditing.loss_bound import best_tilt, refuted_by_losses
 from bench.privacy.auditing.sampled_loss import shift_log_moment
+from bench.privacy.events.base_event import Event
 from bench.results.attack_record import PairBound
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from bench.core.progress import Progress
-    from bench.core.rows import Change
-    from bench.interface.method import Method
-    from bench.privacy.events.base_event import Event
-    from bench.storage.cache import Arrays, Cache
+from bench.storage.cache import Arrays, Cache
 
 R = TypeVar("R")
 

@@ -9,18 +9,21 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
+import torch
 
 from bench.core.errors import BenchError, no_exit
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
+from bench.core.transforms import as_float
 from bench.core.types import Released
 from bench.evaluation.audit.lockstep import Transcript, in_lockstep
 from bench.evaluation.audit.pairs import WorstPair
 from bench.evaluation.audit.release_score import Channels, as_channels, channels_of, of_parts
-from bench.evaluation.check.check_runs import MethodPlace, fresh_processes
+from bench.evaluation.check.check_runs import MethodPlace, fresh_processes, released_parts
+from bench.experiments.device import prepare_device
 from bench.interface.method import Method
 from bench.privacy.auditing.transcript_loss import exact_epsilon
 from bench.privacy.mechanisms.executors import Noisy
@@ -29,9 +32,7 @@ from bench.privacy.mechanisms.noise import SeededNoise, Silence
 from bench.storage.cache import Cache, digest_of
 from bench.training.context import Context
 from bench.training.divergence import CollapsedError
-
-if TYPE_CHECKING:
-    import torch
+from bench.training.processes import start_worker
 
 R = TypeVar("R")
 
@@ -98,8 +99,6 @@ def _cache(caches: dict[str, Cache], pair: WorstPair, side: int, seed: int) -> C
 def _trained(
     method: type[Method], pair: WorstPair, side: int, seed: int, caches: dict[str, Cache], ledger: Ledger
 ) -> Released:
-    import torch
-
     given = (pair.first, pair.second)[side]
     private = dataclasses.replace(given, images=given.images.clone(), labels=given.labels.clone())
     streams = Streams(seed)
@@ -113,10 +112,6 @@ def _trained(
 
 def _probes(pair: WorstPair) -> torch.Tensor:
     """Return the images on which students are compared: the unit's own, black, white, public and test images."""
-    import torch
-
-    from bench.core.transforms import as_float
-
     own = [(pair.first if len(pair.first) >= len(pair.second) else pair.second).images[:1], pair.second.images[:1]]
     black = torch.zeros_like(own[0])
     images = torch.cat([*own, black, black + 255, pair.material.public.images[:4], pair.material.test_images[:4]])
@@ -125,10 +120,6 @@ def _probes(pair: WorstPair) -> torch.Tensor:
 
 def _first_difference(first: Released, second: Released, probes: torch.Tensor) -> str:
     """Return the first part of two releases that is not equal to the byte, empty where all are."""
-    import torch
-
-    from bench.evaluation.check.check_runs import released_parts
-
     for (name, value), (other, other_value) in zip(released_parts(first), released_parts(second), strict=False):
         if name != other or value != other_value:
             return f"{name} differs though every answer of the ledger is the same"
@@ -186,8 +177,5 @@ class Crew:
 
 
 def _start() -> None:
-    from bench.experiments.device import prepare_device
-    from bench.training.processes import start_worker
-
     prepare_device()
     start_worker()

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from bench.core.errors import BenchError
 from bench.core.rows import Change
 from bench.core.types import Adjacency, Facts, PrivacyUnit, PrivateData
@@ -19,6 +21,8 @@ from bench.data.splits import Materialised
 from bench.data.text import is_text
 from bench.evaluation.check.check_data import generated
 from bench.interface.method import Method
+from bench.models.build import build
+from bench.models.feature_net import OnFixedMap
 
 SIDE = 8  # pixels of the images
 PUBLIC = 64  # least number of public images
@@ -97,8 +101,6 @@ def _layouts(method: type[Method], config: Any, facts: Facts) -> Iterator[_Layou
 
 
 def _built(method: type[Method], config: Any, facts: Facts, delta: float, layout: _Layout) -> WorstPair:
-    import torch
-
     channels = facts.shape[0]
     shape = facts.shape if is_text(facts.shape) else (channels, SIDE, SIDE)
     queries = max([PUBLIC, *(getattr(config, name, 0) for name in ("queries", "synthetic_queries"))])
@@ -169,11 +171,6 @@ def _smaller(method: type[Method], config: Any, facts: Facts, delta: float) -> A
 
 def _on_fixed_map(net: str, facts: Facts) -> bool:
     """Return whether `net` is a small head on features that its method computes itself."""
-    import torch
-
-    from bench.models.build import build
-    from bench.models.feature_net import OnFixedMap
-
     with torch.random.fork_rng([]):
         return isinstance(build(net, facts.classes, facts.shape[0], facts.shape[1:]), OnFixedMap)
 

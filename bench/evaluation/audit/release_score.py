@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.covariance import ledoit_wolf_shrinkage
 
-if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.core.types import Released
+from bench.core.types import Released
 
 WIDTH = 512  # largest vector; longer ones are projected
 FOLDS = 4
@@ -28,8 +26,6 @@ Channels = dict[str, "NDArray[np.float32]"]
 
 def channels_of(released: Released, probes: torch.Tensor) -> Channels:
     """Return each channel's vector; `probes` are fixed images, float (n, channels, height, width)."""
-    import torch
-
     student = released.student.eval()
     with torch.no_grad():
         logits = student(probes).float()
@@ -42,8 +38,6 @@ def channels_of(released: Released, probes: torch.Tensor) -> Channels:
 
 def of_parts(parts: Mapping[str, torch.Tensor], classes: int) -> dict[str, torch.Tensor]:
     """Return the channels of released tensors by name, of `classes` classes where they are labels."""
-    import torch
-
     found = {}
     for name, tensor in parts.items():
         if not tensor.numel():
@@ -69,14 +63,10 @@ def as_channels(vectors: Mapping[str, torch.Tensor]) -> Channels:
 
 
 def _flat(net: torch.nn.Module) -> torch.Tensor:
-    import torch
-
     return torch.cat([value.detach().float().reshape(-1) for value in net.state_dict().values()])
 
 
 def _narrow(vector: torch.Tensor) -> torch.Tensor:
-    import torch
-
     vector = torch.nan_to_num(vector.detach().cpu(), nan=0.0, posinf=1e6, neginf=-1e6)
     if len(vector) <= WIDTH:
         return vector
@@ -137,8 +127,6 @@ def _direction(rows: NDArray[np.float64], sides: NDArray[np.int64]) -> tuple[NDA
 
     The covariance within the sets is shrunk as of Ledoit and Wolf, and inverted in the space of the few rows.
     """
-    from sklearn.covariance import ledoit_wolf_shrinkage
-
     means = np.stack([rows[sides == side].mean(axis=0) for side in (0, 1)])
     inside, spread = rows - means[sides], rows.std(axis=0)
     # Entries equal in all runs of a set, as a leak gives them, count a thousandfold.

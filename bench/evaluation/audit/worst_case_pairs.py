@@ -9,9 +9,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.core.types import Adjacency
 from bench.privacy.events.base_event import Event
@@ -29,11 +30,7 @@ from bench.privacy.events.events import (
     TopKRandomizedResponse,
 )
 from bench.privacy.mechanisms import mechanisms
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from bench.privacy.mechanisms.noise import Noise
+from bench.privacy.mechanisms.noise import Noise
 
 Draw = Callable[[int, bool, "Noise"], "NDArray[Any]"]
 _ONE_ENTRY = "the difference of two entries, one of 0 or of the sensitivity"

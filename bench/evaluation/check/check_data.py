@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from bench.core.types import Adjacency, Facts, LabelledSource, PrivacyUnit, PrivateData, PublicData
 from bench.data.splits import Materialised
-
-if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
 
 CHECK_FACTS = Facts("digits", 1_000, 400, 397, 10, (1, 8, 8), public_benchmark=True)
 """Those of digits, so that no fact of a generated set tells a method where it runs."""
@@ -25,8 +23,6 @@ CHECK_FACTS = Facts("digits", 1_000, 400, 397, 10, (1, 8, 8), public_benchmark=T
 
 def generated(facts: Facts = CHECK_FACTS, seed: int = 0, *, labelled: bool = False) -> Materialised:
     """Return a generated data set of `facts`, with a labelled source if `labelled`; equal seeds give equal sets."""
-    import torch
-
     generator = np.random.default_rng([seed, 0])
     templates = _templates(facts, generator)
 
@@ -46,8 +42,6 @@ def unrelated(data: PrivateData, unit: PrivacyUnit = PrivacyUnit.RECORD, seed: i
     No label and no pixel equals that at the same position of `data`; for the unit label, whose images are public, the
     images are those of `data`.
     """
-    import torch
-
     generator = np.random.default_rng([seed, 1])
     labels = data.labels.numpy()
     classes, counts = data.facts.classes, np.bincount(labels, minlength=data.facts.classes)
@@ -67,8 +61,6 @@ def unrelated(data: PrivateData, unit: PrivacyUnit = PrivacyUnit.RECORD, seed: i
 
 def renaming(classes: int, seed: int = 0) -> torch.Tensor:
     """Return a permutation of the classes without a fixed point."""
-    import torch
-
     order = torch.from_numpy(np.random.default_rng([seed, 2]).permutation(classes))
     renamed = torch.empty_like(order)
     renamed[order] = order.roll(1)
@@ -94,8 +86,6 @@ def neighbour(data: PrivateData, unit: PrivacyUnit, number: int, seed: int = 0) 
     These are a pattern of black and white, all white, a copy of another record, and its own. For the unit label the
     image stays. No class loses its last record.
     """
-    import torch
-
     generator = np.random.default_rng([seed, 3, number])
     images, labels = data.images.clone(), data.labels.clone()
     position = int(generator.choice(np.flatnonzero((data.labels.bincount()[data.labels] > 1).numpy())))
@@ -149,8 +139,6 @@ def lacks_one(unit: PrivacyUnit, adjacency: Adjacency) -> bool:
 
 def few_of(data: PrivateData, which: Few, unit: PrivacyUnit, adjacency: Adjacency, seed: int) -> PrivateData:
     """Return the set `which` of records of `data`; its facts state the number of records that `which` does."""
-    import torch
-
     rows, place = torch.from_numpy(which.rows(len(data), seed)), which.changed(len(data), seed)
     images, labels = data.images[rows].clone(), data.labels[rows].clone()
     if which.neighbour and lacks_one(unit, adjacency):
@@ -192,8 +180,6 @@ def _labels(count: int, classes: int, generator: np.random.Generator) -> NDArray
 
 
 def _templates(facts: Facts, generator: np.random.Generator) -> torch.Tensor:
-    import torch
-
     channels, height, width = facts.shape
     coarse = generator.normal(0, 1, (facts.classes, channels, -(-height // 3) + 1, -(-width // 3) + 1))
     smooth = torch.nn.functional.interpolate(torch.from_numpy(coarse), (height, width), mode="bilinear")
@@ -203,8 +189,6 @@ def _templates(facts: Facts, generator: np.random.Generator) -> torch.Tensor:
 
 
 def _images(templates: torch.Tensor, labels: NDArray[np.int64], generator: np.random.Generator) -> torch.Tensor:
-    import torch
-
     images = torch.empty((len(labels), *templates.shape[1:]), dtype=torch.uint8)
     step = 1 if min(templates.shape[2:]) >= 8 else 0
     shifts = generator.integers(-step, step + 1, (len(labels), 2))

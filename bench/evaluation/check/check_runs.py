@@ -20,9 +20,11 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from bench.core.errors import BenchError, no_exit
 from bench.core.progress import Progress
@@ -33,17 +35,15 @@ from bench.evaluation.check.check_data import Few, Step, Variant, generated, lac
 from bench.evaluation.check.sensitivity import Given, violation, walk
 from bench.evaluation.check.shaped_kernels import ShapedKernels
 from bench.evaluation.check.tape import Recording, Replaying, Taped
+from bench.experiments.data_source import DataSource
+from bench.experiments.device import prepare_device
 from bench.interface.method import Method
 from bench.interface.registry import import_file
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise, Silence
 from bench.storage.cache import Cache
 from bench.training.context import Context
-
-if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
-
+from bench.training.features import student_logits
 
 NEIGHBOURS = 24
 LONGEST_FOLDER = 70  # characters of TMPDIR that leave room for a socket's name: its path has at most 104
@@ -71,7 +71,6 @@ class Trial:
         """Return the data, read or generated anew: a method's writes must not reach the next run."""
         if not self.dataset:
             return generated(self.facts, self.seed, labelled=self.labelled)
-        from bench.experiments.data_source import DataSource
 
         return DataSource(Progress()).material(self.dataset)
 
@@ -125,8 +124,6 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
     Without a tape the first run is recorded and its tape answers the others, which share its cache. With a tape as many
     of up to :data:`NEIGHBOURS` neighbours follow as take `seconds`.
     """
-    from bench.experiments.device import prepare_device
-
     prepare_device()
     method = trial.method.load() if isinstance(trial.method, MethodPlace) else trial.method
     outcomes: list[Outcome] = []
@@ -149,8 +146,6 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
 
 def walked(trial: Trial, tape: list[Taped], patience: float) -> str:
     """Return what a walk to the unrelated set finds wrong with the stated sensitivities, empty if nothing."""
-    from bench.experiments.device import prepare_device
-
     prepare_device()
     method = trial.method.load() if isinstance(trial.method, MethodPlace) else trial.method
 
@@ -166,10 +161,6 @@ def _run(
     trial: Trial, method: type[Method], which: Variant, tape: list[Taped] | None, folder: Path, *, keep: bool = False
 ) -> Outcome:
     """Return the outcome of one run; its calls are in it without a `tape`, or to `keep` them."""
-    import torch
-
-    from bench.training.features import student_logits
-
     material = trial.material()
     private = variant_of(material.private, which, method.unit, method.adjacency, trial.seed)
     absent = None
@@ -230,8 +221,6 @@ def released_parts(released: Released) -> list[tuple[str, str]]:
 
 
 def _digest(tensor: torch.Tensor) -> str:
-    import torch
-
     # Of bytes, so that NaN equals itself; copied, as one element alone counts as contiguous with any stride.
     data = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
     raw = data.reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from scipy.stats import binomtest
+
 from bench.core.config import Preset, build_config, parse_overrides, values_of
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
@@ -32,6 +34,7 @@ from bench.core.types import Budget, Facts, PrivacyUnit, PublicKind
 from bench.evaluation.check.check_data import CHECK_FACTS, Few, Variant
 from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, Trial
 from bench.evaluation.check.embedded import embedded_data
+from bench.experiments.data_source import DataSource
 from bench.experiments.overrides import check_kept
 from bench.interface.method import Method, check_costs, check_public
 
@@ -101,8 +104,6 @@ def check_method(
     `seconds`, then a walk to the unrelated set of four times as long. Exceptions of the method in run A propagate:
     failing to run is no leak.
     """
-    from bench.experiments.data_source import DataSource
-
     source = DataSource(Progress())
     if dataset:
         facts = source.describe(dataset).facts
@@ -303,8 +304,6 @@ def _difference(first: Outcome, other: Outcome) -> str:
 
 def _renamed(trial: Trial, processes: Processes) -> None:
     """Reject a method whose student knows the true names of classes that its private labels do not have."""
-    from scipy.stats import binomtest
-
     for seed in (trial.seed, trial.seed + 1_000):  # two renamings: similar classes may meet by chance in one
         trial = dataclasses.replace(trial, seed=seed)
         truth = trial.material().test_labels

@@ -15,14 +15,12 @@ import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.core.types import Adjacency
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Norm = Literal["votes", "l1", "l2", "labels", "records"]
 TOLERANCE = 1.0001  # Factor for rounding in float32 nets.

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.core.types import PrivacyUnit
@@ -22,10 +24,7 @@ from bench.privacy.auditing.sampled_loss import all_updates, function_values
 from bench.privacy.mechanisms.executors import Call, Executor
 from bench.privacy.mechanisms.noise import Noise
 from bench.storage.cache import canonical_json
-
-if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
+from bench.storage.checkpoint import input_digest
 
 A = TypeVar("A")
 
@@ -42,8 +41,6 @@ class Taped:
 
 def charged_for(call: Call) -> str:
     """Return the events of `call` and its public inputs."""
-    from bench.storage.checkpoint import input_digest
-
     anchors = getattr(call.public.get("run"), "anchors", None)
     public = [] if anchors is None else [input_digest([anchors.images, anchors.labels])(), repr(anchors.settings)]
     return canonical_json([*(event.as_dict() for event in call.charged), *public])
@@ -100,8 +97,6 @@ class Recording(Executor):
         return seen
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        import torch
-
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         seen = torch.cat([p.grad.detach().cpu().reshape(-1) for p in parameters]).numpy()
         # The recorded run's too: gradients of other strides are summed in another order, with other roundings.
