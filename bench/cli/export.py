@@ -23,7 +23,7 @@ def export(
     into: Into = Path("students"),
 ) -> None:
     """Write released students in timm's format, each with a card that states its three epsilons."""
-    from bench.cli.listing import find_record
+    from bench.cli.record_pages import find_record
     from bench.experiments.device import prepare_device
     from bench.publishing.export import export_student
     from bench.results.audited import with_audits

@@ -113,7 +113,8 @@ def show(
 
     If a record is not in --out, the command looks for it among the published ones.
     """
-    from bench.cli.listing import find_record, method_page, plugin_page, record_page
+    from bench.cli.listing import method_page
+    from bench.cli.record_pages import find_record, plugin_page, record_page
     from bench.interface.registry import METHODS
     from bench.reports.attacks import tables
     from bench.reports.runs import published

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import bench.experiments.run
-from bench.cli.listing import record_page
+from bench.cli.record_pages import record_page
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.experiments.image_grid import GAP, image_grid

@@ -320,7 +320,7 @@ def test_labels_of_different_queries_do_not_compose_but_do_for_a_record() -> Non
 
 
 def test_record_of_a_query_label_row_says_what_follows_for_a_record(tmp_path: Path) -> None:
-    from bench.cli.listing import record_page
+    from bench.cli.record_pages import record_page
     from bench.core.config import Grid
     from bench.experiments.data_source import DataSource
     from bench.experiments.plan import expand

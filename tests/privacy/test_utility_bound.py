@@ -13,7 +13,7 @@ from scipy.stats import binom
 from typer.testing import CliRunner
 
 from bench.cli.epsilon import app
-from bench.cli.listing import record_page
+from bench.cli.record_pages import record_page
 from bench.core.errors import BenchError
 from bench.privacy.auditing.utility_bound import (
     IMPLAUSIBLE,
