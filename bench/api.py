@@ -5,9 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
-
-import pandas
+from typing import TYPE_CHECKING, Any
 
 from bench.core.config import Reuse
 from bench.core.errors import BenchError, UnknownNameError
@@ -15,8 +13,6 @@ from bench.core.options import GridOptions, Launcher, LaunchOptions, Names, Reso
 from bench.core.printable import counted
 from bench.core.progress import open_progress
 from bench.experiments.noise_salt import RANDOM
-from bench.launchers.grid import run_grid
-from bench.launchers.settings import read_cluster
 from bench.reports.attacks import strongest
 from bench.reports.leaderboard import build_board
 from bench.reports.runs import published, read_runs
@@ -24,6 +20,9 @@ from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.frame import results_frame
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
+
+if TYPE_CHECKING:
+    import pandas
 
 COLUMNS = {
     "key": "Key of the record, which names its files.",
@@ -176,6 +175,9 @@ def run(
     Examples:
         >>> frame = bench.run(methods=["pate", "dp-sgd"], datasets="digits", eps=[1, 10], preset="tiny")
     """
+    from bench.launchers.grid import run_grid
+    from bench.launchers.settings import read_cluster
+
     grid = GridOptions(
         methods=methods, datasets=datasets, eps=eps, seeds=seeds, preset=preset, basis=basis, adjacency=adjacency,
         delta=delta, set_=set, noise=noise, precision=precision,
@@ -201,6 +203,8 @@ def run(
 def _frame(
     records: Iterable[Record], audits: Iterable[AuditRecord], attacks: Iterable[AttackRecord], *, settings: bool = False
 ) -> pandas.DataFrame:
+    import pandas
+
     records, audits = list(records), list(audits)
     frame = results_frame(records, audits).rename(columns={"target": "epsilon", "cost": "wall_seconds"})
     of_student: dict[str, list[AttackRecord]] = {}

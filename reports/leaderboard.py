@@ -10,10 +10,8 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
-
-import pandas
 
 from bench.core.types import Adjacency, AuditKind, Basis, PrivacyUnit, TargetAdjacency
 from bench.metrics.intervals import accuracy_interval
@@ -34,6 +32,9 @@ from bench.results.text import (
     markdown_table,
     md,
 )
+
+if TYPE_CHECKING:
+    import pandas
 
 COLUMNS = (
     "rank", "method", "target epsilon (basis)", "claimed", "proven", "proven, replace-one", "claim", "audited",

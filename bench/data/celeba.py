@@ -6,25 +6,23 @@ Blond_Hair, Brown_Hair, in this order. Of the owner's partition, 0 is for traini
 
 from __future__ import annotations
 
-import importlib.util
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
-from torchvision.datasets import CelebA
-from torchvision.datasets.utils import download_file_from_google_drive
 
 from bench.core.fetch_progress import Progress
-from bench.core.torchvision_compat import allow_cpu_torchvision
 from bench.data.image_files import decode
 from bench.data.loaders import Arrays, View
 from bench.data.spec import ArrayRecords, Records
 from bench.storage.array_store import Blocks, storage_errors
 from bench.storage.download import HandRoute, RouteError, file_digest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _NAMES = """
 5_o_Clock_Shadow Arched_Eyebrows Attractive Bags_Under_Eyes Bald Bangs Big_Lips Big_Nose Black_Hair Blond_Hair
@@ -50,10 +48,15 @@ class DriveRoute(HandRoute):
 
     def fetch(self, into: Path, progress: Progress) -> None:
         """Download the three files; see :class:`bench.storage.download.Route`."""
+        import importlib.util
+
         if importlib.util.find_spec("gdown") is None:
             raise RouteError("needs the package gdown: pip install gdown")
+        from bench.core.torchvision_compat import allow_cpu_torchvision
 
         allow_cpu_torchvision()
+        from torchvision.datasets import CelebA
+        from torchvision.datasets.utils import download_file_from_google_drive
 
         with storage_errors(into):
             into.mkdir(parents=True, exist_ok=True)

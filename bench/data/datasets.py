@@ -7,13 +7,11 @@ Other packages add data sets through the entry-point group ``bench.datasets``: e
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from bench.core.errors import BenchError, UnknownNameError, no_exit
 from bench.core.fetch_progress import Progress, silent
 from bench.data import catalog as builtin
-from bench.data.image_folder import folder_spec
 from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Records
 from bench.storage.array_store import data_root
 
@@ -49,6 +47,7 @@ def read_plugins() -> None:
     if _plugins_read:
         return
     _plugins_read = True
+    from importlib.metadata import entry_points
 
     for point in entry_points(group=ENTRY_POINTS):
         try:
@@ -71,6 +70,8 @@ def all_datasets() -> dict[str, DatasetSpec]:
 def get_dataset(name: str) -> DatasetSpec:
     """Return the data set `name` or ``folder:PATH``; raise UnknownNameError, or BenchError for an unusable folder."""
     if name.startswith(FOLDER):
+        from bench.data.image_folder import folder_spec
+
         return folder_spec(name)
     if name not in DATASETS:
         read_plugins()

@@ -13,17 +13,16 @@ import re
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
-from scipy.io import loadmat
-from sklearn.datasets import load_digits
 
 from bench.data.image_files import decoded_pieces, list_labelled
 from bench.data.index_hash import ranks
 from bench.storage.array_store import Blocks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Decode = Callable[[Path], Mapping[str, Blocks]]
 
@@ -105,6 +104,8 @@ def cifar10_grids(folder: Path) -> Mapping[str, Blocks]:
 
 
 def _image_grid(path: Path) -> NDArray[np.uint8]:
+    from PIL import Image
+
     try:
         with Image.open(path) as opened:
             if opened.size[0] != 1024 or opened.mode not in ("RGB", "RGBA"):
@@ -125,6 +126,8 @@ def cifar100_binary(folder: Path) -> Mapping[str, Blocks]:
 
 def svhn_mat(folder: Path) -> Mapping[str, Blocks]:
     """Decode ``train_32x32.mat`` and ``test_32x32.mat``: X (32, 32, 3, n), y with 10 for the digit 0."""
+    from scipy.io import loadmat
+
     halves: list[NDArray[Any]] = []
     for name in ("train_32x32.mat", "test_32x32.mat"):
         path = folder / name
@@ -180,6 +183,8 @@ def medmnist_npz(file: str, channels: int, any_finding: bool = False) -> Decode:
 
 def digits(_: Path) -> Mapping[str, Blocks]:
     """Return scikit-learn's 1,797 digits, scaled from 0..16 to 0..255; an index hash selects 397 for testing."""
+    from sklearn.datasets import load_digits
+
     pixels, labels = load_digits(return_X_y=True)
     images = np.rint(pixels.reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
     order = ranks("digits", len(images), "official test")

@@ -19,9 +19,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.core.plain_files import open_plain, user_path
@@ -29,6 +29,9 @@ from bench.data.file_list import Half, Listing, kept_list, place
 from bench.data.image_files import FileRecords, list_classes, list_images, list_labelled, open_image
 from bench.data.spec import DatasetSpec, Loaded, LoadRequest
 from bench.storage.array_store import storage_errors
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 PREFIX = "folder:"
 TEST_NAMES = ("test", "val", "valid", "validation")

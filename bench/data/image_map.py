@@ -22,11 +22,9 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.core.fetch_progress import Progress, silent
@@ -44,7 +42,11 @@ from bench.storage.array_store import (
     storage_errors,
 )
 
-Indices = NDArray[np.int64]
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    Indices = NDArray[np.int64]
 
 CHUNK = 64
 """Number of images that a process decodes at a time."""
@@ -66,6 +68,8 @@ class Mapping:
 
     def tensor(self) -> torch.Tensor:
         """Return all images as one tensor over the file, known to :func:`mapping_of`."""
+        import torch
+
         whole = torch.from_numpy(self.images)
         _OPEN[whole.untyped_storage().data_ptr()] = self
         return whole

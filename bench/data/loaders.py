@@ -7,9 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import BenchError
 from bench.data.decoders import Decode
@@ -25,6 +23,9 @@ from bench.storage.array_store import (
     write_store,
 )
 from bench.storage.download import Route, RouteError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Arrays = Mapping[str, "NDArray[Any]"]
 UNUSABLE = (BenchError, OSError, ValueError, LookupError, EOFError, ImportError)

@@ -6,11 +6,14 @@ import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bench.core.fetch_progress import Progress
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class Records(abc.ABC):

@@ -10,20 +10,19 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from typing import TYPE_CHECKING
 
 from bench.core.errors import BenchError
 from bench.core.plain_files import open_plain
 from bench.core.rows import json_object
 from bench.core.types import Facts, Released
-from bench.experiments.image_grid import image_grid
-from bench.models.rebuild import check_options, rebuild
-from bench.results.record import Record
-from bench.results.run_dir import RunDir
 from bench.storage.files import write_atomic
+
+if TYPE_CHECKING:
+    import torch
+
+    from bench.results.record import Record
+    from bench.results.run_dir import RunDir
 
 FORMAT = "private-student-bench/1"
 
@@ -33,6 +32,10 @@ def save_released(released: Released, path: Path) -> str:
 
     Raises :class:`BenchError` if :func:`load_released` would not rebuild the student.
     """
+    from safetensors.torch import save
+
+    from bench.models.rebuild import check_options
+
     check_options(released.student_name, released.student_options)
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in released.student.state_dict().items():
@@ -56,6 +59,8 @@ def save_released(released: Released, path: Path) -> str:
 
 def save_image_grid(extras: Mapping[str, torch.Tensor], path: Path) -> str | None:
     """Write an image grid of a release's synthetic images to `path` and return its SHA-256; None if not drawable."""
+    from bench.experiments.image_grid import image_grid
+
     images, labels = extras.get("synthetic_images"), extras.get("synthetic_labels")
     if images is None or images.ndim != 4 or images.shape[1] not in (1, 3) or images.numel() == 0:
         return None
@@ -72,6 +77,10 @@ def load_released(path: Path, sha256: str = "") -> Released:
     Raises :class:`BenchError` for a missing or damaged file, one with another `sha256` (if given), and one whose net
     :func:`bench.models.rebuild.rebuild` does not build.
     """
+    from safetensors import SafetensorError, safe_open
+
+    from bench.models.rebuild import rebuild
+
     try:
         with open_plain(path) as plain:
             other = sha256 and hashlib.file_digest(plain, "sha256").hexdigest() != sha256
@@ -101,6 +110,8 @@ def _below(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Ten
 
 def load_student(record: Record, facts: Facts, run_dir: RunDir) -> Released:
     """Return `record`'s student. Raises :class:`BenchError` if its file is absent, altered or does not fit the data."""
+    import torch
+
     assert record.student is not None
     path = run_dir.path / record.student.file
     released = load_released(path, record.student.sha256)

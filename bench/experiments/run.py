@@ -7,11 +7,9 @@ import dataclasses
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from bench.core.config import NoiseKind, as_dict
 from bench.core.errors import BenchError, no_exit
@@ -29,7 +27,6 @@ from bench.experiments.release import save_image_grid, save_released
 from bench.interface.method import check_costs, checked_claim
 from bench.interface.registry import METHODS
 from bench.metrics.intervals import accuracy_interval
-from bench.models.given_teacher import load_given
 from bench.privacy.accounting.accountants import Accounted, account, merged, proven
 from bench.privacy.auditing.utility_bound import probability_bound
 from bench.privacy.events.base_event import stored
@@ -56,8 +53,11 @@ from bench.storage.cache import Cache
 from bench.storage.files import write_atomic, writing
 from bench.training.context import Context
 from bench.training.divergence import CollapsedError
-from bench.training.features import Part, student_logits
-from bench.training.loop import predict
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from bench.training.features import Part
 
 
 def run_cell(
@@ -69,6 +69,8 @@ def run_cell(
     For `noise_salt` see :func:`bench.experiments.noise_salt.salt_of`. A cell with tuning is one trial of `tuned`,
     whose cost its record states. Raises :class:`BenchError` only if the record cannot be written.
     """
+    import torch
+
     clock = Clock(device=resources.device, threads=torch.get_num_threads())
     cache = Cache(run_dir.cache_path, cache_base(cell), progress.say)
     ledger: Ledger | None = None
@@ -113,6 +115,8 @@ def cache_base(cell: Cell) -> dict[str, object]:
 
 
 def _context(cell: Cell, cache: Cache, progress: Progress, resources: Resources, salt: str | None = None) -> Context:
+    import torch
+
     return Context(
         torch.device(resources.device), Streams(cell.seed), cache, progress, resources.workers,
         cell=cell_token(cell, salt), precision=cell.precision.value, devices=resources.devices,
@@ -199,11 +203,16 @@ def _collapsed(error: CollapsedError, cell: Cell, run_dir: RunDir) -> ImageGrid 
 
 
 def _right(student: nn.Module, images: Tensor, labels: Tensor, context: Context, part: Part) -> int:
+    from bench.training.features import student_logits
+
     return int((student_logits(student, images, context, part).argmax(1).cpu() == labels).sum())
 
 
 def _agreement(student: nn.Module, given: GivenTeacher, material: Materialised, context: Context) -> str:
     """Return on how many test images the student says what a public teacher says, and how often that is right."""
+    from bench.models.given_teacher import load_given
+    from bench.training.loop import predict
+
     net, images = load_given(given, material.private.facts), material.test_images
     taught = predict(net, images, device=context.device).argmax(1)
     learnt = predict(student, images, device=context.device).argmax(1)

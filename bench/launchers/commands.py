@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from submitit.helpers import DelayedSubmission
-
 from bench.core.progress import Progress, Stage
 from bench.launchers import slurm, slurm_cli
 from bench.launchers.local import doing, end
@@ -108,6 +106,8 @@ class Command:
 
     def checkpoint(self) -> Any:
         """Return the same job to run after a requeue."""
+        from submitit.helpers import DelayedSubmission
+
         return DelayedSubmission(self)
 
 

@@ -20,7 +20,6 @@ from bench.experiments.noise_salt import RANDOM, check_salt, sweep_salts
 from bench.experiments.plan import Cell, Refusal, expand, to_run
 from bench.interface.registry import methods_named
 from bench.launchers.dry_run import DryRun, forecast
-from bench.launchers.execute import execute
 from bench.launchers.schedule import Unit, units_of
 from bench.launchers.settings import Cluster
 from bench.launchers.worker import Outcome
@@ -71,6 +70,8 @@ def run_grid(
             progress.say(f"{done} of {counted(len(cells), 'cell')} {are} done already (--reuse none repeats them)")
         outcome = Outcome()
         if todo:
+            from bench.launchers.execute import execute
+
             outcome = execute(
                 units, run_dir, source, progress, settings, resources,
                 plugins=[name for name in grid.methods if name.endswith(".py")], detach=detach,

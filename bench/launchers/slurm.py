@@ -17,12 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import submitit
-
 from bench.core.errors import BenchError
 from bench.core.printable import counted
 from bench.core.progress import Progress
-from bench.experiments.run import record_failure
 from bench.interface.registry import METHODS
 from bench.launchers.local import Done, Watch, doing
 from bench.launchers.manifest import Launch, launches
@@ -79,6 +76,8 @@ def submit_array(
 
     If Slurm refuses, cancel all jobs of the launch and raise :class:`BenchError`.
     """
+    import submitit
+
     logging.getLogger("submitit").setLevel(logging.ERROR)
     executor = submitit.SlurmExecutor(launch.folder / "jobs", max_num_timeout=launch.options.retries)
     executor.update_parameters(**_parameters(cluster, resources, launch.id, waits))
@@ -363,6 +362,8 @@ def _rest(packs: Sequence[Pack], left: set[str]) -> list[Pack]:
 
 
 def _give_up(units: Sequence[Unit], watch: Watch, run_dir: RunDir) -> None:
+    from bench.experiments.run import record_failure  # imports torch, which `bench status` does not need
+
     for unit in units:
         error = BenchError(
             "its jobs ended without a record (cancelled, out of memory, or over their time too often). Their logs lie "

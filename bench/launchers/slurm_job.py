@@ -11,12 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from submitit.core.utils import UncompletedJobError
-from submitit.helpers import DelayedSubmission
-
 from bench.core.errors import BenchError
-from bench.launchers.worker import run_units
-from bench.storage.checkpoint import saving_every
 from bench.storage.interrupts import Stopped, stop
 
 SAVES_PER_JOB = 20  # at least, of a training: what was not saved at a time limit is trained again
@@ -32,6 +27,9 @@ class Job:
 
     def __call__(self) -> str:
         """Run this job's unfinished units."""
+        from bench.launchers.worker import run_units
+        from bench.storage.checkpoint import saving_every
+
         try:
             # Slurm repeats SIGTERM; only the first may interrupt, or it would disturb the cleanup.
             with _time_limit_stops(), saving_every(60 * self.minutes / SAVES_PER_JOB):
@@ -43,6 +41,8 @@ class Job:
 
     def checkpoint(self) -> Any:
         """Return the same job to run after a requeue."""
+        from submitit.helpers import DelayedSubmission
+
         # Runs in the handler of the signal before a time limit. The requeue's SIGTERM must not interrupt the cleanup.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return DelayedSubmission(self)
@@ -54,6 +54,8 @@ def _time_limit_stops() -> Iterator[None]:
 
     A `sys.exit` amid a cell would count as the cell's own, which is a failure.
     """
+    from submitit.core.utils import UncompletedJobError
+
     theirs = signal.getsignal(signal.SIGUSR2)
 
     def handle(number: int, frame: FrameType | None) -> None:

@@ -16,23 +16,22 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from bench.core.errors import BenchError
 from bench.core.options import Resources
 from bench.core.printable import counted
 from bench.core.progress import LineProgress, Progress, Stage, echo
-from bench.experiments.data_source import DataSource
-from bench.experiments.device import prepare_device
-from bench.experiments.run import make_shard, record_failure, run_cell
-from bench.launchers.manifest import Entry, Launch, load
 from bench.launchers.schedule import Unit
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_atomic
 from bench.storage.interrupts import Stopped, stopping_signals, unstopped
 from bench.storage.locks import PATIENCE_SECONDS, Held, alive, look
+
+if TYPE_CHECKING:
+    from bench.experiments.data_source import DataSource
+    from bench.launchers.manifest import Entry, Launch
 
 ATTACK_SECONDS = 3600.0  # timeout of a job's wait for an attack or audit that holds the directory exclusively
 POLL_SECONDS = 0.5
@@ -201,6 +200,7 @@ def _run(
     launch: Launch, unit: Unit, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources,
     held: Held,
 ) -> Record | None:  # fmt: skip
+    from bench.experiments.run import make_shard, record_failure, run_cell
 
     lost = held.attempt > launch.options.retries + 1
     if lost and unit.shard is None:
@@ -225,6 +225,7 @@ def _devices(device: str, gpus: int) -> tuple[str, ...]:
     """Return the GPUs of a multi-GPU cell, else ()."""
     if gpus < 2 or device != "cuda":
         return ()
+    import torch
 
     return tuple(f"cuda:{number}" for number in range(min(gpus, torch.cuda.device_count())))
 
@@ -234,6 +235,10 @@ def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, on
 
     `once`: :func:`stopping_signals`. Raises :class:`Stopped` on SIGINT or SIGTERM, :class:`BenchError` if unreadable.
     """
+    from bench.experiments.data_source import DataSource
+    from bench.experiments.device import prepare_device
+    from bench.launchers.manifest import load
+
     progress = LineProgress()
     run_dir = RunDir(folder.parent.parent)
     run_dir.check_layout()

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
-from scipy.stats import beta
 
 from bench.core.errors import BenchError
 from bench.core.rows import Estimated
@@ -69,6 +67,8 @@ def _means(values: ArrayLike, clusters: ArrayLike, bounds: Bounds) -> tuple[dict
 
 
 def _over_clusters(means: Floats, bounds: Bounds) -> Estimated:
+    from scipy import stats
+
     count, value = len(means), float(means.mean())
     if np.ptp(means) <= 1e-12 * max(1.0, abs(value)):
         low, high = _all_agree(value, count, bounds)
@@ -90,6 +90,7 @@ def _over_clusters(means: Floats, bounds: Bounds) -> Estimated:
 
 def _all_agree(value: float, count: int, bounds: Bounds) -> tuple[float, float]:
     # At most a share of clusters (Clopper-Pearson limit of 0 in `count`) has another mean, at worst that of a bound.
+    from scipy.stats import beta
 
     if bounds is None:
         return -math.inf, math.inf

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.metrics import roc_curve
 
 from bench.core.errors import BenchError
 from bench.core.rows import Estimated
@@ -28,6 +27,8 @@ def roc(scores: ArrayLike, members: ArrayLike) -> tuple[Floats, Floats]:
     `scores` (n,) are larger for likelier members, `members` (n,) are booleans. Raises :class:`BenchError` for different
     shapes, a NaN score, or a missing class.
     """
+    from sklearn.metrics import roc_curve
+
     values, truth = _checked(scores, members)
     false, true, _ = roc_curve(truth, values, drop_intermediate=False)
     return false, true

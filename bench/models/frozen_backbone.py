@@ -21,7 +21,6 @@ from bench.core.seeds import seeded
 from bench.models.feature_net import FixedMap, OnFixedMap, Size, height_width
 from bench.models.gaussian_nb import GaussianHead
 from bench.models.layers import Normalise
-from bench.models.pretrained import load_backbone, weights_by_digest
 from bench.models.registration import model_options, register_all, register_own
 
 VERSION = 1
@@ -205,5 +204,7 @@ def frozen_transfer(
     if spec.carried:
         frozen = FrozenBackbone(spec, headless(spec.name, spec.in_chans, height_width(spec.size or img_size)))
     else:
+        from bench.models.pretrained import load_backbone, weights_by_digest
+
         frozen = FrozenBackbone(spec, load_backbone(weights_by_digest(spec.name, spec.sha256), spec.size or None))
     return FrozenTransfer(frozen, make_head(head, frozen.num_features, hidden, num_classes), num_classes)

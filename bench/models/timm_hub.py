@@ -7,14 +7,16 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import timm
 import torch
 from torch import Tensor
 
 from bench.core.errors import BenchError
-from bench.core.fetch_progress import Progress
+
+if TYPE_CHECKING:
+    from bench.core.fetch_progress import Progress
 
 ANSWER_SECONDS = 6.0
 """Time limit for the hub's first answer; its client alone would try for most of a minute."""

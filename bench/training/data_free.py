@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.core.progress import Stage
 from bench.core.transforms import shifted
 from bench.models.build import features_and_logits
-from bench.models.generators import DataFreeGenerator
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.divergence import check_finite
-from bench.training.gan import GanGenerator
+
+if TYPE_CHECKING:
+    from bench.core.progress import Stage
+    from bench.models.generators import DataFreeGenerator
+    from bench.training.gan import GanGenerator
 
 Reading = Literal["dafl", "printed"]
 """Reading of the two terms that the papers print otherwise than DAFL computes them: :func:`generator_terms`."""

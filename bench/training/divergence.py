@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from bench.core.errors import BenchError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class NotFiniteError(BenchError):

@@ -13,27 +13,29 @@ import mmap
 import os
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError
-from bench.core.transforms import as_float
 from bench.data.image_map import mapping_of
 from bench.models.feature_net import FixedMap, OnFixedMap
 from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone
-from bench.models.pretrained import load_backbone, weights_by_digest
 from bench.storage.files import writing
 from bench.training.by_record import in_equal_batches
-from bench.training.context import Context
 from bench.training.heap import release_freed
 from bench.training.loop import predict
 from bench.training.mapped_rows import rows_of
 from bench.training.processes import worker_pool
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
+
+    from numpy.typing import NDArray
+
+    from bench.training.context import Context
 
 CHUNK = 1_000  # Images per artefact.
 SPILL = 2**25  # Bytes from which features lie in a file.
@@ -193,6 +195,8 @@ def _each(
 
 @torch.no_grad()
 def _features(fixed: FixedMap, images: Tensor, device: torch.device) -> Tensor:
+    from bench.core.transforms import as_float
+
     size = BATCH if device.type == "cpu" else 10 * BATCH
 
     def mapped(batch: Tensor) -> Tensor:
@@ -204,6 +208,8 @@ def _features(fixed: FixedMap, images: Tensor, device: torch.device) -> Tensor:
 
 @functools.lru_cache(maxsize=1)
 def _worker_backbone(spec: BackboneSpec) -> FrozenBackbone:
+    from bench.models.pretrained import load_backbone, weights_by_digest
+
     return FrozenBackbone(spec, load_backbone(weights_by_digest(spec.name, spec.sha256), spec.size or None))
 
 

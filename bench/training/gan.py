@@ -17,20 +17,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.core.errors import BenchError, UnknownNameError
-from bench.core.progress import Stage
 from bench.core.seeds import seeded
 from bench.core.transforms import as_float
 from bench.models.layers import Normalise
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.divergence import check_finite
 from bench.training.loop import Batches
+
+if TYPE_CHECKING:
+    from bench.core.progress import Stage
 
 Kind = Literal["acgan", "wgan", "infogan"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

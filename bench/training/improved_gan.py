@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.core.errors import BenchError
-from bench.core.progress import Stage
 from bench.core.seeds import seeded
 from bench.core.transforms import as_float
 from bench.models.build import features_and_logits
@@ -23,6 +23,9 @@ from bench.models.generators import ConvGenerator, DenseGenerator
 from bench.models.layers import data_dependent_start
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.loop import Batches
+
+if TYPE_CHECKING:
+    from bench.core.progress import Stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Literal, Protocol, Self
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.core.errors import BenchError
-from bench.core.progress import Stage
 from bench.core.seeds import seeded
 from bench.core.transforms import as_float, mixed, shifted
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.early_stopping import Settle, holding, settling_for
+
+if TYPE_CHECKING:
+    from bench.core.progress import Stage
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """Maps float images (n, channels, height, width) and a generator to images of the same shape."""

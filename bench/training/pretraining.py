@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from timm.models import create_model
 from torch import Tensor, nn
 
 from bench.core.seeds import Streams, seeded
-from bench.core.types import Facts
-from bench.data.spec import Records
 from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, headless, prepared, state_digest
-from bench.models.registration import model_options
-from bench.storage.cache import Arrays
-from bench.training.context import Context
 from bench.training.loop import FitSettings, fit
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from bench.core.types import Facts
+    from bench.data.spec import Records
+    from bench.storage.cache import Arrays
+    from bench.training.context import Context
 
 VERSION = 1  # Raised whenever the same source and settings would give another backbone.
 HALF = 0.5  # Assumed mean and deviation of pixels in [0, 1], not statistics of a data set.
@@ -88,6 +90,8 @@ def train_source(
     }  # fmt: skip
 
     def make() -> Arrays:
+        from bench.models.registration import model_options
+
         streams = Streams(0, f"source/{source}/")
         with seeded(streams.torch("weights")):
             net: nn.Module = create_model(name, **model_options(name, classes, channels, pixels))

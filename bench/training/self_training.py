@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.core.errors import BenchError
-from bench.core.progress import Stage
 from bench.core.seeds import seeded
 from bench.core.transforms import as_float, shifted
 from bench.storage.checkpoint import Checkpoint
 from bench.training.loop import FitSettings, fit, predict
+
+if TYPE_CHECKING:
+    from bench.core.progress import Stage
 
 
 @dataclass(frozen=True, slots=True)

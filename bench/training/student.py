@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
-from bench.core.seeds import seeded
-from bench.core.types import Facts
-from bench.models.build import build
-from bench.models.registration import model_options
+    from bench.core.types import Facts
 
 
 def make_student(
@@ -21,6 +19,10 @@ def make_student(
 
     Raises :class:`bench.core.errors.BenchError` if timm does not know the model or it cannot take such images.
     """
+    from bench.core.seeds import seeded
+    from bench.models.build import build
+    from bench.models.registration import model_options
+
     channels, height, width = facts.shape
     size = height if height == width else (height, width)
     options = model_options(name, facts.classes, channels, size, **chosen)

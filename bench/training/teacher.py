@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bench.core.precision import Precision, arithmetic, check_precision
-from bench.core.seeds import Streams, seeded
-from bench.models.build import build
-from bench.storage.checkpoint import Checkpoint
-from bench.training.data_parallel import fit_on_devices
+from bench.core.seeds import seeded
 from bench.training.loop import FitSettings, fit, predict
 from bench.training.processes import one_thread
+
+if TYPE_CHECKING:
+    from bench.core.seeds import Streams
+    from bench.storage.checkpoint import Checkpoint
+
 
 Labels = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
@@ -68,12 +70,16 @@ def train_teacher(
     `streams` must be the teacher's own; `watched` are the public images for `settle`. Classes that the part lacks
     remain outputs, so that the shape of the votes does not depend on private records.
     """
+    from bench.models.build import build
+
     start = streams.torch("weights")
     with one_thread(), arithmetic(task.precision, task.device), seeded(start):
         model = build(task.model, task.classes, images.shape[1], (images.shape[2], images.shape[3]), **task.options)
         order = streams.torch("order")
         # A diverged teacher still votes: with an error, one record could decide whether there is a student.
         if len(task.devices) > 1:
+            from bench.training.data_parallel import fit_on_devices
+
             fit_on_devices(
                 model, images[:], labels, task.settings, order, task.devices, precision=task.precision,
                 must_converge=False,
@@ -96,6 +102,8 @@ def teacher_labels(task: TeacherTask, shape: tuple[int, int, int], state: Arrays
 
 def rebuilt(task: TeacherTask, shape: tuple[int, int, int], state: Arrays) -> nn.Module:
     """Return the net with weights `state`, in evaluation mode."""
+    from bench.models.build import build
+
     with torch.random.fork_rng([]):  # the drawn weights are overwritten: no other stream may advance
         model = build(task.model, task.classes, shape[0], shape[1:], **task.options)
     model.load_state_dict({name: torch.as_tensor(array) for name, array in state.items()})

@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,13 +29,16 @@ from torch.overrides import TorchFunctionMode
 
 from bench.core.errors import BenchError
 from bench.core.precision import arithmetic
-from bench.core.seeds import Streams, seeded
+from bench.core.seeds import seeded
 from bench.core.transforms import as_float, moved
-from bench.models.build import build
 from bench.training.early_stopping import settling_for
-from bench.training.loop import Batches, FitSettings, dense_weights, make_optimizer
+from bench.training.loop import Batches, dense_weights, make_optimizer
 from bench.training.processes import one_thread
-from bench.training.teacher import Arrays, Labels, TeacherTask
+
+if TYPE_CHECKING:
+    from bench.core.seeds import Streams
+    from bench.training.loop import FitSettings
+    from bench.training.teacher import Arrays, Labels, TeacherTask
 
 VERSION = 1  # Raised whenever the same task would give other weights; part of the artefacts' names.
 ROWS = 500  # Images per batch of predictions.
@@ -286,6 +289,8 @@ def _plan(
 
 
 def _build(task: TeacherTask, shape: Shape) -> nn.Module:
+    from bench.models.build import build
+
     return build(task.model, task.classes, shape[0], shape[1:], **task.options)
 
 

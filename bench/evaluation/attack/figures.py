@@ -8,24 +8,20 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import matplotlib.style
 import numpy as np
-import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
-from matplotlib.image import BboxImage
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import PercentFormatter
-from matplotlib.transforms import Bbox, TransformedBbox
-from numpy.typing import ArrayLike, NDArray
 
 from bench.core.errors import BenchError
-from bench.evaluation.attack.robustness_sweep import RobustnessRow
 from bench.privacy.auditing.bounds import allowed_tpr
 from bench.storage.files import write_atomic
+
+if TYPE_CHECKING:
+    import torch
+    from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike, NDArray
+
+    from bench.evaluation.attack.robustness_sweep import RobustnessRow
 
 _DPI = 120
 _GOOD, _BAD, _GREY = "#1a7f37", "#b42318", "#6b7280"
@@ -102,6 +98,11 @@ def comparison_grid(
 
 def _draw(figure: Figure, bounds: tuple[float, float, float, float], column: Column, place: int) -> None:
     """Draw an image and its frame at `bounds`. An axes for each of hundreds would take most of an attack's time."""
+    from matplotlib.colors import Normalize
+    from matplotlib.image import BboxImage
+    from matplotlib.patches import Rectangle
+    from matplotlib.transforms import Bbox, TransformedBbox
+
     cell, across = Bbox.from_bounds(*bounds), figure.transFigure
     if column.absent and column.absent[place]:
         middle = (cell.x0 + cell.x1) / 2, (cell.y0 + cell.y1) / 2
@@ -118,6 +119,8 @@ def _draw(figure: Figure, bounds: tuple[float, float, float, float], column: Col
 
 def _pixels(image: torch.Tensor) -> NDArray[np.uint8]:
     """Return uint8 (height, width) for one channel, (height, width, 3) for three."""
+    import torch
+
     image = image.detach().cpu()
     if image.dtype != torch.uint8:
         image = (image.float().nan_to_num(0.0).clamp(0, 1) * 255).round().to(torch.uint8)
@@ -182,6 +185,8 @@ def robustness_figure(path: Path, rows: Sequence[RobustnessRow], title: str = ""
     """Write a PNG of accuracy against perturbation size, a line per attack; raise :class:`BenchError` without rows."""
     if not rows:
         raise BenchError("there are no points to draw: run the robustness sweep first.")
+    import matplotlib.style
+    from matplotlib.ticker import PercentFormatter
 
     sizes = sorted({row.perturbation for row in rows})
     # Multiples of half a grey value are labelled in grey values, as in papers on colour images.
@@ -224,6 +229,9 @@ def robustness_figure(path: Path, rows: Sequence[RobustnessRow], title: str = ""
 
 
 def _figure(wide: float, high: float, dpi: int = _DPI, layout: Literal["constrained"] | None = None) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     # No pyplot: it keeps global state and every figure, and needs a display.
     figure = Figure(figsize=(wide, high), dpi=dpi, facecolor="white", layout=layout)
     FigureCanvasAgg(figure)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from bench.core.types import Reconstructions
-from bench.evaluation.attack.figures import Column, comparison_grid
-from bench.evaluation.attack.inversion_scores import Labelled, Scored
-from bench.metrics.images import pairwise
 from bench.results.attack_record import Role
+
+if TYPE_CHECKING:
+    import torch
+
+    from bench.core.types import Reconstructions
+    from bench.evaluation.attack.figures import Column
+    from bench.evaluation.attack.inversion_scores import Labelled, Scored
 
 ROWS = 10  # Largest number of classes on a grid.
 TRIES = 3  # Tries shown of the student; each control shows one.
@@ -28,6 +30,8 @@ def draw(
     title: str,
 ) -> None:
     """Write the grid of first tries of the first classes, with the nearest of `records` (members, non-members)."""
+    from bench.evaluation.attack.figures import comparison_grid
+
     classes = list(dict.fromkeys(made[Role.STUDENT].labels.tolist()))[:ROWS]
     columns: list[Column] = []
     for role in made:
@@ -51,6 +55,10 @@ def column_of(
     name: str, made: Reconstructions, good: Sequence[bool], classes: list[int], place: int, *, apart: bool
 ) -> Column:
     """Return the column of try `place` at each of `classes`; `good` are the evaluators' verdicts on all images."""
+    import torch
+
+    from bench.evaluation.attack.figures import Column
+
     rows = [int((made.labels == label).nonzero().flatten()[place % int((made.labels == label).sum())])
             for label in classes]  # fmt: skip
     verdicts = [bool(good[row]) for row in rows]
@@ -60,6 +68,10 @@ def column_of(
 
 
 def _nearest(name: str, made: Reconstructions, pool: Labelled, other: Labelled, classes: list[int]) -> Column:
+    import torch
+
+    from bench.evaluation.attack.figures import Column
+    from bench.metrics.images import pairwise
 
     images: list[torch.Tensor] = []
     captions: list[str] = []

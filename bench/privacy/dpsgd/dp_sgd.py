@@ -7,17 +7,15 @@ import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from opacus.accountants import RDPAccountant
 from opacus.optimizers import DPOptimizer
 
 from bench.core import margins
 from bench.core.errors import BenchError
-from bench.core.progress import Stage
 from bench.core.transforms import as_float
 from bench.privacy.dpsgd.anchor_subspace import AnchorSubspace, Parts
 from bench.privacy.dpsgd.example_gradients import (
@@ -32,6 +30,11 @@ from bench.privacy.dpsgd.example_gradients import (
 )
 from bench.privacy.events import events
 from bench.storage.checkpoint import Checkpoint, Loop
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bench.core.progress import Stage
 
 MAX_PHYSICAL_BATCH = 1024
 """Most examples of one pass; a larger Poisson batch takes several."""

@@ -7,16 +7,18 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.privacy.accounting.accountants import Accounted, proven
 from bench.privacy.events.base_event import Event
 from bench.privacy.events.events import Bypass
 from bench.privacy.events.label_events import LabelResponse
 from bench.privacy.mechanisms.executors import Call, Executor, Noisy
 from bench.privacy.mechanisms.noise import DiscardedNoise, Noise, ZeroNoise
+
+if TYPE_CHECKING:
+    from bench.privacy.accounting.accountants import Accounted
 
 PUBLIC_IMAGES = "images are public in the analysis: nothing bounds what a release shows of a record's image"
 PRIVATE: dict[str, tuple[str, ...]] = {}
@@ -109,6 +111,8 @@ class Charging:
 
         All labels of queries compose; nothing finite follows from its own label alone, where images are public.
         """
+        from bench.privacy.accounting.accountants import proven
+
         if self.unit is PrivacyUnit.LABEL:
             return proven([Bypass(PUBLIC_IMAGES)], delta)
         if self.unit is not PrivacyUnit.QUERY_LABEL:

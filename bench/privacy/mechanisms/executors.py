@@ -5,11 +5,12 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from bench.core.types import PrivacyUnit
-from bench.privacy.events.base_event import Event
-from bench.privacy.mechanisms.noise import Noise
+if TYPE_CHECKING:
+    from bench.core.types import PrivacyUnit
+    from bench.privacy.events.base_event import Event
+    from bench.privacy.mechanisms.noise import Noise
 
 A = TypeVar("A")
 

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
-from bench.core.types import Adjacency, Claim, PrivacyUnit
-from bench.privacy.accounting.accountants import Accounted
-from bench.privacy.accounting.claims import DPSD_LABEL_GAP
-from bench.privacy.accounting.data_dependent import release_rows
+from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.accounting.pate import check_votes
-from bench.privacy.accounting.smooth_sensitivity import check_release, sanitise
-from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
 from bench.privacy.events.base_event import positive
 from bench.privacy.events.events import (
     DPSGD,
@@ -41,6 +33,16 @@ from bench.privacy.mechanisms.charging import mechanism
 from bench.privacy.mechanisms.executors import Executor, Noisy
 from bench.privacy.mechanisms.noise import GRANULARITY, Noise, SeededNoise
 from bench.privacy.mechanisms.sampled_ledger import SampledMechanisms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.core.types import Claim
+    from bench.privacy.accounting.accountants import Accounted
+    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,8 @@ class Ledger(SampledMechanisms):
         given, sets = self._labels(labels), np.asarray(candidates, dtype=np.int64)
         k = int(sets.shape[1])
         if outside == "printed":
+            from bench.privacy.accounting.claims import DPSD_LABEL_GAP
+
             # Positional: reason, epsilon, k, classes, answers.
             self._events.append(PrintedTopK(DPSD_LABEL_GAP, epsilon, k, classes, len(given), unit=self._label_unit))
             return self._ask(partial(mechanisms.printed_top_k, given, sets, epsilon, classes))
@@ -221,6 +225,8 @@ class Ledger(SampledMechanisms):
         exact noise source, which cannot sample these vectors, another adjacency, or an expected batch outside
         ``1..run.records``.
         """
+        from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
+
         # Each setting is read once: another type of run could give the charge one value and the training another.
         run = DPSGDRun(**{field.name: getattr(run, field.name) for field in dataclasses.fields(DPSGDRun)})
         planned = self._charge_steps(run)
@@ -274,6 +280,8 @@ class Ledger(SampledMechanisms):
         scaled by the private deviation, would reveal that deviation.
         """
         self.check_sanitised()
+        from bench.core.types import Claim
+        from bench.privacy.accounting.smooth_sensitivity import check_release, sanitise
 
         if len(self._votes) != 1 or isinstance(self._votes[0].event, LNMax):
             raise BenchError("the sanitised claim needs one batch of votes with Gaussian noise: use GNMax.")
@@ -300,6 +308,8 @@ class Ledger(SampledMechanisms):
 
     def data_dependent(self, delta: float) -> list[Accounted]:
         """Return the data-dependent figures of the votes, themselves private; empty where something else ran too."""
+        from bench.privacy.accounting.data_dependent import release_rows
+
         if len(self._votes) != len(self._events):
             return []
         return release_rows([(release.event, release.votes, release.answered) for release in self._votes], delta)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
 from bench.core.transforms import as_float
 from bench.privacy.dpsgd.dp_sgd import known_labels
 from bench.privacy.mechanisms.mechanisms import poisson_sample
-from bench.privacy.mechanisms.noise import Noise
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bench.privacy.mechanisms.noise import Noise
 
 _PASS = 1024  # records of one forward pass
 

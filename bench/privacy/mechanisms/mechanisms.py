@@ -9,15 +9,19 @@ data. Counts that do not are a fault of the method's code, and are refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bench.core import margins
 from bench.core.errors import BenchError
-from bench.privacy.mechanisms.noise import GRANULARITY, Noise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from bench.privacy.mechanisms.noise import Noise
 
 UNANSWERED = -1
 
@@ -78,6 +82,8 @@ def laplace(
 
 
 def _on_grid(values: NDArray[np.float64], noise: Noise) -> NDArray[np.float64]:
+    from bench.privacy.mechanisms.noise import GRANULARITY
+
     given = np.where(np.isfinite(values), values, 0.0)
     with np.errstate(over="ignore"):
         return np.round(given * GRANULARITY) / GRANULARITY if noise.exact else given
@@ -88,6 +94,8 @@ def grid_sensitivity(sensitivity: float, entries: int, order: int) -> float:
 
     Each entry moves by at most half a grid step on either side, so the difference by at most one step.
     """
+    from bench.privacy.mechanisms.noise import GRANULARITY
+
     return sensitivity + (entries if order == 1 else math.sqrt(entries)) / GRANULARITY
 
 

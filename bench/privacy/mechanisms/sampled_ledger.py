@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.core.types import PrivacyUnit
@@ -16,6 +13,12 @@ from bench.privacy.events.base_event import positive, whole
 from bench.privacy.events.events import SampledGaussian, SampledGNMax
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.charging import Charging, mechanism
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from numpy.typing import NDArray
 
 
 class SampledMechanisms(Charging):
@@ -163,6 +166,7 @@ def on_rows(
     function: Callable[[torch.Tensor, torch.Tensor], NDArray[np.float64]], images: torch.Tensor, labels: torch.Tensor
 ) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
     """Return `function` of the records' numbers."""
+    import torch
 
     def of_numbers(numbers: NDArray[np.int64]) -> NDArray[np.float64]:
         rows = torch.from_numpy(numbers)
