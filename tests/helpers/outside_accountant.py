@@ -27,7 +27,7 @@ GRID = 400_000  # points of a privacy loss distribution, about
 
 def proven(record: dict[str, Any]) -> float:
     """Return the least epsilon of a record's ledger at its delta."""
-    return _cached(json.dumps(record["privacy"]["events"]), record["cell"]["delta"])
+    return _cached(json.dumps(events_of(record)), record["cell"]["delta"])
 
 
 def proven_for_record(record: dict[str, Any]) -> float:
