@@ -1,6 +1,19 @@
-"""Methods, one file each, in their family's folder."""
+"""Methods, in their family's folder."""
 
 from bench.core.listed import Listed
+
+_UNLABELLED = "unlabelled images of the target's distribution"
+_SOURCE = "knowledge of a public source, and unlabelled images of the target's distribution"
+_BACKBONE = "a frozen backbone trained on public data"
+_CLIENTS = "infinite: the student and the images it learns from are made from the clients' models without noise"
+_SENT = "infinite: the clients send their models to the server without noise"
+_DGD = (
+    "infinite: DGD trains its data-free generator against a classifier that was fitted to all private records "
+    "without noise; the label queries are not all that depends on them"
+)
+_DPSD = (
+    "Liu, Ge, Wang, Li, Liu, Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation"
+)
 
 INDEX = {
     "alibi": Listed(
@@ -18,32 +31,10 @@ INDEX = {
     "datalens": Listed(
         "generative.datalens", "generative record", "record", "replace", "finite", "none", "Wang et al. 2021"
     ),
-    "dense": Listed(
-        "federated.dense",
-        "federated",
-        "client",
-        "replace",
-        "infinite: the student and the images it learns from are made from the clients' models without noise",
-        "none",
-        "Zhang et al. 2022",
-    ),
-    "dgd": Listed(
-        "distillation.dgd",
-        "record",
-        "record",
-        "replace",
-        "infinite: DGD trains its data-free generator against a classifier that was fitted to all private records without noise; the label queries are not all that depends on them",
-        "none",
-        "Ge et al. 2023",
-    ),
+    "dense": Listed("federated.dense", "federated", "client", "replace", _CLIENTS, "none", "Zhang et al. 2022"),
+    "dgd": Listed("distillation.dgd", "record", "record", "replace", _DGD, "none", "Ge et al. 2023"),
     "dgd-plus": Listed(
-        "distillation.dgd_plus",
-        "record",
-        "record",
-        "replace",
-        "infinite: DGD trains its data-free generator against a classifier that was fitted to all private records without noise; the label queries are not all that depends on them",
-        "none",
-        "Ge et al. 2023; Papernot et al. 2018",
+        "distillation.dgd_plus", "record", "record", "replace", _DGD, "none", "Ge et al. 2023; Papernot et al. 2018"
     ),
     "dgd-sound": Listed(
         "distillation.dgd_sound", "record", "record", "replace", "finite", "none", "after Ge et al. 2023"
@@ -96,7 +87,7 @@ INDEX = {
         "record",
         "add-remove",
         "finite",
-        "a frozen backbone trained on public data",
+        _BACKBONE,
         "after Mehta et al. 2022",
     ),
     "dp-linear": Listed(
@@ -105,17 +96,11 @@ INDEX = {
         "record",
         "add-remove",
         "finite",
-        "a frozen backbone trained on public data",
+        _BACKBONE,
         "De et al. 2022; Tramer and Boneh 2021",
     ),
     "dp-linear-gd": Listed(
-        "linear.dp_linear_gd",
-        "record transfer",
-        "record",
-        "add-remove",
-        "finite",
-        "a frozen backbone trained on public data",
-        "after De et al. 2022",
+        "linear.dp_linear_gd", "record transfer", "record", "add-remove", "finite", _BACKBONE, "after De et al. 2022"
     ),
     "dp-merf": Listed(
         "generative.dp_merf", "generative record", "record", "replace", "finite", "none", "Harder et al. 2021"
@@ -126,7 +111,7 @@ INDEX = {
         "record",
         "add-remove",
         "finite",
-        "a frozen backbone trained on public data",
+        _BACKBONE,
         "after Wahdany et al. 2024",
     ),
     "dp-sgd": Listed(
@@ -144,33 +129,9 @@ INDEX = {
         "none",
         "Liu et al., IJCAI 2023 (arXiv:2304.12528)",
     ),
-    "dpsd": Listed(
-        "distillation.dpsd",
-        "record",
-        "record",
-        "replace",
-        "finite",
-        "none",
-        "Liu, Ge, Wang, Li, Liu, Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation",
-    ),
-    "dpsd-label": Listed(
-        "distillation.dpsd_label",
-        "query-label",
-        "query-label",
-        "replace",
-        "finite",
-        "none",
-        "Liu, Ge, Wang, Li, Liu, Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation",
-    ),
-    "dpsd-sound": Listed(
-        "distillation.dpsd_sound",
-        "record",
-        "record",
-        "replace",
-        "finite",
-        "none",
-        "after Liu, Ge, Wang, Li, Liu, Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation",
-    ),
+    "dpsd": Listed("distillation.dpsd", "record", "record", "replace", "finite", "none", _DPSD),
+    "dpsd-label": Listed("distillation.dpsd_label", "query-label", "query-label", "replace", "finite", "none", _DPSD),
+    "dpsd-sound": Listed("distillation.dpsd_sound", "record", "record", "replace", "finite", "none", "after " + _DPSD),
     "dpsd-t": Listed(
         "distillation.dpsd_t",
         "record",
@@ -178,7 +139,7 @@ INDEX = {
         "replace",
         "infinite: DPSD-T drives its generator by the teacher without noise, and the student learns from that generator's images",
         "none",
-        "Liu, Ge, Wang, Li, Liu, Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation",
+        _DPSD,
     ),
     "dpsur": Listed("dpsgd.dpsur", "record", "record", "add-remove", "finite", "none", "Fu et al. 2024"),
     "fed-adi": Listed(
@@ -186,7 +147,7 @@ INDEX = {
         "federated",
         "client",
         "replace",
-        "infinite: the student and the images it learns from are made from the clients' models without noise",
+        _CLIENTS,
         "none",
         "Yin et al. 2020 on an ensemble of clients, as in Zhang et al. 2022",
     ),
@@ -195,37 +156,13 @@ INDEX = {
         "federated",
         "client",
         "replace",
-        "infinite: the student and the images it learns from are made from the clients' models without noise",
+        _CLIENTS,
         "none",
         "Chen et al. 2019 on an ensemble of clients, as in Zhang et al. 2022",
     ),
-    "fed-dpsd": Listed(
-        "federated.fed_dpsd",
-        "client federated",
-        "client",
-        "replace",
-        "finite",
-        "none",
-        "Liu, Ge, Wang, Li, Liu, Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation",
-    ),
-    "fedavg": Listed(
-        "federated.fedavg",
-        "federated",
-        "client",
-        "replace",
-        "infinite: the clients send their models to the server without noise",
-        "none",
-        "McMahan et al. 2017",
-    ),
-    "feddf": Listed(
-        "federated.feddf",
-        "federated",
-        "client",
-        "replace",
-        "infinite: the clients send their models to the server without noise",
-        "unlabelled images of the target's distribution",
-        "Lin et al. 2020",
-    ),
+    "fed-dpsd": Listed("federated.fed_dpsd", "client federated", "client", "replace", "finite", "none", _DPSD),
+    "fedavg": Listed("federated.fedavg", "federated", "client", "replace", _SENT, "none", "McMahan et al. 2017"),
+    "feddf": Listed("federated.feddf", "federated", "client", "replace", _SENT, _UNLABELLED, "Lin et al. 2020"),
     "g-pate": Listed(
         "generative.g_pate", "generative record", "record", "replace", "finite", "none", "Long et al. 2021"
     ),
@@ -235,7 +172,7 @@ INDEX = {
         "record",
         "add-remove",
         "finite",
-        "unlabelled images of the target's distribution",
+        _UNLABELLED,
         "Yu et al., ICLR 2021; Tramer and Boneh 2021",
     ),
     "gm-dp": Listed("dpsgd.gm_dp", "record", "record", "add-remove", "finite", "none", "McMahan et al. 2018"),
@@ -243,13 +180,7 @@ INDEX = {
         "generative.gs_wgan", "generative record", "record", "replace", "finite", "none", "Chen et al. 2020"
     ),
     "knn-pate": Listed(
-        "pate.knn_pate",
-        "record transfer",
-        "record",
-        "add-remove",
-        "finite",
-        "knowledge of a public source, and unlabelled images of the target's distribution",
-        "Zhu et al. 2020",
+        "pate.knn_pate", "record transfer", "record", "add-remove", "finite", _SOURCE, "Zhu et al. 2020"
     ),
     "label-protocol": Listed(
         "label.label_protocol",
@@ -281,7 +212,7 @@ INDEX = {
         "record",
         "replace",
         "infinite: the head is trained on all private records without noise",
-        "a frozen backbone trained on public data",
+        _BACKBONE,
         "baseline of TrPATE (IEEE Access 2019), table 2",
     ),
     "p3gm": Listed(
@@ -303,13 +234,7 @@ INDEX = {
         "after Takagi et al. 2021",
     ),
     "pate": Listed(
-        "pate.pate",
-        "pate-family record",
-        "record",
-        "replace",
-        "finite",
-        "unlabelled images of the target's distribution",
-        "Papernot et al. 2017",
+        "pate.pate", "pate-family record", "record", "replace", "finite", _UNLABELLED, "Papernot et al. 2017"
     ),
     "pate-bayes": Listed(
         "pate.trpate_bayes",
@@ -321,13 +246,7 @@ INDEX = {
         "Wang et al. 2019",
     ),
     "pate-confident": Listed(
-        "pate.pate_confident",
-        "pate-family record",
-        "record",
-        "replace",
-        "finite",
-        "unlabelled images of the target's distribution",
-        "Papernot et al. 2018",
+        "pate.pate_confident", "pate-family record", "record", "replace", "finite", _UNLABELLED, "Papernot et al. 2018"
     ),
     "pate-fm": Listed(
         "label.pate_fm", "label", "label", "replace", "finite", "the images of the private records", "Malek et al. 2021"
@@ -336,13 +255,7 @@ INDEX = {
         "generative.pate_gan", "generative record", "record", "replace", "finite", "none", "Jordon et al. 2019"
     ),
     "pate-gnmax": Listed(
-        "pate.pate_gnmax",
-        "pate-family record",
-        "record",
-        "replace",
-        "finite",
-        "unlabelled images of the target's distribution",
-        "Papernot et al. 2018",
+        "pate.pate_gnmax", "pate-family record", "record", "replace", "finite", _UNLABELLED, "Papernot et al. 2018"
     ),
     "pate-ridge": Listed(
         "pate.pate_ridge", "record", "record", "replace", "finite", "none", "after Papernot et al. 2017"
@@ -388,13 +301,7 @@ INDEX = {
         "dpsgd.topagg", "record", "record", "add-remove", "finite", "none", "Wang et al. 2021; Tramer and Boneh 2021"
     ),
     "trpate": Listed(
-        "pate.trpate",
-        "pate-family record transfer",
-        "record",
-        "replace",
-        "finite",
-        "knowledge of a public source, and unlabelled images of the target's distribution",
-        "Wang et al. 2019",
+        "pate.trpate", "pate-family record transfer", "record", "replace", "finite", _SOURCE, "Wang et al. 2019"
     ),
     "trpate-bayes": Listed(
         "pate.trpate_bayes",
@@ -411,7 +318,7 @@ INDEX = {
         "record",
         "replace",
         "finite",
-        "knowledge of a public source, and unlabelled images of the target's distribution",
+        _SOURCE,
         "Wang et al. 2019; Papernot et al. 2018",
     ),
     "trpate-gnmax": Listed(
@@ -420,7 +327,7 @@ INDEX = {
         "record",
         "replace",
         "finite",
-        "knowledge of a public source, and unlabelled images of the target's distribution",
+        _SOURCE,
         "Wang et al. 2019; Papernot et al. 2018",
     ),
     "tsadp": Listed(

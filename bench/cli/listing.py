@@ -14,6 +14,7 @@ from bench.interface.method import Method
 from bench.interface.registry import ALL, ATTACKS, METHODS, listed, method_groups
 
 Rows = list[tuple[str, ...]]
+LISTINGS = ("methods", "datasets", "attacks", "models")
 
 MNIST_FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 
@@ -23,7 +24,7 @@ def listing(what: str, out: Path | None = None) -> tuple[str, tuple[str, ...], R
 
     Raise UnknownNameError on an unknown `what`, BenchError if `out` is not a directory.
     """
-    if out is None and what not in ("methods", "attacks", "datasets", "models") and Path(what).is_dir():
+    if out is None and what not in LISTINGS and Path(what).is_dir():
         out = Path(what)
     if out is not None:
         from bench.cli.record_pages import records_listing
@@ -62,7 +63,7 @@ def listing(what: str, out: Path | None = None) -> tuple[str, tuple[str, ...], R
         own = {name: make for name, make in made.items() if make.__module__.startswith(OWN_MODULES)}
         rows = [(name, (inspect.getdoc(make) or "").splitlines()[0]) for name, make in own.items()]
         return "models of this project", ("name", "about"), rows, ["Any other timm model works by its name too."]
-    raise UnknownNameError("listing", what, ["methods", "datasets", "attacks", "models"], "Or give a run directory.")
+    raise UnknownNameError("listing", what, LISTINGS, "Or give a run directory.")
 
 
 def _broken(broken: dict[str, str]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from bench.cli.listing import Rows
 from bench.core.errors import BenchError, UnknownNameError
 from bench.experiments.noise_salt import sweep_salts
 from bench.publishing.reproduce import command_of, missing_plugin
@@ -14,8 +15,6 @@ from bench.results.audited import with_audits
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from bench.results.text import Table, epsilon_text, record_tables
-
-Rows = list[tuple[str, ...]]
 
 
 def records_listing(path: Path) -> tuple[str, tuple[str, ...], Rows, list[str]]:

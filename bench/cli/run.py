@@ -155,7 +155,7 @@ def print_board(
         deltas = ", ".join(f"{delta:g}" for delta in sorted({row.delta for row in rows}))
         title = f"{dataset}, unit {unit}, delta {deltas}; accuracy in %"
         lines = [cells_of(row) for row in rows]
-        # What says nothing here is for the files: on a screen it would fold every other column.
+        # Hide columns that carry no information here; otherwise the terminal wraps the rest.
         idle = {name for name in ("whole test set", "drop") if all(line[name] == "–" for line in lines)}
         if all(line["proven"] == line["proven, replace-one"] for line in lines):
             idle.add("proven, replace-one")

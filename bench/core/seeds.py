@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 
@@ -38,6 +37,8 @@ class Streams:
 
     def numpy(self, name: str) -> np.random.Generator:
         """Return a new NumPy generator for the stream `name`."""
+        import numpy as np
+
         return np.random.Generator(np.random.PCG64(self.integer(name)))
 
     def torch(self, name: str, device: str | torch.device = "cpu") -> torch.Generator:
@@ -48,6 +49,7 @@ class Streams:
 
     def seed_globals(self, name: str = "global") -> None:
         """Seed torch, NumPy and Python globally and for good, so that draws by methods and libraries repeat."""
+        import numpy as np
         import torch
 
         seed = self.integer(name)

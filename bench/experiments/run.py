@@ -96,7 +96,7 @@ def run_cell(
     if cell.facts.public_benchmark and cell.noise is NoiseKind.SEEDED:
         record = record.model_copy(update={"noise_salt": salt})
     run_dir.write_record(record)
-    # Of a failed cell too: run again with other code, common noise would reveal the difference.
+    # Forget the salt even after a failure: rerunning edited code with the same noise would expose what changed.
     forget_salt(run_dir, cell.key)
     return record
 
@@ -109,7 +109,7 @@ def cache_base(cell: Cell) -> dict[str, object]:
         "revision": cell.revision,
         "split": [facts.private_records, facts.public_records, facts.test_records],
         "packages": [f"{name} {version(name)}" for name in ("torch", "timm")],
-        # Edited code of a plug-in must not find what the former made.
+        # Key by source hash so that edited plug-ins never reuse stale artefacts.
         **({} if cell.spec.plugin is None else {"plugin": cell.spec.plugin.source_sha256}),
     }
 

@@ -114,7 +114,7 @@ def plan_grid(grid: Grid, source: DataSource, calibrations: Calibrations, progre
     grid = replace(grid, methods=tuple(chosen))
     with progress.stage("planning", len(grid.datasets) * len(grid.methods) * len(grid.epsilons)) as stage:
         cells = expand(grid, source.describe, calibrations, stage.advance)
-    # Who asks for a group means the methods in it that can run; a file is asked for by its path.
+    # A group selects only the methods that can run on this data; a file is given by its path.
     left = {cell.key: cell for cell in cells if cell.refused and not chosen.get(cell.method, True)}
     for line in dict.fromkeys(f"left out: {cell.title.rpartition(',')[0]}: {cell.refused}" for cell in left.values()):
         progress.say(line)

@@ -130,7 +130,7 @@ class MeanEmbedding(Generative):
             ledger.gaussian(sums.numpy(), sensitivity=SENSITIVITY, noise_multiplier=self.config.noise_multiplier)
         )
         shares = noisy[-1].clamp_min(0) + 1e-9
-        # By the public number in the facts: a count of the records would be private.
+        # Divide by the public count in `facts`; the actual count is private under add/remove.
         wanted = (noisy[:-1] / facts.private_records).float()
         with seeded(context.streams.torch("generator/start")):
             net = ConditionalGenerator(

@@ -103,7 +103,7 @@ class DPFC(ClassSums):
         rows = clipped_rows(features, most, lambda x: whitened(x, mean, factor))
         sums = class_sums(rows, private.labels, private.facts.classes)
         noisy = ledger.gaussian(sums.numpy(), sensitivity=most, noise_multiplier=self.config.noise_multiplier)
-        # By the public number in the facts: a count of the records would be private.
+        # Divide by the public count in `facts`; the actual count is private under add/remove.
         on_whitened = torch.from_numpy(noisy) / private.facts.private_records
         weights = torch.linalg.solve_triangular(factor.T, on_whitened.T, upper=True).T
         set_head(student, weights, -weights @ mean)

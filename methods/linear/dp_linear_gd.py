@@ -105,7 +105,7 @@ class DPLinearGD(OnBackbone):
                     sensitivity=self.config.max_grad_norm,
                     noise_multiplier=self.config.noise_multiplier,
                 )
-                # By the public number in the facts: a count of the records would be private.
+                # Divide by the public count in `facts`; the actual count is private under add/remove.
                 mean = torch.from_numpy(noisy).to(weights) / private.facts.private_records
                 speed = self.config.momentum * speed + mean
                 weights = weights - self.config.lr * speed

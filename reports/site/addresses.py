@@ -97,6 +97,7 @@ def paper_href(citation: str) -> str:
 
 def code_of(method: str) -> tuple[str, str] | None:
     """Return the file and source text of a method of this project, or None for others."""
-    if method not in METHODS or not (found := METHODS.get(method)).__module__.startswith("methods."):
+    if method not in METHODS or not (found := METHODS.get(method)).__module__.startswith("bench.methods."):
         return None
-    return f"{found.__module__.replace('.', '/')}.py", inspect.getsource(sys.modules[found.__module__])
+    place = found.__module__.removeprefix("bench.")  # the folder is at the top of the repository
+    return f"{place.replace('.', '/')}.py", inspect.getsource(sys.modules[found.__module__])

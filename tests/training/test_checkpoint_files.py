@@ -105,7 +105,7 @@ def test_saved_every_so_often_and_never_for_more_than_its_share(monkeypatch: pyt
         keep(*given)
 
     now[0] += 599
-    assert not saved.due(), "what trains in less than ten minutes is never saved"
+    assert not saved.due(), "shorter stages are cheaper to retrain than to checkpoint"
     now[0] += 1
     assert saved.due()
     saved.save({"weights": torch.ones(2)})

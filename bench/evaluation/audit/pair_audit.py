@@ -51,7 +51,7 @@ TILTED = 4  # pairs of runs in each direction that choose the tilt
 SURE = 1_000.0  # ln E[exp(loss)] far above any epsilon of use: a few untilted runs show it
 RELEASES, TRANSCRIPTS = 2_000, 1_000  # most counted runs per set, and pairs of runs
 ALIKE = 0.95  # of the largest mean loss: as good a pair
-MARGIN = 0.3  # of epsilon: an early look that one or two errors do not spoil
+MARGIN = 0.3  # slack in epsilon, so that the early stop tolerates one or two errors
 POWER_SHARE = 0.15  # of the minutes
 
 

@@ -24,6 +24,7 @@ from bench.results.attack_record import Scores
 from bench.results.record import ImageGrid, Record
 from bench.results.run_dir import RunDir
 from bench.results.text import epsilon_text, ledger_table
+from helpers.paths import ROOT
 from helpers.records import record
 from helpers.site import NASTY, Page, attack, audit, dead_links, records, reported, rows_of, source
 
@@ -269,6 +270,13 @@ def test_every_method_has_a_page_with_its_docstrings(site: Path) -> None:
     assert "bench.methods.distillation.dpsd" in text
     assert METHODS.get("dpsd-t").citation in text
     assert (METHODS.get("dpsd-t").__doc__ or "").splitlines()[0].split("`")[0] in text
+
+
+def test_methods_lead_to_a_copy_of_their_source(site: Path) -> None:
+    (row,) = [r for ranking in rankings(source()) for r in ranking.rows if r.method == "pate" and r.ours][:1]
+    assert (row.code.text, row.code.href) == ("methods/pate/pate.py", "code/pate.py.txt")
+    assert 'href="../code/pate.py.txt"' in (site / "methods" / "pate.html").read_text()
+    assert (site / "code" / "pate.py.txt").read_bytes() == (ROOT / "methods" / "pate" / "pate.py").read_bytes()
 
 
 def test_verdicts_stand_in_the_rows_and_on_the_page_of_the_method(site: Path) -> None:
