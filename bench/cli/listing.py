@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from pathlib import Path
 
 from bench.core.config import field_table
 from bench.core.errors import UnknownNameError
@@ -19,17 +18,8 @@ LISTINGS = ("methods", "datasets", "attacks", "models")
 MNIST_FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 
 
-def listing(what: str, out: Path | None = None) -> tuple[str, tuple[str, ...], Rows, list[str]]:
-    """Return title, columns, rows and notes of the listing `what`, or of the records of the run directory `out`.
-
-    Raise UnknownNameError on an unknown `what`, BenchError if `out` is not a directory.
-    """
-    if out is None and what not in LISTINGS and Path(what).is_dir():
-        out = Path(what)
-    if out is not None:
-        from bench.cli.record_pages import records_listing
-
-        return records_listing(out)
+def listing(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]]:
+    """Return title, columns, rows and notes of the listing `what`; raise UnknownNameError on an unknown one."""
     if what == "methods":
         rows: Rows = [(name, *listed(name)[2:]) for name in METHODS.names()]
         columns = ("method", "unit", "adjacency", "proven", "public data", "citation")

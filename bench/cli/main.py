@@ -92,9 +92,16 @@ def list_(
     json_: Json = False,
 ) -> None:
     """List methods, data sets, attacks or models, or the records of a run directory."""
-    from bench.cli.listing import listing
+    from bench.cli.listing import LISTINGS, listing
 
-    title, columns, rows, notes = listing(what, out)
+    if out is None and what not in LISTINGS and Path(what).is_dir():
+        out = Path(what)
+    if out is None:
+        title, columns, rows, notes = listing(what)
+    else:
+        from bench.cli.record_pages import records_listing
+
+        title, columns, rows, notes = records_listing(out)
     if json_:
         print_json({"title": title, "rows": [dict(zip(columns, row, strict=True)) for row in rows], "notes": notes})
         return
