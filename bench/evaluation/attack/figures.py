@@ -23,7 +23,7 @@ from matplotlib.transforms import Bbox, TransformedBbox
 from numpy.typing import ArrayLike, NDArray
 
 from bench.core.errors import BenchError
-from bench.evaluation.attack.robustness_sweep import RobustnessRow
+from bench.evaluation.attack.robustness_rows import RobustnessRow
 from bench.privacy.auditing.bounds import allowed_tpr
 from bench.storage.files import write_atomic
 
