@@ -13,5 +13,6 @@ INDEX = {
     "plg-mi": "plg_mi",
     "reconstruction-membership": "reconstruction_membership",
     "rmia": "rmia",
+    "robustness": "robustness",
 }
 """The module that registers each name, so that one name imports one module. Kept true by tests/interface."""

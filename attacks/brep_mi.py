@@ -63,17 +63,16 @@ class BrepMIConfig:
 
 
 @register_attack("brep-mi")
-class BrepMI(InversionAttack):
+class BrepMI(InversionAttack[BrepMIConfig]):
     """Move away from the boundary of a class, by labels alone."""
 
-    Config = BrepMIConfig
     access = Access.LABELS
     knowledge = Knowledge.AUXILIARY
     citation = "Kahla et al., CVPR 2022"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.attack.Attack.presets`."""
+        """See :meth:`bench.interface.Attack.presets`."""
         return {
             "quick": {**QUICK_GAN, "images_per_class": 5, "draws": 5000, "points": 20, "patience": 10, "steps": 60,
                       "unit_moves": True},
@@ -83,14 +82,10 @@ class BrepMI(InversionAttack):
         }  # fmt: skip
 
     def run(
-        self,
-        config: BrepMIConfig,
-        target: Target,
-        auxiliary: PublicData | None,
-        observed: torch.Tensor | None,
-        context: Context,
+        self, target: Target, auxiliary: PublicData | None, observed: torch.Tensor | None, context: Context
     ) -> Reconstructions:
         """Find a start for every try, and move all of them."""
+        config = self.config
         check_counts(
             images_per_class=config.images_per_class, draws=config.draws, points=config.points, radius=config.radius,
             growth=config.growth, patience=config.patience, steps=config.steps, bound=config.bound,

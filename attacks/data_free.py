@@ -55,31 +55,26 @@ class DataFreeConfig:
 
 
 @register_attack("data-free")
-class DataFree(InversionAttack):
+class DataFree(InversionAttack[DataFreeConfig]):
     """A generator trained against the student alone."""
 
-    Config = DataFreeConfig
     access = Access.WEIGHTS
     knowledge = Knowledge.NONE
     citation = "Chen et al., ICCV 2019"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.attack.Attack.presets`."""
+        """See :meth:`bench.interface.Attack.presets`."""
         return {
             "quick": {"steps": 300, "batch_size": 64, "rate": 0.01, "units": 32, "shift": 3},
             "tiny": {"steps": 20, "batch_size": 32, "rate": 0.02, "units": 8, "pool": 100, "images_per_class": 2},
         }
 
     def run(
-        self,
-        config: DataFreeConfig,
-        target: Target,
-        auxiliary: PublicData | None,
-        observed: torch.Tensor | None,
-        context: Context,
+        self, target: Target, auxiliary: PublicData | None, observed: torch.Tensor | None, context: Context
     ) -> Reconstructions:
         """Train the generator and sort its images."""
+        config = self.config
         check_counts(
             images_per_class=config.images_per_class, pool=config.pool, steps=config.steps, rate=config.rate,
             batch_size=config.batch_size, units=config.units,

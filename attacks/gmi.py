@@ -64,31 +64,26 @@ class GMIConfig:
 
 
 @register_attack("gmi")
-class GMI(InversionAttack):
+class GMI(InversionAttack[GMIConfig]):
     """Gradient descent on the noise of a GAN trained on auxiliary images."""
 
-    Config = GMIConfig
     access = Access.WEIGHTS
     knowledge = Knowledge.AUXILIARY
     citation = "Zhang et al., CVPR 2020"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.attack.Attack.presets`."""
+        """See :meth:`bench.interface.Attack.presets`."""
         return {
             "quick": {**QUICK_GAN, "steps": 150, "rate": 0.02, "restarts": 2, "shift": 2},
             "tiny": {**TINY_GAN, "steps": 10, "restarts": 2, "images_per_class": 2},
         }
 
     def run(
-        self,
-        config: GMIConfig,
-        target: Target,
-        auxiliary: PublicData | None,
-        observed: torch.Tensor | None,
-        context: Context,
+        self, target: Target, auxiliary: PublicData | None, observed: torch.Tensor | None, context: Context
     ) -> Reconstructions:
         """Train the GAN, or take it from the cache, and move its noise for every class."""
+        config = self.config
         check_counts(
             images_per_class=config.images_per_class, restarts=config.restarts, steps=config.steps, rate=config.rate,
             bound=config.bound, batch_size=config.batch_size,

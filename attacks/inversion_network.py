@@ -58,31 +58,26 @@ class InversionNetworkConfig:
 
 
 @register_attack("inversion-network")
-class InversionNetwork(InversionAttack):
+class InversionNetwork(InversionAttack[InversionNetworkConfig]):
     """A decoder from answers to images."""
 
-    Config = InversionNetworkConfig
     access = Access.CONFIDENCES
     knowledge = Knowledge.AUXILIARY
     citation = "Yang et al., CCS 2019"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.attack.Attack.presets`."""
+        """See :meth:`bench.interface.Attack.presets`."""
         return {
             "quick": {"epochs": 20.0, "width": 16, "rate": 2e-3},
             "tiny": {"epochs": 3.0, "width": 4, "rate": 5e-3, "images_per_class": 2},
         }
 
     def run(
-        self,
-        config: InversionNetworkConfig,
-        target: Target,
-        auxiliary: PublicData | None,
-        observed: torch.Tensor | None,
-        context: Context,
+        self, target: Target, auxiliary: PublicData | None, observed: torch.Tensor | None, context: Context
     ) -> Reconstructions:
         """Train the decoder on the auxiliary images; invert answers of every class, and those observed."""
+        config = self.config
         check_counts(
             images_per_class=config.images_per_class, epochs=config.epochs, batch_size=config.batch_size,
             rate=config.rate, width=config.width,
@@ -98,7 +93,7 @@ class InversionNetwork(InversionAttack):
                 f"observed answers must be confidences (m, {target.classes}), not {tuple(observed.shape)}."
             )
         answers = target.confidences(images, config.rounding)
-        decoder = self._train(config, encode(answers, config.truncation), images, target, context)
+        decoder = self._train(encode(answers, config.truncation), images, target, context)
         labels = class_tries(target.classes, config.images_per_class)
         standing = torch.cat(
             [
@@ -112,10 +107,8 @@ class InversionNetwork(InversionAttack):
             seen = decode(decoder, encode(seen, config.truncation), context.device)
         return Reconstructions(decode(decoder, standing, context.device), labels, observed=seen)
 
-    @staticmethod
-    def _train(
-        config: InversionNetworkConfig, codes: Tensor, images: Tensor, target: Target, context: Context
-    ) -> Decoder:
+    def _train(self, codes: Tensor, images: Tensor, target: Target, context: Context) -> Decoder:
+        config = self.config
         with seeded(context.streams.torch("inversion-network/start")):
             decoder = Decoder(target.classes, target.shape, config.width)
         steps = decoder_steps(len(images), config.epochs, config.batch_size, config.validation)

@@ -22,19 +22,19 @@ class LabelGapConfig:
 
 
 @register_attack("label-gap")
-class LabelGap(MembershipAttack):
+class LabelGap(MembershipAttack[LabelGapConfig]):
     """Score by whether the label is right, and how often it stays right under variations."""
 
-    Config = LabelGapConfig
     access = Access.LABELS
     citation = "Yeom et al. 2018; Choquette-Choo et al. 2021"
     references = 0
 
-    def score(self, config: LabelGapConfig, signals: Signals) -> NDArray[np.float64]:
+    def score(self, signals: Signals) -> NDArray[np.float64]:
         """Return (n,): 1 where the record's label is right, plus `variations` times the share of right variations.
 
         Only the largest logit is used. Raises :class:`BenchError` unless the weight `variations` is in [0, 1].
         """
+        config = self.config
         if not 0 <= config.variations <= 1:
             raise BenchError(f"label-gap takes variations in [0, 1], not {config.variations}.")
         right = (signals.target.argmax(axis=-1) == signals.labels).astype("float64")

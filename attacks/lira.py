@@ -38,16 +38,16 @@ class LiRAConfig:
 
 
 @register_attack("lira")
-class LiRA(MembershipAttack):
+class LiRA(MembershipAttack[LiRAConfig]):
     """Score by the likelihood ratio of the target's confidence."""
 
-    Config = LiRAConfig
     access = Access.CONFIDENCES
     citation = "Carlini, Chien, Nasr, Song, Terzis and Tramer 2022"
     references = 4
 
-    def score(self, config: LiRAConfig, signals: Signals) -> NDArray[np.float64]:
+    def score(self, signals: Signals) -> NDArray[np.float64]:
         """Return the mean log likelihood ratio or tail over queries (n,); raise BenchError below four references."""
+        config = self.config
         need_references(self.name, signals, self.references)
         phi = log_odds(signals.target, signals.labels)  # (queries, n)
         seen = log_odds(signals.references, signals.labels)  # (k, queries, n)

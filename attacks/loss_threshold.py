@@ -21,14 +21,13 @@ class LossConfig:
 
 
 @register_attack("loss")
-class LossThreshold(MembershipAttack):
+class LossThreshold(MembershipAttack[LossConfig]):
     """Score by minus the cross-entropy of the record itself."""
 
-    Config = LossConfig
     access = Access.CONFIDENCES
     citation = "Yeom, Giacomelli, Fredrikson and Jha 2018"
     references = 0
 
-    def score(self, config: LossConfig, signals: Signals) -> NDArray[np.float64]:
+    def score(self, signals: Signals) -> NDArray[np.float64]:
         """Return the log probability of the label at the record itself (n,); variations are ignored."""
         return log_probability(signals.target[0], signals.labels)

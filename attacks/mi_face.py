@@ -80,17 +80,16 @@ class MIFaceConfig:
 
 
 @register_attack("mi-face")
-class MIFace(InversionAttack):
+class MIFace(InversionAttack[MIFaceConfig]):
     """Gradient descent on an image, for each class."""
 
-    Config = MIFaceConfig
     access = Access.WEIGHTS
     knowledge = Knowledge.NONE
     citation = "Fredrikson, Jha, Ristenpart, CCS 2015"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.attack.Attack.presets`."""
+        """See :meth:`bench.interface.Attack.presets`."""
         quick: dict[str, Any] = {
             "loss": "margin", "prior": "relative", "keep": "last", "patience": 0, "confidence": 1.0,
             "steps": 300, "blur": 1.0, "views": 2, "shift": 2, "noise": 0.4, "smoothness": 0.1, "darkness": 0.3,
@@ -106,14 +105,10 @@ class MIFace(InversionAttack):
         return {"quick": quick, "tiny": quick | {"images_per_class": 2, "steps": 30, "restarts": 2}}
 
     def run(
-        self,
-        config: MIFaceConfig,
-        target: Target,
-        auxiliary: PublicData | None,
-        observed: torch.Tensor | None,
-        context: Context,
+        self, target: Target, auxiliary: PublicData | None, observed: torch.Tensor | None, context: Context
     ) -> Reconstructions:
         """Descend from `restarts` starts for every image and keep the one of the student's least loss."""
+        config = self.config
         check_counts(
             images_per_class=config.images_per_class, restarts=config.restarts, steps=config.steps, rate=config.rate,
             views=config.views, directions=config.directions, width=config.width, batch_size=config.batch_size,

@@ -34,10 +34,9 @@ class NearestRecordConfig:
 
 
 @register_attack("nearest-record")
-class NearestRecord(ReleaseAttack):
+class NearestRecord(ReleaseAttack[NearestRecordConfig]):
     """Score an image by its nearness to a record."""
 
-    Config = NearestRecordConfig
     access = Access.GENERATOR
     citation = "after Meehan, Chaudhuri and Dasgupta, AISTATS 2020"
     of_images = True
@@ -48,8 +47,7 @@ class NearestRecord(ReleaseAttack):
         return {"quick": {"draws": 900}, "tiny": {"draws": 50}}
 
     def score(
-        self, config: NearestRecordConfig, release: ReleasedImages, records: torch.Tensor, others: torch.Tensor,
-        context: Context,
-    ) -> NDArray[np.float64]:  # fmt: skip
+        self, release: ReleasedImages, records: torch.Tensor, others: torch.Tensor, context: Context
+    ) -> NDArray[np.float64]:
         """Return minus the distance of each image to the nearest of `records`."""
         return -nearest(release.images, records, context.device)[0].double().numpy()

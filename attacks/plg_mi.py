@@ -62,17 +62,16 @@ class PlgMIConfig:
 
 
 @register_attack("plg-mi")
-class PlgMI(InversionAttack):
+class PlgMI(InversionAttack[PlgMIConfig]):
     """A GAN conditional on the student's own labels, and descent on its noise."""
 
-    Config = PlgMIConfig
     access = Access.WEIGHTS
     knowledge = Knowledge.AUXILIARY
     citation = "Yuan et al., AAAI 2023"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.attack.Attack.presets`."""
+        """See :meth:`bench.interface.Attack.presets`."""
         quick: dict[str, Any] = {
             "images_per_class": 10, "top": 200, "gan_steps": 600, "gan_width": 16, "gan_rate": 5e-4,
             "gan_critic_steps": 2, "steps": 60, "flips": facts.shape[0] == 3,
@@ -81,14 +80,10 @@ class PlgMI(InversionAttack):
         return {"quick": quick, "tiny": quick | tiny}
 
     def run(
-        self,
-        config: PlgMIConfig,
-        target: Target,
-        auxiliary: PublicData | None,
-        observed: torch.Tensor | None,
-        context: Context,
+        self, target: Target, auxiliary: PublicData | None, observed: torch.Tensor | None, context: Context
     ) -> Reconstructions:
         """Train the GAN on the surest images of every class, and move noise of each class."""
+        config = self.config
         check_counts(
             images_per_class=config.images_per_class, top=config.top, gan_steps=config.gan_steps, rate=config.rate,
             gan_width=config.gan_width, gan_noise=config.gan_noise, gan_rate=config.gan_rate, steps=config.steps,

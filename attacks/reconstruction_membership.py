@@ -49,10 +49,9 @@ class ReconstructionConfig:
 
 
 @register_attack("reconstruction-membership")
-class ReconstructionMembership(ReleaseAttack):
+class ReconstructionMembership(ReleaseAttack[ReconstructionConfig]):
     """Score a record by how well the release reconstructs it."""
 
-    Config = ReconstructionConfig
     access = Access.GENERATOR
     knowledge = Knowledge.AUXILIARY
     citation = "Chen, Yu, Zhang and Fritz, CCS 2020 (GAN-Leaks)"
@@ -64,10 +63,10 @@ class ReconstructionMembership(ReleaseAttack):
         return {"quick": quick, "tiny": {"records": 100, "draws": 100, "steps": 2}}
 
     def score(
-        self, config: ReconstructionConfig, release: ReleasedImages, records: torch.Tensor, others: torch.Tensor,
-        context: Context,
-    ) -> NDArray[np.float64]:  # fmt: skip
+        self, release: ReleasedImages, records: torch.Tensor, others: torch.Tensor, context: Context
+    ) -> NDArray[np.float64]:
         """Return minus each record's distance to its reconstruction, calibrated where the config says so."""
+        config = self.config
         distance, _ = nearest(records, release.images, context.device)
         if release.generator is not None and config.steps and config.draws:
             distance = distance.minimum(inverted(config, release, records, context))

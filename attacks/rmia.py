@@ -36,16 +36,16 @@ class RMIAConfig:
 
 
 @register_attack("rmia")
-class RMIA(MembershipAttack):
+class RMIA(MembershipAttack[RMIAConfig]):
     """Score by the share of population records that the candidate beats."""
 
-    Config = RMIAConfig
     access = Access.CONFIDENCES
     citation = "Zarifzadeh, Liu and Shokri 2024"
     references = 1
 
-    def score(self, config: RMIAConfig, signals: Signals) -> NDArray[np.float64]:
+    def score(self, signals: Signals) -> NDArray[np.float64]:
         """Return the mean share over queries (n,), in [0, 1]; raise BenchError without references or population."""
+        config = self.config
         need_references(self.name, signals, self.references)
         if not len(signals.population_labels):
             raise BenchError("rmia compares with population records that nobody trained on, and was given none.")

@@ -267,11 +267,12 @@ def attack(
 
     with starting(quiet=quiet or json_):
         from bench.evaluation.attack.attack import applies, attack_names, attack_student, planned_key
-        from bench.evaluation.attack.workplace import AttackOptions, Workplace, configurable
+        from bench.evaluation.attack.workplace import AttackOptions, Workplace
+        from bench.interface.registry import ATTACKS
 
     names = attack_names(attacks)
     options = AttackOptions(preset, tuple(set_ or ()), seed, auxiliary, shadow_runs=shadow_runs)
-    check_overrides([configurable(name) for name in names], options.overrides)
+    check_overrides([ATTACKS.get(name) for name in names], options.overrides)
     keys, methods = _without_files(keys, methods)
     results: list[AttackRecord] = []
     places: list[Workplace] = []

@@ -61,7 +61,7 @@ def _broken(broken: dict[str, str]) -> list[str]:
 
 
 def _attack_row(attack: type[Attack]) -> tuple[str, ...]:
-    return (attack.name, attack.goal, attack.access.value, attack.knowledge.value, attack.citation)
+    return (attack.name, attack.goal, attack.access or "", attack.knowledge or "", attack.citation)
 
 
 def method_page(method: type[Method]) -> tuple[str, str, tuple[str, ...], Rows]:

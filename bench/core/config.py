@@ -16,6 +16,8 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Basis, Facts, TargetAdjacency
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from bench.core.rows import Change
 
 T = TypeVar("T")
@@ -108,7 +110,7 @@ def source_of(config: type, field: str) -> str:
     return str(config.__dataclass_fields__[field].metadata.get("source", ""))  # type: ignore[attr-defined]
 
 
-def as_dict(config: Any) -> dict[str, Any]:
+def as_dict(config: DataclassInstance) -> dict[str, Any]:
     """Return the config as JSON values, without `later` fields at their default."""
     silent = {field.name for field in dataclasses.fields(config) if _silent(field, getattr(config, field.name))}
     return {
@@ -132,7 +134,7 @@ def config_from(kind: type[Configured], values: Mapping[str, Any]) -> Any:
         odd = ", ".join(sorted((set(values) - known) | (needed - set(values))))
         raise BenchError(f"the settings of {kind.name} have changed since that record was written: {odd}.")
     try:
-        config: Any = TypeAdapter(kind.Config).validate_python(dict(values))
+        config: object = TypeAdapter(kind.Config).validate_python(dict(values))
     except ValidationError as error:
         raise BenchError(f"a setting of {kind.name} does not fit any more: {error.errors()[0]['msg']}.") from error
     check_bounds(kind, values)
@@ -219,7 +221,7 @@ def build_config(
     return config, changes_from_paper(method, config, facts)
 
 
-def changes_from_paper(method: type[Configured], config: Any, facts: Facts) -> list[Change]:
+def changes_from_paper(method: type[Configured], config: DataclassInstance, facts: Facts) -> list[Change]:
     """Return the differences between `config` and the paper's config."""
     from bench.core.rows import Change
 

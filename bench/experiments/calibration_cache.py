@@ -15,7 +15,7 @@ import time
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.core.config import as_dict, config_from
 from bench.core.errors import BenchError
@@ -25,6 +25,9 @@ from bench.core.types import Budget, Facts
 from bench.interface.method import Method
 from bench.storage.cache import canonical_json
 from bench.storage.files import write_atomic
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SLOW = 0.3  # seconds; one calibration this slow stores all of its method, since the first also pays for imports
 _PACKAGES = ("dp-accounting", "opacus", "numpy", "scipy", "torch", "timm")
@@ -38,7 +41,7 @@ class Calibrations:
         self._new: dict[str, dict[str, dict[str, Any]]] = {}
         self._slow: set[str] = set()
 
-    def calibrate(self, method: type[Method], config: Any, budget: Budget, facts: Facts) -> Any:
+    def calibrate(self, method: type[Method], config: DataclassInstance, budget: Budget, facts: Facts) -> Any:
         """Return ``method(config, facts).calibrate(budget)``; refusals are not cached."""
         # The content of a weights file may change while its name stays.
         if "file:" in (str(getattr(config, name, ""))[:5] for name in ("weights", "teacher_weights")):
@@ -75,7 +78,7 @@ class Calibrations:
         return None
 
 
-def _name(method: type[Method], config: Any, budget: Budget, facts: Facts) -> str:
+def _name(method: type[Method], config: DataclassInstance, budget: Budget, facts: Facts) -> str:
     meaning = {
         "method": method.name,
         "version": method.version,

@@ -21,7 +21,7 @@ def check_kept(
     Not on one that it scales, such as a ratio or a learning rate, nor on one that another override moves.
     """
 
-    def calibrated(field: str, config: Any) -> Any:
+    def calibrated(field: str, config: object) -> Any:
         try:
             return getattr(calibrate(config), field)
         except BenchError:

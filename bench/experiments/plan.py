@@ -159,7 +159,7 @@ def bound_method(cell: Cell) -> Method:
     return METHODS.get(cell.method)(cell.config, cell.facts)
 
 
-def private_facts(method: type[Method], config: Any, facts: Facts) -> Facts:
+def private_facts(method: type[Method], config: object, facts: Facts) -> Facts:
     """Return `facts` as they are for `config`: a given teacher's records are the private ones.
 
     Raises :class:`BenchError` where there are none.

@@ -28,7 +28,14 @@ from bench.core.types import (
     Signals,
     TargetAdjacency,
 )
-from bench.interface.attack import Attack, InversionAttack, MembershipAttack, ReleaseAttack, ReleasedImages
+from bench.interface.attack import (
+    Attack,
+    InversionAttack,
+    MembershipAttack,
+    ReleaseAttack,
+    ReleasedImages,
+    RobustnessAttack,
+)
 from bench.interface.method import Method
 from bench.interface.registry import ATTACKS, METHODS, register_attack, register_method
 
@@ -85,6 +92,7 @@ __all__ = [
     "ReleaseAttack",
     "Released",
     "ReleasedImages",
+    "RobustnessAttack",
     "SampledGNMax",
     "SampledGaussian",
     "Signals",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions, Signals
+from bench.core.types import Access, Knowledge, PublicData, Reconstructions, Signals
+from bench.interface.bound import Bound, C_co
 from bench.training.context import Context
 
 if TYPE_CHECKING:
@@ -18,42 +19,30 @@ if TYPE_CHECKING:
     from bench.interface.target_model import Target
 
 
-class Attack(abc.ABC):
+class Attack(abc.ABC, Bound[C_co]):
     """An attack on a released student. Returns reconstructions or scores, never statistics.
 
-    Each file in ``attacks/`` registers one :class:`InversionAttack`, :class:`MembershipAttack` or
-    :class:`ReleaseAttack`. The frozen ``Config`` dataclass has the paper's values as defaults, each with its source.
+    Each file in ``attacks/`` registers one :class:`InversionAttack`, :class:`MembershipAttack`, :class:`ReleaseAttack`
+    or :class:`RobustnessAttack`. ``class Mine(InversionAttack[MyConfig])`` names the frozen dataclass of its settings:
+    the paper's values are the defaults, each with its source. Hooks read ``self.config`` and ``self.facts``.
     """
 
-    name: ClassVar[str]
     goal: ClassVar[str]
     """What the attacker wants, as records name it."""
-    version: ClassVar[int] = 1
-    """Increment whenever the same config gives another result: part of every key."""
-    Config: ClassVar[type]
-    access: ClassVar[Access]
-    knowledge: ClassVar[Knowledge] = Knowledge.NONE
-    citation: ClassVar[str] = ""
-
-    @classmethod
-    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """Return the changes of ``quick`` and ``tiny`` from the paper's config, by field; default: none."""
-        return {"quick": {}, "tiny": {}}
+    access: ClassVar[Access | None]
+    """What it uses of the student; None, as for `knowledge`, where no attacker is assumed."""
+    knowledge: ClassVar[Knowledge | None] = Knowledge.NONE
 
 
-class InversionAttack(Attack):
+class InversionAttack(Attack[C_co]):
     """An attack that reconstructs training images."""
 
     goal = "inversion"
+    access: ClassVar[Access]
 
     @abc.abstractmethod
     def run(
-        self,
-        config: Any,
-        target: Target,
-        auxiliary: PublicData | None,
-        observed: torch.Tensor | None,
-        context: Context,
+        self, target: Target, auxiliary: PublicData | None, observed: torch.Tensor | None, context: Context
     ) -> Reconstructions:
         """Return reconstructions of every class.
 
@@ -62,7 +51,7 @@ class InversionAttack(Attack):
         """
 
 
-class MembershipAttack(Attack):
+class MembershipAttack(Attack[C_co]):
     """An attack that separates the pipeline's training records from other records."""
 
     goal = "membership"
@@ -70,7 +59,7 @@ class MembershipAttack(Attack):
     """Minimum number of references."""
 
     @abc.abstractmethod
-    def score(self, config: Any, signals: Signals) -> NDArray[np.float64]:
+    def score(self, signals: Signals) -> NDArray[np.float64]:
         """Return a score (n,), higher for likelier members; raise :class:`BenchError` on too few references."""
 
 
@@ -88,7 +77,7 @@ class ReleasedImages:
     free: int = 0
 
 
-class ReleaseAttack(Attack):
+class ReleaseAttack(Attack[C_co]):
     """An attack on released images and generators."""
 
     goal = "release"
@@ -97,9 +86,26 @@ class ReleaseAttack(Attack):
 
     @abc.abstractmethod
     def score(
-        self, config: Any, release: ReleasedImages, records: torch.Tensor, others: torch.Tensor, context: Context
+        self, release: ReleasedImages, records: torch.Tensor, others: torch.Tensor, context: Context
     ) -> NDArray[np.float64]:
         """Return a score for each record (n,), higher for likelier members, or for each image (k,), its nearness.
 
         `records` (n, channels, height, width) and `others`, further images that no student saw, are in [0, 1].
+        """
+
+
+class RobustnessAttack(Attack[C_co]):
+    """A search for small changes of images that the student then misclassifies; it measures no leak."""
+
+    goal = "robustness"
+    access = None
+    knowledge = None
+
+    @abc.abstractmethod
+    def withstood(
+        self, student: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, context: Context
+    ) -> Mapping[str, Mapping[float, torch.Tensor]]:
+        """Return which images (n,) the student gets right, by the attacks run and by size of change, rising from 0.
+
+        `images` (m, channels, height, width) are uint8 or float in [0, 1], `labels` int64 (m,), of which n are used.
         """

@@ -8,12 +8,9 @@ private records leaves only through its :class:`bench.privacy.mechanisms.ledger.
 from __future__ import annotations
 
 import abc
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, get_args
-
-from typing_extensions import TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from bench.core.errors import BenchError, telling
 from bench.core.types import (
@@ -28,6 +25,7 @@ from bench.core.types import (
     PublicKind,
     Released,
 )
+from bench.interface.bound import Bound, C_co
 from bench.training.context import Context
 
 if TYPE_CHECKING:
@@ -35,11 +33,7 @@ if TYPE_CHECKING:
     from bench.privacy.mechanisms.ledger import Ledger
 
 
-C_co = TypeVar("C_co", covariant=True, default=Any)
-"""The frozen dataclass of a method's settings."""
-
-
-class Method(abc.ABC, Generic[C_co]):
+class Method(abc.ABC, Bound[C_co]):
     """A way to train a private student: one class per file in ``methods/``, registered under one name.
 
     ``class Mine(Method[MyConfig])`` names the frozen dataclass of its settings: the paper's values are the defaults,
@@ -47,16 +41,10 @@ class Method(abc.ABC, Generic[C_co]):
     reads as ``self.config`` and ``self.facts``.
     """
 
-    name: ClassVar[str]
-    version: ClassVar[int] = 1
-    """Increment whenever the same config gives another student: part of every key."""
-    Config: ClassVar[type]
-    """The dataclass of the settings: that of ``Method[...]``, or of a subclass's annotation ``config: MyConfig``."""
     unit: ClassVar[PrivacyUnit] = PrivacyUnit.RECORD
     adjacency: ClassVar[Adjacency] = Adjacency.REPLACE
     groups: ClassVar[tuple[str, ...]] = ()
     """Groups that ``--methods`` accepts for it, beside `all`, its unit's name and those of its base classes."""
-    citation: ClassVar[str] = ""
     public_data: ClassVar[str] = "none"
     """The public data, in words."""
     public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.NONE,)
@@ -72,19 +60,6 @@ class Method(abc.ABC, Generic[C_co]):
     single_teacher: ClassVar[bool] = False
     """True if the proof only bounds each answer of one teacher, so that it holds between any two teachers, and only the
     teacher states the class names. See :mod:`bench.privacy.auditing.utility_bound`."""
-
-    def __init__(self, config: C_co, facts: Facts) -> None:
-        self.config, self.facts = config, facts
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        stated = [argument for base in vars(cls).get("__orig_bases__", ()) for argument in get_args(base)]
-        own: Any = vars(cls).get("__annotations__", {}).get("config")
-        if isinstance(own, str):  # annotations are strings under `from __future__ import annotations`
-            own = getattr(sys.modules[cls.__module__], own, None)
-        for config in (*stated, own):
-            if isinstance(config, type) and is_dataclass(config):
-                cls.Config = config
 
     def changed(self, **settings: Any) -> Self:
         """Return the same method with other `settings`."""

@@ -142,19 +142,17 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
 
 def vet_attack(attack: AttackRecord, record: Record) -> list[str]:
     """Return the problems of a finished attack on the student of `record`."""
-    from bench.evaluation.attack.workplace import ROBUSTNESS, configurable
-
     problems = [*_look(attack), *_clean(attack.provenance)]
     if attack.dataset != record.dataset:
         problems.append(f"it is of {attack.dataset}, its student of {record.dataset}. Attack again.")
-    if attack.attack != ROBUSTNESS and attack.attack not in ATTACKS:
-        problems.append(str(UnknownNameError("attack", attack.attack, [*ATTACKS.names(), ROBUSTNESS])))
-    elif attack.attack_version != configurable(attack.attack).version:
+    if attack.attack not in ATTACKS:
+        problems.append(str(UnknownNameError("attack", attack.attack, ATTACKS.names())))
+    elif attack.attack_version != ATTACKS.get(attack.attack).version:
         problems.append(f"version {attack.attack_version} of {attack.attack} made it; attack again with this one.")
     else:
-        kind = configurable(attack.attack)
+        kind = ATTACKS.get(attack.attack)
         for name in ("access", "knowledge", "citation"):
-            if getattr(attack, name) != str(getattr(kind, name, "")):
+            if getattr(attack, name) != str(getattr(kind, name) or ""):
                 problems.append(f"its {name} is not what {attack.attack} states. Attack again.")
     return problems
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.core.config import default_delta
 from bench.core.options import grid_words, number_word
@@ -20,7 +20,7 @@ _FLAGS = {"teacher": "--teacher", "backbone": "--teacher", "student": "--student
 """Fields with an option of their own; ``--teacher`` also gives a frozen backbone."""
 
 
-def public_overrides(overrides: Mapping[str, str], config: Any) -> dict[str, str]:
+def public_overrides(overrides: Mapping[str, str], config: object) -> dict[str, str]:
     """Return `overrides` without machine paths; `config` is the resulting config."""
     shown: dict[str, str] = {}
     for name, value in overrides.items():

@@ -167,7 +167,7 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
             *([] if given else [self.config.teacher]),
         ):  # an error before minutes of training
             make_student(model, facts, context.streams.torch("unused"))
-        say_missing_classes(self.config, facts, context)
+        say_missing_classes(self.config.teachers, facts, context)
         images = self.images(private, ledger, context)
         asked = context.streams.numpy("queries").permutation(len(images))[: self.config.queries]
         queries = images[torch.from_numpy(asked)]

@@ -15,6 +15,15 @@ from bench.methods.generative.gan_parts import Forger
 Loss = Literal["binary", "wasserstein"]
 
 
+class CriticConfig:
+    """The settings that :class:`Critics` read: a base of configs that state them."""
+
+    teachers: int
+    critic_batch: int
+    critic_units: int
+    critic_lr: float
+
+
 class Critics:
     """Nets of one hidden layer with a score for each class, each on its own part, in training with Adam.
 
@@ -23,7 +32,7 @@ class Critics:
     """
 
     def __init__(
-        self, private: PrivateData, parts: list[Any], config: Any, draws: torch.Generator, device: torch.device
+        self, private: PrivateData, parts: list[Any], config: CriticConfig, draws: torch.Generator, device: torch.device
     ) -> None:  # fmt: skip
         # Sizes of parts differ by one record at most, which is left out.
         size = min(map(len, parts))
@@ -98,7 +107,7 @@ class Critics:
         return values.to(self._device).expand(len(self), *values.shape)
 
 
-def critics_of(config: Any, private: PrivateData, context: Context, groups: int = 1) -> list[Critics]:
+def critics_of(config: CriticConfig, private: PrivateData, context: Context, groups: int = 1) -> list[Critics]:
     """Return discriminators on `config.teachers` parts, in `groups` at most that train apart from each other."""
     groups = min(groups, config.teachers)
     parts = partition(len(private), config.teachers, "critics")

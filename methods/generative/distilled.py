@@ -14,10 +14,27 @@ from bench.core.seeds import seeded
 from bench.interface import Facts
 
 
+class ImageConfig:
+    """The settings that :class:`LearnedImages` read: a base of configs that state them."""
+
+    per_class: int
+    image_lr: float
+    image_average: float
+    net_lr: float
+    inner_epochs: int
+    batches: int
+    outer_steps: int
+
+    @property
+    def run_steps(self) -> int:
+        """The private batches of one start."""
+        return self.outer_steps * self.batches
+
+
 class LearnedImages:
     """The images, their optimiser, and what happens after a step of DP-SGD, whose noisy gradient `net` then has."""
 
-    def __init__(self, net: nn.Module, facts: Facts, config: Any, draws: torch.Generator) -> None:
+    def __init__(self, net: nn.Module, facts: Facts, config: ImageConfig, draws: torch.Generator) -> None:
         self._net, self._config, self._draws = net, config, draws
         self._plain = copy.deepcopy(net)  # whose passes DP-SGD's hooks do not see
         device = next(net.parameters()).device

@@ -39,7 +39,7 @@ from bench.core.seeds import seeded
 from bench.interface import BenchError, Claim, Context, Facts, Ledger, PrivateData, PublicData, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
-from bench.methods.generative.gan_parts import AdamAgainst, Forger
+from bench.methods.generative.gan_parts import AdamAgainst, Forger, ForgerConfig
 from bench.methods.shared.calibration import PoissonBatches
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, decay, positive, student_depends
 from bench.models.discriminators import ConvDiscriminator, DenseDiscriminator
@@ -52,7 +52,7 @@ OURS = "ours: the net of methods/generative/dp_merf.py"
 
 
 @dataclass(frozen=True)
-class DPGANConfig(PoissonBatches, GenerativeConfig):
+class DPGANConfig(PoissonBatches, GenerativeConfig, ForgerConfig):
     """Settings for MNIST at epsilon 10."""
 
     discriminator_steps: int = setting(450_000, CODE + "MNIST, epsilon 10; 325,000 at epsilon 1")
@@ -162,7 +162,7 @@ class DPGAN(Generative, DPSGD):
         return balanced(forger.mean, facts.classes, context.device)
 
 
-def discriminator(config: Any, facts: Facts) -> nn.Module:
+def discriminator(config: DPGANConfig, facts: Facts) -> nn.Module:
     """Return a new discriminator of the kind that `config` names."""
     if config.discriminator_units is None:
         return ConvDiscriminator(*facts.shape, facts.classes, config.discriminator_maps)
@@ -172,7 +172,7 @@ def discriminator(config: Any, facts: Facts) -> nn.Module:
 class Game:
     """What happens around a step of DP-SGD on the discriminator `critic`: all of it from noisy weights alone."""
 
-    def __init__(self, critic: nn.Module, forger: Forger, config: Any) -> None:
+    def __init__(self, critic: nn.Module, forger: Forger, config: DPGANConfig) -> None:
         self._critic, self._forger, self._config = critic, forger, config
         # Copies, whose passes DP-SGD's hooks do not see; those of the first one are seen by hooks of its own.
         self._copy, self._plain = copy.deepcopy(critic), copy.deepcopy(critic)

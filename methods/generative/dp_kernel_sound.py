@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from bench.interface import Facts, register_method, setting
+from bench.interface import register_method, setting
 from bench.methods.generative.dp_kernel import PORT
 from bench.methods.generative.mean_embedding import EmbeddingConfig, MeanEmbedding
 from bench.methods.shared.settings_checks import at_least_one, positive
@@ -48,9 +47,9 @@ class DPKernelSound(MeanEmbedding):
     config: DPKernelSoundConfig
     citation = "after Jiang et al. 2023"
 
-    @staticmethod
-    def frequencies(config: Any, facts: Facts, draws: torch.Generator) -> Tensor:
+    def frequencies(self, draws: torch.Generator) -> Tensor:
         """See :meth:`bench.methods.generative.mean_embedding.MeanEmbedding.frequencies`: one of each kernel in turn."""
+        config = self.config
         deviations = torch.tensor([config.bandwidth * 2**number for number in range(config.kernels)])
-        waves = torch.randn(config.features // 2, math.prod(facts.shape), generator=draws)
+        waves = torch.randn(config.features // 2, math.prod(self.facts.shape), generator=draws)
         return waves / deviations[torch.arange(len(waves)) % config.kernels][:, None]

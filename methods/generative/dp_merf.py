@@ -66,10 +66,9 @@ class DPMERF(MeanEmbedding):
         source = "Harder et al., AISTATS 2021 (arXiv:2002.11603), the authors' code, code_balanced/dp_analysis.py"
         return Claim(row.epsilon, delta, source, f"order {row.order:g}; sound, and loose")
 
-    @staticmethod
-    def frequencies(config: Any, facts: Facts, draws: torch.Generator) -> Tensor:
+    def frequencies(self, draws: torch.Generator) -> Tensor:
         """See :meth:`bench.methods.generative.mean_embedding.MeanEmbedding.frequencies`."""
-        pixels = math.prod(facts.shape)
-        return torch.randn(config.features // 2, pixels, generator=draws) / math.sqrt(
-            config.length_scale * pixels / 784
+        pixels = math.prod(self.facts.shape)
+        return torch.randn(self.config.features // 2, pixels, generator=draws) / math.sqrt(
+            self.config.length_scale * pixels / 784
         )

@@ -56,7 +56,7 @@ from bench.interface import (
     setting,
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
-from bench.methods.generative.gan_parts import Forger
+from bench.methods.generative.gan_parts import Forger, ForgerConfig
 from bench.methods.generative.sinkhorn import costs, transport
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, decay, positive
@@ -67,7 +67,7 @@ OURS = "ours: the net of methods/generative/dp_merf.py"
 
 
 @dataclass(frozen=True)
-class DPSinkhornConfig(GenerativeConfig):
+class DPSinkhornConfig(GenerativeConfig, ForgerConfig):
     """Settings for MNIST at epsilon 10."""
 
     steps: int = setting(3_990_000, CODE + "as many as epsilon 10 pays for; it stops at 3.6 million")

@@ -176,7 +176,7 @@ class GPATE(Guided):
         return guide
 
 
-def counted(gradients: Tensor, basis: Tensor, config: Any) -> Tensor:
+def counted(gradients: Tensor, basis: Tensor, config: GPATEConfig) -> Tensor:
     """Return votes (n * directions, bins) of teachers with `gradients` (teachers, n, pixels)."""
     length = gradients.norm(dim=2, keepdim=True).clamp_min(1e-30)
     # A gradient that is not finite votes for the middle: every teacher has one vote on each row.

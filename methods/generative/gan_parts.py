@@ -14,10 +14,29 @@ from bench.interface import Context, Facts
 from bench.models.generators import ConditionalGenerator
 
 
+class ForgerConfig:
+    """The settings that :class:`Forger` reads: a base of configs that state them."""
+
+    latent: int
+    generator_units: int
+    generator_maps: int
+    generator_lr: float
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """Adam's decays."""
+        return (0.5, 0.999)
+
+    @property
+    def generator_average(self) -> float:
+        """The decay of the moving mean of the generator's weights; 0: the last ones."""
+        return 0.0
+
+
 class Forger:
     """A generator, its optimiser (Adam) and its random numbers; labels are drawn evenly."""
 
-    def __init__(self, config: Any, facts: Facts, context: Context) -> None:
+    def __init__(self, config: ForgerConfig, facts: Facts, context: Context) -> None:
         with seeded(context.streams.torch("generator/start")):
             self.net = ConditionalGenerator(
                 *facts.shape, facts.classes, config.latent, config.generator_units, config.generator_maps

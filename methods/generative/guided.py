@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from bench.interface import BenchError, Context, Facts, Ledger, PrivateData, PublicData, setting
-from bench.methods.generative.critics import Critics, Loss, critics_of
+from bench.methods.generative.critics import CriticConfig, Critics, Loss, critics_of
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
-from bench.methods.generative.gan_parts import Forger
+from bench.methods.generative.gan_parts import Forger, ForgerConfig
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
 
 Guide = Callable[["Tensor", "Tensor"], "Tensor"]
@@ -26,7 +26,7 @@ NET = "ours: the net of methods/generative/dp_merf.py"
 
 
 @dataclass(frozen=True)
-class GuidedConfig(GenerativeConfig):
+class GuidedConfig(GenerativeConfig, CriticConfig, ForgerConfig):
     """Settings of the discriminators and of the generator."""
 
     teachers: int = setting(2000, "as the subclass says")
@@ -40,9 +40,6 @@ class GuidedConfig(GenerativeConfig):
     latent: int = setting(50, "G-PATE's code AI-secure/G-PATE: epsilon 1; 100 at epsilon 10")
     generator_units: int = setting(200, NET)
     generator_maps: int = setting(16, NET)
-
-    betas: ClassVar[tuple[float, float]] = (0.5, 0.999)
-    generator_average: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

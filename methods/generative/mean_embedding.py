@@ -81,9 +81,8 @@ class EmbeddingConfig(GenerativeConfig):
 class MeanEmbedding(Generative):
     """One Gaussian release of the mean embedding, then a generator fitted to it; a subclass draws the frequencies."""
 
-    @staticmethod
     @abc.abstractmethod
-    def frequencies(config: Any, facts: Facts, draws: torch.Generator) -> Tensor:
+    def frequencies(self, draws: torch.Generator) -> Tensor:
         """Return the public random frequencies (config.features // 2, pixels)."""
 
     @classmethod
@@ -123,7 +122,7 @@ class MeanEmbedding(Generative):
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Release the embedding and fit a generator to it."""
         facts = private.facts
-        frequencies = self.frequencies(self.config, facts, context.streams.torch("frequencies"))
+        frequencies = self.frequencies(context.streams.torch("frequencies"))
         with context.progress.stage("mean embedding", facts.private_records) as stage:
             sums = class_sums(private, frequencies, context.device, stage.advance)
         noisy = torch.from_numpy(
@@ -172,8 +171,8 @@ def class_sums(
 
 
 def fit_embedding(
-    net: ConditionalGenerator, wanted: Tensor, shares: Tensor, frequencies: Tensor, config: Any, facts: Facts,
-    context: Context,
+    net: ConditionalGenerator, wanted: Tensor, shares: Tensor, frequencies: Tensor, config: EmbeddingConfig,
+    facts: Facts, context: Context,
 ) -> None:  # fmt: skip
     """Train `net` until the mean embedding of its images, of classes in `shares`, is near `wanted`. Nothing private."""
     device = context.device

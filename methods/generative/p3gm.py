@@ -182,7 +182,7 @@ class P3GM(Generative, DPSGD):
         return Source(lambda count, draws: drawn_rows(net, count, facts, draws), net)
 
 
-def warm_start(net: PhasedVAE, codes: Any, mixture: Mixture, config: Any, context: Context) -> None:
+def warm_start(net: PhasedVAE, codes: Any, mixture: Mixture, config: P3GMConfig, context: Context) -> None:
     """Teach the decoder the rows that the components give for codes of `mixture`; all of it is public by now."""
     draws, device = context.streams.torch("warm-start"), context.device
     net.to(device)

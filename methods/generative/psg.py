@@ -39,7 +39,7 @@ from bench.interface import (
     setting,
 )
 from bench.methods.dpsgd.dp_sgd import DPSGD
-from bench.methods.generative.distilled import LearnedImages, Standstill
+from bench.methods.generative.distilled import ImageConfig, LearnedImages, Standstill
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.shared.calibration import PoissonBatches
 from bench.methods.shared.settings_checks import at_least_one, decay, positive, student_depends
@@ -51,7 +51,7 @@ MAIN = CODE + "main.py: "
 
 
 @dataclass(frozen=True)
-class PSGConfig(PoissonBatches, GenerativeConfig):
+class PSGConfig(PoissonBatches, GenerativeConfig, ImageConfig):
     """Settings for 10 images of a class."""
 
     per_class: int = setting(10, "Chen et al. 2022, table 1: 10; 1 and 20 in others")
@@ -76,11 +76,6 @@ class PSGConfig(PoissonBatches, GenerativeConfig):
         at_least_one(self, "per_class", "runs", "outer_steps", "inner_epochs", "batches", "batch_size", "net_width")
         positive(self, "max_grad_norm", "noise_multiplier", "image_lr", "net_lr")
         decay(self, "image_average")
-
-    @property
-    def run_steps(self) -> int:
-        """The private batches of one start."""
-        return self.outer_steps * self.batches
 
     def steps(self, records: int) -> int:
         """Return the number of private batches of all starts."""

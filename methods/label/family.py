@@ -102,7 +102,7 @@ def learn(
     net: nn.Module,
     images: Tensor,
     likelihood: NDArray[np.float64],
-    config: Any,
+    config: NoisyLabelConfig,
     context: Context,
     name: str,
     *,

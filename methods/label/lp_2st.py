@@ -89,8 +89,7 @@ class LP1ST(LabelMethod):
         """Return one answer for each label."""
         return [PriorRandomizedResponse(self.config.epsilon, self.facts.classes, answers=self.facts.private_records)]
 
-    @staticmethod
-    def stages(config: Any, records: int) -> list[NDArray[np.int64]]:
+    def stages(self, records: int) -> list[NDArray[np.int64]]:
         """Return the positions of the records whose labels each stage takes."""
         return [np.arange(records)]
 
@@ -99,10 +98,10 @@ class LP1ST(LabelMethod):
         classes, count = private.facts.classes, len(private)
         student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         noisy, law = np.full(count, -1), np.ones((count, classes))
-        for number, rows in enumerate(self.stages(self.config, count)):
+        for number, rows in enumerate(self.stages(count)):
             prior = np.full((len(rows), classes), 1 / classes)
             if number:
-                prior = self.prior(student, private.images[rows], self.config, context)
+                prior = self.prior(student, private.images[rows], context)
             noisy[rows] = ledger.prior_randomized_response(
                 private.labels.numpy(), prior, rows=rows, epsilon=self.config.epsilon
             )
@@ -114,11 +113,10 @@ class LP1ST(LabelMethod):
             learn(student, private.images[seen], law[seen], self.config, context, name, labels=noisy[seen])
         return Released(student, self.config.student, options, extras={"noisy_labels": torch.from_numpy(noisy)})
 
-    @staticmethod
-    def prior(net: nn.Module, images: Any, config: Any, context: Context) -> NDArray[np.float64]:
+    def prior(self, net: nn.Module, images: Any, context: Context) -> NDArray[np.float64]:
         """Return the probabilities that `net` gives the classes of `images`, (n, classes)."""
         logits = predict(net, images, device=context.device).double()
-        return (logits / getattr(config, "temperature", 1.0)).softmax(1).numpy()
+        return (logits / getattr(self.config, "temperature", 1.0)).softmax(1).numpy()
 
     def likely(
         self,
@@ -132,7 +130,7 @@ class LP1ST(LabelMethod):
         """Return `rows` and those before whose noisy label is among the k classes that `net` finds likeliest."""
         k = int(likely_sets(prior, self.config.epsilon)[1].mean())
         earlier = np.setdiff1d(np.flatnonzero(noisy >= 0), rows)
-        before = self.prior(net, private.images[earlier], self.config, context)
+        before = self.prior(net, private.images[earlier], context)
         inside = (np.argsort(-before, axis=1)[:, :k] == noisy[earlier][:, None]).any(axis=1)
         return np.sort(np.concatenate([rows, earlier[inside]]))
 
@@ -144,9 +142,8 @@ class LP2ST(LP1ST):
     config: LP2STConfig
     fewer: ClassVar[Mapping[str, Any]] = {"first": 0.6, "temperature": 1.0}
 
-    @staticmethod
-    def stages(config: Any, records: int) -> list[NDArray[np.int64]]:
+    def stages(self, records: int) -> list[NDArray[np.int64]]:
         """Return the positions of each stage, by a hash of the index, in hundredths."""
         parts = partition(records, min(100, records), "stages of labels")
-        cut = max(1, round(config.first * len(parts)))
+        cut = max(1, round(self.config.first * len(parts)))
         return [np.sort(np.concatenate(stage)) for stage in (parts[:cut], parts[cut:]) if stage]

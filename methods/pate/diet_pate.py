@@ -98,12 +98,14 @@ class DietPATE(PATEGNMax):
         return PATEGNMax.train_student(type(self)(self.config, private.facts), private, images, ledger, context)
 
 
-def _with_random_images(config: Any, private: PrivateData, context: Context) -> tuple[PrivateData, PublicData]:
+def _with_random_images(
+    config: DietPATEConfig, private: PrivateData, context: Context
+) -> tuple[PrivateData, PublicData]:
     facts = asked_about(config, private.facts)
     images = random_images(config.images, facts.shape, context.streams.torch("images"))
     return dataclasses.replace(private, facts=facts), PublicData(images, RANDOM)
 
 
-def asked_about(config: Any, facts: Facts) -> Facts:
+def asked_about(config: DietPATEConfig, facts: Facts) -> Facts:
     """Return `facts` with the random images as the public ones."""
     return dataclasses.replace(facts, public_records=config.images)

@@ -167,7 +167,7 @@ class PATEFamily(EnsembleMethod):
             return context.cache.get("teacher-labels", depends, make)["labels"].astype(np.int64)
 
         chunks = self._chunks(private, context, range(self.config.teachers))
-        blocks = [labels_of(block) for block in query_blocks(self.config, order)]
+        blocks = [labels_of(block) for block in query_blocks(self.config.queries, order)]
         return count_votes(np.concatenate(blocks, axis=1)[:, : self.config.queries], private.facts.classes)
 
     def label_in_shard(
@@ -181,7 +181,7 @@ class PATEFamily(EnsembleMethod):
     ) -> None:
         """See :meth:`bench.methods.shared.teachers.EnsembleMethod.label_in_shard`."""
         chunks = self._chunks(private, context, numbers)
-        blocks = query_blocks(self.config, query_order(public, context))
+        blocks = query_blocks(self.config.queries, query_order(public, context))
         with context.progress.stage("votes", len(blocks) * len(numbers)) as stage:
             for block in blocks:
                 depends = self._labels_depend(private, public, block, context)
@@ -260,7 +260,7 @@ class PATEFamily(EnsembleMethod):
         self.check_facts()
         self.check_models(context)
         if not self.votes_for_unseen:
-            say_missing_classes(self.config, private.facts, context)
+            say_missing_classes(self.config.teachers, private.facts, context)
         order = query_order(public, context)
         queries = order[: self.config.queries]
         answers = self.answer(self.votes(private, public, order, context), ledger)
@@ -280,9 +280,9 @@ def query_order(public: PublicData, context: Context) -> NDArray[np.int64]:
     return context.streams.numpy("queries").permutation(len(public)).astype(np.int64)
 
 
-def query_blocks(config: Any, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+def query_blocks(queries: int, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Return the blocks of `order` that hold the queries."""
-    return [order[first : first + BLOCK] for first in range(0, config.queries, BLOCK)]
+    return [order[first : first + BLOCK] for first in range(0, queries, BLOCK)]
 
 
 def self_training(facts: Facts) -> SelfTrainingSettings:

@@ -18,8 +18,14 @@ from bench.interface import BenchError, Context, Facts, GivenTeacher, Method, pr
 from bench.models.given_teacher import GivenNet, load_given, pin
 
 
+class NamesTeacher:
+    """The setting that every config with a given teacher has."""
+
+    teacher: str
+
+
 @dataclass(frozen=True)
-class GivenTeacherConfig:
+class GivenTeacherConfig(NamesTeacher):
     """Settings of a given teacher, whose net is `teacher`."""
 
     teacher_weights: str = setting(
@@ -33,7 +39,7 @@ class GivenTeacherConfig:
     )
 
 
-def given_teacher(config: Any) -> GivenTeacher | None:
+def given_teacher(config: GivenTeacherConfig) -> GivenTeacher | None:
     """Return the given teacher of `config`; see :meth:`bench.interface.Method.given_teacher`."""
     weights, records, size = config.teacher_weights, config.teacher_records, config.teacher_size
     if not weights:
@@ -75,7 +81,7 @@ class TakesTeacher(Method):
         )
 
 
-def given_net(config: Any, facts: Facts, context: Context) -> GivenNet | None:
+def given_net(config: GivenTeacherConfig, facts: Facts, context: Context) -> GivenNet | None:
     """Return the given teacher on the context's device, None where it is trained here. Private."""
     given = given_teacher(config)
     if given is None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from bench.core.config import as_dict
 from bench.interface import BenchError, Context, Facts, PrivateData
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SHOWN = 100  # synthetic images that are released
 
@@ -21,7 +24,7 @@ def at_least_one(config: object, *names: str) -> None:
             raise BenchError(f"{name} must be at least 1, not {getattr(config, name)}.")
 
 
-def decay(config: Any, *names: str) -> None:
+def decay(config: object, *names: str) -> None:
     """Raise :class:`BenchError` unless the settings `names`, decays of moving averages, lie in 0..1, without 1."""
     for name in names:
         if not 0 <= getattr(config, name) < 1:
@@ -60,7 +63,7 @@ class HeadSettings:
         return self.epochs * math.ceil(records / self.batch_size)
 
 
-def student_depends(config: Any, context: Context) -> dict[str, Any]:
+def student_depends(config: DataclassInstance, context: Context) -> dict[str, Any]:
     """Return what the checkpoint of a stage depends on: no other run may resume with its noise."""
     return {"cell": context.cell, "kind": type(config).__name__, "config": as_dict(config)}
 

@@ -112,18 +112,18 @@ def largest_shift(facts: Facts) -> int:
     return 2 if min(facts.shape[1:]) >= 16 else 1
 
 
-def say_missing_classes(config: Any, facts: Facts, context: Context) -> None:
+def say_missing_classes(teachers: int, facts: Facts, context: Context) -> None:
     """Note how many teachers are expected to lack a class, by public numbers alone, not by labels."""
-    part = facts.private_records // config.teachers
-    lacking = config.teachers * (1 - (1 - (1 - 1 / facts.classes) ** part) ** facts.classes)
+    part = facts.private_records // teachers
+    lacking = teachers * (1 - (1 - (1 - 1 / facts.classes) ** part) ** facts.classes)
     if lacking >= 0.5:
         context.note(
-            f"with {part} records each, about {lacking:.0f} of {config.teachers} teachers lack a class, were all "
+            f"with {part} records each, about {lacking:.0f} of {teachers} teachers lack a class, were all "
             "classes equally common; such a teacher does not vote for it"
         )
 
 
-def watched_images(config: Any, public: PublicData) -> torch.Tensor | None:
+def watched_images(config: object, public: PublicData) -> torch.Tensor | None:
     """Return the public images (at most 1,000) whose labels show when a teacher has settled; None without that rule."""
     return None if getattr(config, "teacher_settle", None) is None else public.images[:WATCHED].clone()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import timm
 import torch
@@ -83,6 +83,9 @@ class TransferConfig:
         return self.weights == SOURCE or self.weights.startswith(f"{SOURCE}:")
 
 
+T = TypeVar("T", bound=TransferConfig)
+
+
 def shared_features(config: TransferConfig, facts: Facts) -> str:
     """Return the name of the features that cells with the same backbone share."""
     names = [field.name for field in dataclasses.fields(TransferConfig)]
@@ -131,7 +134,7 @@ def paper_transfer(facts: Facts) -> dict[str, Any]:
     return {}
 
 
-def with_digest(config: Any, facts: Facts) -> Any:
+def with_digest(config: T, facts: Facts) -> T:
     """Return `config` with its weights named by origin and SHA-256, as far as these are known before a fetch.
 
     A file is named without its folder; the digest finds it again. Raises :class:`BenchError` for an unknown backbone,
@@ -181,13 +184,13 @@ def with_digest(config: Any, facts: Facts) -> Any:
     return dataclasses.replace(config, weights=origin)
 
 
-def _check_kind(config: Any, facts: Facts) -> None:
+def _check_kind(config: TransferConfig, facts: Facts) -> None:
     if is_text(facts.shape) != (config.backbone in TEXT_NETS):
         kind, fitting = ("sentences", ", ".join(TEXT_NETS)) if is_text(facts.shape) else ("images", "a net of images")
         raise BenchError(f"{facts.dataset} holds {kind}, which {config.backbone} does not take. Use {fitting}.")
 
 
-def _check_source(config: Any, facts: Facts) -> None:
+def _check_source(config: TransferConfig, facts: Facts) -> None:
     """Refuse a source that is missing, or that is the private data set, under any name."""
     _, _, name = config.weights.partition(":")
     private = all_datasets().get(facts.dataset)
@@ -203,7 +206,7 @@ def _check_source(config: Any, facts: Facts) -> None:
         )
 
 
-def words_of(config: Any, facts: Facts) -> str:
+def words_of(config: TransferConfig, facts: Facts) -> str:
     """Return the public source of `config` and what it may share with the data, in words for the row."""
     if config.weights == "random":
         return f"an untrained {config.backbone}, drawn from a public seed"
@@ -220,7 +223,7 @@ def words_of(config: Any, facts: Facts) -> str:
     return f"{named} through {config.backbone} (overlap: {overlap(source, facts.dataset)})"
 
 
-def _source_words(config: Any, facts: Facts) -> tuple[str, str]:
+def _source_words(config: TransferConfig, facts: Facts) -> tuple[str, str]:
     _, _, name = config.weights.partition(":")
     if name:
         return name, overlap(name, facts.dataset)
@@ -237,7 +240,7 @@ def _tag_source(backbone: str) -> str:
     return trained_on(str(known.tag or "")) if known is not None else ""
 
 
-def backbone_of(config: Any, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
+def backbone_of(config: TransferConfig, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
     """Return the frozen backbone of `config`, fetched, drawn or trained; raise BenchError without matching weights."""
     if config.weights == "random":
         channels = facts.shape[0]
@@ -276,7 +279,7 @@ def _teller(backbone: str, context: Context) -> Any:
     return say
 
 
-def _trained_here(config: Any, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
+def _trained_here(config: TransferConfig, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
 
     images, labels, classes, name, revision = _source_records(config, facts, public)
     if is_text(facts.shape) and isinstance(images, torch.Tensor) and images.shape[1:] != facts.shape:
@@ -288,13 +291,13 @@ def _trained_here(config: Any, facts: Facts, public: PublicData, context: Contex
     )  # fmt: skip
 
 
-def source_settings(config: Any) -> FitSettings:
+def source_settings(config: TransferConfig) -> FitSettings:
     """Return how a backbone is trained on its source; ours, as the paper does not say."""
     return FitSettings(epochs=config.source_epochs, batch_size=64, optimizer="adam", lr=1e-3)
 
 
 def _source_records(
-    config: Any, facts: Facts, public: PublicData
+    config: TransferConfig, facts: Facts, public: PublicData
 ) -> tuple[torch.Tensor | LazyImages, torch.Tensor, int, str, str]:
     """Return images, labels, number of classes, name and revision of a part, drawn by class (section V.A.2)."""
     _, _, name = config.weights.partition(":")

@@ -95,7 +95,7 @@ def attack(
     known = None
     if kind.knowledge == Knowledge.AUXILIARY:
         known = PublicData(scene.auxiliary if auxiliary is None else auxiliary, "shapes")
-    return kind().run(config, target, known, observed, context), target
+    return kind(config, scene.facts).run(target, known, observed, context), target
 
 
 def check(made: Reconstructions, scene: World, per_class: int) -> None:
@@ -260,7 +260,7 @@ def test_auxiliary_images_are_checked(name: str, shapes: World, trained: torch.n
     context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
     config = kind.Config(**kind.presets(shapes.facts)["tiny"])
     with pytest.raises(BenchError, match="auxiliary images and was given 0"):
-        kind().run(config, target, None, None, context)
+        kind(config, shapes.facts).run(target, None, None, context)
     with pytest.raises(BenchError, match="of the target's shape"):
         attack(name, shapes, trained, auxiliary=shapes.auxiliary[:, :, :8])
 

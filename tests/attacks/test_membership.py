@@ -24,14 +24,11 @@ FACTS = Facts("digits", 1000, 100, 100, 10, (1, 8, 8))
 CANDIDATES, CLASSES, DIMENSIONS, MODELS = 300, 5, 60, 40
 
 
-def attack(name: str, **changes: object) -> tuple[MembershipAttack, object]:
-    kind = ATTACKS.get(name)
-    return kind(), dataclasses.replace(kind.Config(), **changes)
-
-
 def score(name: str, signals: Signals, **changes: object) -> np.ndarray:
-    one, config = attack(name, **changes)
-    return one.score(config, signals)
+    kind = ATTACKS.get(name)
+    attack = kind(dataclasses.replace(kind.Config(), **changes), FACTS)
+    assert isinstance(attack, MembershipAttack)
+    return attack.score(signals)
 
 
 def softmax_regressions(x: np.ndarray, y: np.ndarray, inside: np.ndarray, steps: int = 300) -> np.ndarray:

@@ -38,6 +38,7 @@ from bench.storage.cache import Cache
 from bench.training.context import Context
 
 SHAPE = (1, 8, 8)
+FACTS = Facts("shapes", 10, 0, 0, 2, SHAPE)
 
 
 def context(seed: int = 0) -> Context:
@@ -51,8 +52,8 @@ def noise(count: int, seed: int) -> torch.Tensor:
 def auc(release: ReleasedImages, **changes: Any) -> tuple[float, float, float]:
     """Return the AUC with its interval for 200 records in the release's reach and 200 others."""
     config = dataclasses.replace(ReconstructionConfig(), **changes)
-    scores = ReconstructionMembership().score(
-        config, release, torch.cat([noise(200, 1), noise(200, 2)]), noise(100, 3), context()
+    scores = ReconstructionMembership(config, FACTS).score(
+        release, torch.cat([noise(200, 1), noise(200, 2)]), noise(100, 3), context()
     )
     found = membership_metrics(scores, np.arange(400) < 200)["auc"]
     assert found.low is not None
@@ -130,9 +131,9 @@ def test_unknown_generator_is_attacked_by_its_images_alone() -> None:
 def test_copies_are_told_from_images_that_lie_anywhere() -> None:
     private, other = noise(300, 1), noise(100, 2)
     for images, copies in ((private[:40], 1.0), (noise(40, 5), 0.0)):
-        one = NearestRecord()
         config = NearestRecordConfig()
-        near = [-one.score(config, ReleasedImages(images), part, other, context()) for part in (private, other)]
+        one = NearestRecord(config, FACTS)
+        near = [-one.score(ReleasedImages(images), part, other, context()) for part in (private, other)]
         found = copy_metrics(near[0], near[1], 300, 100, config.ratio)
         assert found["copies"].value == copies
         assert found["by chance"].value == 0.75
@@ -146,7 +147,7 @@ def test_copies_are_told_from_images_that_lie_anywhere() -> None:
 def test_settings_of_the_nearest_record_are_checked(changed: str) -> None:
     overrides = values_of(parse_overrides(NearestRecord, [changed]))
     with pytest.raises(BenchError, match=f"nearest-record.{changed.partition('=')[0]} must be"):
-        build_config(NearestRecord, Preset.PAPER, Facts("shapes", 10, 0, 0, 2, (1, 8, 8)), overrides)
+        build_config(NearestRecord, Preset.PAPER, FACTS, overrides)
 
 
 @pytest.fixture(scope="module")

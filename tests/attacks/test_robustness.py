@@ -11,24 +11,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bench.attacks._linf import Logits, RobustnessConfig, perturbed
+from bench.attacks.robustness import Robustness, attacks_run, default_perturbations
 from bench.core.config import Preset, build_config, parse_overrides, values_of
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
-from bench.core.seeds import seeded
+from bench.core.seeds import Streams, seeded
 from bench.core.types import Facts
 from bench.evaluation.attack.figures import robustness_figure
-from bench.evaluation.attack.linf import Logits, RobustnessConfig, perturbed
-from bench.evaluation.attack.robustness_sweep import (
-    Robustness,
-    RobustnessRow,
-    attacks_run,
-    default_perturbations,
-    masked,
-    median_perturbations,
-    remarks,
-    sweep,
-)
+from bench.evaluation.attack.robustness_rows import RobustnessRow, masked, median_perturbations, rows_of
 from bench.models.build import build
+from bench.storage.cache import Cache
+from bench.training.context import Context
 from bench.training.loop import FitSettings, accuracy, fit
 
 SIZES = (0.02, 0.05, 0.1)
@@ -90,8 +84,13 @@ def exact(student: Linear, batch: Tensor, labels: Tensor, size: float) -> float:
     return float(held.double().mean())
 
 
-def run(student: nn.Module, batch: Tensor, labels: Tensor, about: Facts, number: int = 0, **changes: Any) -> Any:
-    return sweep(student, batch, labels, about, config(**changes), "cpu", seed(number), Progress())
+def run(
+    student: nn.Module, batch: Tensor, labels: Tensor, about: Facts, progress: Progress | None = None,
+    notes: list[str] | None = None, **changes: Any,
+) -> tuple[RobustnessRow, ...]:  # fmt: skip
+    note = [].append if notes is None else notes.append
+    context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), progress or Progress(), note=note)
+    return rows_of(Robustness(config(**changes), about).withstood(student, batch, labels, context))
 
 
 def by_attack(rows: tuple[RobustnessRow, ...]) -> dict[str, list[float]]:
@@ -142,7 +141,6 @@ def test_size_zero_is_the_plain_accuracy_and_rows_are_in_order(trained: tuple[nn
     assert found["autoattack"][-1] < found["autoattack"][0]
     assert all(row.low <= row.accuracy <= row.high and row.n == len(batch) for row in rows)
     assert not masked(rows)
-    assert remarks(rows) == ()
 
 
 def test_same_seed_same_rows_whatever_the_global_generator_and_the_other_attacks(
@@ -191,18 +189,19 @@ def test_more_images_than_records_are_drawn() -> None:
 @pytest.mark.parametrize("classes", [2, 3])
 def test_few_classes_leave_the_targeted_parts_out_and_say_so(classes: int) -> None:
     said: list[str] = []
+    notes: list[str] = []
 
     class Listening(Progress):
         def say(self, text: str) -> None:
             said.append(text)
 
     student, batch = Linear(classes), images(20)
-    rows = sweep(student, batch, labels_of(student, batch), facts(classes), config(), "cpu", seed(), Listening())
+    rows = run(student, batch, labels_of(student, batch), facts(classes), Listening(), notes)
     assert attacks_run(config(), classes) == ("fgsm", "pgd", "square", "apgd-ce", "fab")
     assert {row.attack for row in rows} == {*attacks_run(config(), classes), "autoattack"}
     assert len(said) == 1
     assert "too few" in said[0]
-    assert any("targeted" in text for text in remarks(rows))
+    assert notes == ["autoattack without targeted parts: fewer than 4 classes"]
 
 
 def test_student_is_left_as_it_was() -> None:
@@ -239,7 +238,6 @@ def test_masked_gradients_are_found() -> None:
     assert found["fgsm"] == [1.0] * 4
     assert found["square"][-1] < found["pgd"][-1] - 0.2
     assert masked(rows)
-    assert "masked" in remarks(rows)[0]
 
 
 def test_masked_needs_more_than_noise() -> None:

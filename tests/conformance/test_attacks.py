@@ -10,7 +10,7 @@ import pytest
 
 from bench.core.config import Preset, build_config, source_of
 from bench.core.types import Access, Facts
-from bench.interface.attack import Attack, InversionAttack, MembershipAttack, ReleaseAttack
+from bench.interface.attack import Attack, InversionAttack, MembershipAttack, ReleaseAttack, RobustnessAttack
 from bench.interface.registry import ATTACKS
 
 FACTS = [
@@ -40,6 +40,7 @@ def test_attacks_are_found() -> None:
         "label-gap",
         "nearest-record",
         "reconstruction-membership",
+        "robustness",
     }
     assert wanted <= set(ATTACKS.names())
     assert ATTACKS.broken == {}
@@ -49,8 +50,8 @@ def test_it_says_what_it_is(attack: type[Attack]) -> None:
     text = (inspect.getdoc(sys.modules[attack.__module__]) or "").lower()
     assert len(text) > 200
     assert attack.citation
-    assert attack.access in Access
-    assert issubclass(attack, (InversionAttack, MembershipAttack, ReleaseAttack))
+    assert issubclass(attack, (InversionAttack, MembershipAttack, ReleaseAttack, RobustnessAttack))
+    assert issubclass(attack, RobustnessAttack) or attack.access in Access
     if issubclass(attack, (InversionAttack, ReleaseAttack)):
         assert "threat model" in text
         assert "differs from the paper" in text

@@ -18,6 +18,7 @@ from bench.evaluation.attack.data_roles import attack_data, fewer
 from bench.evaluation.attack.workplace import AttackOptions, Workplace
 from bench.experiments.data_source import DataSource
 from bench.experiments.release import load_student, save_released
+from bench.interface.registry import ATTACKS
 from bench.models.build import build
 from bench.results.attack_record import AttackRecord, Role, parse_row
 from bench.results.record import Status
@@ -91,7 +92,7 @@ def test_the_tiny_preset_is_said_to_be_reduced_and_has_keys_of_its_own(attacked:
     assert "records of a class in each role: all -> 20" in found["mi-face"].reduced
     assert "training steps of the evaluators: all -> a tenth" in found["mi-face"].reduced
     (student,) = (r for r in RunDir(attacked[0]).read_records().found if r.key == found["mi-face"].student)
-    keys = {attack_key(student, "mi-face", None, AttackOptions(preset)) for preset in Preset}
+    keys = {attack_key(student, ATTACKS.get("mi-face"), None, AttackOptions(preset)) for preset in Preset}
     assert len(keys) == 3
 
 

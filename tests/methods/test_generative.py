@@ -119,7 +119,7 @@ def test_a_replaced_record_moves_the_release_by_at_most_its_sensitivity() -> Non
 
 def test_features_approximate_the_gaussian_kernel() -> None:
     config = DPMERFConfig(features=20_000)
-    frequencies = DPMERF.frequencies(config, SMALL, torch.Generator().manual_seed(0))
+    frequencies = DPMERF(config, SMALL).frequencies(torch.Generator().manual_seed(0))
     images = torch.rand(6, 1, 28, 28, generator=torch.Generator().manual_seed(1))
     rows = embedded(images, frequencies)
     expected = torch.exp(-torch.cdist(images.flatten(1), images.flatten(1)).square() / (2 * config.length_scale))
@@ -129,7 +129,7 @@ def test_features_approximate_the_gaussian_kernel() -> None:
 def test_the_release_has_the_noise_that_it_is_charged_for() -> None:
     """On adjacent sets: differences have the mean of the data and the variance of twice the noise."""
     private, _ = private_pair()
-    frequencies = DPMERF.frequencies(DPMERFConfig(features=40), SMALL, torch.Generator().manual_seed(0))
+    frequencies = DPMERF(DPMERFConfig(features=40), SMALL).frequencies(torch.Generator().manual_seed(0))
     images = private.images.clone()
     images[0] = 255 - images[0]
     pair = [sums(given, private.labels, frequencies) for given in (private.images, images)]
@@ -166,7 +166,7 @@ def test_a_generator_comes_near_the_embedding_with_the_released_class_shares() -
     labels = torch.arange(facts.private_records) % 3  # the fourth class has no records
     images = (labels * 100 + 20).to(torch.uint8).view(-1, 1, 1, 1).expand(-1, *facts.shape)
     config = DPMERFConfig(features=200, generator_batch=48, generator_epochs=20, generator_units=20)
-    frequencies = DPMERF.frequencies(config, facts, torch.Generator().manual_seed(0))
+    frequencies = DPMERF(config, facts).frequencies(torch.Generator().manual_seed(0))
     whole = class_sums(PrivateData(images, labels, facts), frequencies, torch.device("cpu"))
     wanted = (whole[:-1] / facts.private_records).float()
     torch.manual_seed(0)
@@ -238,7 +238,7 @@ def test_dp_kernel_claims_what_the_authors_noise_is_for() -> None:
 
 def test_features_of_the_repaired_dp_kernel_approximate_its_kernels() -> None:
     config = DPKernelSoundConfig(features=20_000)
-    frequencies = DPKernelSound.frequencies(config, SMALL, torch.Generator().manual_seed(0))
+    frequencies = DPKernelSound(config, SMALL).frequencies(torch.Generator().manual_seed(0))
     images = (
         torch.rand(6, 1, 28, 28, generator=torch.Generator().manual_seed(1))
         * torch.linspace(0, 1, 6)[:, None, None, None]

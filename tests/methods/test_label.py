@@ -138,7 +138,8 @@ def test_two_stages_cost_one_and_the_second_keeps_more_labels() -> None:
     (event,) = ledger.events
     assert event.as_dict()["answers"] == len(private)
     assert proven(ledger.events, 1e-5).epsilon == pytest.approx(epsilon, rel=1e-4)
-    stages = METHODS.get("lp-2st").stages(dataclasses.replace(METHODS.get("lp-2st").Config(), first=0.5), 600)
+    kind = METHODS.get("lp-2st")
+    stages = kind(dataclasses.replace(kind.Config(), first=0.5), MNIST).stages(600)
     assert sorted(np.concatenate(stages)) == list(range(600))
     kept = (released.extras["noisy_labels"] == private.labels).double()
     before, after = (float(kept[torch.from_numpy(rows)].mean()) for rows in stages)

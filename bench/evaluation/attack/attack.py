@@ -19,12 +19,12 @@ from bench.evaluation.attack.inversion import inversion
 from bench.evaluation.attack.membership import membership
 from bench.evaluation.attack.release_attack import attack_release
 from bench.evaluation.attack.robustness import robustness
-from bench.evaluation.attack.workplace import ROBUSTNESS, AttackOptions, Workplace, configurable, configured
+from bench.evaluation.attack.workplace import AttackOptions, Workplace, configured
 from bench.evaluation.audit.audit import refuse_given
 from bench.evaluation.common import attempted
 from bench.experiments.plan import Cell
 from bench.experiments.run import cache_base
-from bench.interface.attack import InversionAttack, MembershipAttack, ReleaseAttack
+from bench.interface.attack import Attack, InversionAttack, MembershipAttack, ReleaseAttack, RobustnessAttack
 from bench.interface.registry import ATTACKS
 from bench.results.attack_record import AttackRecord
 from bench.results.provenance import Clock
@@ -43,30 +43,29 @@ def attack_names(asked: str) -> list[str]:
     if asked == "quick":
         return list(QUICK_SUITE)
     if asked == "all":
-        return [*ATTACKS.names(), ROBUSTNESS]
+        return ATTACKS.names()
     names = [part.strip() for part in asked.split(",") if part.strip()]
     for name in names:
-        if name != ROBUSTNESS and name not in ATTACKS:
-            raise UnknownNameError("attack", name, [*ATTACKS.names(), ROBUSTNESS, "quick", "all"])
+        if name not in ATTACKS:
+            raise UnknownNameError("attack", name, [*ATTACKS.names(), "quick", "all"])
     if not names:
         raise BenchError("no attack given. Try --attacks mi-face, or quick, or all.")
     return names
 
 
-def attack_key(record: Record, name: str, config: Any, options: AttackOptions) -> str:
-    """Return the key of an attack on a student, with a hash of all that affects its results; `config` None: invalid."""
+def attack_key(record: Record, kind: type[Attack], attack: Attack | None, options: AttackOptions) -> str:
+    """Return the key of `attack`, of `kind`, on a student: a hash of all that affects its results; None: invalid."""
     depends = [
-        JUDGED[_goal(name)], name, configurable(name).version, None if config is None else as_dict(config),
-        options.seed, options.auxiliary_revision or None, options.preset.value,
-        options.shadow_run_count() if name in ATTACKS and issubclass(ATTACKS.get(name), MembershipAttack) else 0,
-        *_tiny(name, options),
+        JUDGED[kind.goal], kind.name, kind.version, None if attack is None else as_dict(attack.config), options.seed,
+        options.auxiliary_revision or None, options.preset.value,
+        options.shadow_run_count() if issubclass(kind, MembershipAttack) else 0, *_tiny(kind, options),
     ]  # fmt: skip
-    return f"{record.key}--{name}-{digest_of(depends)[:12]}"
+    return f"{record.key}--{kind.name}-{digest_of(depends)[:12]}"
 
 
-def _tiny(name: str, options: AttackOptions) -> tuple[str, ...]:
+def _tiny(kind: type[Attack], options: AttackOptions) -> tuple[str, ...]:
     """Return what the tiny preset changes around an inversion attack."""
-    if options.preset is not Preset.TINY or _goal(name) != "inversion":
+    if options.preset is not Preset.TINY or kind.goal != "inversion":
         return ()
     return (
         f"records of a class in each role: all -> {TINY_RECORDS}",
@@ -76,10 +75,10 @@ def _tiny(name: str, options: AttackOptions) -> tuple[str, ...]:
 
 def planned_key(record: Record, name: str, place: Workplace) -> str:
     """Return the key of the record that :func:`attack_student` would write."""
-    config = None
+    attack = None
     with contextlib.suppress(Exception):  # attack_student raises it again, and records it
-        config = configured(record, name, place)[1]
-    return attack_key(record, name, config, place.options)
+        attack = configured(record, name, place)[1]
+    return attack_key(record, ATTACKS.get(name), attack, place.options)
 
 
 def attack_student(record: Record, name: str, place: Workplace) -> AttackRecord:
@@ -88,32 +87,32 @@ def attack_student(record: Record, name: str, place: Workplace) -> AttackRecord:
     Raises :class:`BenchError` only if the record cannot be written.
     """
     clock = Clock(device=place.resources.device, threads=torch.get_num_threads())
-    kind, options, key = configurable(name), place.options, planned_key(record, name, place)
+    kind, options, key = ATTACKS.get(name), place.options, planned_key(record, name, place)
     about: dict[str, Any] = {"config": {}}
     notes: list[str] = []
     caches: list[Cache] = []
 
-    def attack() -> dict[str, Any]:
-        cell, config, reduced = configured(record, name, place)
-        about.update(config=as_dict(config), reduced=[*map(str, reduced), *_tiny(name, options)])
+    def work() -> dict[str, Any]:
+        cell, attack, reduced = configured(record, name, place)
+        about.update(config=as_dict(attack.config), reduced=[*map(str, reduced), *_tiny(kind, options)])
         caches.append(Cache(place.run_dir.cache_path, cache_base(cell), place.progress.say))
         context = Context(
             torch.device(place.resources.device), Streams(options.seed, f"attack/{name}/"), caches[0], place.progress,
             place.resources.workers, notes.append,
         )  # fmt: skip
-        return _run(record, cell, name, config, key, place, context)
+        return _run(record, cell, attack, key, place, context)
 
     result = AttackRecord.model_validate(
         {
-            **attempted(attack, record, key, place.run_dir, place.progress, clock, caches, notes),
+            **attempted(work, record, key, place.run_dir, place.progress, clock, caches, notes),
             **about,
             "key": key,
             "student": record.key,
             "attack": name,
             "attack_version": kind.version,
-            "goal": _goal(name),
-            "access": getattr(kind, "access", ""),
-            "knowledge": getattr(kind, "knowledge", ""),
+            "goal": kind.goal,
+            "access": kind.access or "",
+            "knowledge": kind.knowledge or "",
             "citation": kind.citation,
             "dataset": record.dataset,
             "preset": options.preset.value,
@@ -125,28 +124,19 @@ def attack_student(record: Record, name: str, place: Workplace) -> AttackRecord:
     return result
 
 
-def _goal(name: str) -> str:
-    if name == ROBUSTNESS:
-        return "robustness"
-    return ATTACKS.get(name).goal
-
-
 def applies(record: Record, name: str) -> bool:
     """Return whether the attack `name` can run on the student of `record`: some need released images."""
-    return record.image_grid is not None or name == ROBUSTNESS or _goal(name) != "release"
+    return record.image_grid is not None or ATTACKS.get(name).goal != "release"
 
 
-def _run(
-    record: Record, cell: Cell, name: str, config: Any, key: str, place: Workplace, context: Context
-) -> dict[str, Any]:
-    if name == ROBUSTNESS:
-        return robustness(record, cell, config, key, place, context)
+def _run(record: Record, cell: Cell, attack: Attack, key: str, place: Workplace, context: Context) -> dict[str, Any]:
+    if isinstance(attack, RobustnessAttack):
+        return robustness(record, cell, attack, key, place, context)
     refuse_given(cell)
-    attack = ATTACKS.get(name)()
     if isinstance(attack, InversionAttack):
-        return inversion(record, cell, attack, config, key, place, context)
+        return inversion(record, cell, attack, key, place, context)
     if isinstance(attack, MembershipAttack):
-        return membership(record, cell, attack, config, key, place, context)
+        return membership(record, cell, attack, key, place, context)
     if isinstance(attack, ReleaseAttack):
-        return attack_release(record, cell, attack, config, key, place, context)
-    raise BenchError(f"{name} is no inversion, membership or release attack: derive it from one of these.")
+        return attack_release(record, cell, attack, key, place, context)
+    raise BenchError(f"{attack.name} is of none of the four kinds of attack: derive it from one of them.")

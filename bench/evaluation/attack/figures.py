@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike, NDArray
 
-    from bench.evaluation.attack.robustness_sweep import RobustnessRow
+    from bench.evaluation.attack.robustness_rows import RobustnessRow
 
 _DPI = 120
 _GOOD, _BAD, _GREY = "#1a7f37", "#b42318", "#6b7280"

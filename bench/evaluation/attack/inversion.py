@@ -55,7 +55,7 @@ def check_images(attack: str, facts: Facts) -> None:
 
 
 def inversion(
-    record: Record, cell: Cell, attack: InversionAttack, config: Any, key: str, place: Workplace, context: Context
+    record: Record, cell: Cell, attack: InversionAttack, key: str, place: Workplace, context: Context
 ) -> dict[str, Any]:
     """Return the parts of the record of `attack` on the student of `record`."""
     data = place.data_of(cell.dataset)
@@ -74,7 +74,7 @@ def inversion(
         )  # fmt: skip
         if control is not None:
             targets_of[role] = control
-    made = _reconstruct_all(attack, config, targets_of, data, observed, facts, context, place.pool())
+    made = _reconstruct_all(attack, targets_of, data, observed, context, place.pool())
     scored: dict[Role, Scored] = {}
     targets: dict[str, Scores] = {}
     with context.progress.stage(f"{attack.name}: scores", len(made)) as stage:
@@ -134,11 +134,9 @@ def committee_of(data: AttackData, context: Context) -> Committee:
 
 def _reconstruct_all(
     attack: InversionAttack,
-    config: Any,
     targets: Mapping[Role, Released],
     data: AttackData,
     observed: Observed | None,
-    facts: Facts,
     context: Context,
     pool: ProcessPoolExecutor | None,
 ) -> dict[Role, tuple[Reconstructions, int]]:
@@ -150,7 +148,7 @@ def _reconstruct_all(
             if place == 1 and pool is not None:
                 apart = dataclasses.replace(context, progress=Progress(), note=_silent, cache=context.cache.silent())
                 rest = {
-                    pool.submit(reconstruct, attack, config, other, auxiliary, observed, facts, apart): name
+                    pool.submit(reconstruct, attack, other, auxiliary, observed, apart): name
                     for name, other in list(targets.items())[1:]
                 }
                 for done in as_completed(rest):
@@ -158,7 +156,7 @@ def _reconstruct_all(
                     stage.advance()
                 break
             with context.progress.stage(role.value, 1):
-                made[role] = reconstruct(attack, config, released, auxiliary, observed, facts, context)
+                made[role] = reconstruct(attack, released, auxiliary, observed, context)
             stage.advance()
     return {role: made[role] for role in targets}
 
@@ -169,30 +167,28 @@ def _silent(text: str) -> None:
 
 def reconstruct(
     attack: InversionAttack,
-    config: Any,
     released: Released,
     known: PublicData | None,
     observed: Observed | None,
-    facts: Facts,
     context: Context,
 ) -> tuple[Reconstructions, int]:
     """Return the reconstructions from `released` and the number of images queried, from the cache if present."""
     depends = {
-        "attack": [attack.name, attack.version], "config": as_dict(config), "seed": context.streams.seed,
+        "attack": [attack.name, attack.version], "config": as_dict(attack.config), "seed": context.streams.seed,
         "target": weights_digest(released), "device": context.device.type,
         "auxiliary": None if known is None else content_digest(known.images),
         "observed": None if observed is None else content_digest(observed.images),
     }  # fmt: skip
 
     def make() -> Arrays:
-        target = Target(released, facts, attack.access, context.device)
+        target = Target(released, attack.facts, attack.access, context.device)
         answers = None
         if observed is not None and attack.access is Access.CONFIDENCES:
-            answers = target.confidences(observed.images, getattr(config, "rounding", 0.0))
+            answers = target.confidences(observed.images, getattr(attack.config, "rounding", 0.0))
             target.queries = 0  # the victims' queries, not the attacker's
         # Every target gets the same draws, so differences are the targets'.
         inner = dataclasses.replace(context, streams=Streams(context.streams.seed, f"attack/{attack.name}/"))
-        found = attack.run(config, target, known, answers, inner)
+        found = attack.run(target, known, answers, inner)
         arrays: Arrays = {
             "images": found.images.cpu().float().numpy(), "labels": found.labels.cpu().numpy(),
             "queries": np.array([target.queries]),
@@ -246,18 +242,17 @@ def _rank(record: Record) -> tuple[float, str, int]:
 
 
 def _image_grid(dataset: str, name: str, students: Sequence[Record], place: Workplace) -> str:
-
-    attack = ATTACKS.get(name)()
-    assert isinstance(attack, InversionAttack)
     data = place.data_of(dataset)
     facts = data.material.private.facts
     options = place.options
-    observed = observed_of(data, options.seed) if attack.knowledge is Knowledge.AUXILIARY else None
-    auxiliary = data.auxiliary if attack.knowledge is Knowledge.AUXILIARY else None
+    knows = ATTACKS.get(name).knowledge is Knowledge.AUXILIARY
+    observed = observed_of(data, options.seed) if knows else None
+    auxiliary = data.auxiliary if knows else None
     shown: list[tuple[str, Reconstructions, list[bool]]] = []
     controls: list[tuple[str, Reconstructions, list[bool]]] = []
     for record in students:
-        cell, config, _ = configured(record, name, place)
+        cell, attack, _ = configured(record, name, place)
+        assert isinstance(attack, InversionAttack)
         cache = Cache(place.run_dir.cache_path, cache_base(cell), place.progress.say)
         context = Context(
             torch.device(place.resources.device), Streams(options.seed, f"attack/{name}/"), cache, place.progress
@@ -273,7 +268,7 @@ def _image_grid(dataset: str, name: str, students: Sequence[Record], place: Work
                 if net is not None:
                     targets.append((role.value, net, controls))
         for title, released, into in targets:
-            made, _ = reconstruct(attack, config, released, auxiliary, observed, facts, context)
+            made, _ = reconstruct(attack, released, auxiliary, observed, context)
             good = committee.predict(made.images.clamp(0, 1)).hits(made.labels)
             if made.reached is not None:
                 good &= made.reached

@@ -42,7 +42,7 @@ Scored = dict[str, tuple["NDArray[np.float64]", "NDArray[np.bool_]", "NDArray[np
 
 
 def membership(
-    record: Record, cell: Cell, attack: MembershipAttack, config: Any, key: str, place: Workplace, context: Context
+    record: Record, cell: Cell, attack: MembershipAttack, key: str, place: Workplace, context: Context
 ) -> dict[str, Any]:
     """Return the parts of the record of `attack` on the pipeline of `record`: metrics, power and figure."""
     material = place.source.material(cell.dataset)
@@ -61,7 +61,7 @@ def membership(
         shadow_runs = train_shadow_runs(which, canaries, count, material, inner)
         with context.progress.stage(f"{attack.name} on {role}", len(shadow_runs)) as stage:
             signals = signals_of(shadow_runs, candidates, material, shift, context.device)
-            scored[role] = _score(attack, config, signals, shadow_runs, candidates, stage.advance)
+            scored[role] = _score(attack, signals, shadow_runs, candidates, stage.advance)
         accuracy = float(np.mean([s.accuracy for s in shadow_runs]))
         # Intervals over canaries: targets share them, and one of two alternatives is in.
         metrics = {
@@ -98,7 +98,6 @@ def membership(
 
 def _score(
     attack: MembershipAttack,
-    config: Any,
     signals: Sequence[Signals],
     shadow_runs: Sequence[ShadowRun],
     candidates: Candidates,
@@ -106,7 +105,7 @@ def _score(
 ) -> Scored:
     every: list[NDArray[np.float64]] = []
     for seen in signals:
-        every.append(np.asarray(attack.score(config, seen), dtype=np.float64))
+        every.append(np.asarray(attack.score(seen), dtype=np.float64))
         advance()
     truth = [candidates.inside(shadow_run) for shadow_run in shadow_runs]
     found: Scored = {}

@@ -51,11 +51,12 @@ LEAST = 100
 
 
 def attack_release(
-    record: Record, cell: Cell, attack: ReleaseAttack, config: Any, key: str, place: Workplace, context: Context
+    record: Record, cell: Cell, attack: ReleaseAttack, key: str, place: Workplace, context: Context
 ) -> dict[str, Any]:
     """Return the parts of the record of `attack` on the release of `record`."""
     material = place.source.material(cell.dataset)
-    releases = releases_of(load_student(record, cell.facts, place.run_dir), record.method, config, material, context)
+    student = load_student(record, cell.facts, place.run_dir)
+    releases = releases_of(student, record.method, attack.config.draws, material, context)
     other = others(cell, material)
     quarter = len(other) // 4
     if quarter < 1:
@@ -71,13 +72,13 @@ def attack_release(
     with context.progress.stage(attack.name, len(releases)) as stage:
         for role, release in sorted(releases.items(), key=lambda item: [*Role].index(item[0])):
             if attack.of_images:
-                near = [attack.score(config, release, part, known, context) for part in (members, fresh)]
-                metrics = copy_metrics(-near[0], -near[1], len(members), len(fresh), config.ratio)
+                near = [attack.score(release, part, known, context) for part in (members, fresh)]
+                metrics = copy_metrics(-near[0], -near[1], len(members), len(fresh), attack.config.ratio)
                 if quality is not None and len(release.images) >= LEAST:
                     metrics["kid"] = quality.kid(release.images)
             else:
-                size = min(config.records, len(members), len(fresh))
-                scores = attack.score(config, release, torch.cat([members[:size], fresh[:size]]), known, context)
+                size = min(attack.config.records, len(members), len(fresh))
+                scores = attack.score(release, torch.cat([members[:size], fresh[:size]]), known, context)
                 metrics = _membership(scores, size, place.options.seed)
             targets[role.value] = Scores(metrics=metrics, queries=len(release.images))
             stage.advance()
@@ -141,7 +142,7 @@ def others(cell: Cell, material: Materialised) -> torch.Tensor:
 
 
 def releases_of(
-    released: Released, method: str, config: Any, material: Materialised, context: Context
+    released: Released, method: str, draws: int, material: Materialised, context: Context
 ) -> dict[Role, ReleasedImages]:
     """Return what the release shows, with images drawn from its generator, and what that generator shows untrained."""
     facts, name = material.private.facts, "synthetic_images"
@@ -160,7 +161,7 @@ def releases_of(
         if weights:
             context.note("the released generator is of a net not known here: attacked by the released images alone")
         return {Role.STUDENT: ReleasedImages(images)}
-    found = {Role.STUDENT: draw(net, images, config.draws, context)}
+    found = {Role.STUDENT: draw(net, images, draws, context)}
     untrained = generator_of(weights, facts.shape, facts.classes)
     assert untrained is not None
     with seeded(context.streams.torch("untrained")):

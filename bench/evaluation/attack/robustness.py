@@ -7,46 +7,40 @@ from typing import Any
 
 from bench.core.rows import Estimated
 from bench.evaluation.attack.figures import robustness_figure
-from bench.evaluation.attack.robustness_sweep import attacks_run, median_perturbations, remarks, sweep
+from bench.evaluation.attack.robustness_rows import masked, median_perturbations, rows_of
 from bench.evaluation.attack.workplace import Workplace
 from bench.experiments.plan import Cell
 from bench.experiments.release import load_student
+from bench.interface.attack import RobustnessAttack
 from bench.results.attack_record import Role, Scores
 from bench.results.record import Record
 from bench.training.context import Context
 
 
-def robustness(record: Record, cell: Cell, config: Any, key: str, place: Workplace, context: Context) -> dict[str, Any]:
-    """Return the parts of the sweep's record on the student of `record`: accuracies, remarks and a figure."""
+def robustness(
+    record: Record, cell: Cell, attack: RobustnessAttack, key: str, place: Workplace, context: Context
+) -> dict[str, Any]:
+    """Return the parts of the record of `attack` on the student of `record`: accuracies, remarks and a figure."""
     material = place.source.material(cell.dataset)
-    facts = material.private.facts
-    student = load_student(record, facts, place.run_dir)
-    rows = sweep(
-        student.student,
-        material.test_images,
-        material.test_labels,
-        facts,
-        config,
-        context.device,
-        context.streams.torch("sweep", context.device),
-        context.progress,
-    )
+    student = load_student(record, material.private.facts, place.run_dir)
+    withstood = attack.withstood(student.student, material.test_images, material.test_labels, context)
+    rows = rows_of(withstood)
     picture = f"attacks/{key}.png"
-    robustness_figure(place.run_dir.path / picture, rows, title=f"robustness of {record.key}")
+    robustness_figure(place.run_dir.path / picture, rows, title=f"{attack.name} of {record.key}")
     metrics = {
         f"{row.attack}@{row.perturbation:.6g}": Estimated(value=row.accuracy, low=row.low, high=row.high, n=row.n)
         for row in rows
     }
     clean = next(row for row in rows if row.perturbation == 0)
     metrics["clean"] = Estimated(value=clean.accuracy, low=clean.low, high=clean.high, n=clean.n)
-    for remark in remarks(rows):
-        context.note(remark)
+    if masked(rows):
+        context.note("masked gradients: Square, which uses none, beats PGD; the rows of FGSM and PGD mean little")
     accuracy = record.utility.accuracy if record.utility else None
     return {
         "targets": {Role.STUDENT.value: Scores(metrics=metrics, accuracy=accuracy)},
         "pictures": [picture],
         "details": {
-            "attacks": list(attacks_run(config, facts.classes)),
+            "attacks": [name for name in withstood if name != "autoattack"],  # the worst of the others
             # A sweep that never halves the accuracy has no median.
             "median perturbation": {k: v for k, v in median_perturbations(rows).items() if math.isfinite(v)},
         },

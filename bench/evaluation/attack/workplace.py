@@ -6,22 +6,19 @@ import contextlib
 import dataclasses
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from bench.core.config import Preset, build_config, parse_overrides, values_of
 from bench.core.options import ONE_CPU, Resources
 from bench.core.progress import Progress
 from bench.core.rows import Change
 from bench.evaluation.attack.data_roles import AttackData, attack_data, fewer
-from bench.evaluation.attack.robustness_sweep import Robustness
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell, cell_of
+from bench.interface.attack import Attack
 from bench.interface.registry import ATTACKS
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from bench.training.processes import worker_pool
-
-ROBUSTNESS = "robustness"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +68,11 @@ class Workplace:
         return self.data[name]
 
 
-def configurable(name: str) -> Any:
-    """Return the attack `name`, or the robustness sweep."""
-    if name == ROBUSTNESS:
-        return Robustness
-    return ATTACKS.get(name)
-
-
-def configured(record: Record, name: str, place: Workplace) -> tuple[Cell, Any, list[Change]]:
-    """Return the cell of `record`, the config of the attack `name`, and its differences from the paper's."""
+def configured(record: Record, name: str, place: Workplace) -> tuple[Cell, Attack, list[Change]]:
+    """Return the cell of `record`, the attack `name` on it, and its config's differences from the paper's."""
     folder = place.folder if record.cell.own_folder else None
     cell = cell_of(record, place.source.describe(folder or record.dataset))
-    values = values_of(parse_overrides(configurable(name), place.options.overrides))
-    config, reduced = build_config(configurable(name), place.options.preset, cell.facts, values)
-    return cell, config, reduced
+    kind = ATTACKS.get(name)
+    values = values_of(parse_overrides(kind, place.options.overrides))
+    config, reduced = build_config(kind, place.options.preset, cell.facts, values)
+    return cell, kind(config, cell.facts), reduced

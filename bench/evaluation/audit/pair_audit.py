@@ -16,14 +16,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.core.progress import Progress
 from bench.core.rows import Change
-from bench.core.types import Instrument
+from bench.core.types import Facts, Instrument
 from bench.evaluation.audit.guesses import best_threshold
 from bench.evaluation.audit.lockstep import Transcript
 from bench.evaluation.audit.pair_runs import Crew, Runs, release, transcript
@@ -38,6 +38,9 @@ from bench.privacy.auditing.sampled_loss import shift_log_moment
 from bench.privacy.events.base_event import Event
 from bench.results.attack_record import PairBound
 from bench.storage.cache import Arrays, Cache
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 R = TypeVar("R")
 
@@ -116,7 +119,7 @@ class PairsFound:
 
 
 def audit_pairs(
-    method: type[Method], config: Any, facts: Any, plan: PairPlan, cache: Cache, progress: Progress
+    method: type[Method], config: DataclassInstance, facts: Facts, plan: PairPlan, cache: Cache, progress: Progress
 ) -> PairsFound:
     """Return the bounds of both instruments for a method, its `config` calibrated for a row with these `facts`."""
     # Those that take least time first, so that a short audit tries most of them.

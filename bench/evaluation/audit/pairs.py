@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,6 +23,9 @@ from bench.evaluation.check.check_data import generated
 from bench.interface.method import Method
 from bench.models.build import build
 from bench.models.feature_net import OnFixedMap
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SIDE = 8  # pixels of the images
 PUBLIC = 64  # least number of public images
@@ -54,7 +57,7 @@ class WorstPair:
     reduced: tuple[Change, ...]
 
 
-def worst_pairs(method: type[Method], config: Any, facts: Facts, delta: float) -> list[WorstPair]:
+def worst_pairs(method: type[Method], config: DataclassInstance, facts: Facts, delta: float) -> list[WorstPair]:
     """Return the pairs to try for a method, `config` calibrated for a row with these `facts`.
 
     Raises :class:`BenchError` where no smaller setting costs the same.
@@ -76,13 +79,13 @@ class _Layout:
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def _layouts(method: type[Method], config: Any, facts: Facts) -> Iterator[_Layout]:
-    fields = {field.name for field in dataclasses.fields(config)}
+def _layouts(method: type[Method], config: DataclassInstance, facts: Facts) -> Iterator[_Layout]:
+    settings = _values(config)
     if method.adjacency is Adjacency.ADD_REMOVE:
         # The public number of records stays: all but a few are absent.
         yield _Layout("a mislabelled bright record present or absent", HANDFUL, (1, None), (True, True))
         return
-    ensemble = "teachers" in fields
+    ensemble = "teachers" in settings
     alone = {"teachers": 1} if ensemble else {}
     records = getattr(config, "clients", 1)
     whose = "one client's record" if records > 1 else "a single record"
@@ -92,15 +95,15 @@ def _layouts(method: type[Method], config: Any, facts: Facts) -> Iterator[_Layou
         yield _Layout(f"{whose}, another image and label", records, (0, 1), (False, True), settings=alone)
     if ensemble:
         # Where noise on two counts is wide, a clear winner may tell more of a vote than a tie does.
-        noise = next((getattr(config, name) for name in ("sigma2", "sigma", "noise_scale") if name in fields), 0.0)
-        if "gamma" in fields:
-            noise = 1 / config.gamma
-        for lead in sorted({min(config.teachers, round(times * noise)) // 2 * 2 for times in (0.0, 0.5, 1.0)}):
+        noise = next((settings[name] for name in ("sigma2", "sigma", "noise_scale") if name in settings), 0.0)
+        if "gamma" in settings:
+            noise = 1 / settings["gamma"]
+        for lead in sorted({min(settings["teachers"], round(times * noise)) // 2 * 2 for times in (0.0, 0.5, 1.0)}):
             votes = f"a lead of {lead} votes" if lead else "the vote tied"
-            yield _Layout(f"one record per teacher, {votes}, one label flips", config.teachers, (0, 1), lead=lead)
+            yield _Layout(f"one record per teacher, {votes}, one label flips", settings["teachers"], (0, 1), lead=lead)
 
 
-def _built(method: type[Method], config: Any, facts: Facts, delta: float, layout: _Layout) -> WorstPair:
+def _built(method: type[Method], config: DataclassInstance, facts: Facts, delta: float, layout: _Layout) -> WorstPair:
     channels = facts.shape[0]
     shape = facts.shape if is_text(facts.shape) else (channels, SIDE, SIDE)
     queries = max([PUBLIC, *(getattr(config, name, 0) for name in ("queries", "synthetic_queries"))])
@@ -139,7 +142,7 @@ def _blank(material: Materialised) -> Materialised:
     return dataclasses.replace(material, public=public)
 
 
-def _own(method: type[Method], config: Any, facts: Facts, delta: float) -> Iterator[WorstPair]:
+def _own(method: type[Method], config: DataclassInstance, facts: Facts, delta: float) -> Iterator[WorstPair]:
     for name, first, second in method(config, facts).worst_pairs():
         small = first.facts
         few = {"teachers": len(first)} if getattr(config, "teachers", 0) > len(first) else {}  # each needs a record
@@ -149,7 +152,7 @@ def _own(method: type[Method], config: Any, facts: Facts, delta: float) -> Itera
         yield WorstPair(name, _values(smaller), small, first, second, generated(small, labelled=True), changes)
 
 
-def _smaller(method: type[Method], config: Any, facts: Facts, delta: float) -> Any:
+def _smaller(method: type[Method], config: DataclassInstance, facts: Facts, delta: float) -> Any:
     """Return `config` with every setting of ``tiny`` that changes no cost."""
     changes = {
         name: ENOUGH.get(name, value)
@@ -175,7 +178,7 @@ def _on_fixed_map(net: str, facts: Facts) -> bool:
         return isinstance(build(net, facts.classes, facts.shape[0], facts.shape[1:]), OnFixedMap)
 
 
-def _cost(method: type[Method], config: Any, facts: Facts, delta: float) -> tuple[float, str]:
+def _cost(method: type[Method], config: DataclassInstance, facts: Facts, delta: float) -> tuple[float, str]:
     events = [event.as_dict() for event in method(config, facts).charges() or ()]
     for event in events:
         if event["unit"] == PrivacyUnit.LABEL.value:
@@ -192,7 +195,7 @@ def _same_cost(method: type[Method], row: tuple[Any, Facts], pair: tuple[Any, Fa
         )
 
 
-def _values(config: Any) -> dict[str, Any]:
+def _values(config: DataclassInstance) -> dict[str, Any]:
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
 
 
