@@ -175,7 +175,7 @@ INDEX = {
         _UNLABELLED,
         "Yu et al., ICLR 2021; Tramer and Boneh 2021",
     ),
-    "gm-dp": Listed("dpsgd.gm_dp", "record", "record", "add-remove", "finite", "none", "McMahan et al. 2018"),
+    "gm-dp": Listed("dpsgd.variants", "record", "record", "add-remove", "finite", "none", "McMahan et al. 2018"),
     "gs-wgan": Listed(
         "generative.gs_wgan", "generative record", "record", "replace", "finite", "none", "Chen et al. 2020"
     ),
@@ -298,7 +298,7 @@ INDEX = {
         "Feng et al. 2023; Tramer and Boneh 2021",
     ),
     "topagg": Listed(
-        "dpsgd.topagg", "record", "record", "add-remove", "finite", "none", "Wang et al. 2021; Tramer and Boneh 2021"
+        "dpsgd.variants", "record", "record", "add-remove", "finite", "none", "Wang et al. 2021; Tramer and Boneh 2021"
     ),
     "trpate": Listed(
         "pate.trpate", "pate-family record transfer", "record", "replace", "finite", _SOURCE, "Wang et al. 2019"
@@ -331,7 +331,13 @@ INDEX = {
         "Wang et al. 2019; Papernot et al. 2018",
     ),
     "tsadp": Listed(
-        "dpsgd.tsadp", "record", "record", "add-remove", "finite", "none", "Papernot et al. 2021; Tramer and Boneh 2021"
+        "dpsgd.variants",
+        "record",
+        "record",
+        "add-remove",
+        "finite",
+        "none",
+        "Papernot et al. 2021; Tramer and Boneh 2021",
     ),
     "zcdp": Listed("dpsgd.zcdp", "record", "record", "add-remove", "finite", "none", "Yu et al. 2019"),
 }

@@ -45,6 +45,7 @@ from bench.methods.shared.calibration import PoissonBatches, least_noise
 from bench.methods.shared.settings_checks import student_depends
 from bench.privacy.accounting.accountants import AccountantFunction
 from bench.privacy.accounting.claims import dp_sgd, moments_accountant
+from bench.privacy.dpsgd.clipping import Clipping, Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 from bench.privacy.events.events import DPSGD as Steps
 from bench.storage.checkpoint import Checkpoint
@@ -181,13 +182,17 @@ class DPSGD(Method[DPSGDConfig]):
         """Return the timm options of the student beyond its sizes."""
         return {}
 
+    def clipping(self) -> Clipping:
+        """Return how each record's gradient is clipped."""
+        return Flat(self.config.max_grad_norm)
+
     def dp_sgd_run(self, stage: Stage, checkpoint: Checkpoint | None = None) -> DPSGDRun:
         """Return the run's settings for the ledger."""
         return DPSGDRun(
             optimizer=lambda parameters: torch.optim.SGD(parameters, lr=self.config.lr, momentum=self.config.momentum),
             loss=torch.nn.functional.cross_entropy,
             noise_multiplier=self.config.noise_multiplier,
-            max_grad_norm=self.config.max_grad_norm,
+            clipping=self.clipping(),
             expected_batch_size=self.config.batch_size,
             steps=self.config.steps(self.facts.private_records),
             records=self.facts.private_records,

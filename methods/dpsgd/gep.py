@@ -50,7 +50,7 @@ from bench.interface import (
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
 from bench.methods.shared.settings_checks import at_least_one, positive, student_depends
 from bench.privacy.accounting.claims import moments_accountant
-from bench.privacy.dpsgd.anchor_subspace import AnchorSubspace
+from bench.privacy.dpsgd.anchor_subspace import Subspace
 from bench.privacy.events.events import DPSGD as Steps
 
 CODE = "Yu et al., ICLR 2021, the authors' code dayu11/Differentially-Private-Deep-Learning, vision/GEP/main.py: "
@@ -125,7 +125,7 @@ class GEP(DPSGD):
         random = context.streams.numpy("anchors")
         chosen = torch.from_numpy(random.permutation(len(public))[: self.config.anchors])
         labels = torch.from_numpy(random.integers(private.facts.classes, size=len(chosen)))
-        anchors = AnchorSubspace(
+        clipping = Subspace(
             public.images[chosen], labels, self.config.directions, self.config.groups,
             (self.config.max_grad_norm, self.config.residual_norm), int(random.integers(2**62)),
         )  # fmt: skip
@@ -136,7 +136,7 @@ class GEP(DPSGD):
                 optimizer=lambda parameters: torch.optim.SGD(
                     parameters, lr=self.config.lr, momentum=self.config.momentum, weight_decay=self.config.weight_decay
                 ),
-                anchors=anchors,
+                clipping=clipping,
             )
             ledger.dp_sgd(student, private.images, private.labels, run)
         return Released(student, self.config.student, options)

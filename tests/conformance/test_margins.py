@@ -55,13 +55,13 @@ def test_rows_that_are_clipped_or_normalised_stay_within_the_norm(seed: int, siz
 @given(seed=SEEDS, size=SIZES, layers=st.booleans())
 def test_clipped_gradients_of_examples_stay_within_the_norm(seed: int, size: float, layers: bool) -> None:
     """Gradients of thousands of norms: 1e-6 added to a norm is no margin for them."""
-    from bench.privacy.dpsgd.dp_sgd import LedgerOptimizer
+    from bench.privacy.dpsgd.clipping import Flat, PerLayer
 
     parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in (300, 7, 2000)]
     samples = [rows_of(seed + i, size, torch.float32, len(one)) for i, one in enumerate(parameters)]
-    optimizer = LedgerOptimizer.__new__(LedgerOptimizer)
-    vars(optimizer).update(kept_entries=1, parts=None, layers=[[0, 1], [2]] if layers else [], max_grad_norm=1.5)
-    kept, factors = optimizer.clipping(samples)
+    clipping = PerLayer(1.5) if layers else Flat(1.5)
+    clipping.begin(["0.weight", "0.bias", "1.weight"], parameters, 1.0, 1)
+    kept, factors = clipping.clipped(samples)
     found = [(sample * factor[:, None]) for sample, factor in zip(kept, factors, strict=True)]
     assert exact_norms(torch.cat(found, 1)).max() <= 1.5
 

@@ -11,6 +11,7 @@ import torch
 
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.evaluation.check.tape import Recording, Replaying, TapeDifference
+from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise
@@ -107,7 +108,7 @@ def trained(book: Ledger, seed: int, bias: bool = True) -> torch.Tensor:
             parameter.fill_(0.1)
     run = DPSGDRun(
         lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9), torch.nn.functional.cross_entropy,
-        noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=8, steps=5, records=40,
+        noise_multiplier=1.0, clipping=Flat(1.0), expected_batch_size=8, steps=5, records=40,
     )  # fmt: skip
     book.dp_sgd(model, images, labels, run)
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
@@ -136,7 +137,7 @@ def strides_seen(book: Ledger, seed: int) -> list[tuple[int, ...]]:
 
     run = DPSGDRun(
         lambda parameters: Watched(parameters, lr=0.5), torch.nn.functional.cross_entropy,
-        noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=8, steps=2, records=40,
+        noise_multiplier=1.0, clipping=Flat(1.0), expected_batch_size=8, steps=2, records=40,
     )  # fmt: skip
     book.dp_sgd(model, images, labels, run)
     return seen

@@ -12,6 +12,7 @@ import torch
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency
 from bench.evaluation.audit.lockstep import Transcript
+from bench.privacy.dpsgd.clipping import Clipping, Flat, PerLayer, TopK
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 from bench.privacy.events.losses import sampled_gaussian_pld
 from bench.privacy.mechanisms.ledger import Ledger
@@ -36,8 +37,8 @@ def trains(present: bool, batch: int, steps: int, noise: float, count: int = 4, 
             torch.manual_seed(0)
             model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
         run = DPSGDRun(
-            lambda parameters: torch.optim.SGD(parameters, lr=0.01), torch.nn.functional.cross_entropy, noise, 0.1,
-            batch, steps, RECORDS,
+            lambda parameters: torch.optim.SGD(parameters, lr=0.01), torch.nn.functional.cross_entropy, noise,
+            Flat(0.1), batch, steps, RECORDS,
         )  # fmt: skip
         x, y = images(count)
         given = x[not present :]
@@ -58,8 +59,8 @@ def dp_sgd(present: bool, batch: int, steps: int, noise: float, tilt: float, see
     return found
 
 
-@pytest.mark.parametrize("clipping", [{"by_layer": True}, {"kept_entries": 0.3}])
-def test_a_record_that_is_clipped_otherwise_moves_the_sum_as_far(clipping: dict[str, Any]) -> None:
+@pytest.mark.parametrize("clipping", [PerLayer(1e-4), TopK(1e-4, 0.3)])
+def test_a_record_that_is_clipped_otherwise_moves_the_sum_as_far(clipping: Clipping) -> None:
     def work(present: bool) -> Work:
         def train(ledger: Ledger) -> None:
             with torch.random.fork_rng(devices=[]):
@@ -67,7 +68,7 @@ def test_a_record_that_is_clipped_otherwise_moves_the_sum_as_far(clipping: dict[
                 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
             x, y = images(RECORDS)
             loss = torch.nn.functional.cross_entropy
-            run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.01), loss, 2.0, 1e-4, RECORDS, 3, RECORDS, **clipping)
+            run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.01), loss, 2.0, clipping, RECORDS, 3, RECORDS)
             ledger.dp_sgd(model, x[not present :], y[not present :], run)
 
         return train

@@ -25,6 +25,7 @@ from bench.methods.linear.dp_linear import DPLinear
 from bench.methods.linear.dp_linear_gd import DPLinearGD
 from bench.methods.linear.family import clipped_sum
 from bench.privacy.accounting.accountants import proven, replace_one
+from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
 from bench.privacy.events.events import DPSGD, Gaussian
 from bench.privacy.mechanisms.executors import Noisy
@@ -109,7 +110,7 @@ def test_a_full_batch_of_opacus_without_noise_takes_the_same_step(most: float) -
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.7),
         loss=cross_entropy,
         noise_multiplier=1e-12,
-        max_grad_norm=most,
+        clipping=Flat(most),
         expected_batch_size=len(features),
         steps=1,
         records=len(features),

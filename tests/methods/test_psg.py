@@ -20,6 +20,7 @@ from bench.methods.generative.distilled import LearnedImages, Standstill, distan
 from bench.methods.generative.psg import PSG, PSGConfig
 from bench.models.build import build
 from bench.privacy.accounting.accountants import accountant, proven
+from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 from bench.privacy.mechanisms.ledger import seeded_ledger
 from bench.storage.cache import Cache
@@ -157,7 +158,7 @@ def test_a_record_moves_what_a_step_releases_by_the_clip_norm_at_most() -> None:
             found = [parameter.grad.flatten() for group in self.param_groups for parameter in group["params"]]
             seen.append(240 * torch.cat(found))
 
-    run = DPSGDRun(lambda weights: Keep(weights, lr=0.0), functional.cross_entropy, 1e-6, 0.1, 240, 1, 240)
+    run = DPSGDRun(lambda weights: Keep(weights, lr=0.0), functional.cross_entropy, 1e-6, Flat(0.1), 240, 1, 240)
     for rows in (slice(None), slice(1, None)):
         torch.manual_seed(0)
         net = build("convnet", 10, 1, 28, width=4)

@@ -23,6 +23,7 @@ from bench.interface.registry import METHODS
 from bench.methods.dpsgd.low_rank import LowRank, RebuildingSGD, insert, remove
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.accounting.claims import moments_accountant
+from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
 from bench.privacy.events.events import DPSGD
 from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
@@ -127,7 +128,7 @@ def sums(inserted: bool, **settings: Any) -> torch.Tensor:
             return RebuildingSGD(parameters, layers, seed=0, warmup=0.0, lr=0.1, momentum=0.9, weight_decay=0.01)
         return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.01)
 
-    plan = DPSGDRun(optimizer, cross_entropy, 1e-12, 1e6, 6, 2, 6)
+    plan = DPSGDRun(optimizer, cross_entropy, 1e-12, Flat(1e6), 6, 2, 6)
     images = torch.rand(6, 1, 3, 3, generator=torch.Generator().manual_seed(1))
     train(net, images, torch.arange(6) % 3, plan, randomness=np.random.default_rng(0))
     remove(net, found)
@@ -162,8 +163,9 @@ def test_a_record_moves_the_carriers_by_the_clipping_norm_at_most(
         net = nn.Sequential(nn.Flatten(), nn.Linear(9, 5), nn.Tanh(), nn.Linear(5, 3))
         layers = [low for _, low in insert(net, rank, net[3], left_only=left_only).values()]
         plan = DPSGDRun(
-            lambda p, layers=layers: Watching(p, layers, seed=0, warmup=0.0, lr=0.1), cross_entropy, 1e-12, 0.3, 4, 1, 4
-        )
+            lambda p, layers=layers: Watching(p, layers, seed=0, warmup=0.0, lr=0.1), cross_entropy, 1e-12, Flat(0.3),
+            4, 1, 4,
+        )  # fmt: skip
         labels = torch.zeros(len(given_images), dtype=torch.long)
         train(net, given_images, labels, plan, randomness=np.random.default_rng(0))
     assert float((seen[0] - seen[1]).norm()) <= 0.3 * 1.001

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from bench.models.classifiers import tanh_cnn_mnist
-from bench.privacy.dpsgd.dp_sgd import DPSGDRun, LedgerOptimizer, _step
+from bench.privacy.dpsgd.clipping import Flat
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun, NoisySteps, _step
 from bench.privacy.dpsgd.example_gradients import ExampleGradients
 from bench.training.heap import tune_malloc
 
@@ -42,10 +43,9 @@ def steps(make: Callable[[], nn.Module], images: Tensor, labels: Tensor) -> dict
     """Return one step of each way of training, on nets of their own."""
     count, nets = len(images), [make().train() for _ in range(3)]
     plain, ours, theirs = (torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9) for net in nets)
-    options = {"noise_multiplier": 1.0, "max_grad_norm": 0.1, "expected_batch_size": count}
-    run = DPSGDRun(lambda _: plain, cross_entropy, steps=1, records=60_000, **options)
-    optimizer, opacus = LedgerOptimizer(ours, **options), DPOptimizer(theirs, **options)
-    optimizer.randomness = np.random.default_rng(0)
+    run = DPSGDRun(lambda _: plain, cross_entropy, 1.0, Flat(0.1), count, 1, 60_000)
+    noisy = NoisySteps(ours, run.clipping, run, np.random.default_rng(0))
+    opacus = DPOptimizer(theirs, noise_multiplier=1.0, max_grad_norm=0.1, expected_batch_size=count)
     gradients, module, chosen = ExampleGradients(nets[1]), GradSampleModule(nets[2]), torch.arange(count)
 
     def by(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -55,7 +55,7 @@ def steps(make: Callable[[], nn.Module], images: Tensor, labels: Tensor) -> dict
 
     return {
         "plain": lambda: by(nets[0], plain),
-        "ours": lambda: _step(gradients, optimizer, images, labels, chosen, run),
+        "ours": lambda: _step(gradients, noisy, images, labels, chosen, run),
         "Opacus": lambda: by(module, opacus),
     }
 

@@ -15,8 +15,9 @@ from torch.nn.functional import cross_entropy
 
 from bench.core.errors import BenchError
 from bench.privacy.accounting.accountants import proven
-from bench.privacy.dpsgd.anchor_subspace import AnchorSubspace, Parts
-from bench.privacy.dpsgd.dp_sgd import DPSGDRun, LedgerOptimizer, train
+from bench.privacy.dpsgd.anchor_subspace import Parts, Subspace
+from bench.privacy.dpsgd.clipping import Flat
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun, NoisySteps, train
 from bench.privacy.dpsgd.example_gradients import ExampleGradients
 from bench.privacy.events import events
 from helpers.draws import DELTA, best
@@ -38,10 +39,8 @@ def moved(images: torch.Tensor, labels: torch.Tensor, *, clip: float = 1.0, **an
     """Return the sum that one noiseless step on all records releases; ``anchored``: directions, groups, bounds."""
     model = net()
     before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
-    anchors = AnchorSubspace(*records(12, 2), **anchored, seed=0) if anchored else None
-    run = DPSGDRun(
-        lambda p: torch.optim.SGD(p, lr=1.0), cross_entropy, 1e-12, clip, len(images), 1, len(images), anchors=anchors
-    )
+    clipping = Subspace(*records(12, 2), **anchored, seed=0) if anchored else Flat(clip)
+    run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=1.0), cross_entropy, 1e-12, clipping, len(images), 1, len(images))
     train(model, images, labels, run, randomness=np.random.default_rng(0))
     return (before - nn.utils.parameters_to_vector(model.parameters()).detach()) * len(images)
 
@@ -95,27 +94,22 @@ def test_a_record_moves_the_sum_by_the_norm_that_is_charged_for_at_most(
     bases = [torch.randn(width, min(directions, width), generator=generator) for width in widths]
     if seed % 2:
         bases = [torch.linalg.qr(basis).Q for basis in bases]
-    weight = nn.Parameter(torch.zeros(7))
-    optimizer = LedgerOptimizer(
-        torch.optim.SGD([weight], lr=1.0), noise_multiplier=1.0, max_grad_norm=2.0, expected_batch_size=1
-    )
-    optimizer.parts = Parts(bases, (10.0**skew, 1.0))
-    weight.grad_sample = torch.randn(3, 7, generator=generator) * 10.0**size
-    optimizer.clip_and_accumulate()
-    weight.grad_sample, whole = weight.grad_sample[1:], weight.summed_grad
-    weight.summed_grad = None
-    optimizer.clip_and_accumulate()
-    assert float((whole - weight.summed_grad).norm()) <= 2.0 * 1.005
+    clipping = Subspace(*records(0), directions, groups, (10.0**skew, 1.0), seed=0)
+    clipping.parts = Parts(bases, clipping.bounds)
+    samples = torch.randn(3, 7, generator=generator) * 10.0**size
+    (whole,), (others,) = clipping.summed([samples]), clipping.summed([samples[1:]])
+    assert float((whole - others).norm()) <= clipping.sensitivity * 1.005
 
 
 @pytest.mark.parametrize("groups", [1, 3])
 def test_as_many_directions_as_public_examples_span_their_gradients(groups: int) -> None:
     model, (images, labels) = net(), records(4, 2)
     parameters, gradients = list(model.parameters()), ExampleGradients(model)
-    anchors = AnchorSubspace(images, labels, 4 * groups, groups, (1.0, 1.0), seed=0)
-    one, again, next_step, passes = (
-        anchors.parts(gradients, cross_entropy, parameters, *given) for given in ((5, 9), (5, 9), (6, 9), (5, 3))
-    )
+    clipping, found = Subspace(images, labels, 4 * groups, groups, (1.0, 1.0), seed=0), []
+    for step, most in ((5, 9), (5, 9), (6, 9), (5, 3)):
+        clipping.before_step(gradients, cross_entropy, parameters, step, most)
+        found.append(clipping.parts)
+    one, again, next_step, passes = found
     gradients.remove()
     assert [basis.shape[1] for basis in one.bases] == [4] * groups
     assert all(map(torch.equal, one.bases, again.bases)), "a resumed training finds the same"
@@ -148,16 +142,15 @@ def steps(with_record: bool, draws: int, multiplier: float, seed: int) -> np.nda
     """
     (first, second), found = (5.0, 2.0), []
     weight = nn.Parameter(torch.zeros(2 * AT_ONCE))
-    optimizer = LedgerOptimizer(
-        torch.optim.SGD([weight], lr=1.0), noise_multiplier=multiplier, max_grad_norm=3.0, expected_batch_size=1
-    )
-    optimizer.parts = Parts([torch.eye(AT_ONCE), torch.zeros(AT_ONCE, 0)], (first, second))
-    optimizer.randomness, sample = np.random.default_rng(seed), np.random.default_rng([seed, 1])
-    records = torch.eye(AT_ONCE).repeat(1, 2) * 70
+    clipping = Subspace(*records(0), AT_ONCE, 2, (first, second), seed=0)
+    clipping.parts = Parts([torch.eye(AT_ONCE), torch.zeros(AT_ONCE, 0)], clipping.bounds)
+    run = DPSGDRun(torch.optim.SGD, cross_entropy, multiplier, clipping, 1, 1, 1)
+    taken = NoisySteps(torch.optim.SGD([weight], lr=1.0), clipping, run, np.random.default_rng(seed))
+    sample = np.random.default_rng([seed, 1])
+    gradients = torch.eye(AT_ONCE).repeat(1, 2) * 70
     for _ in range(draws // AT_ONCE):
-        weight.grad_sample, weight.summed_grad = records[(sample.random(AT_ONCE) < RATE) & with_record], None
-        optimizer.clip_and_accumulate()
-        optimizer.add_noise()
+        taken.add([gradients[(sample.random(AT_ONCE) < RATE) & with_record]])
+        taken.step()
         found.append(weight.grad.view(2, AT_ONCE).numpy().copy())
     inside, beside = np.concatenate(found, 1)
     return (inside / first + beside / second) / 2

@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
+from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.executors import Noisy
@@ -45,7 +46,7 @@ def a_set(value: float, label: int) -> tuple[np.ndarray, np.ndarray]:
 def dp_sgd(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, CLASSES))
-    run = DPSGDRun(lambda weights: torch.optim.SGD(weights, 0.1), cross_entropy, 1.0, 1.0, 3, 2, RECORDS)
+    run = DPSGDRun(lambda weights: torch.optim.SGD(weights, 0.1), cross_entropy, 1.0, Flat(1.0), 3, 2, RECORDS)
     with np.errstate(over="ignore"):
         book().dp_sgd(net, torch.from_numpy(rows).float(), torch.from_numpy(labels), run)
     return torch.cat([weight.detach().flatten() for weight in net.parameters()]).numpy()
@@ -154,7 +155,9 @@ class Kink(nn.Module):
 
 
 def trained(net: nn.Module, images: Tensor, loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> None:
-    run = DPSGDRun(lambda weights: torch.optim.SGD(weights, 0.1), loss, 1.0, 1.0, len(images) or 1, 2, len(images) or 1)
+    run = DPSGDRun(
+        lambda weights: torch.optim.SGD(weights, 0.1), loss, 1.0, Flat(1.0), len(images) or 1, 2, len(images) or 1
+    )
     book().dp_sgd(net, images, torch.arange(len(images)) % CLASSES, run)
 
 

@@ -10,6 +10,7 @@ import pytest
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.accounting.accountants import proven
+from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.events import events
 from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from helpers.draws import DELTA, DRAWS, best
@@ -18,29 +19,24 @@ AT_ONCE = 200
 
 
 def dp_sgd_steps(with_record: bool, draws: int, multiplier: float, seed: int) -> np.ndarray:
-    """Draw `draws` steps of the ledger's DP-SGD optimiser on one weight; the record's gradient is above the clip.
+    """Draw `draws` steps of the ledger's DP-SGD on one weight; the record's gradient is above the clip.
 
     Each of :data:`AT_ONCE` weights has a record of its own: clipping, sampling and noise do not join them.
     """
     import torch
-    from opacus import GradSampleModule
 
-    from bench.privacy.dpsgd.dp_sgd import LedgerOptimizer
+    from bench.privacy.dpsgd.dp_sgd import DPSGDRun, NoisySteps
 
-    model = GradSampleModule(torch.nn.Linear(AT_ONCE, 1, bias=False), loss_reduction="sum")
-    (weight,) = model.parameters()
-    optimizer = LedgerOptimizer(
-        torch.optim.SGD(model.parameters(), lr=1.0), noise_multiplier=multiplier, max_grad_norm=2.0,
-        expected_batch_size=1, loss_reduction="sum",
-    )  # fmt: skip
-    optimizer.randomness, sample = np.random.default_rng(seed), np.random.default_rng([seed, 1])
+    weight = torch.nn.Parameter(torch.zeros(1, AT_ONCE))
+    run = DPSGDRun(torch.optim.SGD, torch.nn.functional.cross_entropy, multiplier, Flat(2.0), 1, 1, 1)
+    taken = NoisySteps(torch.optim.SGD([weight], lr=1.0), run.clipping, run, np.random.default_rng(seed))
+    sample = np.random.default_rng([seed, 1])
     big, steps = -50.0 * torch.eye(AT_ONCE)[:, None], []
     for _ in range(draws // AT_ONCE):
         with torch.no_grad():
             weight.zero_()
-        optimizer.zero_grad()
-        weight.grad_sample = big[(sample.random(AT_ONCE) < RATE) & with_record]
-        optimizer.step()
+        taken.add([big[(sample.random(AT_ONCE) < RATE) & with_record]])
+        taken.step()
         steps.append(weight.detach().numpy()[0].copy())
     return np.concatenate(steps) / 2.0
 
@@ -87,7 +83,7 @@ def dp_sgd_run(steps: int, records: int, batch: int, images: object = None, **ch
         loss=cross_entropy,
         expected_batch_size=batch,
         steps=steps,
-        **{"noise_multiplier": 1.0, "max_grad_norm": 1.0, "records": records, **changes},
+        **{"noise_multiplier": 1.0, "clipping": Flat(1.0), "records": records, **changes},
     )
     book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
     book.dp_sgd(model, given, torch.zeros(len(given), dtype=torch.long), run)
@@ -119,7 +115,7 @@ def test_rate_and_update_are_those_of_the_public_number(present: int) -> None:
 
     torch.manual_seed(0)
     images = torch.ones(present, 1, 2, 2)  # 19 and 21 are the neighbours of 20
-    book, model = dp_sgd_run(steps=1, records=20, batch=20, images=images, noise_multiplier=1e-9, max_grad_norm=1e-3)
+    book, model = dp_sgd_run(steps=1, records=20, batch=20, images=images, noise_multiplier=1e-9, clipping=Flat(1e-3))
     assert book.events == (events.DPSGD(1.0, 1e-9, 1),)
     torch.manual_seed(0)
     before = torch.nn.Linear(4, 2)
@@ -143,7 +139,7 @@ def test_dp_sgd_is_charged_even_where_it_breaks_off() -> None:
     from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
-    run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.1), breaks, 1.0, 1.0, 20, 5, 20)
+    run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.1), breaks, 1.0, Flat(1.0), 20, 5, 20)
     with pytest.raises(RuntimeError):
         book.dp_sgd(model, torch.rand(20, 1, 2, 2), torch.zeros(20, dtype=torch.long), run)
     assert [(event.kind, event.steps) for event in book.events] == [(events.DPSGD.kind, 5)]
@@ -165,7 +161,7 @@ def test_a_batch_norm_student_is_refused_by_dp_sgd() -> None:
     from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
-    run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.1), cross_entropy, 1.0, 1.0, 5, 2, 20)
+    run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.1), cross_entropy, 1.0, Flat(1.0), 5, 2, 20)
     book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
     with pytest.raises(BenchError, match="BatchNorm1d"):
         book.dp_sgd(model, torch.rand(20, 1, 2, 2), torch.zeros(20, dtype=torch.long), run)
@@ -184,7 +180,7 @@ def trained(model=None, loss=None, optimizer=None, steps: int = 6, records: int 
     images = torch.rand(records, 1, 2, 2, generator=generator)
     labels = torch.randint(0, 3, (records,), generator=generator)
     given = {
-        "noise_multiplier": 1.0, "max_grad_norm": 0.5, "expected_batch_size": records // 2, "steps": steps,
+        "noise_multiplier": 1.0, "clipping": Flat(0.5), "expected_batch_size": records // 2, "steps": steps,
         "records": records,
     }  # fmt: skip
     run = DPSGDRun(optimizer or (lambda p: torch.optim.SGD(p, lr=0.1)), loss or cross_entropy, **{**given, **changes})
@@ -363,12 +359,25 @@ def test_the_noise_that_is_charged_is_the_noise_that_is_added() -> None:
     for kind in (lambda run: run, Fickle):
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
-        run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.1), torch.nn.functional.cross_entropy, 2.0, 0.5, 20, 4, 40)
+        run = DPSGDRun(
+            lambda p: torch.optim.SGD(p, lr=0.1), torch.nn.functional.cross_entropy, 2.0, Flat(0.5), 20, 4, 40
+        )
         book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
         book.dp_sgd(model, torch.rand(40, 1, 2, 2), torch.zeros(40, dtype=torch.long), kind(run))
         assert book.events[0].noise_multiplier == 2.0
         models.append(model)
     assert weights(models[0]) == weights(models[1])
+
+
+def test_clipping_of_another_class_is_refused() -> None:
+    class Unclipped(Flat):
+        """States one norm, and clips to another."""
+
+        def summed(self, samples):
+            return [sample.sum(0) for sample in samples]
+
+    with pytest.raises(BenchError, match=r"Flat, PerLayer, .* not by Unclipped"):
+        trained(clipping=Unclipped(0.5))
 
 
 def test_a_checkpoint_does_not_hold_the_state_of_the_noise() -> None:

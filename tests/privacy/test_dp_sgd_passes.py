@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.dpsgd import dp_sgd
+from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
 from bench.privacy.mechanisms.ledger import seeded_ledger
 
@@ -35,7 +36,7 @@ def started(make: Callable[[], nn.Module]) -> nn.Module:
 
 def run_of(optimizer: Callable[..., torch.optim.Optimizer] | None = None, steps: int = STEPS) -> DPSGDRun:
     optimizer = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9))
-    return DPSGDRun(optimizer, cross_entropy, NOISE, CLIP, BATCH, steps, RECORDS)
+    return DPSGDRun(optimizer, cross_entropy, NOISE, Flat(CLIP), BATCH, steps, RECORDS)
 
 
 def one_by_one(model: nn.Module, inputs: Tensor, labels: Tensor, randomness: np.random.Generator) -> list[Tensor]:

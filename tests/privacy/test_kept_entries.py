@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from bench.privacy.dpsgd.dp_sgd import FILLED, PROBED, DPSGDRun, LedgerOptimizer, train
-from bench.privacy.dpsgd.example_gradients import Outer, keep_largest, picked, weighted_sum
+from bench.privacy.dpsgd.clipping import FILLED, Flat, PerLayer, TopK
+from bench.privacy.dpsgd.dp_sgd import PROBED, DPSGDRun, train
+from bench.privacy.dpsgd.example_gradients import Outer, keep_largest, picked
 
 CLIP = 0.5
 
@@ -29,7 +30,7 @@ def moved(images: torch.Tensor, kept: float, noise: float = 1e-12) -> torch.Tens
     model = net()
     before = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     run = DPSGDRun(
-        lambda p: torch.optim.SGD(p, lr=1.0), cross_entropy, noise, CLIP, len(images), 1, len(images), kept_entries=kept
+        lambda p: torch.optim.SGD(p, lr=1.0), cross_entropy, noise, TopK(CLIP, kept), len(images), 1, len(images)
     )
     train(model, images, torch.zeros(len(images), dtype=torch.long), run, randomness=np.random.default_rng(0))
     after = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
@@ -64,9 +65,7 @@ def test_the_entries_kept_of_a_record_do_not_depend_on_the_size_of_its_batch(rec
     for _ in range(2):
         model = net()
         model.register_forward_hook(lambda module, given, result: sizes.append(len(given[0])))
-        run = DPSGDRun(
-            lambda p: torch.optim.SGD(p, lr=1.0), cross_entropy, 1e-12, CLIP, records, 1, records, kept_entries=0.3
-        )
+        run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=1.0), cross_entropy, 1e-12, TopK(CLIP, 0.3), records, 1, records)
         train(model, images, torch.zeros(len(images), dtype=torch.long), run, randomness=np.random.default_rng(0))
         sums.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
         images = images.flip(0)
@@ -77,8 +76,8 @@ def test_the_entries_kept_of_a_record_do_not_depend_on_the_size_of_its_batch(rec
 def test_with_all_entries_it_is_dp_sgd_to_the_byte() -> None:
     images = torch.rand(5, 1, 4, 4)
     model, same = net(), net()
-    for trained, more in ((model, {}), (same, {"kept_entries": 1.0})):
-        run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=1.0), cross_entropy, 1.0, CLIP, 3, 4, 5, **more)
+    for trained, clipping in ((model, Flat(CLIP)), (same, TopK(CLIP, 1.0))):
+        run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=1.0), cross_entropy, 1.0, clipping, 3, 4, 5)
         train(trained, images, torch.zeros(5, dtype=torch.long), run, randomness=np.random.default_rng(0))
     assert all(map(torch.equal, model.parameters(), same.parameters()))
 
@@ -91,18 +90,15 @@ def test_one_record_moves_the_sum_by_the_clipping_norm_at_most(
     """Whatever the others are, ties too, and whichever entries they keep."""
     generator = torch.Generator().manual_seed(seed)
     parameters = [nn.Parameter(torch.zeros(shape)) for shape in ((3, 1, 2, 2), (4, 6), (5,))]
-    optimizer = LedgerOptimizer(
-        torch.optim.SGD(parameters, lr=1.0), noise_multiplier=1.0, max_grad_norm=CLIP, expected_batch_size=1,
-        loss_reduction="sum",
-    )  # fmt: skip
-    optimizer.kept_entries, optimizer.layers = kept, [[0], [1, 2]] if by_layer else ()
+    clipping = PerLayer(CLIP) if by_layer else TopK(CLIP, kept)
+    clipping.begin(["0.weight", "1.weight", "1.bias"], parameters, 1.0, 1)
     drawn = [torch.randn(4, *parameter.shape, generator=generator) * size for parameter in parameters]
     drawn[2] = drawn[2].round()
 
     def summed(rows: slice) -> torch.Tensor:
         outer = Outer(drawn[1][rows, :, 0], drawn[1][rows, 0])
-        samples, factors = optimizer.clipping([drawn[0][rows].clone(), outer, drawn[2][rows].clone()])
-        return torch.cat([weighted_sum(*pair).flatten() for pair in zip(samples, factors, strict=True)]).double()
+        parts = clipping.summed([drawn[0][rows].clone(), outer, drawn[2][rows].clone()])
+        return torch.cat([part.flatten() for part in parts]).double()
 
     assert float((summed(slice(0, 4)) - summed(slice(1, 4))).norm()) <= CLIP * (1 + 1e-5)
 

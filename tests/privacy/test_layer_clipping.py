@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from bench.privacy.dpsgd.clipping import PerLayer
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
 
 CLIP = 0.1
@@ -25,7 +26,7 @@ def moved(images: torch.Tensor, clip: float = CLIP, model: nn.Module | None = No
     model = net() if model is None else model
     before = {name: value.clone() for name, value in model.state_dict().items()}
     run = DPSGDRun(
-        lambda p: torch.optim.SGD(p, lr=1.0), cross_entropy, 1e-12, clip, len(images), 1, len(images), by_layer=True
+        lambda p: torch.optim.SGD(p, lr=1.0), cross_entropy, 1e-12, PerLayer(clip), len(images), 1, len(images)
     )
     train(model, images, torch.zeros(len(images), dtype=torch.long), run, randomness=np.random.default_rng(0))
     layers: dict[str, list[torch.Tensor]] = {}

@@ -12,6 +12,7 @@ import torch
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
+from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 from bench.privacy.events.base_event import Event
 from bench.privacy.events.events import Bypass, Gaussian, GNMax
@@ -79,7 +80,7 @@ def test_dp_sgd_shows_its_data_as_private_and_the_rest_as_public() -> None:
     book, executor = watched(Adjacency.ADD_REMOVE)
     run = DPSGDRun(
         lambda parameters: torch.optim.SGD(parameters, lr=0.1), torch.nn.functional.cross_entropy,
-        noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=4, steps=1, records=20,
+        noise_multiplier=1.0, clipping=Flat(1.0), expected_batch_size=4, steps=1, records=20,
     )  # fmt: skip
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
     book.dp_sgd(model, torch.rand(20, 1, 2, 2), torch.zeros(20, dtype=torch.int64), run)

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.privacy.auditing.compared import Drawn
 from bench.privacy.auditing.sampled_loss import sampled_shift
 from bench.privacy.auditing.transcript_loss import PublicDifference
-from bench.privacy.dpsgd.dp_sgd import DPSGDRun, LedgerOptimizer, train
-from bench.privacy.dpsgd.example_gradients import picked, weighted_sum, without
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun, NoisySteps, train
+from bench.privacy.dpsgd.example_gradients import Gradients, picked, without
 from bench.privacy.mechanisms.loss_change import loss_change
 from bench.privacy.mechanisms.mechanisms import poisson_sample
 from bench.privacy.mechanisms.noise import SeededNoise
 
 
-class _Tapped(LedgerOptimizer):
+class _Tapped(NoisySteps):
     """Keeps the record's clipped gradient out of the batch's sum, and draws what the sum shows of it.
 
     The record is the first of every batch's first pass. Along its gradient the noise is replaced by `shift`'s draw.
@@ -30,35 +31,40 @@ class _Tapped(LedgerOptimizer):
 
     shift: Callable[[float], tuple[float, float, float]]
     loss = log_weight = 0.0
-    _gradient: torch.Tensor
+    _part: torch.Tensor
 
-    def __init__(self, *parts: Any, **options: Any) -> None:
-        super().__init__(*parts, **options)
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
         self.distances: list[float] = []
 
-    def clip_and_accumulate(self) -> None:
-        if not self._sums:
-            # As all are clipped; without the record's part the sum is that of the others.
-            samples, factors = self.clipping([picked(sample, [0]) for sample in self.grad_samples])
-            self._gradient = torch.cat(
-                [weighted_sum(sample, factor).reshape(-1) for sample, factor in zip(samples, factors, strict=True)]
-            )
-            for parameter in self.params:
-                parameter.grad_sample = without(parameter.grad_sample, torch.tensor([0], device=self._gradient.device))
-        super().clip_and_accumulate()
+    def add(self, samples: Sequence[Gradients]) -> None:
+        if self.sums:
+            return super().add(samples)
+        # As all are clipped; without the record's part the sum is that of the others.
+        self._part = _flat(self.clipping.summed([picked(sample, [0]) for sample in samples]))
+        first = torch.tensor([0], device=self._part.device)
+        others = [without(sample, first) for sample in samples]
+        super().add(others)
+        # Zeros count where gradients are counted.
+        zeros = self.clipping.summed([picked(sample, [0]) for sample in others])
+        self.sums = [total - zero for total, zero in zip(self.sums, zeros, strict=True)]
 
-    def draw(self) -> Any:
-        noise = torch.cat([torch.from_numpy(drawn).reshape(-1) for drawn in super().draw()]).double()
-        gradient = self._gradient.double()
-        norm = float(gradient.norm())
-        self.distances.append(norm / (self.noise_multiplier * self.max_grad_norm))
+    def draw(self) -> Iterator[NDArray[np.float32]]:
+        drawn = list(super().draw())
+        noise, part = _flat(map(torch.from_numpy, drawn)).double(), self._part.double().cpu()
+        norm = float(part.norm())
+        self.distances.append(norm / (self.noise_multiplier * self.clipping.sensitivity))
         seen, loss, log_weight = self.shift(self.distances[-1])
         self.loss, self.log_weight = self.loss + loss, self.log_weight + log_weight
         if norm > 0:
-            along = gradient / norm
+            along = part / norm
             noise += (seen - noise @ along) * along
-        pieces = torch.split(noise, [parameter.numel() for parameter in self.params])
-        return (piece.view_as(parameter).float().numpy() for piece, parameter in zip(pieces, self.params, strict=True))
+        pieces = torch.split(noise, [one.size for one in drawn])
+        return (piece.view(one.shape).float().numpy() for piece, one in zip(pieces, drawn, strict=True))
+
+
+def _flat(parts: Iterable[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([part.reshape(-1) for part in parts])
 
 
 class _AlwaysFirst(np.random.Generator):
@@ -139,15 +145,15 @@ def tapped_dp_sgd(
     rate = run.expected_batch_size / run.records
     made: list[_Tapped] = []
 
-    def make_optimizer(*parts: Any, **options: Any) -> _Tapped:
-        made.append(_Tapped(*parts, **options))
+    def make_steps(*parts: Any) -> _Tapped:
+        made.append(_Tapped(*parts))
         made[0].shift = lambda distance: sampled_shift(rate, distance, generator, tilt, present)
         return made[0]
 
     randomness = _AlwaysFirst(np.random.PCG64(generator.integers(2**63)))
-    train(more["model"], more["images"], more["labels"], run, randomness=randomness, make_optimizer=make_optimizer)
+    train(more["model"], more["images"], more["labels"], run, randomness=randomness, make_steps=make_steps)
     fewer["model"].load_state_dict(more["model"].state_dict())
     # What follows noisy gradients beside the model, such as a generator, is in the optimiser's state.
     other = fewer["run"].optimizer(fewer["model"].parameters())
-    other.load_state_dict(made[0].original_optimizer.state_dict())
+    other.load_state_dict(made[0].optimizer.state_dict())
     return TappedTraining(made[0].loss, made[0].log_weight, rate, made[0].distances, present)

@@ -24,7 +24,6 @@ from bench.privacy.auditing.sampled_loss import all_updates, function_values
 from bench.privacy.mechanisms.executors import Call, Executor
 from bench.privacy.mechanisms.noise import Noise
 from bench.storage.cache import canonical_json
-from bench.storage.checkpoint import input_digest
 
 A = TypeVar("A")
 
@@ -41,8 +40,7 @@ class Taped:
 
 def charged_for(call: Call) -> str:
     """Return the events of `call` and its public inputs."""
-    anchors = getattr(call.public.get("run"), "anchors", None)
-    public = [] if anchors is None else [input_digest([anchors.images, anchors.labels])(), repr(anchors.settings)]
+    public = call.public["run"].clipping.public() if call.name == "dp_sgd" else []
     return canonical_json([*(event.as_dict() for event in call.charged), *public])
 
 

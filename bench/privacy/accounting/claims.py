@@ -248,11 +248,6 @@ def advanced_largest_count(eps0: float, epsilon: float, delta: float) -> int:
     return count
 
 
-def trpate_largest_count(gamma: float, epsilon: float, delta: float) -> int:
-    """Return the most queries within `epsilon` by TrPATE's Theorem 1; see :func:`advanced_largest_count`."""
-    return advanced_largest_count(2 * positive("gamma", gamma), epsilon, delta)
-
-
 def dgd_largest_count(eps0: float, epsilon: float, delta: float, eps1: float = 0.0) -> int:
     """Return the most label queries within `epsilon` by DGD's closed form; see :func:`advanced_largest_count`."""
     if epsilon <= eps1:

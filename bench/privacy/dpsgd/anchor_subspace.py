@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from bench.core.errors import BenchError
 from bench.core.transforms import as_float
+from bench.privacy.dpsgd.clipping import Clipping
 from bench.privacy.dpsgd.example_gradients import ExampleGradients, Gradients, picked
+from bench.storage.checkpoint import input_digest
 
 _LARGEST = 100.0
 """Most times that one bound may be the other, and a gradient the larger one. Beyond, what rounding leaves of the rest
@@ -74,35 +76,50 @@ class Parts:
         return [piece.view_as(one) for piece, one in zip(found, sums, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class AnchorSubspace:
-    """Public `images` (m, ...) and `labels` (m,), random ones too, whose gradients span a subspace, anew at each step.
+@dataclass
+class Subspace(Clipping):
+    """Clips a gradient's part in a subspace and the rest to `bounds`; public gradients span it, anew at each step.
 
-    `directions` are shared out among `groups` of consecutive parameters. `bounds` clip the part in the subspace and the
-    rest. `seed` starts the power iterations.
+    They are those of public `images` (m, ...) and `labels` (m,), random ones too. `directions` are shared out among
+    `groups` of consecutive parameters. `seed` starts the power iterations. Sensitivity: both parts, each over its
+    bound, have a norm of sqrt(2) at most, here times a constant that makes it the first bound. So the noise on a part
+    is ``sqrt(2) * noise_multiplier`` times its bound.
     """
 
-    images: Tensor
-    labels: Tensor
+    norm: float = field(init=False, repr=False)
+    images: Tensor = field(repr=False)
+    labels: Tensor = field(repr=False)
     directions: int
     groups: int
     bounds: tuple[float, float]
     seed: int
+    parts: Parts = field(init=False, repr=False, compare=False)
+    """Those of the step in progress."""
 
-    @property
-    def settings(self) -> tuple[object, ...]:
-        """All but the images and labels."""
-        return self.directions, self.groups, self.bounds, self.seed
+    def __post_init__(self) -> None:
+        self.norm = self.bounds[0]
 
-    def parts(
+    def public(self) -> list[str]:
+        """Return the settings, and the digest of images and labels."""
+        return [*super().public(), input_digest([self.images, self.labels])()]
+
+    def kept(self, samples: Sequence[Gradients]) -> Sequence[Gradients]:
+        """Return the sums of both clipped parts; where rounding takes a norm beyond the bound, it is clipped again."""
+        return self.parts.clipped(samples, self.norm)
+
+    def released(self, noisy: list[Tensor]) -> list[Tensor]:
+        """Return the gradients in their own units."""
+        return self.parts.restored(noisy, self.norm)
+
+    def before_step(
         self,
         gradients: ExampleGradients,
         loss: Callable[[Tensor, Tensor], Tensor],
         parameters: Sequence[torch.nn.Parameter],
         step: int,
         most: int,
-    ) -> Parts:
-        """Return the subspace of `step`, from public gradients at the weights of now, of `most` examples at once."""
+    ) -> None:
+        """Find the subspace, from public gradients at the weights of now."""
         device = parameters[0].device
         generator = torch.Generator().manual_seed((self.seed + step) % 2**63)
         groups = torch.tensor_split(torch.empty(sum(parameter.numel() for parameter in parameters)), self.groups)
@@ -119,7 +136,7 @@ class AnchorSubspace:
                 parameter.grad_sample = None  # type: ignore[attr-defined]
             for span, start, group in zip(spans, starts, torch.tensor_split(rows, self.groups, dim=1), strict=True):
                 span += group.T @ (group @ start)
-        return Parts([torch.linalg.qr(span).Q for span in spans], self.bounds)
+        self.parts = Parts([torch.linalg.qr(span).Q for span in spans], self.bounds)
 
 
 def _rows(formed: Sequence[Tensor]) -> Tensor:

@@ -221,9 +221,9 @@ class Ledger(SampledMechanisms):
         `images` is uint8 (n, channels, height, width), or floats (n, ...) of any range: images in [0, 1] or features,
         in float16 too, which become float32 one pass at a time. `labels` is int64 (n,). ``run.records`` is
         public and n is not: the neighbour of a set of that many records has one fewer or one more. Unit record,
-        adjacency add-remove, L2 sensitivity ``run.max_grad_norm`` for a batch's sum. Raises :class:`BenchError` on an
-        exact noise source, which cannot sample these vectors, another adjacency, or an expected batch outside
-        ``1..run.records``.
+        adjacency add-remove, L2 sensitivity ``run.clipping.sensitivity`` for a batch's sum. Raises :class:`BenchError`
+        on an exact noise source, which cannot sample these vectors, another adjacency, an expected batch outside
+        ``1..run.records``, or a way of clipping that is none of the ledger's own.
         """
         from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
 
@@ -236,11 +236,13 @@ class Ledger(SampledMechanisms):
             words = noise.uniform((8,), 2**32)
             counted = train(model, images, labels, run, randomness=np.random.default_rng(words))
             if counted != planned:
-                raise AssertionError(f"Opacus counted {counted.describe()}, the ledger charged {planned.describe()}")
+                raise AssertionError(f"DP-SGD took {counted.describe()}, the ledger charged {planned.describe()}")
 
         self._ask(release)
 
     def _charge_steps(self, run: DPSGDRun) -> DPSGD:
+        from bench.privacy.dpsgd.dp_sgd import STRATEGIES
+
         if self._executor.exact:
             raise BenchError(
                 "--noise secure has no exact sampler for DP-SGD's gradient noise. Use --noise seeded, and keep the "
@@ -249,7 +251,12 @@ class Ledger(SampledMechanisms):
         self._refuse_again()
         if self.adjacency is not Adjacency.ADD_REMOVE:
             raise BenchError("DP-SGD with Poisson sampling is accounted for add-remove adjacency; declare it.")
-        positive("max_grad_norm", run.max_grad_norm)
+        if type(run.clipping) not in STRATEGIES:
+            own = ", ".join(one.__name__ for one in STRATEGIES)
+            raise BenchError(
+                f"DP-SGD clips by {own}, not by {type(run.clipping).__name__}: its bound is not known here."
+            )
+        positive("max_grad_norm", run.clipping.norm)
         if not 0 < run.expected_batch_size <= run.records:
             raise BenchError(
                 f"the expected batch must hold between 1 and {run.records} records, the public number, not "

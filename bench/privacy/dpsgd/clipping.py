@@ -1,0 +1,245 @@
+"""How DP-SGD bounds what one example adds to a batch's sum: one class for each way.
+
+Each states its `sensitivity`, the L2 norm that one example adds to the sum at most. Noise of ``noise_multiplier *
+sensitivity`` on every number of the sum makes a step one sampled Gaussian release.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from bench.core import margins
+from bench.core.errors import BenchError
+from bench.privacy.dpsgd.example_gradients import (
+    ExampleGradients,
+    Gradients,
+    keep_largest,
+    norms,
+    weighted_sum,
+    without,
+)
+
+FILLED = 64
+"""Examples of every pass where gradients keep their largest entries, the last pass filled up: a pass of another size
+rounds otherwise, and one absent record would change which entries of the others are kept."""
+
+
+@dataclass
+class Clipping:
+    """One way of clipping, whose whole gradients have a norm of `norm` at most; a training works on a copy.
+
+    The copy holds what changes from step to step.
+    """
+
+    norm: float
+
+    @property
+    def sensitivity(self) -> float:
+        """Return the L2 norm that one example adds to :meth:`summed` at most."""
+        return self.norm
+
+    @property
+    def pass_size(self) -> int | None:
+        """Return the number of examples of every pass, None if it may vary."""
+        return None
+
+    def public(self) -> list[str]:
+        """Return all settings in words."""
+        return [repr(self)]
+
+    def begin(self, names: Sequence[str], parameters: Sequence[Parameter], multiplier: float, batch: int) -> None:
+        """Prepare a training of `parameters`, called `names`, with this noise multiplier and expected batch size."""
+
+    def before_step(
+        self,
+        gradients: ExampleGradients,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        parameters: Sequence[Parameter],
+        step: int,
+        most: int,
+    ) -> None:
+        """Prepare `step` from what is public, in passes of `most` examples at once."""
+
+    def shapes(self, parameters: Sequence[Parameter]) -> list[torch.Size]:
+        """Return the shapes of :meth:`summed`."""
+        return [parameter.shape for parameter in parameters]
+
+    def kept(self, samples: Sequence[Gradients]) -> Sequence[Gradients]:
+        """Return what stays of the gradients before they are clipped; each example's depends on it alone."""
+        return samples
+
+    def together(self, count: int) -> Sequence[Sequence[int]]:
+        """Return the places, of `count` parameters, whose gradients are clipped together, in groups of equal bounds."""
+        return [range(count)]
+
+    def clipped(self, samples: Sequence[Gradients]) -> tuple[Sequence[Gradients], list[Tensor]]:
+        """Return what is kept of one pass's gradients, and the factors (n,) that clip each.
+
+        `samples` has the gradients of each parameter. An example whose gradient is not finite has zeros. All gradients
+        of an example times their factors have a norm of at most `norm` together.
+        """
+        samples = self.kept(samples)
+        groups = self.together(len(samples))
+        lengths = torch.stack([norms(sample) for sample in samples], 1)
+        found = [lengths[:, list(places)].norm(dim=1) * margins.FLOAT32 for places in groups]
+        lost = (~torch.stack(found, 1).isfinite().all(1)).nonzero()[:, 0]
+        if len(lost):
+            # It cannot be clipped: its record would change the weights without a bound.
+            samples = [without(sample, lost) for sample in samples]
+            found = [length.index_fill(0, lost, 0.0) for length in found]
+        factors = [lengths[:, 0]] * len(samples)
+        for places, length in zip(groups, found, strict=True):
+            for place in places:
+                factors[place] = (self.norm / math.sqrt(len(groups)) / (length + 1e-6)).clamp(max=1.0)
+        return samples, factors
+
+    def summed(self, samples: Sequence[Gradients]) -> list[Tensor]:
+        """Return the sum of the examples' clipped gradients, of each parameter."""
+        return [weighted_sum(sample, factor) for sample, factor in zip(*self.clipped(samples), strict=True)]
+
+    def released(self, noisy: list[Tensor]) -> list[Tensor]:
+        """Return the gradient of each parameter from a batch's noisy :meth:`summed`."""
+        return noisy
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a resumed training needs; nothing where no step changes it."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore :meth:`state_dict`."""
+
+
+@dataclass
+class Flat(Clipping):
+    """Clips the whole gradient to `norm`: Abadi et al., CCS 2016, algorithm 1. Sensitivity `norm`."""
+
+
+@dataclass
+class PerLayer(Clipping):
+    """Clips each of m layers' gradients to ``norm / sqrt(m)``: McMahan et al., arXiv:1812.06210. Sensitivity `norm`."""
+
+    _layers: Sequence[Sequence[int]] = field(default=(), init=False, repr=False, compare=False)
+
+    def begin(self, names: Sequence[str], parameters: Sequence[Parameter], multiplier: float, batch: int) -> None:
+        """Find the layers; weights that layers share are the first one's, whose name they have."""
+        layers: dict[str, list[int]] = {}
+        for place, name in enumerate(names):
+            layers.setdefault(name.rpartition(".")[0], []).append(place)
+        self._layers = list(layers.values())
+
+    def together(self, count: int) -> Sequence[Sequence[int]]:
+        """Return each layer's parameters."""
+        return self._layers
+
+
+@dataclass
+class TopK(Clipping):
+    """Keeps the `share` of largest entries of each gradient, in (0, 1], and clips them to `norm`. Sensitivity `norm`.
+
+    Noise goes on all entries: which ones a record keeps is private. Wang et al., CCS 2021 (arXiv:2103.11109).
+    """
+
+    share: float
+    _entries: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise BenchError(f"the share of kept entries must lie in (0, 1], not {self.share}.")
+
+    @property
+    def pass_size(self) -> int | None:
+        """Return the one size of passes."""
+        return FILLED if self.share < 1 else None
+
+    def begin(self, names: Sequence[str], parameters: Sequence[Parameter], multiplier: float, batch: int) -> None:
+        """Count the entries."""
+        self._entries = sum(parameter.numel() for parameter in parameters)
+
+    def kept(self, samples: Sequence[Gradients]) -> Sequence[Gradients]:
+        """Return the largest entries."""
+        return keep_largest(samples, math.ceil(self.share * self._entries)) if self.share < 1 else samples
+
+
+@dataclass
+class Adaptive(Clipping):
+    """Clips the whole gradient to a norm that follows the `quantile` of all: Andrew et al. 2021 (arXiv:1905.03871).
+
+    `norm` is the first one. A step also releases the number of examples that are not clipped, of the same batch, with
+    noise of deviation `count_noise`, for which the paper takes a twentieth of the batch. It gives their share, and the
+    norm of the next step is that of this one times ``exp(-learning_rate * (share - quantile))``.
+
+    Sensitivity: an example adds 1/2 or -1/2 to the count, and `norm` to the gradients. With a noise multiplier z of the
+    whole step, gradients have the multiplier ``zd = (z**-2 - (2 * count_noise)**-2)**-0.5`` (theorem 1). Then both, in
+    deviations of their noise, move by ``1 / z`` together: one release of sensitivity ``norm * zd / z``, if the count is
+    multiplied by ``norm * zd / count_noise``. Its charge is that of a step of the others with the same z.
+
+    Raises :class:`BenchError` where `quantile` is not in [0, 1], and z not below ``2 * count_noise``.
+    """
+
+    quantile: float
+    learning_rate: float
+    count_noise: float
+    _first: float = field(init=False, repr=False, compare=False)
+    _multipliers: tuple[float, float] = field(default=(1.0, 1.0), init=False, repr=False, compare=False)
+    """Those of the step and of its gradients."""
+    _batch: int = field(default=1, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.quantile <= 1:
+            raise BenchError(f"a quantile must lie in [0, 1], not {self.quantile}.")
+        self._first = self.norm
+
+    def begin(self, names: Sequence[str], parameters: Sequence[Parameter], multiplier: float, batch: int) -> None:
+        """Share the noise between gradients and count."""
+        if not multiplier < 2 * self.count_noise < math.inf:
+            raise BenchError(
+                f"the noise multiplier {multiplier:g} must be below twice the count's noise, {self.count_noise:g}: the "
+                "count alone would cost more than a step. Raise count_noise."
+            )
+        self._multipliers = multiplier, (multiplier**-2 - (2 * self.count_noise) ** -2) ** -0.5
+        self._batch = batch
+
+    @property
+    def sensitivity(self) -> float:
+        """Return the L2 norm of an example's gradient and count together, in the units of gradients."""
+        whole, of_gradients = self._multipliers
+        return self.norm * of_gradients / whole
+
+    def shapes(self, parameters: Sequence[Parameter]) -> list[torch.Size]:
+        """Return the parameters' shapes, and that of the count."""
+        return [*super().shapes(parameters), torch.Size([1])]
+
+    def summed(self, samples: Sequence[Gradients]) -> list[Tensor]:
+        """Return the sums of clipped gradients and, at the end, the count times its unit: (1,)."""
+        kept, factors = self.clipped(samples)
+        count = (factors[0] == 1).to(factors[0]).sub(0.5).sum(0, keepdim=True)
+        return [
+            *(weighted_sum(sample, factor) for sample, factor in zip(kept, factors, strict=True)),
+            count * self._unit,
+        ]
+
+    def released(self, noisy: list[Tensor]) -> list[Tensor]:
+        """Return the gradients, and take the norm of the next step from the count, within a factor of e^10 in all."""
+        *gradients, count = noisy
+        share = 0.5 + float(count) / self._unit / self._batch
+        change = math.log(self.norm / self._first) - self.learning_rate * (share - self.quantile)
+        self.norm = self._first * math.exp(min(max(change, -10.0), 10.0))
+        return gradients
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the norm."""
+        return {"norm": torch.tensor(self.norm, dtype=torch.float64)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore the norm."""
+        self.norm = float(state["norm"])
+
+    @property
+    def _unit(self) -> float:
+        return self.norm * self._multipliers[1] / (self.count_noise * margins.FLOAT32)

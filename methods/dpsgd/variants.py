@@ -1,0 +1,126 @@
+"""DP-SGD with another way of clipping (GM-DP, TopAgg) or another activation (TSADP).
+
+Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
+Public: the number of records and, for TSADP, the activation. Released: the student. Unit record, adjacency add-remove,
+as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches, a record's clipped gradient of at most
+`max_grad_norm` in L2, Gaussian noise of `noise_multiplier` times that on all entries of the sum, calibrated to the
+budget. So the cost is that of DP-SGD. Settings are those of DP-SGD, after Tramer and Boneh 2021, where none are named.
+
+``gm-dp``: McMahan et al., "A General Approach to Adding Differential Privacy to Iterative Training Procedures",
+arXiv:1812.06210, separate clipping of vector groups: the gradient of each of m layers, weights and bias together, is
+clipped to ``max_grad_norm / sqrt(m)``. With equal bounds the paper's noise, of deviation ``noise_multiplier * sqrt(m)``
+times a layer's bound, is that of DP-SGD.
+
+``topagg``: Wang et al., "DataLens: Scalable Privacy Preserving Training via Gradient Compression and Aggregation", CCS
+2021 (arXiv:2103.11109), the compression of its teachers' gradients, which the abstract says was adapted to DP-SGD. The
+settings of that form were not found, and the paper's stochastic signs are left out. Of each gradient the share `kept`
+of its entries stays, the largest ones, and is clipped. Which entries stay depends on the record: they are part of the
+clipped vector, and noise on those alone that some record kept would show the support. Entries of the noisy sum below
+`threshold` deviations of the noise are then set to zero, which is post-processing. The selection alone takes nothing
+from the noise.
+
+``tsadp``: Papernot et al., "Tempered Sigmoid Activations for Deep Learning with Differential Privacy", AAAI 2021
+(arXiv:2007.14191): ``scale * sigmoid(inverse_temperature * x) - offset`` in place of tanh in the paper's net. The paper
+tunes these three numbers on the data set that it reports, and charges nothing for that; the default is the one of its
+code, which is tanh, so that no record chose it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from bench.core.progress import Stage
+from bench.interface import BenchError, Budget, register_method, setting
+from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, processed
+from bench.methods.shared.settings_checks import positive
+from bench.privacy.dpsgd.clipping import Clipping, PerLayer, TopK
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+from bench.storage.checkpoint import Checkpoint
+
+SNIPPET = "Papernot et al. 2021, the paper's code of the activation, its default"
+NETS = ("tempered_cnn_mnist", "tempered_cnn_cifar")
+
+
+@register_method("gm-dp")
+class GMDP(DPSGD):
+    """Poisson batches, per-example clipping layer by layer, Gaussian noise; through the ledger."""
+
+    version = 1
+    citation = "McMahan et al. 2018"
+
+    def clipping(self) -> Clipping:
+        """Return clipping layer by layer."""
+        return PerLayer(self.config.max_grad_norm)
+
+
+@dataclass(frozen=True)
+class TopAggConfig(DPSGDConfig):
+    """Settings of DP-SGD, and of the compression."""
+
+    kept: float = setting(0.25, "ours: about the 200 of 784 entries of the authors' code AI-secure/DataLens, README.md")
+    threshold: float = setting(0.0, "ours: none")
+
+
+@register_method("topagg")
+class TopAgg(DPSGD):
+    """Poisson batches, per-example selection and clipping, Gaussian noise, a threshold; through the ledger."""
+
+    config: TopAggConfig
+    version = 1
+    citation = "Wang et al. 2021; Tramer and Boneh 2021"
+
+    def calibrate(self, budget: Budget) -> Any:
+        """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
+        if not 0 < self.config.kept <= 1:
+            raise BenchError(f"kept must lie in (0, 1], not {self.config.kept}: the share of entries. Try 0.25.")
+        if not self.config.threshold >= 0:
+            raise BenchError(
+                f"threshold must be at least 0, not {self.config.threshold}: deviations of the noise. Try 0.5."
+            )
+        return super().calibrate(budget)
+
+    def clipping(self) -> Clipping:
+        """Return clipping of the largest entries."""
+        return TopK(self.config.max_grad_norm, self.config.kept)
+
+    def dp_sgd_run(self, stage: Stage, checkpoint: Checkpoint | None = None) -> DPSGDRun:
+        """Return the run's settings for the ledger."""
+        run = super().dp_sgd_run(stage, checkpoint)
+        deviation = run.noise_multiplier * run.clipping.norm / run.expected_batch_size
+        optimizer = processed(run.optimizer, lambda noisy: noisy * (noisy.abs() >= self.config.threshold * deviation))
+        return dataclasses.replace(run, optimizer=optimizer)
+
+
+@dataclass(frozen=True)
+class TSADPConfig(DPSGDConfig):
+    """Settings of DP-SGD, and of the activation."""
+
+    student: str = setting("tempered_cnn_mnist", "Papernot et al. 2021: the net for MNIST and Fashion-MNIST")
+    scale: float = setting(2.0, SNIPPET)
+    inverse_temperature: float = setting(2.0, SNIPPET)
+    offset: float = setting(1.0, SNIPPET)
+
+
+@register_method("tsadp")
+class TSADP(DPSGD):
+    """DP-SGD of a net with tempered sigmoids."""
+
+    config: TSADPConfig
+    version = 1
+    citation = "Papernot et al. 2021; Tramer and Boneh 2021"
+
+    def calibrate(self, budget: Budget) -> Any:
+        """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
+        positive(self.config, "scale", "inverse_temperature")
+        if self.config.student not in NETS:
+            raise BenchError(
+                f"{self.name} needs a student with tempered sigmoids, and {self.config.student} has none. Accepted as "
+                f"student: {', '.join(NETS)}."
+            )
+        return super().calibrate(budget)
+
+    def student_options(self) -> dict[str, Any]:
+        """See :meth:`bench.methods.dpsgd.dp_sgd.DPSGD.student_options`."""
+        return {name: getattr(self.config, name) for name in ("scale", "inverse_temperature", "offset")}
