@@ -10,7 +10,19 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from bench.interface import Budget, Claim, Context, Facts, Ledger, Method, PrivateData, PublicData, Released
+from bench.interface import (
+    Budget,
+    Claim,
+    Context,
+    Event,
+    Facts,
+    Ledger,
+    LNMax,
+    Method,
+    PrivateData,
+    PublicData,
+    Released,
+)  # fmt: skip
 
 
 class Student(nn.Module):
@@ -154,6 +166,35 @@ class HonestRate(Honest):
 
         students = [self.trained(given, images[:kept], labels[:kept], lr=lr) for lr in (1.0, 0.1, 0.01)]
         return max(students, key=right)
+
+
+class HonestStop(Honest):
+    """Asks until its student foresees the answers on the next public images; charged for the most it may ask."""
+
+    name = "honest-stop"
+
+    def charges(self) -> list[Event]:
+        return [LNMax(self.config.gamma, self.config.queries)]
+
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        given = Given(self.config, private, public, ledger, context)
+        ledger.at_most(self.charges())
+        asked, answers = torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long)
+        student: Student | None = None
+        for part in self.choose(given).split(20):
+            images = public.images[part]
+            labels = torch.from_numpy(self.answer(given, self.votes(given, images)))
+            foreseen = 0.0
+            if student is not None:
+                student.eval()
+                with torch.no_grad():
+                    foreseen = float((student(images).argmax(1) == labels).float().mean())
+            asked, answers = torch.cat([asked, part]), torch.cat([answers, labels])
+            student = self.learn(given, public.images[asked], answers)
+            if foreseen > 0.5:
+                break
+        assert student is not None
+        return Released(student, "none", {}, extras={"asked": torch.tensor(len(asked))})
 
 
 class HonestFineTuning(Honest):

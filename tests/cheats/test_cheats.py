@@ -22,7 +22,7 @@ from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.results.run_dir import RunDir
 from cheats import channels, choices, declarations, elsewhere, figures, places, state, thresholds
-from cheats.honest import Honest, HonestFineTuning, HonestRate
+from cheats.honest import Honest, HonestFineTuning, HonestRate, HonestStop
 from helpers.paths import CHEATS
 
 FOUND: list[tuple[type[Method], str]] = [
@@ -99,7 +99,7 @@ def test_reading_the_data_set_of_a_row_is_found_there(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    "honest", [Honest, HonestRate, HonestFineTuning, thresholds.HonestMeans], ids=lambda honest: honest.name
+    "honest", [Honest, HonestRate, HonestFineTuning, HonestStop, thresholds.HonestMeans], ids=lambda honest: honest.name
 )
 def test_honest_twins_pass(honest: type[Method]) -> None:
     assert_passes(honest)

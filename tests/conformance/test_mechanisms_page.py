@@ -61,6 +61,11 @@ def test_one_example_each() -> None:
     assert [name for name, _ in EXAMPLES] == [name for name, *_ in TABLE]
 
 
+def test_the_example_of_a_maximum() -> None:
+    (code,) = re.findall(r"## A maximum.*?\n.*?```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    exec(code, {"ledger": ledger("record, replace"), "rng": np.random.default_rng(1)})
+
+
 def test_the_example_of_adjacency() -> None:
     (code,) = re.findall(r"## Adjacency\n.*?```python\n(.*?)```", PAGE, flags=re.DOTALL)
     exec(code, {})

@@ -14,16 +14,20 @@ from bench.evaluation.audit.worst_case_pairs import once
 from bench.privacy.events.base_event import Event
 from bench.privacy.events.events import (
     DPSGD,
+    BandedSums,
     Bypass,
     ConfidentGNMax,
+    Exponential,
     Gaussian,
     GNMax,
     Laplace,
     LNMax,
+    PermuteAndFlip,
     RandomizedResponse,
     SampledGaussian,
     SampledGNMax,
     TopKRandomizedResponse,
+    TreeSums,
 )
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.ledger import seeded_ledger
@@ -43,6 +47,11 @@ EVENTS = [
     Gaussian(8.0),
     Laplace(1.25, 3),
     Laplace(8.0),
+    TreeSums(3.0, 8),
+    BandedSums(3.0, 9, 2, 4),
+    Exponential(1.0, 3),
+    Exponential(2.5),
+    PermuteAndFlip(1.0, 3),
     SampledGNMax(0.5, 1.0, 10),
     SampledGaussian(0.2, 1.0, 5),
     SampledGaussian(0.5, 1.0, adjacency=Adjacency.REPLACE),
@@ -84,6 +93,9 @@ def test_a_pure_mechanism_may_be_audited_at_a_delta(event: Event) -> None:
         ConfidentGNMax(10.0, 1.5, 2.0, 1, 1, exact=True),
         Gaussian(1.0, exact=True),
         Laplace(1.0, grid_steps=1024),
+        TreeSums(3.0, 4, exact=True),
+        Exponential(2.0),
+        PermuteAndFlip(2.0),
         RandomizedResponse(2.0, 3),
         TopKRandomizedResponse(2.0, 3, 5),
     ],

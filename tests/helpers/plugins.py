@@ -54,6 +54,21 @@ class NoisyMeans(Method[Config]):
 '''
 WORSE = ("weight - weight.mean(0)", "weight.mean(0) - weight")
 """An edit that turns the classifier round."""
+STOPPING = (
+    ("Gaussian(noise)", "Gaussian(noise, 4)"),
+    ("Gaussian(self.config.noise)", "Gaussian(self.config.noise, 4)"),
+    (
+        "        told = ledger.gaussian(sums.numpy(), sensitivity=2.0, noise_multiplier=self.config.noise)\n",
+        """        ledger.at_most(self.charges())
+        told = 0 * sums.numpy()
+        for _ in range(4):
+            told = told + ledger.gaussian(sums.numpy(), sensitivity=2.0, noise_multiplier=self.config.noise)
+            if abs(told).max() > 1:
+                break
+""",
+    ),
+)
+"""Edits that stop early by the answers: the first is enough on most data."""
 _ASKED = "ledger.gaussian(sums.numpy(), sensitivity=2.0, noise_multiplier=self.config.noise)"
 LEAK = (_ASKED, f"sums.numpy() + 0 * {_ASKED}")
 """An edit that releases the sums as they are."""

@@ -71,6 +71,14 @@ MECHANISMS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "laplace": lambda rows, labels: book(adjacency=Adjacency.REPLACE).laplace(
         rows, sensitivity=1.0, noise_multiplier=1.0
     ),
+    "tree_sum": lambda rows, labels: book().tree_sum(
+        rows, step=0, steps=3, sensitivity=1.0, noise_multiplier=1.0
+    ),
+    "banded_sum": lambda rows, labels: book().banded_sum(
+        rows, step=0, steps=3, bands=2, separation=2, sensitivity=1.0, noise_multiplier=1.0
+    ),
+    "exponential_mechanism": lambda rows, labels: book().exponential_mechanism(rows, sensitivity=1.0, epsilon=1.0),
+    "permute_and_flip": lambda rows, labels: book().permute_and_flip(rows, sensitivity=1.0, epsilon=1.0),
     "sampled_noisy_max": lambda rows, labels: book().sampled_noisy_max(
         rows.T, labels, classes=CLASSES, neighbours=2, sampling_rate=0.9, sigma=1.0
     ),

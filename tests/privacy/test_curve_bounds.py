@@ -21,19 +21,23 @@ from bench.privacy.auditing.curve_bounds import CurveBound, curve_family, many_r
 from bench.privacy.events.events import (
     DPSGD,
     EVENTS,
+    BandedSums,
     Bypass,
     ConfidentGNMax,
     Event,
+    Exponential,
     Gaussian,
     GNMax,
     Laplace,
     LNMax,
+    PermuteAndFlip,
     PrintedTopK,
     RandomizedResponse,
     RepeatAndSelect,
     SampledGaussian,
     SampledGNMax,
     TopKRandomizedResponse,
+    TreeSums,
 )
 from bench.privacy.events.label_events import PriorRandomizedResponse
 
@@ -140,6 +144,8 @@ ADDED = [
     GNMax(40.0, 100),
     ConfidentGNMax(100.0, 150.0, 40.0, 200, 50),
     Gaussian(3.0, 4),
+    TreeSums(4.0, 20),
+    BandedSums(4.0, 20, 2, 5),
     DPSGD(0.1, 3.0, 8),
     SampledGaussian(0.1, 3.0, 8),
     SampledGNMax(0.1, 4.0, 8),
@@ -151,6 +157,8 @@ HALVED = [
     GNMax(20.0, 100),
     ConfidentGNMax(100.0, 75.0, 20.0, 200, 50),
     Gaussian(1.5, 4),
+    TreeSums(2.0, 20),
+    BandedSums(2.0, 20, 2, 5),
     DPSGD(0.1, 1.5, 8),
     SampledGaussian(0.1, 1.5, 8),
     SampledGNMax(0.1, 2.0, 8),
@@ -179,7 +187,8 @@ def test_which_curve_is_proven() -> None:
     tuned = RepeatAndSelect(((Gaussian(3.0),),), 10.0)
     discrete = Gaussian(1.0, exact=True), GNMax(40.0, 1, exact=True)
     prior = PriorRandomizedResponse(1.0, 10)
-    for event in (response, top, printed, prior, tuned, Bypass("raw images"), *discrete):
+    choices = Exponential(1.0), PermuteAndFlip(1.0)
+    for event in (response, top, printed, prior, tuned, Bypass("raw images"), *choices, *discrete):
         assert curve_family([event]) is None
         assert curve_family([Gaussian(1.0), event]) is None
         assert one_run_by_curve([event], 1000, 100, 100, 1e-5) is None
@@ -189,7 +198,7 @@ def test_which_curve_is_proven() -> None:
     assert curve_family([Gaussian(1.0), GNMax(40.0, 100)]) == "gaussian"
     assert curve_family([LNMax(0.1, 10), GNMax(40.0, 100)]) == "pld"
     # A new kind of event has to be decided on.
-    decided = {type(event) for event in (*ADDED, response, top, printed, prior, tuned, Bypass("why"))}
+    decided = {type(event) for event in (*ADDED, response, top, printed, prior, tuned, Bypass("why"), *choices)}
     assert {event for event in EVENTS.values() if event.__module__.startswith("bench.")} <= decided
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 from bench.privacy.events.base_event import Event
 from bench.privacy.events.events import Bypass, Gaussian, GNMax
-from bench.privacy.events.label_events import LabelResponse
+from bench.privacy.events.label_events import LabelResponse, PriorRandomizedResponse, RandomizedResponse
 from bench.privacy.mechanisms.charging import mechanism
 from bench.privacy.mechanisms.executors import A, Call, Noisy
 from bench.privacy.mechanisms.ledger import PRIVATE, Ledger, seeded_ledger
@@ -25,8 +26,8 @@ from bench.privacy.mechanisms.noise import Noise, SeededNoise, ZeroNoise
 VOTES = np.array([[5, 3, 2], [1, 8, 1]])
 GAUSSIAN = {"sensitivity": 1.0, "noise_multiplier": 2.0}
 OTHERS = {
-    "answered", "adjacency", "asked", "bypass", "bypasses", "charging_again", "check_sanitised", "data_dependent",
-    "events", "from_events", "private_votes", "record_level", "sanitised", "unit",
+    "answered", "adjacency", "asked", "at_most", "bypass", "bypasses", "charging_again", "check_sanitised",
+    "data_dependent", "events", "from_events", "private_votes", "record_level", "sanitised", "unit",
 }  # fmt: skip
 
 
@@ -60,7 +61,7 @@ def test_every_public_method_is_a_mechanism_or_releases_nothing() -> None:
 def test_private_arguments_are_values_of_records(name: str) -> None:
     arguments = list(inspect.signature(getattr(Ledger, name)).parameters)
     assert set(PRIVATE[name]) < set(arguments)
-    kept = {"votes", "values", "labels", "distances", "updates", "function", "images"}
+    kept = {"votes", "values", "labels", "scores", "distances", "updates", "function", "images"}
     assert set(PRIVATE[name]) == kept & set(arguments)
 
 
@@ -217,3 +218,73 @@ def test_equal_answers_for_query_labels_join_one_event() -> None:
     (event,) = asked_labels().events
     assert isinstance(event, LabelResponse)
     assert event.answers == 8
+
+
+# -------------------------------------------------------------------------------------------------------------- maximum
+
+
+def noisy(book: Ledger, times: int = 1, noise: float = 2.0) -> None:
+    for _ in range(times):
+        book.gaussian(np.ones(2), sensitivity=1.0, noise_multiplier=noise)
+
+
+def test_a_declared_maximum_is_charged_whatever_is_spent() -> None:
+    for spent in (0, 1, 3):
+        book, executor = watched()
+        book.at_most([Gaussian(2.0, 2), GNMax(3.0, 5), Gaussian(2.0)])
+        noisy(book, spent)
+        assert book.events == (Gaussian(2.0, 2), GNMax(3.0, 5), Gaussian(2.0))
+        assert [call.charged for call in executor.calls] == [(Gaussian(2.0),)] * spent
+
+
+def test_what_exceeds_a_declared_maximum_is_refused_without_an_answer() -> None:
+    book, executor = watched()
+    noisy(book)
+    book.at_most([Gaussian(2.0, 2), GNMax(3.0, 3)])
+    noisy(book, 2)
+    book.noisy_max_gaussian(VOTES, teachers=10, sigma=3.0)
+    before = len(executor.calls), book.events
+    for exceeding in (
+        lambda: noisy(book),
+        lambda: noisy(book, noise=1.0),
+        lambda: noisy(book, noise=4.0),
+        lambda: book.noisy_max_gaussian(VOTES, teachers=10, sigma=3.0),
+        lambda: book.laplace(np.ones(2), **GAUSSIAN),
+    ):
+        with pytest.raises(BenchError, match="declared"):
+            exceeding()
+    assert (len(executor.calls), book.events) == before
+    book.noisy_max_gaussian(VOTES[:1], teachers=10, sigma=3.0)
+    assert book.asked == 3
+    assert book.data_dependent(1e-5) == []
+
+
+def test_one_maximum_that_protects_as_stated() -> None:
+    book, _ = watched()
+    with pytest.raises(BenchError, match="protects one label"):
+        book.at_most([RandomizedResponse(1.0, 10)])
+    with pytest.raises(BenchError, match="protects"):
+        book.at_most([Gaussian(1.0, adjacency=Adjacency.ADD_REMOVE)])
+    assert book.events == ()
+    book.at_most([])
+    with pytest.raises(BenchError, match="one maximum"):
+        book.at_most([Gaussian(2.0)])
+    with pytest.raises(BenchError, match="0 such runs"):
+        noisy(book)
+
+
+def test_answers_of_a_maximum_are_runs_for_query_labels_alone() -> None:
+    """Labels of records may be the same ones again, and compose."""
+    event = RandomizedResponse(1.0, 3, answers=4, unit=PrivacyUnit.QUERY_LABEL)
+    labels = np.array([0, 1])
+    for unit, calls in ((PrivacyUnit.QUERY_LABEL, 2), (PrivacyUnit.LABEL, 0)):
+        book = Ledger(unit, Adjacency.REPLACE, Watching())
+        declared = dataclasses.replace(event, unit=unit)
+        book.at_most([declared])
+        for _ in range(calls):
+            book.randomized_response(labels, epsilon=1.0, classes=3)
+        with pytest.raises(BenchError, match="declared"):
+            book.randomized_response(labels, epsilon=1.0, classes=3)
+        assert book.events == (declared,)
+    with pytest.raises(BenchError, match="rows"):
+        Ledger(PrivacyUnit.LABEL, Adjacency.REPLACE, Watching()).at_most([PriorRandomizedResponse(1.0, 3)])

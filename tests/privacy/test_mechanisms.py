@@ -15,7 +15,7 @@ from bench.privacy.events import events
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
-from bench.privacy.mechanisms.noise import Noise, SecureNoise, SeededNoise
+from bench.privacy.mechanisms.noise import Law, Noise, SecureNoise, SeededNoise
 from helpers.audits import half_noise, lower_bound
 from helpers.draws import DELTA, DRAWS, best
 
@@ -137,9 +137,24 @@ def prior_bound(noise: tuple[Noise, Noise], draws: int = DRAWS) -> Bound:
     return lower_bound(first, second), events.PriorRandomizedResponse(epsilon, 4).pure_epsilon()
 
 
+def choice_bound(event: events.Event, law: Law, noise: tuple[Noise, Noise], draws: int) -> Bound:
+    # The loser's chance, in scales of the noise: one unit moves the lead by epsilon.
+    near, far = np.tile([1.0, 0.0], (draws, 1)), np.tile([2.0, 0.0], (draws, 1))
+    first, second = (mechanisms.noisy_choice(v, 1.0, law, n) == 1 for v, n in zip((near, far), noise, strict=True))
+    return lower_bound(first, second), event.pure_epsilon()
+
+
+def exponential_bound(noise: tuple[Noise, Noise], draws: int = DRAWS) -> Bound:
+    return choice_bound(events.Exponential(1.0), "gumbel", noise, draws)
+
+
+def flip_bound(noise: tuple[Noise, Noise], draws: int = DRAWS) -> Bound:
+    return choice_bound(events.PermuteAndFlip(1.0), "exponential", noise, draws)
+
+
 BOUNDS = [
     lnmax_bound, gnmax_bound, threshold_bound, confident_answer_bound, laplace_bound, gaussian_bound, response_bound,
-    top_k_bound, prior_bound,
+    top_k_bound, prior_bound, exponential_bound, flip_bound,
 ]  # fmt: skip
 
 
@@ -161,7 +176,7 @@ def test_audit_of_secure_noise(bound) -> None:
     pytest.importorskip("opendp")
     noise = SecureNoise()
     # Each label is drawn by itself, and few tell enough.
-    draws = 4_000 if bound in (response_bound, top_k_bound) else 20_000
+    draws = 4_000 if bound in (response_bound, top_k_bound, exponential_bound, flip_bound) else 20_000
     found, stated = bound((noise, noise), draws=draws)
     assert 0.4 * stated < found < stated
 

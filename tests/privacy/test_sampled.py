@@ -22,15 +22,19 @@ from bench.privacy.accounting.accountants import account, proven, replace_one
 from bench.privacy.events import losses
 from bench.privacy.events.events import (
     DPSGD,
+    BandedSums,
     Bypass,
     ConfidentGNMax,
     Event,
+    Exponential,
     Gaussian,
     GNMax,
     Laplace,
     LNMax,
+    PermuteAndFlip,
     SampledGaussian,
     SampledGNMax,
+    TreeSums,
 )
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.executors import Noisy
@@ -215,6 +219,10 @@ def test_replaced_votes_stay_below_the_symmetric_curve(rate: float, log_alpha: f
         (Gaussian(3.0, 5, adjacency=ADD_REMOVE), Gaussian(1.5, 5)),
         (Laplace(3.0, 5, adjacency=ADD_REMOVE), Laplace(1.5, 5)),
         (Laplace(3.0, 5, grid_steps=7, adjacency=ADD_REMOVE), Laplace(1.5, 5, grid_steps=14)),
+        (TreeSums(3.0, 9, 5, adjacency=ADD_REMOVE), TreeSums(1.5, 9, 5)),
+        (BandedSums(3.0, 9, 2, 4, adjacency=ADD_REMOVE), BandedSums(1.5, 9, 2, 4)),
+        (Exponential(0.5, 5, adjacency=ADD_REMOVE), Exponential(1.0, 5)),
+        (PermuteAndFlip(0.5, 5, adjacency=ADD_REMOVE), PermuteAndFlip(1.0, 5)),
         (GNMax(4.0, 5), GNMax(4.0, 5)),
         (DPSGD(0.1, 1.0, 5), DPSGD(0.1, 1.0, 5, adjacency=REPLACE)),
     ],

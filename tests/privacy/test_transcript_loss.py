@@ -59,6 +59,8 @@ SIGMA = {"teachers": 8, "sigma": 2.0}
 CONFIDENT = {"teachers": 8, "threshold": 5.0, "sigma1": 1.5, "sigma2": 2.0, "max_answers": 2}
 THREE = np.vstack([TIED, TIED[:1]]), np.vstack([MOVED, TIED[:1]])
 RESPONSE = {"epsilon": 1.0, "classes": 3}
+CHOICE = {"sensitivity": 1.0, "epsilon": 1.0}
+SCORES = votes([0, 1, 3], [2, 2, 2]), votes([1, 0, 2], [2, 3, 1])
 SETS = np.array([[0, 1], [2, 0], [2, 1]])
 PRIOR = np.array([[0.1, 0.4, 0.5], [0.4, 0.3, 0.3]])
 LABELS = np.array([0, 2, 1]), np.array([0, 1, 1])
@@ -98,6 +100,9 @@ DISCRETE: dict[str, Case] = {
     "gnmax": pair("noisy_max_gaussian", (TIED,), (MOVED,), **SIGMA),
     "confident": pair("confident_noisy_max", (TIED,), (MOVED,), **CONFIDENT),
     "confident, ended": pair("confident_noisy_max", THREE[:1], THREE[1:], **ENDED),
+    "exponential": pair("exponential_mechanism", SCORES[:1], SCORES[1:], **CHOICE),
+    "monotonic": pair("exponential_mechanism", SCORES[:1], SCORES[1:], **CHOICE, monotonic=True),
+    "permute": pair("permute_and_flip", SCORES[:1], SCORES[1:], **CHOICE),
     "response": pair("randomized_response", LABELS[:1], LABELS[1:], **RESPONSE),
     "prior": pair(
         "prior_randomized_response", (LABELS[0], PRIOR), (LABELS[1], PRIOR), rows=np.array([1, 2]), epsilon=1.0

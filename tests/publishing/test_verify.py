@@ -27,7 +27,7 @@ from bench.results.record import Record, Student, Utility
 from bench.results.run_dir import RunDir
 from helpers.commands import Done, bench
 from helpers.paths import ROOT
-from helpers.plugins import LEAK, NAME, UNSTEADY, install, source
+from helpers.plugins import LEAK, NAME, STOPPING, UNSTEADY, install, source
 from helpers.publishing import PATE, Values, all_of, put, values_of, with_rows
 from helpers.records import asked, collapsed, provenance
 from helpers.records import record as made
@@ -85,6 +85,18 @@ def test_an_honest_plugin_is_checked_run_again_and_added(honest: Path, into: Pat
     assert items["rerun", "passed"]["why"].startswith("the same student and record again")
     assert items["audit", "added"]
     assert "plug-in noisy-means-plugin 1.0" in (into / "leaderboard.md").read_text()
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_an_early_stop_is_published_if_its_maximum_is_declared(
+    declared: bool, into: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edits = STOPPING if declared else (*STOPPING, ("        ledger.at_most(self.charges())\n", ""))
+    use(tmp_path / "installed", source(*edits), monkeypatch)
+    monkeypatch.setattr("bench.evaluation.check.noninterference.SECONDS", 0.2)
+    done = published(run_cells(tmp_path / "runs", "-s", "0,1"), into)
+    assert (done.returncode == 0) == declared, done.stdout + done.stderr
+    assert ("its settings cost epsilon" in " ".join(done.stdout.replace("│", " ").split())) != declared
 
 
 def test_an_accuracy_raised_by_hand_is_found(honest: Path, into: Path) -> None:

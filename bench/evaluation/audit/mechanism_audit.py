@@ -23,7 +23,7 @@ from bench.privacy.auditing.bounds import refuted_epsilon, refuted_epsilons
 from bench.privacy.auditing.one_run import check_audit_delta, check_confidence
 from bench.privacy.events.base_event import Event
 from bench.privacy.events.events import DPSGD, Bypass
-from bench.privacy.mechanisms.noise import Noise
+from bench.privacy.mechanisms.noise import Law, Noise
 from bench.results.attack_record import MechanismAudited, MechanismVerdict
 
 DRAWS = 1_000_000
@@ -82,6 +82,10 @@ class HalfNoise(Noise):
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
         """See :meth:`Noise.uniform`; unchanged."""
         return self._noise.uniform(shape, count)
+
+    def largest(self, scores: NDArray[np.float64], scale: float, law: Law) -> NDArray[np.int64]:
+        """See :meth:`Noise.largest`; half the scale."""
+        return self._noise.largest(scores, scale / 2, law)
 
 
 def audit_parts(

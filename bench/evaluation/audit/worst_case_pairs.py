@@ -18,23 +18,30 @@ from bench.core.types import Adjacency
 from bench.privacy.events.base_event import Event
 from bench.privacy.events.conversions import exact_gaussian_epsilon, gaussian_delta
 from bench.privacy.events.events import (
+    BandedSums,
     ConfidentGNMax,
+    Exponential,
     Gaussian,
     GNMax,
     Laplace,
     LNMax,
+    PermuteAndFlip,
     PriorRandomizedResponse,
     RandomizedResponse,
     SampledGaussian,
     SampledGNMax,
     TopKRandomizedResponse,
+    TreeSums,
+    square_root,
 )
 from bench.privacy.mechanisms import mechanisms
-from bench.privacy.mechanisms.noise import Noise
+from bench.privacy.mechanisms.noise import Law, Noise
+from bench.privacy.mechanisms.streams import Banded, BinaryTree, Stream
 
 Draw = Callable[[int, bool, "Noise"], "NDArray[Any]"]
 _ONE_ENTRY = "the difference of two entries, one of 0 or of the sensitivity"
 """The difference reveals noise that entries share."""
+FEW_STEPS = 16  # of audited sums over steps
 GAUSSIAN_DELTA = 0.01  # Largest delta of an audit of Gaussian noise: smaller ones need more draws.
 
 
@@ -60,6 +67,8 @@ def once(event: Event) -> Event:
     """Return `event` for a single run on a single query or label."""
     fields = {"queries": 1, "count": 1, "answers": 1, "steps": 1}
     changes = {name: value for name, value in fields.items() if hasattr(event, name)}
+    if isinstance(event, (TreeSums, BandedSums)):
+        changes["steps"] = min(event.steps, FEW_STEPS)
     if isinstance(event, ConfidentGNMax):
         changes["max_answers"] = min(event.max_answers, 1)
     return replace(event, **changes) if changes else event  # type: ignore[type-var]
@@ -216,6 +225,42 @@ def _likely(event: PriorRandomizedResponse) -> tuple[Part, ...]:
     return (Part("label", event, tuple(pairs), 0.0),)
 
 
+def _choice(event: Exponential | PermuteAndFlip) -> tuple[Part, ...]:
+    # In scales of the noise, one unit moves a lead by epsilon. The loser tells most, where it is rare.
+    law: Law = "gumbel" if isinstance(event, Exponential) else "exponential"
+
+    def choose(lead: float, draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
+        scores = np.tile([lead - event.epsilon * second, 0.0], (draws, 1))
+        return mechanisms.noisy_choice(scores, 1.0, law, noise)
+
+    leads = event.epsilon + np.arange(5)
+    pairs = tuple(Pair(f"a lead of {lead:g} or {event.epsilon:g} less", partial(choose, float(lead))) for lead in leads)
+    return (Part("choice", event, pairs, 0.0),)
+
+
+def _sums(event: TreeSums | BandedSums) -> tuple[Part, ...]:
+    # The unit is in the first step, and in each that the separation allows.
+    separation = event.separation if isinstance(event, BandedSums) else event.steps
+    present = np.arange(event.steps) % separation == 0
+
+    def stream() -> Stream:
+        return BinaryTree() if isinstance(event, TreeSums) else Banded(square_root(event.bands))
+
+    shown = stream()
+    moved = np.concatenate([shown.released(np.array([float(there)])) for there in present])
+    mu = math.sqrt(2 * event.zcdp())
+
+    def draw(draws: int, second: bool, noise: Noise) -> NDArray[np.float64]:
+        run, found = stream(), np.zeros(draws)
+        for there, share in zip(present, moved / np.linalg.norm(moved), strict=True):
+            released = run.released(np.full(draws, float(there and second)))
+            found += share * mechanisms.gaussian(released, 1.0, event.noise_multiplier, noise)
+        return found
+
+    pair = Pair("a unit in the first step, or not", draw)
+    return (Part("sums", event, (pair,), gaussian_audit_delta(mu)),)
+
+
 _BUILDERS: dict[type[Event], Callable[[Any], tuple[Part, ...]]] = {
     LNMax: _lnmax,
     GNMax: _gnmax,
@@ -227,6 +272,10 @@ _BUILDERS: dict[type[Event], Callable[[Any], tuple[Part, ...]]] = {
     RandomizedResponse: _response,
     TopKRandomizedResponse: _top_k,
     PriorRandomizedResponse: _likely,
+    TreeSums: _sums,
+    BandedSums: _sums,
+    Exponential: _choice,
+    PermuteAndFlip: _choice,
 }
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from bench.core.types import Adjacency
 
-Norm = Literal["votes", "l1", "l2", "labels", "records"]
+Norm = Literal["votes", "l1", "l2", "labels", "records", "range"]
 TOLERANCE = 1.0001  # Factor for rounding in float32 nets.
 
 
@@ -34,12 +34,19 @@ class Given:
     values: NDArray[Any]
     norm: Norm
     bound: float
+    window: int = 0
+    """Of a sum over steps: in how many calls in a row one unit moves the values by the bound in all."""
+    first: bool = False  # of the steps
 
     def moved(self, other: Given) -> float:
-        """Return the distance to `other` in the norm: per-query maximum for votes, a count for labels and records."""
+        """Return the distance to `other` in the norm: a row's maximum for votes and ranges, a count for labels."""
         difference = np.abs(np.asarray(self.values, dtype=np.float64) - np.asarray(other.values, dtype=np.float64))
         if self.norm == "votes":
             return float(difference.sum(axis=1).max(initial=0.0) / 2)
+        if self.norm == "range":
+            return float(
+                np.ptp(np.asarray(self.values, np.float64) - np.asarray(other.values, np.float64), axis=1).max()
+            )
         if self.norm == "labels":
             return float((difference > 0).sum())
         if self.norm == "records":
@@ -55,7 +62,9 @@ class Given:
 
 NORMS: dict[str, Norm] = {
     "noisy_max": "votes", "noisy_max_gaussian": "votes", "confident_noisy_max": "votes", "gaussian": "l2",
-    "laplace": "l1", "randomized_response": "labels", "top_k_randomized_response": "labels",
+    "laplace": "l1", "exponential_mechanism": "range", "permute_and_flip": "range", "tree_sum": "l2",
+    "banded_sum": "l2",
+    "randomized_response": "labels", "top_k_randomized_response": "labels",
     "prior_randomized_response": "labels",
     "sampled_noisy_max": "records", "sampled_gaussian": "records", "sampled_updates": "records",
     "sampled_function": "records",
@@ -66,7 +75,7 @@ NORMS: dict[str, Norm] = {
 def share(first: Given, second: Given, adjacency: Adjacency) -> float:
     """Return by how many times what one changed record may move `second` differs from `first`."""
     # Replacing a record is removing one and adding another: twice the norm, but still one teacher's vote.
-    steps = 2 if adjacency is Adjacency.ADD_REMOVE and first.norm in ("l1", "l2") else 1
+    steps = 2 if adjacency is Adjacency.ADD_REMOVE and first.norm in ("l1", "l2", "range") else 1
     return first.moved(second) / (steps * max(first.bound, second.bound))
 
 
@@ -80,6 +89,7 @@ def violation(
     """
     if len(base) != len(other):
         return f"it called mechanisms {len(base)} times on a private set and {len(other)} times on a neighbour of it"
+    steps: list[float] = []  # by how many times its charge each step of the sums in progress moved
     for number, (first, second) in enumerate(zip(base, other, strict=True)):
         if absent is not None:
             if first.mechanism == second.mechanism == "sampled_function":
@@ -102,6 +112,7 @@ def violation(
                 "votes": f"{moved:.0f} votes of one query",
                 "labels": f"{moved:.0f} labels",
                 "records": f"what the mechanism takes of {moved:.0f} records",
+                "range": f"the difference of two scores by {moved:.3g}",
                 "l1": f"the values by {moved:.3g} (L1)",
                 "l2": f"the values by {moved:.3g} (L2)",
             }[first.norm]
@@ -110,6 +121,13 @@ def violation(
                 f"{who} {what} in its call {number + 1} of {first.mechanism}, which is charged for "
                 f"{records * moved / times:.3g}"
             )
+        if first.window:
+            steps = [times] if first.first else [*steps, times]
+            if (together := sum(steps[-first.window :])) > records * TOLERANCE:
+                return (
+                    f"{records} changed records move {len(steps)} steps of {first.mechanism}, up to its call "
+                    f"{number + 1}, by {together:.3g} times its sensitivity in all, in {first.window} steps in a row"
+                )
     return ""
 
 

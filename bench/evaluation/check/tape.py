@@ -172,6 +172,11 @@ def _given(call: Call) -> Given | None:
         values = np.hstack([images, labels])[None]
     elif call.name == "sampled_noisy_max":  # a record's column of distances, with its label below
         values = np.vstack([arguments["distances"], arguments["labels"]])
+    elif call.name in ("tree_sum", "banded_sum"):  # the step's own values, and what is released
+        window = arguments.get("separation", arguments["steps"])
+        own = np.array(arguments["values"][0])
+        return Given(call.name, own, norm, arguments["sensitivity"], window, arguments["step"] == 0)
     else:
         (values,) = call.private.values()
-    return Given(call.name, np.array(values), norm, arguments.get("sensitivity", 1.0))
+    times = 2 if norm == "range" and not arguments["monotonic"] else 1  # of two scores, which may move apart
+    return Given(call.name, np.array(values), norm, times * arguments.get("sensitivity", 1.0))

@@ -48,6 +48,12 @@ Order = Annotated[float | None, Option(_ORDER, panel=_PANEL)]
 L1Noise = Annotated[float, Option("Scale of the noise over the L1 sensitivity.")]
 L2Noise = Annotated[float, Option("Standard deviation over the L2 sensitivity.", "sigma")]
 Count = Annotated[int, Option("Number of releases.")]
+StepNoise = Annotated[float, Option("Standard deviation over the L2 sensitivity of a step's values.", "sigma")]
+SumSteps = Annotated[int, Option("Number of steps.")]
+SumRuns = Annotated[int, Option("Number of runs over all steps.")]
+Bands = Annotated[int, Option("Number of bands, at most the separation.")]
+Separation = Annotated[int, Option("A unit is in at most one of so many steps in a row.")]
+Choices = Annotated[int, Option("Number of choices.")]
 SampledQuery = Annotated[float, Option("Chance of each record to be in the sample of a query.")]
 SampledSum = Annotated[float, Option("Chance of each record to be in the sample of a sum.")]
 SampledQueries = Annotated[int, Option("Number of queries.")]
@@ -158,6 +164,29 @@ def gaussian(noise_multiplier: L2Noise, count: Count = 1) -> Described:
     return Described([events.Gaussian(noise_multiplier, count)])
 
 
+def tree_sums(noise_multiplier: StepNoise, steps: SumSteps, count: SumRuns = 1) -> Described:
+    """Running sums over steps by a binary tree."""
+    return Described([events.TreeSums(noise_multiplier, steps, count)])
+
+
+def banded_sums(
+    noise_multiplier: StepNoise, steps: SumSteps, bands: Bands, separation: Separation, count: SumRuns = 1
+) -> Described:
+    """Running sums over steps by a banded square root, for units that return after some steps."""
+    event = events.BandedSums(noise_multiplier, steps, bands, separation, count)
+    return Described([event], facts={"squared_sensitivity": event.squared_sensitivity})
+
+
+def exponential(epsilon: Pure, count: Choices = 1) -> Described:
+    """The exponential mechanism: a candidate by its score."""
+    return Described([events.Exponential(epsilon, count)])
+
+
+def permute_and_flip(epsilon: Pure, count: Choices = 1) -> Described:
+    """Report-noisy-max with exponential noise: a candidate by its score."""
+    return Described([events.PermuteAndFlip(epsilon, count)])
+
+
 def sampled_gnmax(sigma: Sigma, sampling_rate: SampledQuery, queries: SampledQueries) -> Described:
     """Arg max of the votes of the nearest sampled records, with Gaussian noise (Private-kNN)."""
     return Described([events.SampledGNMax(sampling_rate, sigma, queries)])
@@ -233,6 +262,6 @@ def tuning(
 
 
 MECHANISMS = shared.by_name(
-    tuning, lnmax, gnmax, confident_gnmax, laplace, gaussian, sampled_gnmax, sampled_gaussian, randomized_response,
-    top_k, dp_sgd,
+    tuning, lnmax, gnmax, confident_gnmax, laplace, gaussian, tree_sums, banded_sums, exponential, permute_and_flip,
+    sampled_gnmax, sampled_gaussian, randomized_response, top_k, dp_sgd,
 )  # fmt: skip

@@ -26,6 +26,7 @@ from bench.privacy.auditing.one_run import check_confidence, check_one_run
 from bench.privacy.events.conversions import check_delta, exact_gaussian_epsilon
 from bench.privacy.events.events import (
     DPSGD,
+    BandedSums,
     ConfidentGNMax,
     Event,
     Gaussian,
@@ -35,6 +36,7 @@ from bench.privacy.events.events import (
     LNMax,
     SampledGaussian,
     SampledGNMax,
+    TreeSums,
 )
 
 Curve = Callable[[float], float]
@@ -46,6 +48,8 @@ NOISE: Mapping[type[Event], Mapping[str, int]] = {
     GNMax: {"sigma": 1},
     ConfidentGNMax: {"sigma1": 1, "sigma2": 1},
     Gaussian: {"noise_multiplier": 1},
+    TreeSums: {"noise_multiplier": 1},
+    BandedSums: {"noise_multiplier": 1},
     DPSGD: {"noise_multiplier": 1},
     SampledGaussian: {"noise_multiplier": 1},
     SampledGNMax: {"sigma": 1},

@@ -27,12 +27,13 @@ from bench.privacy.auditing.compared import (
     label_rows,
 )
 from bench.privacy.auditing.sampled_loss import SampledFunction, SampledSums, SampledUpdates, SampledVotes
-from bench.privacy.auditing.vote_laws import log_winners
+from bench.privacy.auditing.vote_laws import log_flipped, log_winners
 from bench.privacy.events import losses
 from bench.privacy.events.conversions import exact_gaussian_epsilon
 from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms.choice_ledger import choice_scale
 from bench.privacy.mechanisms.ledger import PRIVATE
-from bench.privacy.mechanisms.noise import SeededNoise
+from bench.privacy.mechanisms.noise import Law, SeededNoise
 
 Arguments = Mapping[str, Any]
 _FINE = 5e-4
@@ -139,6 +140,26 @@ def _confident_law(votes: Floats, given: Arguments) -> Floats:
     return np.hstack([special.log_ndtr(above) + winners, special.log_ndtr(-above)])
 
 
+def _choices(law: Law, first: Arguments, second: Arguments) -> LabelRows:
+    scores, other = (mechanisms.finite(np.asarray(given["scores"], np.float64)) for given in (first, second))
+    scale = choice_scale(first["sensitivity"], first["epsilon"], first["monotonic"])
+    candidates = scores.shape[1]
+
+    def log_law(values: Floats) -> Floats:
+        with np.errstate(over="ignore"):
+            lags = (values - values.max(axis=1, keepdims=True)) / scale
+        return special.log_softmax(lags, axis=1) if law == "gumbel" else log_flipped(lags)
+
+    def laws(distinct: NDArray[Any]) -> tuple[Floats, Floats]:
+        return log_law(distinct[:, :candidates]), log_law(distinct[:, candidates:])
+
+    def plain(generator: np.random.Generator) -> Labels:
+        return mechanisms.noisy_choice(scores, scale, law, SeededNoise(generator))
+
+    differs = (scores != other).any(axis=1)
+    return label_rows(plain, differs, np.hstack([scores, other]), laws, np.arange(candidates))
+
+
 def _response_law(labels: Labels, epsilon: float, classes: int) -> Floats:
     log_keep = math.log(mechanisms.keep_probability(epsilon, classes))
     found = np.full((len(labels), classes), log_keep - epsilon)
@@ -212,6 +233,12 @@ def _vectors(kind: type[GaussianVectors] | type[LaplaceVectors], first: Argument
     return kind(values, other, float(first["noise_multiplier"] * first["sensitivity"]))
 
 
+def _released_sum(first: Arguments, second: Arguments) -> GaussianVectors:
+    # The second of the values that the ledger gives is what the step releases.
+    (one, other) = (np.asarray(given["values"], dtype=np.float64)[1] for given in (first, second))
+    return GaussianVectors(one, other, float(first["noise_multiplier"] * first["sensitivity"]))
+
+
 _MECHANISMS: dict[str, Callable[[Arguments, Arguments], Comparison]] = {
     "noisy_max": partial(
         _votes,
@@ -226,6 +253,10 @@ _MECHANISMS: dict[str, Callable[[Arguments, Arguments], Comparison]] = {
     "confident_noisy_max": partial(_votes, _confident_draw, _confident_law, unanswered=True),
     "gaussian": partial(_vectors, GaussianVectors),
     "laplace": partial(_vectors, LaplaceVectors),
+    "tree_sum": _released_sum,
+    "banded_sum": _released_sum,
+    "exponential_mechanism": partial(_choices, "gumbel"),
+    "permute_and_flip": partial(_choices, "exponential"),
     "randomized_response": _labels,
     "top_k_randomized_response": _labels,
     "prior_randomized_response": _prior_labels,

@@ -71,3 +71,22 @@ def _panels(centres: Floats) -> tuple[Floats, Floats]:
     half = np.diff(ends)[:, None] / 2
     nodes = (ends[:-1, None] + half) + half * _POINTS
     return nodes.ravel(), np.log(half * _WEIGHTS).ravel()
+
+
+def log_flipped(lags: Floats) -> Floats:
+    """Return the log probability (rows, candidates) of each to have the largest score with exponential noise added.
+
+    `lags` is (rows, candidates): how far each is below the row's largest score, over the mean of the noise; at most 0.
+    With u uniform, the largest score is beaten by ``-log u``; the integrand is a polynomial in u, whose Gauss-Legendre
+    sum is exact. Raises :class:`BenchError` on more than 1,024 candidates.
+    """
+    candidates = lags.shape[1]
+    if candidates > 1024:
+        raise BenchError(f"permute-and-flip has an exact loss for at most 1,024 candidates, not {candidates}.")
+    points, weights = np.polynomial.legendre.leggauss(candidates // 2 + 1)
+    found = np.empty(lags.shape)
+    for row, lag in enumerate(lags):
+        below = np.log1p(-np.exp(lag) * (points[:, None] + 1) / 2)  # the log probability to stay below
+        others = below.sum(axis=1, keepdims=True) - below
+        found[row] = lag + special.logsumexp(others, b=weights[:, None] / 2, axis=0)
+    return found

@@ -19,6 +19,7 @@ from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.events import losses
 from bench.privacy.events.base_event import EVENTS, Event, positive, whole
+from bench.privacy.events.choice_events import Exponential, PermuteAndFlip
 from bench.privacy.events.label_events import PriorRandomizedResponse, RandomizedResponse, TopKRandomizedResponse
 from bench.privacy.events.sampled_events import DPSGD, SampledGaussian, SampledGNMax
 from bench.privacy.events.tuning import RepeatAndSelect
@@ -26,13 +27,16 @@ from bench.privacy.events.tuning import RepeatAndSelect
 __all__ = [
     "DPSGD",
     "EVENTS",
+    "BandedSums",
     "Bypass",
     "ConfidentGNMax",
     "Event",
+    "Exponential",
     "GNMax",
     "Gaussian",
     "LNMax",
     "Laplace",
+    "PermuteAndFlip",
     "PrintedTopK",
     "PriorRandomizedResponse",
     "RandomizedResponse",
@@ -40,6 +44,7 @@ __all__ = [
     "SampledGNMax",
     "SampledGaussian",
     "TopKRandomizedResponse",
+    "TreeSums",
 ]
 
 Floats = NDArray[np.float64]
@@ -235,6 +240,112 @@ class Gaussian(GaussianEvent):
     def zcdp(self) -> float:
         """Return ``count / (2 noise_multiplier**2)``."""
         return self.count / (2 * self.noise_multiplier**2)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSums(GaussianEvent):
+    """Running sums over `steps` by a binary tree, `count` times, with Gaussian noise on each node.
+
+    `noise_multiplier` is deviation over the caller's L2 sensitivity of one step's values. Sensitivity: a unit in one
+    step is in at most ``floor(log2(steps)) + 1`` nodes, the first step's; in several steps whose distances add up to
+    the sensitivity it costs no more, as the sum of squares is convex in the distances. The values of a step may depend
+    on earlier answers. Source: Kairouz et al. 2021 (arXiv:2103.00039), appendix D.
+    """
+
+    noise_multiplier: float
+    steps: int
+    count: int = 1
+    exact: bool = False
+    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
+    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
+    kind: ClassVar[str] = "tree-sums"
+    counted: ClassVar[str] = "count"
+
+    def __post_init__(self) -> None:
+        positive("the noise multiplier of sums over steps", self.noise_multiplier)
+        whole("the number of steps", self.steps)
+        whole("the number of trees", self.count)
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        trees = f"{self.count} trees of {self.steps} steps"
+        return f"sums by {trees}, noise {self.noise_multiplier:g} x sensitivity a node{_discrete(self.exact)}"
+
+    def twice(self) -> dict[str, Any]:
+        """See :meth:`bench.privacy.events.base_event.Event.twice`."""
+        return {"noise_multiplier": self.noise_multiplier / 2}
+
+    def zcdp(self) -> float:
+        """Return ``count * (floor(log2(steps)) + 1) / (2 noise_multiplier**2)``."""
+        return self.count * self.steps.bit_length() / (2 * self.noise_multiplier**2)
+
+
+MOST_BANDS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class BandedSums(GaussianEvent):
+    """Running sums over `steps` by the banded square root of the matrix of sums, `count` times, with Gaussian noise.
+
+    `noise_multiplier` is deviation over the caller's L2 sensitivity of one step's values. Sensitivity: a unit is in at
+    most one of any `separation` steps in a row. That is at least `bands`, so that its steps move different releases,
+    and the squares of their columns add up; the most are those of steps 0, `separation`, 2 `separation`, ... The values
+    of a step may depend on earlier answers (Denisov et al. 2022, arXiv:2202.08312). Source: Choquette-Choo et al. 2023
+    (arXiv:2306.08153); the coefficients are those of :func:`square_root`.
+    """
+
+    noise_multiplier: float
+    steps: int
+    bands: int
+    separation: int
+    count: int = 1
+    exact: bool = False
+    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
+    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
+    kind: ClassVar[str] = "banded-sums"
+    counted: ClassVar[str] = "count"
+
+    def __post_init__(self) -> None:
+        positive("the noise multiplier of sums over steps", self.noise_multiplier)
+        whole("the number of steps", self.steps)
+        whole("the number of bands", self.bands)
+        whole("the number of runs over the steps", self.count)
+        whole("the separation", self.separation)
+        if not self.bands <= min(self.separation, MOST_BANDS):
+            raise BenchError(f"bands must be at most the separation, {self.separation}, and {MOST_BANDS:,}.")
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        return (
+            f"sums over {self.steps} steps by {self.bands} bands, at most one of {self.separation} steps in a row, "
+            f"noise {self.noise_multiplier:g} x sensitivity, {self.count} times{_discrete(self.exact)}"
+        )
+
+    def twice(self) -> dict[str, Any]:
+        """See :meth:`bench.privacy.events.base_event.Event.twice`."""
+        return {"noise_multiplier": self.noise_multiplier / 2}
+
+    @property
+    def squared_sensitivity(self) -> float:
+        """The largest square of the L2 distance of the releases, for a sensitivity of 1 at each step."""
+        column = np.cumsum(square_root(self.bands) ** 2)
+        times = -(-self.steps // self.separation)
+        last = self.steps - (times - 1) * self.separation  # the steps from the last participation on
+        return float((times - 1) * column[-1] + column[min(last, self.bands) - 1])
+
+    def zcdp(self) -> float:
+        """Return ``count * squared_sensitivity / (2 noise_multiplier**2)``."""
+        return self.count * self.squared_sensitivity / (2 * self.noise_multiplier**2)
+
+
+def square_root(bands: int) -> Floats:
+    """Return the first `bands` coefficients of ``(1 - x)^(-1/2)``, whose Toeplitz matrix squared sums all steps.
+
+    The factor of least maximal error up to a constant (Fichtenberger, Henzinger and Upadhyay 2022, arXiv:2202.11205),
+    cut off at `bands` (Kalinin and Lampert 2024, arXiv:2405.13763).
+    """
+    places = np.arange(1, bands)
+    return np.concatenate([[1.0], np.cumprod((2 * places - 1) / (2 * places))])
 
 
 def _discrete(exact: bool) -> str:

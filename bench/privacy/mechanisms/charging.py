@@ -9,11 +9,15 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.events.base_event import Event
 from bench.privacy.events.events import Bypass
-from bench.privacy.events.label_events import LabelResponse
+from bench.privacy.events.label_events import LabelResponse, PriorRandomizedResponse
+from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.executors import Call, Executor, Noisy
 from bench.privacy.mechanisms.noise import DiscardedNoise, Noise, ZeroNoise
 
@@ -53,7 +57,7 @@ def mechanism(*private: str) -> Callable[[F], F]:
                 {name: value for name, value in given if name in private},
                 {name: value for name, value in given if name not in private},
             )
-            self._call, self._charged_before = self._executor.begin(call), len(self._events)
+            self._call, self._charged_before = self._executor.begin(call), (len(self._events), len(self._spent))
             return method(self, **self._call.arguments)
 
         return cast("F", called)
@@ -71,9 +75,11 @@ class Charging:
         self._unit, self._adjacency, self._executor = unit, adjacency, executor
         self._events: list[Event] = []
         self._again = self._answering = False
+        self._left: dict[Event, int] | None = None  # of the declared maximum, how often each event may still run
+        self._spent: list[Event] = []  # of it
         self._sampled_answers = 0
         self._call: Call | None = None
-        self._charged_before = 0  # the number of events before the call
+        self._charged_before = 0, 0  # the numbers of events and of spent ones before the call
 
     @classmethod
     def from_events(cls, unit: PrivacyUnit, adjacency: Adjacency, events: Iterable[Event]) -> Self:
@@ -106,6 +112,27 @@ class Charging:
         """Declare why private data is used outside any mechanism here: the proven epsilon becomes infinite."""
         self._events.append(Bypass(reason))
 
+    def at_most(self, events: Iterable[Event]) -> None:
+        """Charge at once for `events`, the most that later calls spend: each takes its own from them, or is refused.
+
+        For a method that decides by answers how many calls it makes, as early stopping does: a sum of what ran would
+        itself depend on answers, and would be no bound. A call's event must be one of `events` but for how often it
+        runs (queries, counts, steps; answers of query labels). Raises :class:`BenchError` on a second maximum, on
+        events that protect too little, and on a prior's answers, whose rows decide what they cost.
+        """
+        declared = list(events)
+        if self._left is not None:
+            raise BenchError("a ledger has one maximum: declare all that the method may spend at once.")
+        for event in declared:
+            self._check_protects(event)
+            if isinstance(event, PriorRandomizedResponse):
+                raise BenchError(f"what {event.kind} costs depends on its rows: leave it out of the maximum.")
+        self._left = {}
+        for event in declared:
+            single, times = _runs_of(event)
+            self._left[single] = self._left.get(single, 0) + times
+        self._events += declared
+
     def record_level(self, delta: float) -> Accounted | None:
         """Return the epsilon for a training record, None unless the unit is a label.
 
@@ -135,7 +162,25 @@ class Charging:
             self._again = before
 
     def _charge(self, event: Event) -> None:
-        """Record `event` before any draw, so that no failure hides its cost; refuse one that protects too little."""
+        """Record `event` before any draw, so that no failure hides its cost; refuse one that protects too little.
+
+        With a declared maximum, take `event` from it instead, and refuse what exceeds it.
+        """
+        self._check_protects(event)
+        if self._left is None:
+            self._events.append(event)
+            return
+        single, times = _runs_of(event)
+        left = self._left.get(single, 0)
+        if times > left:
+            raise BenchError(
+                f"{event.describe()}: the method declared what it spends at most, of which {left} such runs are left. "
+                "Declare in at_most all that later calls may spend, with the same settings."
+            )
+        self._left[single] = left - times
+        self._spent.append(event)
+
+    def _check_protects(self, event: Event) -> None:
         covering = {
             PrivacyUnit.LABEL: (PrivacyUnit.LABEL, PrivacyUnit.RECORD, PrivacyUnit.CLIENT),
             PrivacyUnit.RECORD: (PrivacyUnit.RECORD, PrivacyUnit.CLIENT),
@@ -147,7 +192,6 @@ class Charging:
                 f"{event.kind} protects one {event.unit.value} under {event.adjacency.value}, and the method states "
                 f"{self.unit.value} under {self.adjacency.value}. State what its mechanisms protect."
             )
-        self._events.append(event)
 
     def _ask(self, release: Callable[[Noise], A]) -> A:
         """Return the executor's answer to the call in progress; ``release(noise)`` is the mechanism."""
@@ -159,13 +203,32 @@ class Charging:
             raise AssertionError("only a method of the ledger that is a mechanism may ask for an answer")
         self._answering = True
         try:
-            charged = tuple(self._events[self._charged_before :])
+            events, spent = self._charged_before
+            charged = *self._events[events:], *self._spent[spent:]
             return self._executor.answer(dataclasses.replace(call, charged=charged), drawn)
         finally:
             self._answering = False
 
+    def _or_zeros(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.zeros_like(values) if self._again else values
+
+    def _multiplier(self, noise_multiplier: float, sensitivity: float, entries: int, order: int) -> float:
+        if not self._executor.exact:
+            return noise_multiplier
+        return noise_multiplier * sensitivity / mechanisms.grid_sensitivity(sensitivity, entries, order)
+
     def _refuse_again(self) -> None:
         if self._again:
             raise BenchError(
-                "votes, DP-SGD and samples cannot be charged again: run them again. Use charging_again for others."
+                "votes, DP-SGD, samples and sums over steps cannot be charged again: run them again. Use "
+                "charging_again for others."
             )
+
+
+def _runs_of(event: Event) -> tuple[Event, int]:
+    """Return `event` for one run, and how many it is; answers of query labels, each of another unit, are runs."""
+    labels = isinstance(event, LabelResponse) and event.unit is PrivacyUnit.QUERY_LABEL
+    field = "answers" if labels else event.counted
+    if not field:
+        return event, 1
+    return dataclasses.replace(event, **{field: 1}), getattr(event, field)  # type: ignore[type-var]

@@ -30,9 +30,11 @@ from bench.privacy.events.label_events import LabelResponse
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.charging import PRIVATE as PRIVATE
 from bench.privacy.mechanisms.charging import mechanism
+from bench.privacy.mechanisms.choice_ledger import ChoiceMechanisms
 from bench.privacy.mechanisms.executors import Executor, Noisy
 from bench.privacy.mechanisms.noise import GRANULARITY, Noise, SeededNoise
 from bench.privacy.mechanisms.sampled_ledger import SampledMechanisms
+from bench.privacy.mechanisms.stream_ledger import StreamMechanisms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +56,7 @@ class VoteRelease:
     answered: NDArray[np.bool_]
 
 
-class Ledger(SampledMechanisms):
+class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
     """Charges for each mechanism that a method uses, and releases what its executor answers."""
 
     def __init__(self, unit: PrivacyUnit, adjacency: Adjacency, executor: Executor) -> None:
@@ -207,7 +209,7 @@ class Ledger(SampledMechanisms):
     def _charge_labels(self, event: RandomizedResponse | TopKRandomizedResponse) -> None:
         """Charge `event`; query labels are separate units and join one event, record labels may repeat and compose."""
         last = self._events[-1] if self._events else None
-        if event.unit is PrivacyUnit.QUERY_LABEL and isinstance(last, LabelResponse):
+        if event.unit is PrivacyUnit.QUERY_LABEL and isinstance(last, LabelResponse) and self._left is None:
             joined = dataclasses.replace(event, answers=event.answers + last.answers)
             if dataclasses.replace(last, answers=joined.answers) == joined:  # type: ignore[type-var]
                 self._events[-1] = joined
@@ -314,10 +316,10 @@ class Ledger(SampledMechanisms):
         )
 
     def data_dependent(self, delta: float) -> list[Accounted]:
-        """Return the data-dependent figures of the votes, themselves private; empty where something else ran too."""
+        """Return the data-dependent figures of the votes, themselves private; empty where something else is charged."""
         from bench.privacy.accounting.data_dependent import release_rows
 
-        if len(self._votes) != len(self._events):
+        if self._left is not None or len(self._votes) != len(self._events):
             return []
         return release_rows([(release.event, release.votes, release.answered) for release in self._votes], delta)
 
@@ -337,17 +339,9 @@ class Ledger(SampledMechanisms):
         self._votes.append(kept)
         return answers
 
-    def _or_zeros(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.zeros_like(values) if self._again else values
-
     def _labels(self, labels: NDArray[Any]) -> NDArray[Any]:
         given = np.asarray(labels)
         return np.zeros_like(given) if self._again else given
-
-    def _multiplier(self, noise_multiplier: float, sensitivity: float, entries: int, order: int) -> float:
-        if not self._executor.exact:
-            return noise_multiplier
-        return noise_multiplier * sensitivity / mechanisms.grid_sensitivity(sensitivity, entries, order)
 
 
 def seeded_ledger(unit: PrivacyUnit, adjacency: Adjacency, generator: np.random.Generator) -> Ledger:

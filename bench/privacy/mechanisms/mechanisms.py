@@ -15,13 +15,12 @@ import numpy as np
 
 from bench.core import margins
 from bench.core.errors import BenchError
+from bench.privacy.mechanisms.noise import GRANULARITY, Law, Noise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
-
-    from bench.privacy.mechanisms.noise import Noise
 
 UNANSWERED = -1
 
@@ -82,11 +81,25 @@ def laplace(
 
 
 def _on_grid(values: NDArray[np.float64], noise: Noise) -> NDArray[np.float64]:
-    from bench.privacy.mechanisms.noise import GRANULARITY
-
-    given = np.where(np.isfinite(values), values, 0.0)
+    given = finite(values)
     with np.errstate(over="ignore"):
         return np.round(given * GRANULARITY) / GRANULARITY if noise.exact else given
+
+
+def noisy_choice(scores: NDArray[np.float64], scale: float, law: Law, noise: Noise) -> NDArray[np.int64]:
+    """Return the places of the largest scores after noise of this `law` and `scale` on every score: int64 (choices,).
+
+    `scores` is (choices, candidates). If one unit moves the difference of any two scores of a row by at most d, each
+    choice is ``d / scale``-DP. Gumbel noise gives the exponential mechanism, candidates with odds ``e^(score / scale)``
+    (McSherry and Talwar 2007), exponential noise permute-and-flip (McKenna and Sheldon 2020). A score that is not
+    finite counts as 0.
+    """
+    return noise.largest(finite(scores), scale, law)
+
+
+def finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return `values`, 0 for an entry that is not finite."""
+    return np.where(np.isfinite(values), values, 0.0)
 
 
 def grid_sensitivity(sensitivity: float, entries: int, order: int) -> float:

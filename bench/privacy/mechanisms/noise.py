@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 GRANULARITY = 1024
 """Secure noise is a multiple of 1/GRANULARITY: it costs like continuous Laplace noise, and votes need no rounding."""
+
+
+Law = Literal["gumbel", "exponential"]
+"""Of the noise by which a candidate is chosen."""
 
 
 class Noise(abc.ABC):
@@ -40,6 +44,10 @@ class Noise(abc.ABC):
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
         """Return independent uniform draws from 0..count-1."""
 
+    @abc.abstractmethod
+    def largest(self, scores: NDArray[np.float64], scale: float, law: Law) -> NDArray[np.int64]:
+        """Return the place of the largest of each row of `scores`, finite, after noise of `law` and `scale` on each."""
+
 
 class ZeroNoise(Noise):
     """No noise, and the first position for every uniform draw; `exact` is that of the source it replaces."""
@@ -62,6 +70,11 @@ class ZeroNoise(Noise):
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
         """Return zeros."""
         return np.zeros(shape, dtype=np.int64)
+
+    def largest(self, scores: NDArray[np.float64], scale: float, law: Law) -> NDArray[np.int64]:
+        """Return the place of the largest score."""
+        places: NDArray[np.int64] = np.argmax(scores, axis=1)
+        return places
 
 
 class SeededNoise(Noise):
@@ -90,6 +103,13 @@ class SeededNoise(Noise):
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
         """See :meth:`Noise.uniform`."""
         return self._generator.integers(0, count, shape)
+
+    def largest(self, scores: NDArray[np.float64], scale: float, law: Law) -> NDArray[np.int64]:
+        """See :meth:`Noise.largest`."""
+        draw = self._generator.gumbel if law == "gumbel" else self._generator.exponential
+        noise = draw(size=scores.shape) * scale
+        places: NDArray[np.int64] = np.argmax(scores + noise, axis=1)
+        return places
 
 
 class Silence(ZeroNoise):
@@ -139,6 +159,11 @@ class DiscardedNoise(ZeroNoise):
         self._source.uniform(shape, count)
         return super().uniform(shape, count)
 
+    def largest(self, scores: NDArray[np.float64], scale: float, law: Law) -> NDArray[np.int64]:
+        """Return the place of the largest score."""
+        self._source.largest(scores, scale, law)
+        return super().largest(scores, scale, law)
+
 
 class SecureNoise(Noise):
     """Exact discrete OpenDP samplers on the system's generator, unrepeatable; :class:`BenchError` without OpenDP."""
@@ -187,3 +212,11 @@ class SecureNoise(Noise):
 
         flat = [secrets.randbelow(count) for _ in range(math.prod(shape))]
         return np.asarray(flat, dtype=np.int64).reshape(shape)
+
+    def largest(self, scores: NDArray[np.float64], scale: float, law: Law) -> NDArray[np.int64]:
+        """See :meth:`Noise.largest`: OpenDP's noisy max, which compares exact draws to as many digits as it needs."""
+        dp = self._dp
+        space = dp.vector_domain(dp.atom_domain(T="f64", nan=False)), dp.linf_distance(T="f64")
+        measure = dp.zero_concentrated_divergence() if law == "gumbel" else dp.max_divergence()
+        choose = dp.m.make_noisy_max(*space, measure, scale=scale)
+        return np.asarray([choose(row.tolist()) for row in scores], dtype=np.int64)

@@ -1,0 +1,94 @@
+"""Events that choose the candidate of the largest score, re-exported by :mod:`bench.privacy.events.events`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bench.core.types import Adjacency, PrivacyUnit
+from bench.privacy.events import losses
+from bench.privacy.events.base_event import Event, positive, whole
+
+Floats = NDArray[np.float64]
+
+
+class Choice(Event):
+    """`count` choices of pure `epsilon` each, which one unit may all change."""
+
+    __slots__ = ()
+    epsilon: float
+    count: int
+
+    def __post_init__(self) -> None:
+        positive("epsilon of a choice", self.epsilon)
+        whole("the number of choices", self.count)
+
+    def twice(self) -> dict[str, Any]:
+        """See :meth:`bench.privacy.events.base_event.Event.twice`."""
+        return {"epsilon": 2 * self.epsilon}
+
+    def pure_step(self) -> tuple[float, int]:
+        """Return epsilon and the count."""
+        return self.epsilon, self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential(Choice):
+    """The exponential mechanism: a candidate with odds ``e^(epsilon score / d)``, that is Gumbel noise on scores.
+
+    One unit moves the difference of any two scores by at most d: twice the sensitivity of a score, or once where all
+    scores move the same way (monotonic). Losses then lie within a range of epsilon (Durfee and Rogers 2019,
+    arXiv:1905.04273), which costs about a quarter of the Renyi divergence of any mechanism of this pure epsilon. The
+    bounds are the worst case of that range: see :func:`bench.privacy.events.losses.bounded_range_rdp`.
+    """
+
+    epsilon: float
+    count: int = 1
+    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
+    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
+    kind: ClassVar[str] = "exponential"
+    counted: ClassVar[str] = "count"
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        return f"exponential mechanism, epsilon {self.epsilon:g}, {self.count} choices"
+
+    def rdp(self, orders: ArrayLike) -> Floats:
+        """Return the largest Renyi divergence of losses within a range of epsilon."""
+        return self.count * losses.bounded_range_rdp(self.epsilon, orders)
+
+    def pld(self, interval: float = losses.INTERVAL) -> Any | None:
+        """Return the PLD that dominates all losses within a range of epsilon."""
+        return losses.bounded_range_pld(self.epsilon, self.count, interval)
+
+
+@dataclass(frozen=True, slots=True)
+class PermuteAndFlip(Choice):
+    """Report-noisy-max with exponential noise of mean ``d / epsilon``, the same as permute-and-flip.
+
+    McKenna and Sheldon 2020 (arXiv:2010.12603); Ding et al. 2021 (arXiv:2105.07260) show that both are one. d is that
+    of :class:`Exponential`. At equal epsilon it never errs more than the exponential mechanism. Its losses have no
+    smaller range than that of any mechanism of pure epsilon, so that several choices cost more.
+    """
+
+    epsilon: float
+    count: int = 1
+    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
+    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
+    kind: ClassVar[str] = "permute-and-flip"
+    counted: ClassVar[str] = "count"
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        return f"permute-and-flip, epsilon {self.epsilon:g}, {self.count} choices"
+
+    def rdp(self, orders: ArrayLike) -> Floats:
+        """Return the Renyi divergence of randomised response over two answers, the worst of this pure epsilon."""
+        return self.count * losses.randomized_response_rdp(self.epsilon, 2, orders)
+
+    def pld(self, interval: float = losses.INTERVAL) -> Any | None:
+        """Return the PLD of randomised response over two answers, the worst of this pure epsilon."""
+        return losses.pure_pld(self.epsilon, self.count, interval)

@@ -1,0 +1,55 @@
+"""The ledger's mechanisms that choose a candidate by noisy scores."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.core.errors import BenchError
+from bench.privacy.events.base_event import positive
+from bench.privacy.events.events import Exponential, PermuteAndFlip
+from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms.charging import Charging, mechanism
+
+
+class ChoiceMechanisms(Charging):
+    """Part of the ledger: the scores are private, the candidates and their number public."""
+
+    @mechanism("scores")
+    def exponential_mechanism(
+        self, scores: NDArray[Any], *, sensitivity: float, epsilon: float, monotonic: bool = False
+    ) -> NDArray[np.int64]:
+        """Release the exponential mechanism's choice for each row of `scores` (choices, candidates): int64 (choices,).
+
+        One unit moves each score by at most `sensitivity`, in all rows; with `monotonic`, all scores of a row move the
+        same way, which halves the noise. Each row costs `epsilon`. A score that is not finite counts as 0. Raises
+        :class:`BenchError` on scores of another shape or without candidates.
+        """
+        given = self._scores(scores)
+        scale = choice_scale(sensitivity, epsilon, monotonic)
+        self._charge(Exponential(epsilon, len(given), unit=self.unit, adjacency=self.adjacency))
+        return self._ask(partial(mechanisms.noisy_choice, self._or_zeros(given), scale, "gumbel"))
+
+    @mechanism("scores")
+    def permute_and_flip(
+        self, scores: NDArray[Any], *, sensitivity: float, epsilon: float, monotonic: bool = False
+    ) -> NDArray[np.int64]:
+        """Release the candidate of the largest score with exponential noise; see :meth:`exponential_mechanism`."""
+        given = self._scores(scores)
+        scale = choice_scale(sensitivity, epsilon, monotonic)
+        self._charge(PermuteAndFlip(epsilon, len(given), unit=self.unit, adjacency=self.adjacency))
+        return self._ask(partial(mechanisms.noisy_choice, self._or_zeros(given), scale, "exponential"))
+
+    def _scores(self, scores: NDArray[Any]) -> NDArray[np.float64]:
+        given = np.asarray(scores, dtype=np.float64)
+        if given.ndim != 2 or not given.size:
+            raise BenchError(f"scores must be (choices, candidates), at least one of each, not {given.shape}.")
+        return given
+
+
+def choice_scale(sensitivity: float, epsilon: float, monotonic: bool) -> float:
+    """Return the scale of the noise on scores, by which a unit may move a score's lead over another times epsilon."""
+    return (1 if monotonic else 2) * positive("sensitivity", sensitivity) / positive("epsilon of a choice", epsilon)

@@ -1,0 +1,114 @@
+"""The ledger's mechanisms on running sums, charged once for all their steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency, PrivacyUnit
+from bench.privacy.events.base_event import positive, whole
+from bench.privacy.events.events import BandedSums, TreeSums, square_root
+from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms.charging import Charging, mechanism
+from bench.privacy.mechanisms.executors import Executor
+from bench.privacy.mechanisms.streams import Banded, BinaryTree, Stream
+
+
+@dataclass(slots=True)
+class _Open:
+    """A run over steps in progress: what it was charged for, and the step that comes next."""
+
+    event: TreeSums | BandedSums
+    sensitivity: float
+    shape: tuple[int, ...]
+    stream: Stream
+    step: int = 0
+
+
+class StreamMechanisms(Charging):
+    """Part of the ledger: one run over steps at a time, of values that may depend on the answers so far."""
+
+    def __init__(self, unit: PrivacyUnit, adjacency: Adjacency, executor: Executor) -> None:
+        super().__init__(unit, adjacency, executor)
+        self._open: _Open | None = None
+
+    @mechanism("values")
+    def tree_sum(
+        self, values: NDArray[Any], *, step: int, steps: int, sensitivity: float, noise_multiplier: float
+    ) -> NDArray[np.float64]:
+        """Release the sum of `values` (of any one shape) of all steps so far, float64 of that shape, by a binary tree.
+
+        Call it for `step` 0, 1, ... in order, at most `steps` in all; step 0 charges for all of them, and begins anew.
+        One unit moves the values of one step by at most `sensitivity` in L2 (or of several, if their distances add up
+        to no more). The noise on a node has deviation ``noise_multiplier * sensitivity``. An entry that is not finite
+        counts as 0. Raises :class:`BenchError` on steps out of order and on settings that change on the way.
+        """
+        given = np.asarray(values, dtype=np.float64)
+        positive("sensitivity", sensitivity)
+        event = TreeSums(
+            self._multiplier(noise_multiplier, sensitivity, given.size, 2), steps,
+            exact=self._executor.exact, unit=self.unit, adjacency=self.adjacency,
+        )  # fmt: skip
+        opened = self._charge_step(event, BinaryTree(), given, step, sensitivity)
+        return self._next_sum(opened, given, noise_multiplier)
+
+    @mechanism("values")
+    def banded_sum(
+        self, values: NDArray[Any], *, step: int, steps: int, bands: int, separation: int, sensitivity: float,
+        noise_multiplier: float,
+    ) -> NDArray[np.float64]:  # fmt: skip
+        """Release the sum of `values` of all steps so far by a banded square root; see :meth:`tree_sum`.
+
+        One unit moves the values of at most one of any `separation` steps in a row, which is at least `bands`, by at
+        most `sensitivity` in L2: every epoch again, for instance, in batches of a fixed order.
+        """
+        given = np.asarray(values, dtype=np.float64)
+        positive("sensitivity", sensitivity)
+        event = BandedSums(
+            self._multiplier(noise_multiplier, sensitivity, given.size, 2), steps, bands, separation,
+            exact=self._executor.exact, unit=self.unit, adjacency=self.adjacency,
+        )  # fmt: skip
+        opened = self._charge_step(event, Banded(square_root(bands)), given, step, sensitivity)
+        return self._next_sum(opened, given, noise_multiplier)
+
+    def _charge_step(
+        self,
+        event: TreeSums | BandedSums,
+        stream: Stream,
+        values: NDArray[np.float64],
+        step: int,
+        sensitivity: float,
+    ) -> _Open:
+        """Charge at step 0, and return the run in progress; refuse a step that does not follow."""
+        self._refuse_again()
+        whole("the step", step, 0)
+        found = self._open
+        if step == 0:
+            self._charge(event)
+            self._open = found = _Open(event, sensitivity, values.shape, stream)
+        elif found is None or (found.event, found.sensitivity, found.shape, found.step) != (
+            event, sensitivity, values.shape, step,
+        ):  # fmt: skip
+            raise BenchError(
+                f"step {step} follows no step {step - 1} with the same settings and shape: begin with step 0, and call "
+                "each step once, in order."
+            )
+        if step >= event.steps:
+            raise BenchError(f"the sums were charged for {event.steps} steps, and step {step} is one more.")
+        return found
+
+    def _next_sum(self, opened: _Open, values: NDArray[np.float64], noise_multiplier: float) -> NDArray[np.float64]:
+        own = mechanisms.finite(values)
+        with np.errstate(over="ignore"):
+            released = opened.stream.released(own)
+        opened.step += 1
+        if self._call is not None:  # what the step's values and the release are, for a check and for an audit
+            self._call = dataclasses.replace(self._call, private={"values": np.stack([own, released])})
+        noisy = self._ask(partial(mechanisms.gaussian, released, opened.sensitivity, noise_multiplier))
+        return opened.stream.total(noisy)
