@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from bench.core.types import Instrument
 from bench.reports.leaderboard import Board, cells_of
@@ -13,20 +13,21 @@ from bench.results.text import Table, epsilon_text, markdown_table, md
 COLUMNS = ("claimed", "proven", "by release", "cap", "without noise", "by transcript", "pair", "runs", "verdict")
 READING = (
     "The auditor ran each method's code with the privacy settings of its row, small nets and small images, on two "
-    "adjacent data sets of its choice. Both bounds are lower bounds on epsilon, corrected for everything it tried. "
-    "By release: how reliably the published student, weights or images tell the two data sets apart. With this "
-    "number of runs the bound cannot exceed the cap. It is inconclusive if the cap, or the bound without noise, does "
-    "not exceed the smaller of claimed and proven. By transcript: the privacy loss of the ledger's answers. It shows "
-    "how tight the proven epsilon is, and misses private data that bypasses the ledger. A bound above claimed "
-    "refutes the claim, one above proven reveals a bug, and a low bound does not support a claim. If several seeds "
-    "were audited, the first one counts."
+    "adjacent data sets of its choice. Both bounds are lower bounds on epsilon, corrected for everything it tried. By"
+    " release: how reliably the published student, weights or images tell the two data sets apart. With this number "
+    "of runs the bound cannot exceed the cap. It is inconclusive if the cap, or the bound without noise, does not "
+    "exceed the smaller of claimed and proven. By transcript: the privacy loss of the ledger's answers. It shows how "
+    "tight the proven epsilon is, and misses private data that bypasses the ledger. At full size: the same of one "
+    "pair of runs on the row's own data and a neighbour; alone it makes no inconclusive audit count. A bound above "
+    "claimed refutes the claim, one above proven reveals a bug, and a low bound does not support a claim. If several "
+    "seeds were audited, the first one counts."
 )
 
 
 def cells(audit: AuditRecord) -> tuple[str, ...]:
     """Return the texts of a pair audit in the order of :data:`COLUMNS`."""
     by = {pair.instrument: pair for pair in audit.pairs}
-    release, transcript = by.get(Instrument.RELEASE), by.get(Instrument.TRANSCRIPT)
+    release = by.get(Instrument.RELEASE)
     released = ("–",) * 3
     if release is not None:
         curve = "" if release.curve is None else f" (by curve {epsilon_text(release.curve, 'down')})"
@@ -37,11 +38,17 @@ def cells(audit: AuditRecord) -> tuple[str, ...]:
         epsilon_text(audit.claimed),
         epsilon_text(audit.allowed, "up") + " (record)" * audit.record_level,
         *released,
-        "–" if transcript is None else bound_text(audit, transcript),
+        _transcripts(audit, by),
         _joined(audit.pairs, lambda pair: pair.pair),
         _joined(audit.pairs, runs_text),
         seen if audit.bypassed in seen else f"{seen}; {audit.bypassed}",
     )
+
+
+def _transcripts(audit: AuditRecord, by: Mapping[Instrument, PairBound]) -> str:
+    tiny, full = by.get(Instrument.TRANSCRIPT), by.get(Instrument.FULL_SIZE)
+    text = "–" if tiny is None else bound_text(audit, tiny)
+    return text if full is None else f"{text}; {bound_text(audit, full)} at full size"
 
 
 def _joined(pairs: Iterable[PairBound], text: Callable[[PairBound], str]) -> str:

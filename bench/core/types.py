@@ -111,6 +111,7 @@ class Instrument(StrEnum):
 
     RELEASE = "release"  # how well what is published tells the two data sets apart; black box
     TRANSCRIPT = "transcript"  # the privacy loss of the ledger's answers; white box
+    FULL_SIZE = "transcript at full size"  # the same of one pair of runs on the row's own data
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,10 +294,12 @@ class AuditRecord(Row):
         """Whether a bound exceeds :attr:`limit` or would have, had the limit been wrong: only then a low one tells.
 
         A transcript needs no run without noise, its loss is exact; but it tells nothing where the pair does not move it
-        or private data bypass the ledger.
+        or private data bypass the ledger. One at full size never makes a low bound tell: its pair is not the worst.
         """
         if above(pair.epsilon, self.limit):
             return True
+        if pair.instrument is Instrument.FULL_SIZE:
+            return False
         if pair.instrument is Instrument.TRANSCRIPT:
             return pair.epsilon >= VISIBLE and not self.bypassed
         return pair.power is not None and pair.at_most > self.limit
@@ -356,7 +358,8 @@ class AuditRecord(Row):
             return "consistent"
         if self.at_most is not None:
             return f"inconclusive: at most {epsilon_text(self.at_most, 'down')} could be seen"
-        nothing = "the answers of the ledger show nothing" if self.pairs else "no run counted in the time given"
+        counted = any(pair.instrument is not Instrument.FULL_SIZE for pair in self.pairs)
+        nothing = "the answers of the ledger show nothing" if counted else "no run counted in the time given"
         return f"inconclusive: {self.bypassed or nothing}"
 
 

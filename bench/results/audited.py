@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bench.core.types import AuditKind, PrivacyUnit
+from bench.core.types import AuditKind, Instrument, PrivacyUnit
 from bench.results.attack_record import AuditRecord, Channel, PairBound
 from bench.results.record import VISIBLE, Audited, Record, Status
 from bench.results.text import epsilon_text
@@ -124,8 +124,10 @@ def _pair_audited(audit: AuditRecord) -> Audited:
         said.append(f"{pair.instrument} {bound_text(audit, pair)} ({pair.seen}; {pair.pair}; {', '.join(counts)})")
     if audit.bypassed:
         said.append(f"outside the ledger: {audit.bypassed}")
+    # What one pair of runs at full size shows does not make an inconclusive audit count.
+    telling = [pair for pair in audit.pairs if not audit.powerless or pair.instrument is not Instrument.FULL_SIZE]
     return Audited(
-        epsilon=audit.epsilon or 0.0,
+        epsilon=max((pair.epsilon for pair in telling), default=0.0),
         confidence=audit.confidence,
         audit="; ".join(said),
         inconclusive=audit.powerless,

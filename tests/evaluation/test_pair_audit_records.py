@@ -9,7 +9,9 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from bench.core.config import Grid, Preset
 from bench.core.progress import Progress
@@ -22,10 +24,11 @@ from bench.evaluation.check.check_runs import MethodPlace
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import expand
 from bench.experiments.run import run_cell
+from bench.interface import Context, Ledger, PrivateData, PublicData, Released, make_student
 from bench.results.record import Record, Status
 from bench.results.run_dir import RunDir
 from helpers.commands import bench
-from helpers.one_teacher import one_cell
+from helpers.one_teacher import OneTeacher, one_cell
 from helpers.paths import ROOT
 
 
@@ -55,20 +58,23 @@ def test_the_record_says_what_was_audited_and_a_second_audit_trains_nothing(
     assert done.privacy is not None
     assert (audit.kind, audit.unit, audit.adjacency) == (AuditKind.PAIR, PrivacyUnit.RECORD, done.privacy.adjacency)
     assert (audit.claimed, audit.allowed) == (done.privacy.claimed.epsilon, done.privacy.proven.epsilon)
-    release, transcript = audit.pairs
-    assert (release.instrument, transcript.instrument) == (Instrument.RELEASE, Instrument.TRANSCRIPT)
+    release, transcript, full = audit.pairs
+    assert [pair.instrument for pair in audit.pairs] == list(Instrument)
+    assert full.pair == f"the row's own data, one record of {done.private_records:,}, another image and label"
     assert release.runs == (3, 3)
     assert release.tests == 4
-    assert audit.epsilon == max(release.epsilon, transcript.epsilon)
+    assert audit.epsilon == max(release.epsilon, transcript.epsilon, full.epsilon)
     assert {change.field for change in audit.reduced} >= {"records"}
     assert audit.bypassed == ""
     assert not audit.violated
     if name == "pate-gnmax":
         assert transcript.exact
         assert 0.3 * audit.allowed < transcript.epsilon <= audit.allowed * (1 + 1e-6)
+        assert full.exact
+        assert full.epsilon <= audit.allowed * (1 + 1e-6)
     else:
         assert transcript.epsilon > done.privacy.claimed.epsilon
-        assert audit.refuted_by == [Instrument.TRANSCRIPT]
+        assert Instrument.TRANSCRIPT in audit.refuted_by
     assert again.pairs == audit.pairs
     assert (again.provenance.artefacts_made, audit.provenance.artefacts_made > 0) == (0, True)
     assert run_dir.read_audits()[0] == [again]
@@ -97,6 +103,34 @@ def test_the_command_prints_a_table_and_ends_with_1_where_private_data_left_besi
     assert done.returncode == 1, done.stdout + done.stderr
     assert audit.bypassed.startswith("the student's ")
     assert "VIOLATED" in done.stdout
+
+
+class Waits(OneTeacher):
+    """Its student holds a private label, on sets that no tiny pair is as large as."""
+
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        ledger.noisy_max(np.tile([3.0] + [0.0] * (private.facts.classes - 1), (2, 1)), teachers=3, gamma=0.1)
+        student, options = make_student("softmax_regression", private.facts, context.streams.torch("start"))
+        if len(private) > 100:
+            with torch.no_grad():
+                next(student.parameters()).view(-1)[0] = float(private.labels[0])
+        return Released(student, "softmax_regression", options)
+
+
+def test_what_waits_for_many_records_is_found_at_full_size(tmp_path: Path, few_runs_here: None) -> None:
+    options = AuditOptions(minutes=1.0, draws=0, power=False)
+    with one_cell(tmp_path, method=Waits) as (cell, run_dir, source):
+        done = run_cell(cell, run_dir, source, Progress())
+        audit = audit_student(done, options, run_dir, source, Progress())
+        long = done.provenance.model_copy(update={"wall_seconds": 1e4})
+        without = audit_student(done.model_copy(update={"provenance": long}), options, run_dir, source, Progress())
+    assert audit.failure is None, audit.failure
+    assert audit.bypassed.startswith("on the row's own data, one record of ")
+    assert "differs though every answer of the ledger is the same" in audit.bypassed
+    assert audit.violated
+    assert without.bypassed == ""
+    assert Instrument.FULL_SIZE not in {pair.instrument for pair in without.pairs}
+    assert any(line.startswith("no pair at full size: it takes 20000 seconds") for line in without.notes)
 
 
 def test_there_is_nothing_to_refute_without_privacy(tmp_path: Path) -> None:

@@ -27,6 +27,11 @@ def transcript(epsilon: float = 0.78, **changes: Any) -> PairBound:
     return PairBound(**{**given, **changes})
 
 
+def full_size(epsilon: float = 0.3, **changes: Any) -> PairBound:
+    given = {"instrument": Instrument.FULL_SIZE, "pair": "the row's own data, one record of 897, another label"}
+    return transcript(epsilon, **{**given, **changes})
+
+
 def pair_audit(*pairs: PairBound, student: str = "a", options: str = "audit-1", **changes: Any) -> AuditRecord:
     given: dict[str, Any] = {
         "key": f"{student}--{options}", "student": student, "status": Status.DONE, "method": "pate",

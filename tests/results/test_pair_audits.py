@@ -13,7 +13,7 @@ from bench.results.attack_record import AuditRecord, Channel, PairBound, parse_r
 from bench.results.audited import audited_of
 from bench.results.record import Failure, Status
 from bench.results.text import audited_text
-from helpers.pairs import pair_audit, release, transcript
+from helpers.pairs import full_size, pair_audit, release, transcript
 from helpers.paths import ROOT
 
 COMMITTED = sorted((ROOT / "leaderboards" / "audits").glob("*.json"))
@@ -58,6 +58,12 @@ CASES: dict[str, tuple[list[PairBound], dict[str, object], str]] = {
     "no power": ([release(0.0, 3.75, 0.4)], {}, "inconclusive: at most 0.40 could be seen"),
     "power not run": ([release(0.0, 3.75, None)], {}, "inconclusive: at most 3.75 could be seen"),
     "unmoved transcript": ([transcript(0.0)], {}, "inconclusive: the answers of the ledger show nothing"),
+    "unmoved transcript, a loss at full size": ([transcript(0.0), full_size()], {},
+                                                "inconclusive: the answers of the ledger show nothing"),
+    "a loss at full size alone": ([full_size()], {}, "inconclusive: no run counted in the time given"),
+    "a loss at full size above proven": ([transcript(), full_size(0.996)], {}, "VIOLATED: audited > proven"),
+    "a loss at full size above claimed": ([full_size(1.1)], {"allowed": 3e5},
+                                          "claim refuted by transcript at full size"),
     "bypassed transcript": ([transcript(0.5)], {"allowed": math.inf, "bypassed": "the images differ"},
                             "inconclusive: the images differ"),
     "no bound": ([], {}, "inconclusive: no run counted in the time given"),
@@ -147,6 +153,8 @@ def test_what_was_audited_is_said_the_larger_bound_first() -> None:
         ([release(0.0, 3.75, 0.4)], {}, "inconclusive (sees at most 0.40)"),
         ([release(0.0, 3.75, 0.0)], {}, "inconclusive"),
         ([transcript(0.0)], {}, "inconclusive"),
+        ([transcript(0.0), full_size()], {}, "inconclusive"),
+        ([transcript(), full_size(0.99)], {}, "0.99"),
         ([], {}, "inconclusive"),
         ([release(0.0, 3.75, 3.75)], {}, "0.00"),
         ([release(0.0, 0.03, None), transcript()], {}, "0.78"),

@@ -27,7 +27,8 @@ from bench.evaluation.audit.canary_runs import ShadowRun, coin_scores, image_sco
 from bench.evaluation.audit.guesses import check_power, many_run_errors, right_guesses
 from bench.evaluation.audit.mechanism_audit import audit_events
 from bench.evaluation.audit.options import AuditOptions
-from bench.evaluation.audit.pair_audit import PairPlan, audit_pairs
+from bench.evaluation.audit.pair_audit import FULL_SHARE, PairPlan, audit_pairs
+from bench.evaluation.audit.pairs import WorstPair, full_size_pair
 from bench.evaluation.common import attempted
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell, bound_method, cell_of
@@ -47,7 +48,7 @@ from bench.training.context import Context
 LEAST_SHARE = 0.5
 """The share of the record's accuracy above chance that shadow runs must reach; no two seeds on the board differ so."""
 PRIVATE_FIGURES = "measured on private records: keep these figures private, or account for them"
-AUDIT_VERSION = 2  # Part of every key: raise it when the same options give another bound.
+AUDIT_VERSION = 3  # Part of every key: raise it when the same options give another bound.
 
 
 def _canary_plan(options: AuditOptions, *, images: bool) -> CanaryPlan:
@@ -152,7 +153,7 @@ def _key(record: Record, options: AuditOptions) -> str:
 def _audit(record: Record, cell: Cell, options: AuditOptions, source: DataSource, context: Context) -> dict[str, Any]:
     method = METHODS.get(cell.method)
     if options.kind is AuditKind.PAIR:
-        return _pairs(record, cell, options, context)
+        return _pairs(record, cell, options, source, context)
     material = source.material(cell.dataset)
     canaries = draw_canaries(
         material.private, _canary_plan(options, images=True), canary_unit(method.unit), method.adjacency
@@ -186,8 +187,8 @@ def _audit(record: Record, cell: Cell, options: AuditOptions, source: DataSource
     return _like_the_record(found, record, cell)
 
 
-def _pairs(record: Record, cell: Cell, options: AuditOptions, context: Context) -> dict[str, Any]:
-    """Audit the method of `record`, with its privacy settings, on worst-case pairs instead of the record's data."""
+def _pairs(record: Record, cell: Cell, options: AuditOptions, source: DataSource, context: Context) -> dict[str, Any]:
+    """Audit the method of `record`, with its privacy settings, on worst-case pairs and on one at full size."""
     method, privacy = METHODS.get(cell.method), record.privacy
     if privacy is None or not method.private:
         context.note("no epsilon is claimed or proven: there is nothing to refute")
@@ -199,9 +200,12 @@ def _pairs(record: Record, cell: Cell, options: AuditOptions, context: Context) 
     target = options.refute if options.refute is not None else min(limits, default=math.inf)
     events = events_of(record, _unit(method.unit, AuditKind.PAIR))
     plan = PairPlan(
-        options.minutes, target, cell.delta, options.confidence, context.workers, events, power=options.power
+        options.minutes, target, cell.delta, options.confidence, context.workers, events, options.power, cell.seed
     )
-    found = audit_pairs(method, cell.config, cell.facts, plan, context.cache, context.progress)
+    full = _full_size(record, cell, options, source, context)
+    found = audit_pairs(method, cell.config, cell.facts, plan, context.cache, context.progress, full)
+    for line in found.notes:
+        context.note(line)
     return {
         "pairs": found.bounds,
         "epsilon": max((bound.epsilon for bound in found.bounds), default=None),
@@ -211,6 +215,27 @@ def _pairs(record: Record, cell: Cell, options: AuditOptions, context: Context) 
         "record_level": level is not None,
         "mechanisms": mechanisms_of(record, options, context),
     }
+
+
+def _full_size(
+    record: Record, cell: Cell, options: AuditOptions, source: DataSource, context: Context
+) -> WorstPair | None:
+    """Return the pair at the row's size, None and a note where it cannot be run or costs too much."""
+    seconds, share = 2 * record.provenance.wall_seconds, 60 * options.minutes * FULL_SHARE
+    pair = None
+    if not cell.facts.public_benchmark:
+        why = "its losses would be figures of private records"
+    elif seconds > share:
+        why = f"it takes {seconds:.0f} seconds or more, and --minutes gives it {share:.0f}"
+    else:
+        why = "which records are one client's is the method's affair"
+        try:
+            pair = full_size_pair(METHODS.get(cell.method), cell.config, source.material(cell.dataset))
+        except BenchError as error:
+            why = str(error)
+    if pair is None:
+        context.note(f"no pair at full size: {why}")
+    return pair
 
 
 def _like_the_record(found: dict[str, Any], record: Record, cell: Cell) -> dict[str, Any]:

@@ -7,6 +7,9 @@ refutes does not hold for what is published. *Transcript*: pairs of runs in lock
 the accountant proves, if that is tight.
 
 The instruments share the error probability; the pair, the score and the tilt are chosen on runs that are not counted.
+
+*Transcript at full size*: one pair of runs in lockstep on the row's own data and a neighbour. It shows private data
+outside the ledger that tiny sets do not, such as a choice that waits for many records.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.rows import Change
 from bench.core.types import Facts, Instrument
@@ -45,7 +49,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 VERSION = 2  # Raise it when the same options run otherwise.
-INSTRUMENTS, LOOKS = 2, 2
+INSTRUMENTS, LOOKS, LOSSES = 2, 2, 2  # transcripts, tiny and at full size, share the error of their instrument
 TRIED, PILOT, CUT = 4, 20, 16  # runs per set: to choose a pair, to fit the score, to choose the threshold
 FEW = 16  # records of a pair whose releases are compared, where there is one
 SILENT = (12, 24)  # runs per set without noise: to fit a score, to count
@@ -56,6 +60,7 @@ RELEASES, TRANSCRIPTS = 2_000, 1_000  # most counted runs per set, and pairs of 
 ALIKE = 0.95  # of the largest mean loss: as good a pair
 MARGIN = 0.3  # slack in epsilon, so that the early stop tolerates one or two errors
 POWER_SHARE = 0.15  # of the minutes
+FULL_SHARE = 0.25  # of the minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,7 @@ class PairPlan:
     workers: int
     events: Sequence[Event] = ()  # of the row; they tell which trade-off curve is proven
     power: bool = True  # whether an instrument that refutes nothing runs without noise too
+    seed: int = 0  # of the row
 
 
 @dataclass(slots=True)
@@ -116,12 +122,22 @@ class PairsFound:
     bounds: list[PairBound]
     bypassed: str
     reduced: tuple[Change, ...]
+    notes: tuple[str, ...] = ()
 
 
 def audit_pairs(
-    method: type[Method], config: DataclassInstance, facts: Facts, plan: PairPlan, cache: Cache, progress: Progress
+    method: type[Method],
+    config: DataclassInstance,
+    facts: Facts,
+    plan: PairPlan,
+    cache: Cache,
+    progress: Progress,
+    full: WorstPair | None = None,
 ) -> PairsFound:
-    """Return the bounds of both instruments for a method, its `config` calibrated for a row with these `facts`."""
+    """Return the bounds of all instruments for a method, its `config` calibrated for a row with these `facts`.
+
+    `full` is the pair at full size, None to leave it out.
+    """
     # Those that take least time first, so that a short audit tries most of them.
     pairs = sorted(worst_pairs(method, config, facts, plan.delta), key=lambda pair: len(pair.first))
     place = MethodPlace.of(method)
@@ -133,14 +149,50 @@ def audit_pairs(
         with progress.stage("transcripts", 1):
             by_transcript, order, bypassed = _by_transcript(bench, pairs)
         bench.until = begin + 60 * plan.minutes
+        at_full_size, notes = None, list[str]()
+        if full is not None:
+            with progress.stage("a pair of runs at full size", 1):
+                at_full_size, difference = _at_full_size(bench, full, notes.append)
+            if difference and not bypassed:
+                bypassed = f"on {full.name}: {difference}"
         with progress.stage("releases", 1):
             by_release = _by_release(bench, order)
     finally:
         crew.close()
-    bounds = [bound for bound in (by_release, by_transcript) if bound is not None]
+    bounds = [bound for bound in (by_release, by_transcript, at_full_size) if bound is not None]
     audited = [pair for pair in order if pair.name in {bound.pair for bound in bounds}] or order[:1]
     reduced = dict.fromkeys(change for pair in audited for change in pair.reduced)
-    return PairsFound(bounds, bypassed, tuple(reduced))
+    return PairsFound(bounds, bypassed, tuple(reduced), tuple(notes))
+
+
+def _at_full_size(bench: _Bench, pair: WorstPair, note: Callable[[str], None]) -> tuple[PairBound | None, str]:
+    """Return the bound of one pair of runs on `pair`, and any difference; `note` says why there is none."""
+    plan, seconds = bench.plan, 60 * bench.plan.minutes * FULL_SHARE
+    depends = {"pair": bench.depends(pair), "delta": plan.delta, "seed": plan.seed}
+    kept = bench.cache.find("pair-full-size", depends)
+    call = partial(transcript, Runs(bench.place, pair, plan.seed), False, 1.0, plan.delta)
+    crew = Crew(1, apart=isinstance(bench.place, MethodPlace))  # ended with a run that takes too long
+    try:
+        found = crew.once(call, seconds) if kept is None else Transcript.from_arrays(kept)
+    except TimeoutError:
+        note(f"no pair at full size: it took more than the {seconds:.0f} seconds that --minutes gives it")
+        return None, ""
+    except BenchError as error:
+        note(f"no pair at full size: {error}")
+        return None, ""
+    finally:
+        crew.close()
+    if kept is None:
+        bench.cache.put("pair-full-size", depends, found.as_arrays())
+    if not found.calls or found.difference:
+        return None, found.difference
+    level = 1 - (1 - plan.confidence) / (INSTRUMENTS * LOSSES)
+    losses = np.array([found.loss]), np.array([found.log_weight])
+    epsilon = refuted_by_losses(*losses, plan.delta, level) if found.exact is None else max(found.exact)
+    return PairBound(
+        instrument=Instrument.FULL_SIZE, pair=pair.name, seen="answers of the ledger", cap=math.inf,
+        runs=(1, 0) if found.exact is None else (1, 1), epsilon=epsilon, exact=found.exact is not None,
+    ), ""  # fmt: skip
 
 
 def _by_transcript(bench: _Bench, pairs: Sequence[WorstPair]) -> tuple[PairBound | None, list[WorstPair], str]:
@@ -169,7 +221,8 @@ def _by_transcript(bench: _Bench, pairs: Sequence[WorstPair]) -> tuple[PairBound
     if not counted:
         return None, ranked, bypassed
     losses, weights = (np.array([getattr(one, name) for one in counted]) for name in ("loss", "log_weight"))
-    epsilon = refuted_by_losses(losses, weights, delta, 1 - (1 - bench.plan.confidence) / INSTRUMENTS)
+    level = 1 - (1 - bench.plan.confidence) / (INSTRUMENTS * LOSSES)
+    epsilon = refuted_by_losses(losses, weights, delta, level)
     runs = (0, len(counted)) if swapped else (len(counted), 0)
     return bound(runs=runs, epsilon=epsilon), ranked, bypassed
 

@@ -43,6 +43,8 @@ class Runs:
 
     method: MethodPlace | type[Method]
     pair: WorstPair
+    seed: int = 0
+    """Of the public randomness of transcripts."""
 
     def loaded(self) -> tuple[type[Method], WorstPair]:
         """Return the class, imported in this process, and the pair."""
@@ -74,7 +76,7 @@ def transcript(runs: Runs, swapped: bool, tilt: float, delta: float) -> Transcri
     method, pair = runs.loaded()
     sides = (1, 0) if swapped else (0, 1)
     generator = np.random.default_rng(secrets.randbits(256))
-    works = tuple(partial(_trained, method, pair, side, 0, _CACHES) for side in sides)
+    works = tuple(partial(_trained, method, pair, side, runs.seed, _CACHES) for side in sides)
     found, first, second = in_lockstep((works[0], works[1]), method.unit, method.adjacency, generator, tilt)
     if first is not None and second is not None:
         found.difference = _first_difference(first, second, _probes(pair))
@@ -159,6 +161,15 @@ class Crew:
                     yield running.pop(done), done.result()
                 except BrokenProcessPool as error:
                     raise BenchError("a process that trains died: it ran out of memory or was killed.") from error
+
+    def once(self, call: Callable[[], R], seconds: float) -> R:
+        """Return the result of `call`; raise :class:`TimeoutError` where another process needs more than `seconds`."""
+        if self._pool is None:
+            return call()
+        try:
+            return self._pool.submit(call).result(seconds)
+        except BrokenProcessPool as error:
+            raise BenchError("its process died: it ran out of memory or was killed.") from error
 
     def close(self) -> None:
         """End the processes without waiting for work in progress."""

@@ -66,6 +66,29 @@ def worst_pairs(method: type[Method], config: DataclassInstance, facts: Facts, d
     return [*found, *_own(method, config, facts, delta)]
 
 
+def full_size_pair(method: type[Method], config: Any, material: Materialised) -> WorstPair | None:
+    """Return the row's own private set and a neighbour that differs in the first record, None where none is known.
+
+    None where a whole client may be absent: which records are its own is the method's affair.
+    """
+    private, absent = material.private, method.adjacency is Adjacency.ADD_REMOVE
+    if absent and method.unit is PrivacyUnit.CLIENT:
+        return None
+    if absent:
+        images, labels = private.images[1:], private.labels[1:]
+        changed = "present or absent"
+    else:
+        images, labels = private.images.clone(), private.labels.clone()
+        labels[0] = (labels[0] + 1) % private.facts.classes
+        changed = "its label changed"
+        if method.unit is not PrivacyUnit.LABEL:
+            images[0] = 255 - images[0]
+            changed = "another image and label"
+    other = dataclasses.replace(private, images=images, labels=labels)
+    name = f"the row's own data, one record of {len(private):,}, {changed}"
+    return WorstPair(name, _values(config), private.facts, private, other, material, ())
+
+
 @dataclass(frozen=True, slots=True)
 class _Layout:
     """The sets of a pair: `records` of them, the unit's image and label on each side, or None where it is absent."""
