@@ -26,7 +26,12 @@ def check(
         Preset | None,
         typer.Option("--preset", "-p", help="Default: tiny, plus one run of quick, whose students are accurate."),
     ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", "-s", help="Seeds, with commas; 0-4 is a range.")] = "0,1",
+    seeds: Annotated[
+        str, typer.Option("--seeds", "-s", help="Seeds of a check to repeat, with commas; default: two random ones.")
+    ] = "",
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Checks at the same time; default: one for each core.")
+    ] = None,
     set_: Annotated[list[str] | None, SET] = None,
     quiet: Quiet = False,
     json_: Json = False,
@@ -41,7 +46,7 @@ def check(
             METHODS.get(name)
     with starting(quiet=quiet or json_):
         from bench.core.processes import available_cores
-        from bench.evaluation.check.noninterference import SECONDS, check_method
+        from bench.evaluation.check.noninterference import SECONDS, check_method, random_seeds
 
     chosen = [METHODS.get(name) for name in methods or METHODS.names()]
     check_overrides(chosen, set_ or ())
@@ -53,11 +58,15 @@ def check(
             raise BenchError(f"{method.name}: {error}") from error
 
     options: dict[str, Any] = {
-        "overrides": set_ or (), "dataset": dataset, "preset": preset or Preset.TINY, "seeds": seed_numbers(seeds),
-        "awake": None if preset or dataset else Preset.QUICK, "seconds": SECONDS,
-    }  # fmt: skip
+        "overrides": set_ or (),
+        "dataset": dataset,
+        "preset": preset or Preset.TINY,
+        "seeds": seed_numbers(seeds) if seeds else random_seeds(),
+        "awake": None if preset or dataset else Preset.QUICK,
+        "seconds": SECONDS,
+    }
     # Each check mostly waits for its subprocesses, so threads suffice.
-    with ThreadPoolExecutor(available_cores()) as pool, open_progress(quiet=quiet or json_) as progress:
+    with ThreadPoolExecutor(jobs or available_cores()) as pool, open_progress(quiet=quiet or json_) as progress:
         running = [pool.submit(checked, method) for method in chosen]
         try:
             with progress.stage("checks", len(running)) as stage:

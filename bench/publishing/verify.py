@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shlex
 import signal
 import subprocess
@@ -20,9 +21,10 @@ from bench.core.progress import Progress
 from bench.interface.registry import METHODS
 from bench.publishing.publish import MACHINE, Fate, Item, Publication
 from bench.publishing.recompute import TOLERANCE
-from bench.publishing.reproduce import command_of
+from bench.publishing.reproduce import command_of, planned_again
 from bench.results.frame import row_key
 from bench.results.merge import content_of
+from bench.results.provenance import Clock
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 
@@ -71,10 +73,12 @@ def verify(found: Publication, progress: Progress, *, rerun: Sequence[str] = (),
         for record in chosen:
             fate, why = _again(record, found, _seconds(record, records), progress)
             found.items.append(Item("rerun", record.key, fate, why))
+        if not found.refused:
+            _replay(found, records, progress)
 
 
 def _check(found: Publication, records: Sequence[Record], progress: Progress) -> None:
-    from bench.evaluation.check.noninterference import SECONDS, SEEDS, check_method
+    from bench.evaluation.check.noninterference import SECONDS, check_method, random_seeds
     from bench.experiments.device import prepare_device
 
     names = sorted({record.method for record in records})
@@ -84,7 +88,7 @@ def _check(found: Publication, records: Sequence[Record], progress: Progress) ->
             try:
                 sets = sorted({record.dataset for record in records if record.method == name})
                 check = check_method(
-                    METHODS.get(name), seeds=SEEDS, awake=Preset.QUICK, seconds=SECONDS, labels_of=sets
+                    METHODS.get(name), seeds=random_seeds(), awake=Preset.QUICK, seconds=SECONDS, labels_of=sets
                 )
                 fate, why = Fate.PASSED if check.ok else Fate.REFUSED, f"{check.verdict.value}: {check.reason}"
                 given = {f"{k}={v}" for r in records if r.method == name for k, v in (r.cell.overrides or {}).items()}
@@ -92,6 +96,34 @@ def _check(found: Publication, records: Sequence[Record], progress: Progress) ->
             except Exception as error:  # noqa: BLE001 (of a plug-in: no other record may be added unchecked)
                 fate, why = Fate.REFUSED, f"it cannot be checked: {type(error).__name__}: {error}"
             found.items.append(Item("check", name, fate, why))
+            stage.advance()
+
+
+def _replay(found: Publication, records: Sequence[Record], progress: Progress) -> None:
+    """Replay a random cell of each method, preset and data set on other records of the same number."""
+    from bench.evaluation.check.noninterference import check_row
+
+    alike = defaultdict(list)
+    for record in records:
+        if METHODS.get(record.method).private and record.cell.tuning is None and not record.collapsed:
+            alike[record.method, record.preset, record.dataset].append(record)
+    here = Clock().stop()
+    with progress.stage("replays", len(alike)) as stage:
+        for those in alike.values():
+            record = secrets.choice(those)
+            cell = planned_again(record).cell
+            if cell is None or record.noise is NoiseKind.SECURE:
+                why = "its noise is secure" if cell is not None else "its settings cannot be planned again"
+                found.items.append(Item("replay", record.key, Fate.FLAGGED, f"not replayed: {why}"))
+                continue
+            same = all(getattr(here, name) == getattr(record.provenance, name) for name in MACHINE)
+            sha256 = record.student.sha256 if record.student is not None and same else ""
+            try:
+                check = check_row(cell, record.noise_salt, sha256)
+                fate, why = Fate.PASSED if check.ok else Fate.REFUSED, f"{check.verdict.value}: {check.reason}"
+            except Exception as error:  # noqa: BLE001 (of a plug-in: no other record may be added unchecked)
+                fate, why = Fate.REFUSED, f"it cannot be replayed: {type(error).__name__}: {error}"
+            found.items.append(Item("replay", record.key, fate, why))
             stage.advance()
 
 

@@ -37,10 +37,11 @@ from bench.evaluation.check.shaped_kernels import ShapedKernels
 from bench.evaluation.check.tape import Recording, Replaying, Taped
 from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
+from bench.experiments.release import save_released
 from bench.interface.method import Method
 from bench.interface.registry import import_file
 from bench.privacy.mechanisms.ledger import Ledger
-from bench.privacy.mechanisms.noise import SeededNoise, Silence
+from bench.privacy.mechanisms.noise import Noise, SeededNoise, Silence, salted_noise
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.features import student_logits
@@ -50,6 +51,16 @@ LONGEST_FOLDER = 70  # characters of TMPDIR that leave room for a socket's name:
 _choosing = threading.Lock()
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The cell that the runs repeat: its key, its noise's salt, what its artefacts depend on; a folder for tapes."""
+
+    key: str
+    salt: str | None
+    cache_base: dict[str, object]
+    folder: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +77,7 @@ class Trial:
     noise: int = field(default_factory=lambda: secrets.randbits(256))
     """Seed of noise and samples, the same in all runs; nothing that a method is given leads to it."""
     cell: str = field(default_factory=new_salt)  # the runs' token, which looks like that of any run
+    row: Row | None = None
 
     def material(self) -> Materialised:
         """Return the data, read or generated anew: a method's writes must not reach the next run."""
@@ -114,6 +126,7 @@ class Outcome:
     calls: list[Taped] = field(default_factory=list)
     difference: str = ""  # where a replayed run left the tape, or why it failed
     moved: str = ""  # the input that one record moved by more than its charge
+    sha256: str = ""  # of the released student of a row
     predicted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     accuracy: float = 0.0
 
@@ -170,11 +183,14 @@ def _run(
     if which == "renamed":
         public = renamed_source(public, trial.facts.classes, trial.seed) if tape is None else public
     streams, notes = Streams(trial.seed), []  # type: ignore[var-annotated]
-    cache = Cache(folder / "cache", {"dataset": trial.facts.dataset, "split": str(trial.facts)})
+    row, base = trial.row, {"dataset": trial.facts.dataset, "split": str(trial.facts)}
+    cache = Cache(folder / "cache", base if row is None else row.cache_base)
     context = Context(torch.device("cpu"), streams, cache, Progress(), note=notes.append, cell=trial.cell)
-    noise = SeededNoise if trial.noisy else Silence
-    source, kernels = noise(np.random.default_rng(trial.noise)), ShapedKernels()
-    taping = Recording(source, kernels.paused) if tape is None else Replaying(source, tape, kernels.paused)
+    noise: Noise = (SeededNoise if trial.noisy else Silence)(np.random.default_rng(trial.noise))
+    if row is not None:
+        noise = salted_noise(row.salt, trial.seed, row.key)
+    kernels, steps = ShapedKernels(), None if row is None else Path(row.folder) / "steps"
+    taping = Replaying(noise, tape, kernels.paused) if tape is not None else Recording(noise, kernels.paused, steps)
     ledger = Ledger(method.unit, method.adjacency, taping)
     streams.seed_globals()
     config = method.Config(**trial.config)
@@ -196,6 +212,8 @@ def _run(
     if tape is not None:
         calls = taping.calls if keep else []
         return dataclasses.replace(outcome, moved=_moved(taping, tape, method, absent), calls=calls)
+    if row is not None:
+        outcome = dataclasses.replace(outcome, sha256=save_released(released, folder / "student"))
     predicted = logits.argmax(1).cpu()
     accuracy = float((predicted == material.test_labels).double().mean())
     return dataclasses.replace(outcome, calls=taping.calls, predicted=predicted.numpy(), accuracy=accuracy)

@@ -1,10 +1,11 @@
 """The checks of a method: everything released depends on private data through the ledger only.
 
-*Replay*. Run A trains on a private set on which methods learn, without noise but DP-SGD's, and the ledger's answers are
-taped. Other runs of equal config, seeds, context and public data get A's answers whatever they ask, and must release
-A's bytes: on unrelated data; on A's data with renamed classes, where whatever is best in A is worst; on neighbours of
-A, where :mod:`bench.evaluation.check.sensitivity` compares what the mechanisms were given; and on A's own data again in
-A's process and with A's cache, where state that outlives a run would show.
+*Replay*. Run A trains on a private set on which methods learn, and the ledger's answers are taped; half of the seeds
+turn off all noise but DP-SGD's. Other runs of equal config, seeds, context and public data get A's answers whatever
+they ask, must call the mechanisms with A's public arguments, and must release A's bytes: on unrelated data; on A's data
+with renamed classes, where whatever is best in A is worst; on neighbours of A, where
+:mod:`bench.evaluation.check.sensitivity` compares what the mechanisms were given; and on A's own data again in A's
+process and with A's cache, where state that outlives a run would show.
 
 *Few records*. One copy is removed from, or changed in, sets of 2 to 201 records, most of them copies of one record.
 Kernels then depend visibly on the shapes of their operands (:mod:`bench.evaluation.check.shaped_kernels`). What the
@@ -19,30 +20,37 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import secrets
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
 from scipy.stats import binomtest
 
 from bench.core.config import Preset, build_config, parse_overrides, values_of
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
-from bench.core.types import Budget, Facts, PrivacyUnit, PublicKind
+from bench.core.types import Basis, Budget, Facts, PrivacyUnit, PublicKind
 from bench.evaluation.check.check_data import CHECK_FACTS, Few, Variant
-from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, Trial
+from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, Row, Trial
 from bench.evaluation.check.embedded import embedded_data
 from bench.experiments.data_source import DataSource
+from bench.experiments.noise_salt import cell_token
 from bench.experiments.overrides import check_kept
+from bench.experiments.plan import Cell, bound_method
+from bench.experiments.run import cache_base
 from bench.interface.method import Method, check_costs, check_public
+from bench.interface.registry import METHODS
 
 SEEDS = (0, 1)
-"""Seeds of a full check."""
+"""Seeds that repeat one check; see :func:`random_seeds` for others."""
 DRAWS = 5
 """Draws of noise for a method that fails without."""
-EPSILONS = (10.0, 1.0)  # targets of even and odd seeds
+EPSILONS = (10.0, 1.0)  # targets of :data:`SEEDS`
+LOWEST, HIGHEST = 0.5, 20.0  # drawn targets
 SECONDS = 5.0
 """Time of a full check for neighbours beyond two of each seed."""
 FAR: list[Variant] = ["unrelated", "renamed"]
@@ -53,6 +61,7 @@ FEW = (51, 4, 33, 9, 2, 17, 5, 3, 8, 7, 201)
 """Sizes of the sets of few records, in the order in which they find most; the last is for methods that refuse the
 others. Some lie just above a multiple of a batch size."""
 LEVEL = 1e-6  # of the binomial test of renamed classes
+MOST = 100_000  # random seeds are below
 AWAKE = 0.5  # accuracy below which branches of a method may not have been taken
 
 
@@ -76,6 +85,33 @@ class Check:
     def ok(self) -> bool:
         """Whether the method may be registered."""
         return self.verdict is not CheckVerdict.REJECTED
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What the seed of a check decides: the target of its runs, and whether their noise is on."""
+
+    seed: int
+    budget: Budget
+    noisy: bool
+
+    @classmethod
+    def of(cls, seed: int) -> Draw:
+        """Return the draw of `seed`: odd seeds keep the noise, at its true scale; 0 and 1 have fixed targets."""
+        if seed in SEEDS:
+            return cls(seed, Budget(EPSILONS[seed], 1e-5), noisy=False)
+        generator = np.random.default_rng([seed, 6])
+        epsilon = float(np.exp(generator.uniform(np.log(LOWEST), np.log(HIGHEST))).round(2))
+        return cls(seed, Budget(epsilon, 1e-5, list(Basis)[generator.integers(2)]), noisy=seed % 2 == 1)
+
+    def __str__(self) -> str:
+        noise = "with noise" if self.noisy else "without noise"
+        return f"seed {self.seed}, epsilon {self.budget.epsilon:g} {self.budget.basis.value}, {noise}"
+
+
+def random_seeds() -> tuple[int, int]:
+    """Return two seeds that no code foresees, of which the second keeps the noise on."""
+    return 2 * secrets.randbelow(MOST // 2), 2 * secrets.randbelow(MOST // 2) + 1
 
 
 class Rejected(Exception):
@@ -102,7 +138,7 @@ def check_method(
     `labels_of`. With the preset `awake`, whose students are good enough for branches that bad ones do not take, one
     seed is replayed on unrelated and renamed data. Neighbours beyond two for each seed are added as long as they take
     `seconds`, then a walk to the unrelated set of four times as long. Exceptions of the method in run A propagate:
-    failing to run is no leak.
+    failing to run is no leak. Each of `seeds` decides the target and whether the noise is on: :class:`Draw`.
     """
     source = DataSource(Progress())
     if dataset:
@@ -140,7 +176,8 @@ def check_method(
                 walk_to_unrelated(trial, first)
                 few(seed)
             # Digits are at hand everywhere: a method that reads them from a disk is found by them.
-            _renamed(trial if facts else dataclasses.replace(trial, dataset=CHECK_FACTS.dataset), processes)
+            told = dataclasses.replace(trial, noisy=False)  # what noise hides, a student could not tell
+            _renamed(told if facts else dataclasses.replace(told, dataset=CHECK_FACTS.dataset), processes)
         for name in labels_of:
             _renamed(trial_of(preset, seeds[0], name, source.describe(name).facts), processes)
         if awake and awake.value in method.presets(facts or CHECK_FACTS) and not declared:
@@ -154,7 +191,8 @@ def check_method(
         return Check(method.name, CheckVerdict.BYPASS, declared)
     reason = (
         "equal releases, to the byte, on unrelated, renamed and neighbouring private sets with the same answers, in "
-        f"which the student reached {', '.join(f'{accuracy:.0%}' for accuracy in accuracies)}"
+        f"which the student reached {', '.join(f'{accuracy:.0%}' for accuracy in accuracies)} "
+        f"({'; '.join(str(Draw.of(seed)) for seed in seeds)})"
     )
     if watched:
         reason += "; no neighbour moves the inputs of its mechanisms by more than they are charged for"
@@ -165,6 +203,41 @@ def check_method(
     if max(accuracies) < AWAKE:
         reason += "; branches that only a good student takes may not have run: try --preset quick"
     return Check(method.name, CheckVerdict.PASSED, reason)
+
+
+def check_row(cell: Cell, salt: str | None, sha256: str) -> Check:
+    """Return the outcome of a replay of `cell` itself: its data, settings and seed, and its noise, drawn from `salt`.
+
+    Its student must have the digest `sha256`, unless that is empty. The other runs are on unrelated, renamed and
+    neighbouring data of the same size. Exceptions of the method in the first run propagate.
+    """
+    method, processes = METHODS.get(cell.method), Processes()
+    if bound_method(cell).given_teacher() is not None:
+        return Check(method.name, CheckVerdict.BYPASS, "its given teacher is all that is private: nothing to replay on")
+    values = {entry.name: getattr(cell.config, entry.name) for entry in dataclasses.fields(cell.config)}
+    with tempfile.TemporaryDirectory(prefix="runs-") as folder:
+        trial = Trial(
+            MethodPlace.of(method) or method, values, cell.facts, cell.seed, cell.dataset, noisy=True,
+            cell=cell_token(cell, salt), row=Row(cell.key, salt, cache_base(cell), folder),
+        )  # fmt: skip
+        (first,) = processes.run(trial, ["given"])
+        try:
+            if sha256 and first.sha256 != sha256:
+                raise Rejected(
+                    "with the same data, settings, seed and noise it trains another student than its record's"
+                )
+            declared = _declared(method, first)
+            if not declared:
+                _replayed(first, processes.run(trial, [*FAR, NEAR[0]], first.calls))
+        except Rejected as rejection:
+            return Check(method.name, CheckVerdict.REJECTED, str(rejection))
+    if declared:
+        return Check(method.name, CheckVerdict.BYPASS, declared)
+    return Check(
+        method.name, CheckVerdict.PASSED,
+        "equal releases, to the byte, on unrelated, renamed and neighbouring records with the answers and the noise of "
+        f"its own run, in which the student reached {first.accuracy:.0%}",
+    )  # fmt: skip
 
 
 def trial_for(
@@ -179,12 +252,12 @@ def trial_for(
             "a given teacher is all that is private, and there is no other to replay with: check the method with "
             "the teacher that it trains, without teacher_weights. What follows the teacher is the same code."
         )
-    budgets = [Budget(epsilon, 1e-5) for epsilon in EPSILONS]
-    budget = budgets[seed % len(budgets)]
+    draw = Draw.of(seed)
+    budget = draw.budget
     try:  # another budget for each seed: a few answers take other branches than many
         config = method(built, facts).calibrate(budget)
     except BenchError:
-        budget = budgets[0]
+        budget = Budget(EPSILONS[0], budget.delta)
         config = method(built, facts).calibrate(budget)
 
     def calibrate(start: object) -> object:
@@ -194,7 +267,7 @@ def trial_for(
     check_public(method(config, facts))
     check_costs(method(config, facts), budget.delta)
     values = {entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}
-    return Trial(MethodPlace.of(method) or method, values, facts, seed, dataset, labelled)
+    return Trial(MethodPlace.of(method) or method, values, facts, seed, dataset, labelled, draw.noisy)
 
 
 def _declared(method: type[Method], first: Outcome) -> str:

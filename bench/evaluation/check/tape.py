@@ -8,9 +8,12 @@ Both are executors of a plain ledger: a method sees the class it always sees.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import secrets
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -19,6 +22,8 @@ from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.core.types import PrivacyUnit
+from bench.evaluation.check.fingerprint import public_arguments
+from bench.evaluation.check.probe import probed
 from bench.evaluation.check.sensitivity import NORMS, Given
 from bench.privacy.auditing.sampled_loss import all_updates, function_values
 from bench.privacy.mechanisms.executors import Call, Executor
@@ -26,6 +31,37 @@ from bench.privacy.mechanisms.noise import Noise
 from bench.storage.cache import canonical_json
 
 A = TypeVar("A")
+MUST_BE_PUBLIC = (
+    "This argument must be public, as nothing hides what it is computed from: use settings, public data and earlier "
+    "answers of the ledger"
+)
+ROOM = 2**30
+"""Bytes of what mechanisms are given that a tape keeps; of later calls it keeps the answers alone."""
+PROBES = 3
+"""Steps of a DP-SGD, besides the first, before which net and loss are probed."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """An array in a file: the gradients of a long training do not fit in memory."""
+
+    path: Path
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+
+    @classmethod
+    def write(cls, path: Path, values: NDArray[Any]) -> OnDisk:
+        """Append `values` to the file."""
+        with path.open("ab") as file:
+            kept = cls(path, file.tell(), values.shape, str(values.dtype))
+            file.write(np.ascontiguousarray(values).tobytes())
+        return kept
+
+    def copy(self) -> NDArray[Any]:
+        """Return the array."""
+        count = math.prod(self.shape)
+        return np.fromfile(self.path, self.dtype, count, offset=self.offset).reshape(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +71,19 @@ class Taped:
     mechanism: str
     given: Given | None
     charged: str
-    answers: list[NDArray[Any]]
+    answers: list[NDArray[Any] | OnDisk]
+    public: dict[str, str]  # fingerprints of the public arguments
+    probes: dict[int, str]  # by step of DP-SGD: fingerprints of what net and loss make of public records
 
 
 def charged_for(call: Call) -> str:
-    """Return the events of `call` and its public inputs."""
-    public = call.public["run"].clipping.public() if call.name == "dp_sgd" else []
-    return canonical_json([*(event.as_dict() for event in call.charged), *public])
+    """Return the events of `call`."""
+    return canonical_json([event.as_dict() for event in call.charged])
+
+
+def public_difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:
+    """Return the first public argument that differs, empty if none does."""
+    return next((name for name in {**one, **other} if one.get(name) != other.get(name)), "")
 
 
 class TapeDifference(BenchError):
@@ -49,15 +91,24 @@ class TapeDifference(BenchError):
 
 
 class Recording(Executor):
-    """Keeps the calls of one run, which it answers with noise; inside `around` it computes for a mechanism."""
+    """Keeps the calls of one run, which it answers with noise; inside `around` it computes for a mechanism.
 
-    def __init__(self, noise: Noise, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+    The file `steps`, if any, takes the gradients of DP-SGD.
+    """
+
+    def __init__(
+        self, noise: Noise, around: Callable[[], AbstractContextManager[None]] = nullcontext, steps: Path | None = None
+    ) -> None:
         super().__init__(noise)
+        self._file, self._room = steps, ROOM
         self.calls: list[Taped] = []
         self.difference = ""
         """Where a replayed run left the tape."""
         self._around = around
-        self._steps: list[NDArray[Any]] = []  # of the DP-SGD in progress
+        self._steps: list[NDArray[Any] | OnDisk] = []  # of the DP-SGD in progress
+        self._probes: dict[int, str] = {}
+        self._asked: Call | None = None  # as the method made it
+        self._public: dict[str, str] = {}
 
     @property
     def given(self) -> list[Given]:
@@ -65,15 +116,21 @@ class Recording(Executor):
         return [call.given for call in self.calls if call.given is not None]
 
     def begin(self, call: Call) -> Call:
-        """Let every step of DP-SGD pass through the tape."""
-        self._steps = []
+        """Note the public arguments; let every step of DP-SGD pass through the tape."""
+        self._steps, self._probes, self._asked, self._public = [], {}, call, public_arguments(call)
         if call.name != "dp_sgd":
             return call
-        run = call.public["run"]
+        run, wanted = call.public["run"], self._probed_steps(call)
+        of_call = call.public["model"], run.loss, call.private["images"], call.private["labels"]
+
+        def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            if len(self._steps) in wanted:
+                self._probe(len(self._steps), probed(*of_call))
+            self._before_step(optimizer)
 
         def make(parameters: Any) -> torch.optim.Optimizer:
             optimizer: torch.optim.Optimizer = run.optimizer(parameters)
-            optimizer.register_step_pre_hook(self._before_step)
+            optimizer.register_step_pre_hook(before_step)
             return optimizer
 
         return replace(call, public={**call.public, "run": replace(run, optimizer=make)})
@@ -84,7 +141,13 @@ class Recording(Executor):
             answer, answers = self.draw(release), self._steps
             if isinstance(answer, np.ndarray):
                 answers.append(answer.copy())
-            self.calls.append(Taped(call.name, _given(call), charged_for(call), answers))
+            if call.name == "dp_sgd" and self._asked is not None:  # net and loss may have changed meanwhile
+                after = public_arguments(self._asked)
+                self._public |= {f"{name} afterwards": digest for name, digest in after.items()}
+            given = _given(call) if self._room > 0 else None
+            self._room -= 0 if given is None else given.values.nbytes
+            found = Taped(call.name, given, charged_for(call), answers, self._public, self._probes)
+            self.calls.append(found)
         return answer
 
     def finish(self) -> None:
@@ -94,14 +157,21 @@ class Recording(Executor):
         """Return the gradient with which DP-SGD steps where it would step with `seen`."""
         return seen
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _probed_steps(self, call: Call) -> Container[int]:
+        """Return the steps before which net and loss meet public records: the first, and some that no code foresees."""
+        return {0, *(secrets.randbelow(max(1, call.public["run"].steps)) for _ in range(PROBES))}
+
+    def _probe(self, step: int, found: str) -> None:
+        self._probes[step] = found
+
+    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         seen = torch.cat([p.grad.detach().cpu().reshape(-1) for p in parameters]).numpy()
         # The recorded run's too: gradients of other strides are summed in another order, with other roundings.
         taped = torch.split(torch.from_numpy(self._step(seen)), [p.numel() for p in parameters])
         for parameter, gradient in zip(parameters, taped, strict=True):
             parameter.grad = gradient.view_as(parameter).to(parameter, copy=True)
-        self._steps.append(seen.copy())
+        self._steps.append(seen.copy() if self._file is None else OnDisk.write(self._file, seen))
 
 
 class Replaying(Recording):
@@ -115,24 +185,27 @@ class Replaying(Recording):
         self, noise: Noise, tape: Sequence[Taped], around: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
         super().__init__(noise, around)
-        self._tape = tape
+        self._tape, self._number = tape, 0  # the number of the call in progress
 
     def begin(self, call: Call) -> Call:
-        """Check that the tape has a call of this mechanism here."""
-        number = len(self.calls)
+        """Check that the tape has a call of this mechanism here, with these public arguments."""
+        number = self._number = len(self.calls)
         if number >= len(self._tape):
             self._differ(f"it calls the ledger more than {number} times")
         if self._tape[number].mechanism != call.name:
             self._differ(f"its call {number + 1} is {call.name}, not {self._tape[number].mechanism}")
-        return super().begin(call)
+        begun = super().begin(call)
+        self._compare_public(call)
+        return begun
 
     def answer(self, call: Call, release: Callable[[Noise], Any]) -> Any:
         """Return the recorded answer."""
-        answer, expected, given = super().answer(call, release), self._tape[len(self.calls) - 1], self.calls[-1]
+        answer, expected, given = super().answer(call, release), self._tape[self._number], self.calls[-1]
         if given.charged != expected.charged:
             self._differ(f"its call {len(self.calls)} of {call.name} is charged otherwise")
         if [one.shape for one in given.answers] != [one.shape for one in expected.answers]:
             self._differ(f"its call {len(self.calls)} of {call.name} asks for answers of another shape")
+        self._compare_public(call)
         return expected.answers[-1].copy() if isinstance(answer, np.ndarray) else answer
 
     def finish(self) -> None:
@@ -143,14 +216,33 @@ class Replaying(Recording):
                 "same answers"
             )
 
+    def _compare_public(self, call: Call) -> None:
+        """Compare what is known so far: what follows a training is known after it."""
+        expected = self._tape[self._number].public
+        if found := public_difference({name: expected.get(name, "") for name in self._public}, self._public):
+            self._differ(f"its call {self._number + 1} of {call.name} has another {found}", MUST_BE_PUBLIC)
+
+    def _probed_steps(self, call: Call) -> Container[int]:
+        return self._tape[self._number].probes
+
+    def _probe(self, step: int, found: str) -> None:
+        super()._probe(step, found)
+        if found != self._tape[self._number].probes[step]:
+            self._differ(
+                f"before step {step + 1} of its DP-SGD, its net and loss give other gradients for the same public "
+                "records",
+                "A hook, the loss or the net holds private data: clipping bounds none of what that changes",
+            )
+
     def _step(self, seen: NDArray[Any]) -> NDArray[Any]:
-        expected, number = self._tape[len(self.calls)].answers, len(self._steps)
+        expected, number = self._tape[self._number].answers, len(self._steps)
         if number >= len(expected) or seen.shape != expected[number].shape:
             self._differ(f"step {number + 1} of DP-SGD has another gradient's shape")
-        return expected[number]
+        return expected[number].copy()
 
-    def _differ(self, what: str) -> NoReturn:
-        self.difference = self.difference or f"{what}, on other private data with the same answers"
+    def _differ(self, what: str, advice: str = "") -> NoReturn:
+        said = f"{what}, on other private data with the same answers"
+        self.difference = self.difference or (f"{said}. {advice}" if advice else said)
         raise TapeDifference(self.difference)
 
 

@@ -10,6 +10,7 @@ the clip.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,6 +132,15 @@ class ExampleGradients:
         self._watching = True
         self._without_vmap: set[nn.Module] = set()
         self._hooks = [layer.register_forward_hook(self._watch, with_kwargs=True) for layer in layers]
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Watch no pass inside the block."""
+        before, self._watching = self._watching, False
+        try:
+            yield
+        finally:
+            self._watching = before
 
     def remove(self) -> None:
         """Leave the model as it was."""

@@ -1,0 +1,54 @@
+"""What a net and a loss make of public records: code inside DP-SGD is compared by it between two runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import torch
+
+from bench.core.transforms import as_float
+from bench.evaluation.check.fingerprint import fingerprint
+from bench.privacy.dpsgd.dp_sgd import known_labels
+from bench.privacy.dpsgd.example_gradients import ExampleGradients
+
+RECORDS = 16
+
+
+def probed(
+    model: torch.nn.Module, loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    images: torch.Tensor, labels: torch.Tensor,
+) -> str:  # fmt: skip
+    """Return a fingerprint of the outputs, gradients and buffers of ``loss(model(probe), targets)``.
+
+    The probe has the shape and type of `images` (n, ...) and `labels` (n,), whose values are not read, and is the same
+    at every call. Weights, gradients, buffers and the state of random generators stay as they are.
+    """
+    draws = torch.Generator().manual_seed(RECORDS)
+    shape = (RECORDS, *images.shape[1:])
+    floats = images.is_floating_point()
+    drawn = torch.rand(shape, generator=draws) if floats else torch.randint(256, shape, generator=draws)
+    targets = torch.randint(2**16, (RECORDS,), generator=draws)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    device = next(model.parameters()).device
+    kept = [(value, value.clone()) for value in model.buffers()]
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), contextlib.ExitStack() as stack:
+        for watcher in _watchers(model):
+            stack.enter_context(watcher.paused())
+        torch.manual_seed(RECORDS)
+        outputs = model(as_float(drawn.to(device, images.dtype)))
+        classes = outputs.shape[1] if outputs.dim() > 1 and outputs.shape[1] > 1 else 2
+        mean = loss(outputs, known_labels((targets % classes).to(device, labels.dtype), outputs))
+        gradients = torch.autograd.grad(mean, trained, allow_unused=True)
+        found = fingerprint([outputs, *gradients, *model.buffers()])
+    with torch.no_grad():
+        for value, before in kept:
+            value.copy_(before)
+    return found
+
+
+def _watchers(model: torch.nn.Module) -> set[ExampleGradients]:
+    """Return what watches passes of `model` for DP-SGD."""
+    hooks = [hook for layer in model.modules() for hook in layer._forward_hooks.values()]
+    owners = (getattr(hook, "__self__", None) for hook in hooks)
+    return {owner for owner in owners if isinstance(owner, ExampleGradients)}
