@@ -18,10 +18,12 @@ from pathlib import Path
 from bench.core.config import NoiseKind, Preset
 from bench.core.errors import UnknownNameError
 from bench.core.progress import Progress
+from bench.core.types import Instrument
 from bench.interface.registry import METHODS
 from bench.publishing.publish import MACHINE, Fate, Item, Publication
 from bench.publishing.recompute import TOLERANCE
 from bench.publishing.reproduce import command_of, planned_again
+from bench.results.attack_record import NO_FULL_SIZE, AuditRecord
 from bench.results.frame import row_key
 from bench.results.merge import content_of
 from bench.results.provenance import Clock
@@ -36,7 +38,9 @@ _PATIENCE = 30.0  # seconds that a stopped run has to end by itself
 def demand_audits(found: Publication) -> None:
     """Refuse each row of added records that has no finished audit of any seed, old or new; baselines need none.
 
-    A tuned row, which no audit repeats, needs one of its method with fixed settings on the same data.
+    One audit must hold a pair of runs at the row's own size, or a note why it cannot. If all are inconclusive, the row
+    is flagged: it counts as not audited. A tuned row, which no audit repeats, needs an audit of its method with fixed
+    settings on the same data.
     """
     audited = {(r.method, r.dataset) for r in found.board.values() if r.cell.tuning is None and found.audits.get(r.key)}
     rows = defaultdict(list)
@@ -47,13 +51,30 @@ def demand_audits(found: Publication) -> None:
         tuned = seeds[0].cell.tuning is not None
         if tuned and (seeds[0].method, seeds[0].dataset) in audited:
             continue
-        if added and not any(found.audits.get(record.key) for record in seeds):
-            key = min(added, key=lambda r: (r.provenance.wall_seconds, r.key)).key
-            run = found.added[key][1]
-            why = f"no seed of its row is audited. Audit one: python -m bench audit {key} -o {shlex.quote(str(run))}"
-            if tuned:
-                why = "it is tuned, and no row of its method with fixed settings is audited there. Publish one first."
-            found.items.append(Item("record", f"{run.name}/records/{key}.json", Fate.REFUSED, why))
+        if not added:
+            continue
+        key = min(added, key=lambda r: (r.provenance.wall_seconds, r.key)).key
+        run = found.added[key][1]
+        audits = [audit for record in seeds for audit in found.audits.get(record.key, {}).values()]
+        fate, why = _judged(audits, f"python -m bench audit {key} -o {shlex.quote(str(run))}")
+        if tuned and not audits:
+            why = "it is tuned, and no row of its method with fixed settings is audited there. Publish one first."
+        if why:
+            found.items.append(Item("record", f"{run.name}/records/{key}.json", fate, why))
+
+
+def _judged(audits: Sequence[AuditRecord], command: str) -> tuple[Fate, str]:
+    """Return what the `audits` of a row leave to be wished for, an empty text if nothing; `command` audits the row."""
+    if not audits:
+        return Fate.REFUSED, f"no seed of its row is audited. Audit one: {command}"
+    tried = [note for audit in audits for note in audit.notes if note.startswith(NO_FULL_SIZE)]
+    if not any(pair.instrument is Instrument.FULL_SIZE for audit in audits for pair in audit.pairs):
+        if not tried:
+            return Fate.REFUSED, f"no audit of its row runs a pair of sets of the row's own size: {command} --kind pair"
+        return Fate.FLAGGED, f"its audit has {tried[0]}"
+    if all(audit.powerless for audit in audits):
+        return Fate.FLAGGED, "its audits are inconclusive, so the row counts as not audited; try more --minutes"
+    return Fate.PASSED, ""
 
 
 def verify(found: Publication, progress: Progress, *, rerun: Sequence[str] = (), skip_rerun: bool = False) -> None:

@@ -15,6 +15,9 @@ from bench.core.rows import Change, Epsilon, Estimated, Row, RunFile, SchemaErro
 from bench.core.types import Adjacency, AuditKind, Instrument, PrivacyUnit
 from bench.results.record import VISIBLE, Failure, Provenance, Status
 
+NO_FULL_SIZE = "no pair at full size"
+"""How the note of an audit begins that ran none."""
+
 
 class Role(StrEnum):
     """The student and its controls."""

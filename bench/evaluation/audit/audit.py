@@ -36,7 +36,7 @@ from bench.experiments.run import cache_base
 from bench.interface.registry import METHODS
 from bench.privacy.events.base_event import Event, restored
 from bench.privacy.mechanisms.noise import SeededNoise
-from bench.results.attack_record import AuditRecord, Channel, MechanismAudited
+from bench.results.attack_record import NO_FULL_SIZE, AuditRecord, Channel, MechanismAudited
 from bench.results.audited import CHANNELS, bounded, corrected, many_bounded
 from bench.results.provenance import Clock
 from bench.results.record import Record
@@ -234,7 +234,7 @@ def _full_size(
         except BenchError as error:
             why = str(error)
     if pair is None:
-        context.note(f"no pair at full size: {why}")
+        context.note(f"{NO_FULL_SIZE}: {why}")
     return pair
 
 

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.evaluation.audit.tapped_dp_sgd import TappedTraining, tapped_dp_sgd, tapped_loss_change
-from bench.evaluation.check.tape import charged_for
+from bench.evaluation.check.fingerprint import public_arguments
+from bench.evaluation.check.tape import charged_for, public_difference
 from bench.privacy.auditing.compared import Comparison
 from bench.privacy.auditing.transcript_loss import PublicDifference, compare
 from bench.privacy.mechanisms.executors import Call, Executor
@@ -168,6 +169,8 @@ def in_lockstep(
             found.calls += 1
             if name != other or charged != also:
                 raise Parted(f"call {found.calls} is {name} ({charged}) in one run and {other} ({also}) in the other")
+            if differs := public_difference(*(public_arguments(asked) for asked in (sides[0].asked, sides[1].asked))):
+                raise Parted(f"call {found.calls} of {name} has another {differs} in one run than in the other")
             answer: Any
             if name == "dp_sgd":
                 training = tapped_dp_sgd(first, second, generator, tilt)

@@ -40,7 +40,7 @@ from bench.privacy.auditing.curve_bounds import many_run_by_curve
 from bench.privacy.auditing.loss_bound import best_tilt, refuted_by_losses
 from bench.privacy.auditing.sampled_loss import shift_log_moment
 from bench.privacy.events.base_event import Event
-from bench.results.attack_record import PairBound
+from bench.results.attack_record import NO_FULL_SIZE, PairBound
 from bench.storage.cache import Arrays, Cache
 
 if TYPE_CHECKING:
@@ -175,10 +175,10 @@ def _at_full_size(bench: _Bench, pair: WorstPair, note: Callable[[str], None]) -
     try:
         found = crew.once(call, seconds) if kept is None else Transcript.from_arrays(kept)
     except TimeoutError:
-        note(f"no pair at full size: it took more than the {seconds:.0f} seconds that --minutes gives it")
+        note(f"{NO_FULL_SIZE}: it took more than the {seconds:.0f} seconds that --minutes gives it")
         return None, ""
     except BenchError as error:
-        note(f"no pair at full size: {error}")
+        note(f"{NO_FULL_SIZE}: {error}")
         return None, ""
     finally:
         crew.close()

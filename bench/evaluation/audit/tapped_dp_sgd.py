@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
+from bench.evaluation.check.probe import probed
 from bench.privacy.auditing.compared import Drawn
 from bench.privacy.auditing.sampled_loss import sampled_shift
 from bench.privacy.auditing.transcript_loss import PublicDifference
@@ -132,13 +133,20 @@ def tapped_loss_change(
     return Drawn(np.array([without + math.copysign(deviation, moved) * seen]), loss, log_weight)
 
 
+def _compare_code(more: Mapping[str, Any], fewer: Mapping[str, Any]) -> None:
+    """Raise :class:`PublicDifference` if nets and losses give the same public records other gradients."""
+    first, second = (probed(one["model"], one["run"].loss, one["images"], one["labels"]) for one in (more, fewer))
+    if first != second:
+        raise PublicDifference("net and loss of DP-SGD give other gradients for the same public records in one run")
+
+
 def tapped_dp_sgd(
     first: Mapping[str, Any], second: Mapping[str, Any], generator: np.random.Generator, tilt: float
 ) -> TappedTraining:
     """Train both models by one DP-SGD whose answers come from the law on the first set, tilted by `tilt`.
 
     `first` and `second` are the arguments of the ledger's ``dp_sgd`` on two sets, of which one has a first record more.
-    Raises :class:`BenchError` on other sets.
+    Raises :class:`BenchError` on other sets, :class:`PublicDifference` where net or loss differ.
     """
     present, more, fewer = _more_and_fewer(first, second)
     run: DPSGDRun = dataclasses.replace(more["run"], checkpoint=None, stage=None)
@@ -151,8 +159,10 @@ def tapped_dp_sgd(
         return made[0]
 
     randomness = _AlwaysFirst(np.random.PCG64(generator.integers(2**63)))
+    _compare_code(more, fewer)
     train(more["model"], more["images"], more["labels"], run, randomness=randomness, make_steps=make_steps)
     fewer["model"].load_state_dict(more["model"].state_dict())
+    _compare_code(more, fewer)
     # What follows noisy gradients beside the model, such as a generator, is in the optimiser's state.
     other = fewer["run"].optimizer(fewer["model"].parameters())
     other.load_state_dict(made[0].optimizer.state_dict())

@@ -32,6 +32,8 @@ from bench.core.seeds import Streams, new_salt
 from bench.core.types import Facts, Released
 from bench.data.splits import Materialised
 from bench.evaluation.check.check_data import Few, Step, Variant, generated, lacks_one, renamed_source, variant_of
+from bench.evaluation.check.opened import Watch, watched
+from bench.evaluation.check.replaced import Originals
 from bench.evaluation.check.sensitivity import Given, violation, walk
 from bench.evaluation.check.shaped_kernels import ShapedKernels
 from bench.evaluation.check.tape import Recording, Replaying, Taped
@@ -51,6 +53,10 @@ LONGEST_FOLDER = 70  # characters of TMPDIR that leave room for a socket's name:
 _choosing = threading.Lock()
 
 T = TypeVar("T")
+
+
+class Rejected(Exception):
+    """A check found private data outside the mechanisms; the message says where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ class Trial:
     labelled: bool = False
     noisy: bool = False  # whether the mechanisms' noise is on
     noise: int = field(default_factory=lambda: secrets.randbits(256))
-    """Seed of noise and samples, the same in all runs; nothing that a method is given leads to it."""
+    """Seed of noise and samples; nothing that a method is given leads to it."""
     cell: str = field(default_factory=new_salt)  # the runs' token, which looks like that of any run
     row: Row | None = None
 
@@ -126,6 +132,7 @@ class Outcome:
     calls: list[Taped] = field(default_factory=list)
     difference: str = ""  # where a replayed run left the tape, or why it failed
     moved: str = ""  # the input that one record moved by more than its charge
+    outside: str = ""  # what the method's code reached or replaced beside its arguments
     sha256: str = ""  # of the released student of a row
     predicted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     accuracy: float = 0.0
@@ -138,7 +145,8 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
     of up to :data:`NEIGHBOURS` neighbours follow as take `seconds`.
     """
     prepare_device()
-    method = trial.method.load() if isinstance(trial.method, MethodPlace) else trial.method
+    originals = Originals()
+    method, outside = _loaded(trial.method)
     outcomes: list[Outcome] = []
     first = sum(isinstance(which, int) for which in variants)
     more = range(first, NEIGHBOURS) if tape is not None else range(0)
@@ -147,7 +155,8 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
         for number, which in enumerate([*variants, *more]):
             folder = shared or stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
             begin = time.monotonic()
-            outcomes.append(_run(trial, method, which, tape, Path(folder)))
+            found = _run(trial, method, which, tape, Path(folder), originals)
+            outcomes.append(dataclasses.replace(found, outside=outside or found.outside))
             took = time.monotonic() - begin
             tape = outcomes[0].calls if tape is None else tape
             if number + 1 >= len(variants):
@@ -160,19 +169,30 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
 def walked(trial: Trial, tape: list[Taped], patience: float) -> str:
     """Return what a walk to the unrelated set finds wrong with the stated sensitivities, empty if nothing."""
     prepare_device()
-    method = trial.method.load() if isinstance(trial.method, MethodPlace) else trial.method
+    originals = Originals()
+    method, _ = _loaded(trial.method)
 
     def given_at(changed: int) -> list[Given] | str:
         with tempfile.TemporaryDirectory(prefix="runs-") as folder:
-            run = _run(trial, method, Step(changed), tape, Path(folder), keep=True)
+            run = _run(trial, method, Step(changed), tape, Path(folder), originals, keep=True)
         return run.difference or [call.given for call in run.calls if call.given is not None]
 
     return walk(given_at, trial.facts.private_records, method.adjacency, patience)
 
 
+def _loaded(method: MethodPlace | type[Method]) -> tuple[type[Method], str]:
+    """Return the class, and what its module reaches outside when it is imported."""
+    if not isinstance(method, MethodPlace):
+        return method, ""
+    with watched(method.module) as watch:
+        found = method.load()
+    return found, watch.found
+
+
 def _run(
-    trial: Trial, method: type[Method], which: Variant, tape: list[Taped] | None, folder: Path, *, keep: bool = False
-) -> Outcome:
+    trial: Trial, method: type[Method], which: Variant, tape: list[Taped] | None, folder: Path, originals: Originals,
+    *, keep: bool = False,
+) -> Outcome:  # fmt: skip
     """Return the outcome of one run; its calls are in it without a `tape`, or to `keep` them."""
     material = trial.material()
     private = variant_of(material.private, which, method.unit, method.adjacency, trial.seed)
@@ -186,29 +206,39 @@ def _run(
     row, base = trial.row, {"dataset": trial.facts.dataset, "split": str(trial.facts)}
     cache = Cache(folder / "cache", base if row is None else row.cache_base)
     context = Context(torch.device("cpu"), streams, cache, Progress(), note=notes.append, cell=trial.cell)
-    noise: Noise = (SeededNoise if trial.noisy else Silence)(np.random.default_rng(trial.noise))
-    if row is not None:
+    drawn = np.random.default_rng(trial.noise if tape is None else secrets.randbits(256))
+    noise: Noise = (SeededNoise if trial.noisy else Silence)(drawn)
+    if row is not None and tape is None:
         noise = salted_noise(row.salt, trial.seed, row.key)
     kernels, steps = ShapedKernels(), None if row is None else Path(row.folder) / "steps"
-    taping = Replaying(noise, tape, kernels.paused) if tape is not None else Recording(noise, kernels.paused, steps)
+    watch = Watch(method.__module__)
+    if tape is not None:
+        taping: Recording = Replaying(noise, tape, originals, kernels.paused)
+    else:
+        taping = Recording(noise, originals, kernels.paused, steps)
     ledger = Ledger(method.unit, method.adjacency, taping)
     streams.seed_globals()
     config = method.Config(**trial.config)
     try:
-        with no_exit(method.name), kernels if isinstance(which, Few) else contextlib.nullcontext():
+        around = kernels if isinstance(which, Few) else contextlib.nullcontext()
+        with no_exit(method.name), watched(watch), around:
             released = method(config, private.facts).train_student(private, public, ledger, context)
     except Exception as error:
         if tape is None:
             raise
         said = taping.difference or f"it fails on other private data with the same answers: {_line(error)}"
-        return Outcome(difference=said, moved=_moved(taping, tape, method, absent))
+        return Outcome(
+            difference=said, moved=_moved(taping, tape, method, absent), outside=_outside(watch, taping, originals)
+        )
     taping.finish()
-    logits = student_logits(released.student.eval(), material.test_images, context, "test")
+    with watched(watch):
+        logits = student_logits(released.student.eval(), material.test_images, context, "test")
     # The record's accuracy is that of the student in memory, which may hold more than its weights.
     seen = [*released_parts(released), ("the student's outputs on test images", _digest(logits))]
     seen += [(f"event {number}", json.dumps(event.as_dict())) for number, event in enumerate(ledger.events, 1)]
     seen += [(f"note {number}", note) for number, note in enumerate(notes, 1)]
     outcome = Outcome(seen, ledger.bypasses, len(ledger.events), bool(taping.given), difference=taping.difference)
+    outcome = dataclasses.replace(outcome, outside=_outside(watch, taping, originals))
     if tape is not None:
         calls = taping.calls if keep else []
         return dataclasses.replace(outcome, moved=_moved(taping, tape, method, absent), calls=calls)
@@ -217,6 +247,11 @@ def _run(
     predicted = logits.argmax(1).cpu()
     accuracy = float((predicted == material.test_labels).double().mean())
     return dataclasses.replace(outcome, calls=taping.calls, predicted=predicted.numpy(), accuracy=accuracy)
+
+
+def _outside(watch: Watch, taping: Recording, originals: Originals) -> str:
+    name = taping.replaced or originals.replaced()
+    return watch.found or (f"its code replaces {name} while it runs" if name else "")
 
 
 def _moved(taping: Recording, tape: list[Taped], method: type[Method], absent: int | None) -> str:
@@ -243,6 +278,15 @@ def _digest(tensor: torch.Tensor) -> str:
     data = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
     raw = data.reshape(-1).view(torch.uint8).numpy().tobytes()
     return f"{data.dtype} {tuple(data.shape)} {hashlib.sha256(raw).hexdigest()}"
+
+
+def refuse_outside(found: str) -> None:
+    """Raise :class:`Rejected` for what a method's code was found to reach or to replace."""
+    if found:
+        raise Rejected(
+            f"{found}. A method uses its config, private, public, the ledger and the context. Read data sets, weights "
+            "and files through bench (public, context.cache), and declare them in public_data and public_data_kinds"
+        )
 
 
 def fresh_processes() -> Any:
@@ -273,8 +317,13 @@ class Processes:
     def run(
         self, trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None = None, seconds: float = 0.0
     ) -> list[Outcome]:
-        """Return the outcomes of :func:`session`; errors of the method propagate."""
-        return self._apart(trial, session, variants, tape, seconds)
+        """Return the outcomes of :func:`session`; errors of the method propagate.
+
+        Raises :class:`Rejected` if the method's code reaches beyond its arguments.
+        """
+        outcomes = self._apart(trial, session, variants, tape, seconds)
+        refuse_outside(next(filter(None, (one.outside for one in outcomes)), ""))
+        return outcomes
 
     def walk(self, trial: Trial, tape: list[Taped], patience: float) -> str:
         """Return the finding of :func:`walked`."""

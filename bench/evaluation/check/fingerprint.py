@@ -12,15 +12,18 @@ import dataclasses
 import functools
 import hashlib
 import sys
+import sysconfig
 import types
 from collections.abc import Iterator, Mapping
 from enum import Enum
+from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
 import torch
 
 from bench.core.seeds import Streams
+from bench.interface.registry import GROUPS
 from bench.privacy.mechanisms.charging import Charging
 from bench.privacy.mechanisms.executors import Call
 from bench.storage.cache import Cache
@@ -29,6 +32,7 @@ from bench.training.context import Context
 
 RUNNING = (Charging, Context, Cache, Checkpoint, Streams)
 """What differs from run to run (folders, clocks) and gives a mechanism nothing."""
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 KNOWN = (*sys.stdlib_module_names, "bench", "torch", "torchvision", "timm", "numpy", "scipy", "sklearn", "opacus")
 PLUGINS = ("bench.methods.", "bench.attacks.")  # walked like a user's own file
 OF_EVERY_NET = ("training", "_parameters", "_buffers", "_modules")
@@ -68,10 +72,16 @@ def _parts(value: Any, seen: dict[int, tuple[int, object]]) -> Iterator[str | by
         return
     seen[id(value)] = len(seen), value
     yield type(value).__qualname__
-    if isinstance(value, (*RUNNING, types.ModuleType)) or type(value).__module__ == "bench.core.progress":
+    if isinstance(value, RUNNING) or type(value).__module__ == "bench.core.progress":
         return
     if isinstance(value, type):
         yield f"{value.__module__}.{value.__qualname__}"
+        if not _known(value.__module__):
+            yield from _of_plugin(vars(value), seen)
+    elif isinstance(value, types.ModuleType):
+        yield value.__name__
+        if not _known(value.__name__):
+            yield from _of_plugin(vars(value), seen)
     elif isinstance(value, torch.Tensor):
         plain = value.detach().cpu().contiguous()
         yield f"{plain.dtype} {tuple(plain.shape)}"
@@ -91,6 +101,14 @@ def _parts(value: Any, seen: dict[int, tuple[int, object]]) -> Iterator[str | by
         for name, held in _held(value):
             yield name
             yield from _parts(held, seen)
+
+
+def _of_plugin(held: Mapping[str, Any], seen: dict[int, tuple[int, object]]) -> Iterator[str | bytes]:
+    """Yield what the names of a class or module consist of, but for Python's own."""
+    for name, value in list(held.items()):
+        if not name.startswith("__"):
+            yield name
+            yield from _parts(value, seen)
 
 
 def _held(value: Any) -> Iterator[tuple[str, Any]]:
@@ -156,6 +174,18 @@ def _names(code: types.CodeType) -> list[str]:
     return list(dict.fromkeys([*code.co_names, *inner]))
 
 
+@functools.cache
 def _known(module: str | None) -> bool:
+    """Return whether `module` is of this project or an installed library, and no plug-in's."""
     name = module or ""
-    return name.partition(".")[0] in KNOWN and not name.startswith(PLUGINS)
+    top = name.partition(".")[0]
+    if top in KNOWN:
+        return not name.startswith(PLUGINS)
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    return file.startswith(LIBRARIES) and top not in _installed_plugins()
+
+
+@functools.cache
+def _installed_plugins() -> frozenset[str]:
+    """Return the top-level modules of installed plug-ins."""
+    return frozenset(entry.value.partition(":")[0].partition(".")[0] for g in GROUPS for entry in entry_points(group=g))

@@ -35,8 +35,9 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import Basis, Budget, Facts, PrivacyUnit, PublicKind
 from bench.evaluation.check.check_data import CHECK_FACTS, Few, Variant
-from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, Row, Trial
-from bench.evaluation.check.embedded import embedded_data
+from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, Rejected, Row, Trial, refuse_outside
+from bench.evaluation.check.embedded import constants_of, embedded_data
+from bench.evaluation.check.opened import watched
 from bench.experiments.data_source import DataSource
 from bench.experiments.noise_salt import cell_token
 from bench.experiments.overrides import check_kept
@@ -112,10 +113,6 @@ class Draw:
 def random_seeds() -> tuple[int, int]:
     """Return two seeds that no code foresees, of which the second keeps the noise on."""
     return 2 * secrets.randbelow(MOST // 2), 2 * secrets.randbelow(MOST // 2) + 1
-
-
-class Rejected(Exception):
-    """A check found private data outside the mechanisms; the message says where."""
 
 
 def check_method(
@@ -200,6 +197,8 @@ def check_method(
         reason += f"; nothing of the others changes where one of {', '.join(map(str, sorted(sizes)))} records does"
     elif seconds:
         reason += "; it refuses sets of few records, so that these were not tested"
+    if held := constants_of(method):
+        reason += f"; {held}: a reviewer reads them"
     if max(accuracies) < AWAKE:
         reason += "; branches that only a good student takes may not have run: try --preset quick"
     return Check(method.name, CheckVerdict.PASSED, reason)
@@ -245,7 +244,16 @@ def trial_for(
     dataset: str = "", labelled: bool = False,
 ) -> Trial:  # fmt: skip
     """Return the trial of `method` with the settings of a preset for `facts`, calibrated to a budget of the seed's."""
-    overrides = overrides or {}
+    with watched(method.__module__) as watch:
+        trial = _trial_for(method, preset, seed, facts, overrides or {}, dataset, labelled)
+    refuse_outside(watch.found)
+    return trial
+
+
+def _trial_for(
+    method: type[Method], preset: Preset, seed: int, facts: Facts, overrides: Mapping[str, Any], dataset: str,
+    labelled: bool,
+) -> Trial:  # fmt: skip
     built, _ = build_config(method, preset, facts, overrides)
     if method(built, facts).given_teacher() is not None:
         raise BenchError(

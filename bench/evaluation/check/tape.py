@@ -24,6 +24,7 @@ from bench.core.errors import BenchError
 from bench.core.types import PrivacyUnit
 from bench.evaluation.check.fingerprint import public_arguments
 from bench.evaluation.check.probe import probed
+from bench.evaluation.check.replaced import AT_CALLS, Originals
 from bench.evaluation.check.sensitivity import NORMS, Given
 from bench.privacy.auditing.sampled_loss import all_updates, function_values
 from bench.privacy.mechanisms.executors import Call, Executor
@@ -97,9 +98,13 @@ class Recording(Executor):
     """
 
     def __init__(
-        self, noise: Noise, around: Callable[[], AbstractContextManager[None]] = nullcontext, steps: Path | None = None
-    ) -> None:
+        self, noise: Noise, originals: Originals | None = None,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext, steps: Path | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(noise)
+        self._originals = originals
+        self.replaced = ""
+        """The function of this project that was another one when the ledger was called."""
         self._file, self._room = steps, ROOM
         self.calls: list[Taped] = []
         self.difference = ""
@@ -109,6 +114,7 @@ class Recording(Executor):
         self._probes: dict[int, str] = {}
         self._asked: Call | None = None  # as the method made it
         self._public: dict[str, str] = {}
+        self._answering = False
 
     @property
     def given(self) -> list[Given]:
@@ -117,6 +123,8 @@ class Recording(Executor):
 
     def begin(self, call: Call) -> Call:
         """Note the public arguments; let every step of DP-SGD pass through the tape."""
+        if self._originals is not None:
+            self.replaced = self.replaced or self._originals.replaced(AT_CALLS)
         self._steps, self._probes, self._asked, self._public = [], {}, call, public_arguments(call)
         if call.name != "dp_sgd":
             return call
@@ -138,7 +146,7 @@ class Recording(Executor):
     def answer(self, call: Call, release: Callable[[Noise], A]) -> A:
         """Return the mechanism's answer, and keep it with what the mechanism was given."""
         with self._around():
-            answer, answers = self.draw(release), self._steps
+            answer, answers = self._mechanism(release), self._steps
             if isinstance(answer, np.ndarray):
                 answers.append(answer.copy())
             if call.name == "dp_sgd" and self._asked is not None:  # net and loss may have changed meanwhile
@@ -150,8 +158,23 @@ class Recording(Executor):
             self.calls.append(found)
         return answer
 
+    def draw(self, release: Callable[[Noise], A]) -> A:
+        """Return ``release(noise)``, and keep it as the answer of a call, unless a mechanism in progress asks."""
+        drawn = super().draw(release)
+        if self._answering:
+            return drawn
+        self.calls.append(Taped("draw", None, "", [np.array(drawn)], {}, {}))
+        return drawn
+
     def finish(self) -> None:
         """Note as a difference that calls of the tape were not made."""
+
+    def _mechanism(self, release: Callable[[Noise], A]) -> A:
+        self._answering = True
+        try:
+            return release(self._noise)
+        finally:
+            self._answering = False
 
     def _step(self, seen: NDArray[Any]) -> NDArray[Any]:
         """Return the gradient with which DP-SGD steps where it would step with `seen`."""
@@ -177,14 +200,16 @@ class Recording(Executor):
 class Replaying(Recording):
     """Answers from the `tape` of a recorded run, whatever it is given.
 
+    Mechanisms draw noise other than the recorded run's, so that no answer less the noise at hand is what it hides.
     Calls of another mechanism, charge or shape raise :class:`TapeDifference`; `difference` keeps the first, as a method
     may catch the error.
     """
 
     def __init__(
-        self, noise: Noise, tape: Sequence[Taped], around: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> None:
-        super().__init__(noise, around)
+        self, noise: Noise, tape: Sequence[Taped], originals: Originals | None = None,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:  # fmt: skip
+        super().__init__(noise, originals, around)
         self._tape, self._number = tape, 0  # the number of the call in progress
 
     def begin(self, call: Call) -> Call:
@@ -207,6 +232,17 @@ class Replaying(Recording):
             self._differ(f"its call {len(self.calls)} of {call.name} asks for answers of another shape")
         self._compare_public(call)
         return expected.answers[-1].copy() if isinstance(answer, np.ndarray) else answer
+
+    def draw(self, release: Callable[[Noise], Any]) -> Any:
+        """Return what the recorded run drew."""
+        number = len(self.calls)
+        drawn = super().draw(release)
+        if self._answering:
+            return drawn
+        if number >= len(self._tape) or self._tape[number].mechanism != "draw":
+            self._differ(f"its call {number + 1} draws noise alone")
+        kept = self._tape[number].answers[0].copy()
+        return kept if isinstance(drawn, np.ndarray) else kept.item()
 
     def finish(self) -> None:
         """See :meth:`Recording.finish`."""

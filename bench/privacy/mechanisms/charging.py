@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
@@ -50,7 +51,7 @@ def mechanism(*private: str) -> Callable[[F], F]:
                 return method(self, *args, **options)
             bound = signature.bind(self, *args, **options)
             bound.apply_defaults()
-            _, *given = bound.arguments.items()
+            _, *given = ((name, plain(value)) for name, value in bound.arguments.items())
             call = Call(
                 method.__name__,
                 self.unit,
@@ -63,6 +64,29 @@ def mechanism(*private: str) -> Callable[[F], F]:
         return cast("F", called)
 
     return decorate
+
+
+def plain(value: Any) -> Any:
+    """Return `value` as a plain number, text or array: other objects could give the charge and the noise two values.
+
+    Raises :class:`BenchError` on a subclass of torch's tensors. Other objects are returned as they are.
+    """
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if type(value) not in (torch.Tensor, torch.nn.Parameter):
+            raise BenchError(f"a mechanism takes plain tensors, not {type(value).__name__}.")
+        return value
+    if isinstance(value, Enum) or value is None:
+        return value
+    for kinds, kind in ((bool | np.bool_, bool), (int | np.integer, int), (float | np.floating, float), (str, str)):
+        if isinstance(value, kinds):
+            return kind(value)
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value] if isinstance(value, list) else tuple(map(plain, value))
+    if type(value) is not np.ndarray and hasattr(type(value), "__array__"):
+        return np.array(value)
+    return value
 
 
 class Charging:

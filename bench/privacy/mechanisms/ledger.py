@@ -29,7 +29,7 @@ from bench.privacy.events.events import (
 from bench.privacy.events.label_events import LabelResponse
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.charging import PRIVATE as PRIVATE
-from bench.privacy.mechanisms.charging import mechanism
+from bench.privacy.mechanisms.charging import mechanism, plain
 from bench.privacy.mechanisms.choice_ledger import ChoiceMechanisms
 from bench.privacy.mechanisms.executors import Executor, Noisy
 from bench.privacy.mechanisms.noise import GRANULARITY, Noise, SeededNoise
@@ -228,9 +228,12 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         ``1..run.records``, or a way of clipping that is none of the ledger's own.
         """
         from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
+        from bench.storage.checkpoint import Checkpoint
 
         # Each setting is read once: another type of run could give the charge one value and the training another.
-        run = DPSGDRun(**{field.name: getattr(run, field.name) for field in dataclasses.fields(DPSGDRun)})
+        run = DPSGDRun(**{field.name: plain(getattr(run, field.name)) for field in dataclasses.fields(DPSGDRun)})
+        if run.checkpoint is not None and type(run.checkpoint) is not Checkpoint:
+            raise BenchError(f"DP-SGD resumes from a plain Checkpoint, not from {type(run.checkpoint).__name__}.")
         planned = self._charge_steps(run)
 
         def release(noise: Noise) -> None:

@@ -1,0 +1,108 @@
+"""What a method reaches outside its arguments while it runs: files, processes, threads, the network, its callers.
+
+Python tells of each by an audit event (PEP 578). An event counts as the method's if its code is nearer to it, in the
+stack of calls, than this package and the machinery of imports. So data sets and weights that this package reads for a
+method are allowed, and so is importing a module; a labelled file of an installed library, read by that library for the
+method, is not. Libraries that read files outside Python raise no event.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.evaluation.check.fingerprint import LIBRARIES, PLUGINS
+
+STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "pty.spawn")
+REACHES = ("socket.connect", "socket.sendto", "socket.bind", "sqlite3.connect", "urllib.Request")
+LOOKS = {
+    "sys._getframe": "reads the frames of its callers",
+    "sys._current_frames": "reads the frames of all threads",
+    "sys.settrace": "traces what is called",
+    "sys.setprofile": "traces what is called",
+    "gc.get_objects": "searches all objects of its process",
+    "gc.get_referrers": "searches all objects of its process",
+    "gc.get_referents": "searches all objects of its process",
+    "_thread.start_new_thread": "starts a thread",
+}
+"""What honest libraries do too, so that only the method's own calls count."""
+WRITES = frozenset("wax+")
+
+
+class Watch:
+    """The events of one method, whose code is in `module` and in the same package."""
+
+    def __init__(self, module: str) -> None:
+        self.found = ""
+        """The first thing that the method reached outside, empty if nothing."""
+        self._top = module.partition(".")[0]
+        self._written: set[str] = set()
+        self._busy = False
+
+    def note(self, event: str, arguments: tuple[object, ...]) -> None:
+        """Take one audit event."""
+        if self._busy or self.found:
+            return
+        self._busy = True
+        try:
+            if event == "open":
+                self._opened(*arguments[:2])
+            elif event in LOOKS and self._is_its_own(directly=True):
+                self.found = f"its code {LOOKS[event]}"
+            elif event in STARTS and self._is_its_own():
+                self.found = f"its code starts another process ({event})"
+            elif event in REACHES and self._is_its_own():
+                self.found = f"its code reaches outside its process ({event} {arguments[1:2]})"
+        finally:
+            self._busy = False
+
+    def _opened(self, path: object, mode: object) -> None:
+        if isinstance(path, int):  # a descriptor: the path was opened before
+            return
+        name = path.decode(errors="replace") if isinstance(path, bytes) else str(path)
+        if isinstance(mode, str) and WRITES & set(mode):
+            self._written.add(name)
+        elif name not in self._written and name != "/dev/null" and self._is_its_own():
+            self.found = f"its code opens the file {Path(name).name} (in {Path(name).parent})"
+
+    def _is_its_own(self, *, directly: bool = False) -> bool:
+        frame: types.FrameType | None = sys._getframe(2)
+        while frame is not None:
+            module, file = str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename
+            if module.startswith(PLUGINS) or module.partition(".")[0] == self._top != "bench":
+                return True
+            if module.startswith(("bench.", "importlib.", "_frozen_importlib")):
+                if module != __name__:
+                    return False
+            elif not file.startswith(("<", *LIBRARIES)):
+                return True  # a file of the method's own beside its module
+            elif directly and module not in ("inspect", "threading"):
+                return False
+            frame = frame.f_back
+        return True  # a thread that holds a library's function alone
+
+
+_WATCHES: list[Watch] = []  # those in progress
+_HOOKED: list[bool] = []
+
+
+def _hook(event: str, arguments: tuple[object, ...]) -> None:
+    for watch in _WATCHES:
+        watch.note(event, arguments)
+
+
+@contextlib.contextmanager
+def watched(by: Watch | str) -> Iterator[Watch]:
+    """Note what a method reaches in this block, in all threads, `by` its watch or a new one of its module."""
+    if not _HOOKED:
+        sys.addaudithook(_hook)  # a process keeps it to its end
+        _HOOKED.append(True)
+    watch = Watch(by) if isinstance(by, str) else by
+    _WATCHES.append(watch)
+    try:
+        yield watch
+    finally:
+        _WATCHES.remove(watch)
