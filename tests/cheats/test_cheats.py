@@ -34,8 +34,8 @@ FOUND: list[tuple[type[Method], str]] = [
     (choices.Snapshots, "differs between the two runs"),
     (choices.Temperature, "the student's head.weight differs"),
     (choices.BestOfTwo, "differs between the two runs"),
-    (choices.LossLooks, "differs between the two runs"),
-    (choices.PrivateAnchors, "its call 1 of dp_sgd is charged otherwise"),
+    (choices.LossLooks, "its call 1 of dp_sgd has another run.optimizer afterwards"),
+    (choices.PrivateAnchors, "its call 1 of dp_sgd has another run.clipping"),
     # Private figures.
     (figures.Normalisation, "the student's mean differs"),
     (figures.BrightestPixel, "the student's deviation differs"),
@@ -53,7 +53,7 @@ FOUND: list[tuple[type[Method], str]] = [
     (channels.Note, "note 1 differs"),
     (channels.NumberOfCalls, "asks for answers of another shape|is charged otherwise"),
     (channels.NumberOfQueries, "its call 1 of noisy_max is charged otherwise"),
-    (channels.Charge, "its call 1 of noisy_max is charged otherwise"),
+    (channels.Charge, "its call 1 of noisy_max has another gamma"),
     (channels.Failure, "it fails on other private data .* too dark"),
     (channels.Votes, "the released agreement differs"),
     (channels.Sanitised, "the released cost differs"),
@@ -65,7 +65,7 @@ FOUND: list[tuple[type[Method], str]] = [
     (state.SecondRun, "the released hints differs .* process of the first"),
     (state.CacheCarries, "the released hints differs .* process of the first"),
     # The public copy of the private set.
-    (elsewhere.LoadsDigits, "under other names, its student still gives"),
+    (elsewhere.LoadsDigits, "its code opens the file digits.csv"),
     (elsewhere.LoadsByName, "under other names, its student still gives"),
     # Honest in a check only.
     (places.ByName, "the released hints differs"),

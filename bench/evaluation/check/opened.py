@@ -29,6 +29,8 @@ LOOKS = {
     "_thread.start_new_thread": "starts a thread",
 }
 """What honest libraries do too, so that only the method's own calls count."""
+MACHINERY = ("importlib.", "_frozen_importlib", "traceback", "warnings")
+"""What opens files for code that did not ask: modules to import, lines of source for a message."""
 WRITES = frozenset("wax+")
 
 
@@ -74,7 +76,7 @@ class Watch:
             module, file = str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename
             if module.startswith(PLUGINS) or module.partition(".")[0] == self._top != "bench":
                 return True
-            if module.startswith(("bench.", "importlib.", "_frozen_importlib")):
+            if module.startswith(("bench.", *MACHINERY)):
                 if module != __name__:
                     return False
             elif not file.startswith(("<", *LIBRARIES)):

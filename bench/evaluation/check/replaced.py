@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+import types
 from collections.abc import Iterator, Mapping
+
+import torch
+from torch.optim import Optimizer
 
 WATCHED = ("bench", "torch.nn", "torch.autograd", "torch.optim", "numpy.random")
 ALONE = ("torch", "torch._tensor", "torch.random", "numpy")  # without what is below
 AT_CALLS = ("bench.privacy",)
 """What is compared at each call of the ledger; the rest is after a run."""
+CODE = (
+    types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+    types.GetSetDescriptorType, type, property, classmethod, staticmethod, functools.partial,
+    type(functools.cache(len)),
+)  # fmt: skip
 
 
 class Originals:
     """The functions and classes of modules as they were when this was made."""
 
     def __init__(self) -> None:
+        for kind in vars(torch.optim).values():  # as torch itself does where an optimiser is first made
+            if isinstance(kind, type) and issubclass(kind, Optimizer) and not hasattr(kind.step, "hooked"):
+                hooked = Optimizer.profile_hook_step(kind.step)
+                setattr(hooked, "hooked", True)  # noqa: B010 (functions have no such attribute for mypy)
+                setattr(kind, "step", hooked)  # noqa: B010
         # Held, so that no other object takes the identity of one that is gone.
         self._before = {module: list(_code_of(module)) for module in _modules(WATCHED)}
 
@@ -22,7 +37,8 @@ class Originals:
         """Return the name of the first function or class that is another now, empty if none is."""
         for module in _modules(packages):
             for owner, name, value in self._before.get(module, ()):  # none for what was imported since
-                if owner.get(name) is not value:
+                last = name.rpartition(".")[2]
+                if owner.get(last) is not value:
                     return f"{module}.{name}"
         return ""
 
@@ -41,9 +57,10 @@ def _code_of(module: str) -> Iterator[tuple[Mapping[str, object], str, object]]:
             continue
         yield held, name, value
         if issubclass(type(value), type) and value.__module__ == module:
-            yield from ((vars(value), part, one) for part, one in list(vars(value).items()) if _is_code(one))
+            yield from (
+                (vars(value), f"{name}.{part}", one) for part, one in list(vars(value).items()) if _is_code(one)
+            )
 
 
 def _is_code(value: object) -> bool:
-    kind = type(value)
-    return hasattr(kind, "__call__") or hasattr(kind, "__get__")  # noqa: B004 (callable() asks the object itself)
+    return issubclass(type(value), CODE)  # isinstance() would ask the object itself
