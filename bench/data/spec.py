@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ from bench.core.fetch_progress import Progress
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+LOADED = "bench.data.load"
+"""The audit event (:func:`sys.audit`) of a data set that is loaded, with its name: a check sees who loads one."""
 
 
 class Records(abc.ABC):
@@ -86,6 +90,9 @@ class LoadRequest:
     root: Path
     fetch: bool
     progress: Progress
+
+    def __post_init__(self) -> None:
+        sys.audit(LOADED, self.spec.name)
 
 
 @dataclass(frozen=True, slots=True)

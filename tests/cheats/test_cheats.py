@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.core.config import Grid
+from bench.core.config import Grid, Preset
 from bench.core.progress import Progress
 from bench.core.types import AuditKind, PublicKind
 from bench.data.datasets import DATASETS
 from bench.evaluation.audit.audit import audit_student
 from bench.evaluation.audit.options import AuditOptions
-from bench.evaluation.check.noninterference import SEEDS, CheckVerdict, check_method
+from bench.evaluation.check.noninterference import SEEDS, CheckVerdict, check_method, check_row, random_seeds
 from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
 from bench.experiments.plan import expand
@@ -21,7 +21,20 @@ from bench.experiments.run import run_cell
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.results.run_dir import RunDir
-from cheats import channels, choices, declarations, elsewhere, figures, places, state, thresholds
+from cheats import (
+    channels,
+    choices,
+    declarations,
+    elsewhere,
+    figures,
+    inside_dp_sgd,
+    places,
+    public_arguments,
+    reaches,
+    state,
+    thresholds,
+    triggers,
+)  # fmt: skip
 from cheats.honest import Honest, HonestFineTuning, HonestRate, HonestStop
 from helpers.paths import CHEATS
 
@@ -66,7 +79,7 @@ FOUND: list[tuple[type[Method], str]] = [
     (state.CacheCarries, "the released hints differs .* process of the first"),
     # The public copy of the private set.
     (elsewhere.LoadsDigits, "its code opens the file digits.csv"),
-    (elsewhere.LoadsByName, "under other names, its student still gives"),
+    (elsewhere.LoadsByName, "its code loads digits"),
     # Honest in a check only.
     (places.ByName, "the released hints differs"),
     (places.BySize, "the released hints differs"),
@@ -74,6 +87,22 @@ FOUND: list[tuple[type[Method], str]] = [
     (places.ByLedger, "the released hints differs"),
     (places.ByCache, "the released hints differs"),
     (places.DeclaredByCell, "never calls ledger.bypass"),
+    # Private data where a mechanism takes public arguments, or in the net that it trains.
+    (public_arguments.NoiseScale, "its call 1 of gaussian has another sensitivity"),
+    (public_arguments.OneHotPrior, "its call 1 of prior_randomized_response has another prior"),
+    (public_arguments.SecondTeacher, "its call 1 of prior_randomized_response has another prior"),
+    (inside_dp_sgd.SwappedImages, "its call 1 of dp_sgd has another model"),
+    (inside_dp_sgd.PrivateStart, "its call 1 of dp_sgd has another model"),
+    # Beside what a method is given.
+    (reaches.OpensFile, "its code opens the file"),
+    (reaches.CalibrateOpens, "its code opens the file"),
+    (reaches.CalibrateLoads, "its code loads digits"),
+    (reaches.ReadsFrames, "its code reads the frames of its callers"),
+    (reaches.SearchesObjects, "its code searches all objects of its process"),
+    (reaches.ReplacesGaussian, "its code replaces bench.privacy.mechanisms.mechanisms.gaussian"),
+    # Honest until a noise or a seed comes up: silent runs differ, as the recorded answer less other data looks like noise.
+    (triggers.LoudNoise, "the released sums differs"),
+    (triggers.RealNoise, "the released sums differs"),
     # Declarations.
     (declarations.UndeclaredBypass, "class attribute bypass is empty"),
     (declarations.UncalledBypass, "never calls ledger.bypass"),
@@ -95,14 +124,41 @@ def test_reading_the_data_set_of_a_row_is_found_there(monkeypatch: pytest.Monkey
         pass
 
     assert check_method(Honest, labels_of=["digits"]).ok
-    assert "under other names" in check_method(Local, labels_of=["halves"]).reason
+    assert "its code loads halves" in check_method(Local, labels_of=["halves"]).reason
 
 
 @pytest.mark.parametrize(
-    "honest", [Honest, HonestRate, HonestFineTuning, HonestStop, thresholds.HonestMeans], ids=lambda honest: honest.name
-)
+    "honest",
+    [
+        Honest, HonestRate, HonestFineTuning, HonestStop, thresholds.HonestMeans, public_arguments.HonestPrior,
+        public_arguments.HonestQueries, inside_dp_sgd.HonestDPSGD, reaches.HonestFile,
+    ],
+    ids=lambda honest: honest.name,
+)  # fmt: skip
 def test_honest_twins_pass(honest: type[Method]) -> None:
     assert_passes(honest)
+
+
+def test_random_seeds_wake_what_sleeps_at_known_ones() -> None:
+    assert check_method(triggers.LateSeeds, seeds=SEEDS).ok
+    assert "the released sums differs" in check_method(triggers.LateSeeds, seeds=random_seeds()).reason
+
+
+@pytest.mark.parametrize(
+    ("cheat", "preset", "salts"),
+    [(triggers.PaperOnly, "paper", 1), pytest.param(triggers.NoiseBits, "tiny", 100, marks=pytest.mark.slow)],
+    ids=["paper's preset", "noise bits"],
+)
+def test_publish_replays_a_row_s_own_run(
+    cheat: type[Method], preset: str, salts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its preset and its noise, here one that wakes the cheat."""
+    assert cheat is triggers.NoiseBits or check_method(cheat, seeds=[3]).ok
+    monkeypatch.setitem(METHODS._members, cheat.name, cheat)
+    source = DataSource(Progress())
+    (cell,) = expand(Grid((cheat.name,), ("digits",), (1.0,), preset=Preset(preset)), source.describe)
+    checks = (check_row(cell, f"salt {number}", "") for number in range(salts))
+    assert any("the released sums differs" in check.reason for check in checks)
 
 
 def assert_passes(method: type[Method]) -> None:
@@ -126,10 +182,18 @@ def test_a_cheat_in_a_file_is_rejected(name: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "refused"),
-    [('TABLE = "' + "0123456789" * 150 + '"', True), (f"TABLE = {list(range(1500))}", True), ("TABLE = [1, 2]", False)],
+    ("line", "held"),
+    [
+        ('TABLE = "' + "0123456789" * 50 + '"', 500),
+        (f"TABLE = {list(range(500))}", 500),
+        ("TABLE = 0x" + "f" * 400, 0),
+        ('TABLE = ["' + '", "'.join(["x" * 30] * 20) + '"]', 600),
+        ("TABLE = [1, 2]", None),
+        ('TABLE = "' + "plain words " * 100 + '"', None),
+    ],
+    ids=["text", "numbers", "one number", "pieces", "few", "language"],
 )
-def test_data_in_the_source_is_public_data_to_declare(tmp_path: Path, line: str, refused: bool) -> None:
+def test_data_in_the_source_is_public_data_to_declare(tmp_path: Path, line: str, held: int | None) -> None:
     path = tmp_path / "carries.py"
     path.write_text(
         f"from bench.interface import register_method\nfrom cheats.honest import Honest\n{line}\n"
@@ -138,8 +202,9 @@ def test_data_in_the_source_is_public_data_to_declare(tmp_path: Path, line: str,
     method = METHODS.get(str(path))
     try:
         check = check_method(method)
-        assert check.ok is not refused
-        assert ("line 3 of carries.py holds 1500" in check.reason) is refused
+        assert check.ok is (held is None)
+        assert held is None or f"source holds {held or ''}" in check.reason
+        assert held is None or "most of them in line 3 of carries.py" in check.reason
         method.public_data_kinds = (PublicKind.OTHER,)
         assert check_method(method).ok
     finally:

@@ -61,12 +61,16 @@ class Rejected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The cell that the runs repeat: its key, its noise's salt, what its artefacts depend on; a folder for tapes."""
+    """The cell that the runs repeat: its key, its noise's salt, what its artefacts depend on; a folder for tapes.
+
+    With `digest`, the first run says which student it would release.
+    """
 
     key: str
     salt: str | None
     cache_base: dict[str, object]
     folder: str
+    digest: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +150,7 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
     """
     prepare_device()
     originals = Originals()
-    method, outside = _loaded(trial.method)
+    method, outside = _loaded(trial)
     outcomes: list[Outcome] = []
     first = sum(isinstance(which, int) for which in variants)
     more = range(first, NEIGHBOURS) if tape is not None else range(0)
@@ -170,7 +174,7 @@ def walked(trial: Trial, tape: list[Taped], patience: float) -> str:
     """Return what a walk to the unrelated set finds wrong with the stated sensitivities, empty if nothing."""
     prepare_device()
     originals = Originals()
-    method, _ = _loaded(trial.method)
+    method, _ = _loaded(trial)
 
     def given_at(changed: int) -> list[Given] | str:
         with tempfile.TemporaryDirectory(prefix="runs-") as folder:
@@ -180,12 +184,12 @@ def walked(trial: Trial, tape: list[Taped], patience: float) -> str:
     return walk(given_at, trial.facts.private_records, method.adjacency, patience)
 
 
-def _loaded(method: MethodPlace | type[Method]) -> tuple[type[Method], str]:
-    """Return the class, and what its module reaches outside when it is imported."""
-    if not isinstance(method, MethodPlace):
-        return method, ""
-    with watched(method.module) as watch:
-        found = method.load()
+def _loaded(trial: Trial) -> tuple[type[Method], str]:
+    """Return the method's class, and what its module reaches outside when it is imported."""
+    if not isinstance(trial.method, MethodPlace):
+        return trial.method, ""
+    with watched(Watch(trial.method.module, trial.facts.dataset)) as watch:
+        found = trial.method.load()
     return found, watch.found
 
 
@@ -211,7 +215,7 @@ def _run(
     if row is not None and tape is None:
         noise = salted_noise(row.salt, trial.seed, row.key)
     kernels, steps = ShapedKernels(), None if row is None else Path(row.folder) / "steps"
-    watch = Watch(method.__module__)
+    watch = Watch(method.__module__, trial.facts.dataset)
     if tape is not None:
         taping: Recording = Replaying(noise, tape, originals, kernels.paused)
     else:
@@ -242,7 +246,7 @@ def _run(
     if tape is not None:
         calls = taping.calls if keep else []
         return dataclasses.replace(outcome, moved=_moved(taping, tape, method, absent), calls=calls)
-    if row is not None:
+    if row is not None and row.digest:
         outcome = dataclasses.replace(outcome, sha256=save_released(released, folder / "student"))
     predicted = logits.argmax(1).cpu()
     accuracy = float((predicted == material.test_labels).double().mean())

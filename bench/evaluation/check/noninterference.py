@@ -36,8 +36,9 @@ from bench.core.progress import Progress
 from bench.core.types import Basis, Budget, Facts, PrivacyUnit, PublicKind
 from bench.evaluation.check.check_data import CHECK_FACTS, Few, Variant
 from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, Rejected, Row, Trial, refuse_outside
-from bench.evaluation.check.embedded import constants_of, embedded_data
-from bench.evaluation.check.opened import watched
+from bench.evaluation.check.embedded import MOST as MOST_EMBEDDED
+from bench.evaluation.check.embedded import constants_of
+from bench.evaluation.check.opened import Watch, watched
 from bench.experiments.data_source import DataSource
 from bench.experiments.noise_salt import cell_token
 from bench.experiments.overrides import check_kept
@@ -197,8 +198,8 @@ def check_method(
         reason += f"; nothing of the others changes where one of {', '.join(map(str, sorted(sizes)))} records does"
     elif seconds:
         reason += "; it refuses sets of few records, so that these were not tested"
-    if held := constants_of(method):
-        reason += f"; {held}: a reviewer reads them"
+    size, where = constants_of(method)
+    reason += f"; its source holds {size} numbers and characters of data, most in {where}" if size else ""
     if max(accuracies) < AWAKE:
         reason += "; branches that only a good student takes may not have run: try --preset quick"
     return Check(method.name, CheckVerdict.PASSED, reason)
@@ -217,7 +218,7 @@ def check_row(cell: Cell, salt: str | None, sha256: str) -> Check:
     with tempfile.TemporaryDirectory(prefix="runs-") as folder:
         trial = Trial(
             MethodPlace.of(method) or method, values, cell.facts, cell.seed, cell.dataset, noisy=True,
-            cell=cell_token(cell, salt), row=Row(cell.key, salt, cache_base(cell), folder),
+            cell=cell_token(cell, salt), row=Row(cell.key, salt, cache_base(cell), folder, bool(sha256)),
         )  # fmt: skip
         (first,) = processes.run(trial, ["given"])
         try:
@@ -244,7 +245,7 @@ def trial_for(
     dataset: str = "", labelled: bool = False,
 ) -> Trial:  # fmt: skip
     """Return the trial of `method` with the settings of a preset for `facts`, calibrated to a budget of the seed's."""
-    with watched(method.__module__) as watch:
+    with watched(Watch(method.__module__, facts.dataset)) as watch:
         trial = _trial_for(method, preset, seed, facts, overrides or {}, dataset, labelled)
     refuse_outside(watch.found)
     return trial
@@ -290,11 +291,11 @@ def _declared(method: type[Method], first: Outcome) -> str:
         )
     if method.private and not first.events:
         raise Rejected("it took nothing through the ledger, so its privacy is unknown")
-    held = embedded_data(method) if PublicKind.NONE in method.public_data_kinds else ""
-    if held:
+    size, where = constants_of(method)
+    if size > MOST_EMBEDDED and PublicKind.OTHER not in method.public_data_kinds:
         raise Rejected(
-            f"{held}, and it declares no public data. Say where they come from in public_data and "
-            "public_data_kinds, or compute them"
+            f"its source holds {size} numbers and characters of data, most of them in {where}, and it declares no such "
+            "public data. Say where they come from in public_data and public_data_kinds (other), or compute them"
         )
     return declared
 

@@ -14,6 +14,7 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.data.spec import LOADED
 from bench.evaluation.check.fingerprint import LIBRARIES, PLUGINS
 
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "pty.spawn")
@@ -35,12 +36,12 @@ WRITES = frozenset("wax+")
 
 
 class Watch:
-    """The events of one method, whose code is in `module` and in the same package."""
+    """The events of one method, whose code is in `module` and in the same package, on private data of `dataset`."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, dataset: str) -> None:
         self.found = ""
         """The first thing that the method reached outside, empty if nothing."""
-        self._top = module.partition(".")[0]
+        self._top, self._dataset = module.partition(".")[0], dataset
         self._written: set[str] = set()
         self._busy = False
 
@@ -50,7 +51,9 @@ class Watch:
             return
         self._busy = True
         try:
-            if event == "open":
+            if event == LOADED and arguments == (self._dataset,):
+                self.found = f"its code loads {self._dataset}, the data set of which the private records are a part"
+            elif event == "open":
                 self._opened(*arguments[:2])
             elif event in LOOKS and self._is_its_own(directly=True):
                 self.found = f"its code {LOOKS[event]}"
@@ -97,12 +100,11 @@ def _hook(event: str, arguments: tuple[object, ...]) -> None:
 
 
 @contextlib.contextmanager
-def watched(by: Watch | str) -> Iterator[Watch]:
-    """Note what a method reaches in this block, in all threads, `by` its watch or a new one of its module."""
+def watched(watch: Watch) -> Iterator[Watch]:
+    """Note what a method reaches in this block, in all threads."""
     if not _HOOKED:
         sys.addaudithook(_hook)  # a process keeps it to its end
         _HOOKED.append(True)
-    watch = Watch(by) if isinstance(by, str) else by
     _WATCHES.append(watch)
     try:
         yield watch

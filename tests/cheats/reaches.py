@@ -1,0 +1,90 @@
+"""Beside what a method is given: files, frames, objects, and functions of this project replaced for a while."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import inspect
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bench.data.datasets import load
+from bench.interface import Budget
+from bench.privacy.mechanisms import mechanisms
+from cheats.honest import Config, Given, Honest
+from cheats.thresholds import HonestMeans
+
+
+def labelled_file() -> np.ndarray:
+    """The labels of scikit-learn's digits."""
+    spec = importlib.util.find_spec("sklearn")
+    assert spec is not None
+    assert spec.origin is not None
+    return np.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")[:, -1]
+
+
+class OpensFile(Honest):
+    """Reads a labelled file of an installed package; what it learns there depends on no private record."""
+
+    name = "cheat-opens-file"
+
+    def finish(self, given: Given, student: torch.nn.Module) -> None:
+        self.seen = float(labelled_file().mean())
+
+
+class HonestFile(Honest):
+    """Imports a module, and reads back a file of its own."""
+
+    name = "honest-file"
+
+    def finish(self, given: Given, student: torch.nn.Module) -> None:
+        import colorsys  # no other module does
+
+        path = Path(str(given.context.cache.root)) / "mine"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(colorsys.__name__)
+        assert path.read_text() == "colorsys"
+
+
+class CalibrateOpens(Honest):
+    name = "cheat-calibrate-opens"
+
+    def calibrate(self, budget: Budget) -> Config:
+        return Config(steps=30 + int(labelled_file().mean() > 100))
+
+
+class CalibrateLoads(Honest):
+    name = "cheat-calibrate-loads"
+
+    def calibrate(self, budget: Budget) -> Config:
+        return Config(steps=30 + int(load(self.facts.dataset).train.labels.mean() > 100))
+
+
+class ReadsFrames(Honest):
+    name = "cheat-reads-frames"
+
+    def finish(self, given: Given, student: torch.nn.Module) -> None:
+        self.caller = inspect.currentframe()
+
+
+class SearchesObjects(Honest):
+    name = "cheat-searches-objects"
+
+    def finish(self, given: Given, student: torch.nn.Module) -> None:
+        self.found = [one for one in gc.get_objects() if isinstance(one, np.random.Generator)]
+
+
+class ReplacesGaussian(HonestMeans):
+    """While it runs, the Gaussian mechanism adds no noise."""
+
+    name = "cheat-replaces-gaussian"
+
+    def answer(self, given: Given, votes: np.ndarray) -> np.ndarray:
+        before = mechanisms.gaussian
+        mechanisms.gaussian = lambda values, *_: values
+        try:
+            return super().answer(given, votes)
+        finally:
+            mechanisms.gaussian = before
