@@ -23,10 +23,6 @@ class CollapsedError(BenchError):
         super().__init__(message)
         self.images, self.labels = images, labels
 
-    def __reduce__(self) -> tuple[type[CollapsedError], tuple[str, Tensor, Tensor]]:
-        """Pickle all of it: runs of checks and audits are in processes of their own."""
-        return type(self), (str(self), self.images, self.labels)
-
 
 def check_finite(terms: Mapping[str, Tensor], iteration: int, what: str) -> None:
     """Raise :class:`NotFiniteError`, with the iteration and the term, unless all `terms` are finite."""

@@ -45,13 +45,14 @@ def use(folder: Path, text: str, patch: pytest.MonkeyPatch) -> None:
     importlib.import_module("noisy_means.method")
 
 
-def run_cells(out: Path, *words: object) -> Path:
+def run_cells(out: Path, *words: object, minutes: float = 0.1) -> Path:
     """Run cells of the plug-in, and audit one; every record says that it ran from committed files."""
     done = bench("run", "-m", NAME, "-d", "digits", "-e", 10, "-p", "tiny", "-o", out, "--workers", 1, "-q", *words)
     assert done.returncode == 0, done.stderr
     key = min(RunDir(out).recorded())
-    done = bench("audit", key, "-o", out, "--kind", "one-run", "--canaries", 20, "-q", "--workers", 1)
-    assert done.returncode == 0, done.stdout
+    if minutes:
+        done = bench("audit", key, "-o", out, "--minutes", minutes, "--draws", 0, "-q", "--workers", 1)
+        assert done.returncode == 0, done.stdout
     for path in (*(out / "records").glob("*.json"), *(out / "audits").glob("*.json")):
         values = json.loads(path.read_text())
         values["provenance"] |= {"git_commit": "0" * 40, "git_dirty": False}
@@ -133,7 +134,7 @@ def test_a_plugin_that_leaks_is_refused_before_anything_runs_again(
     into: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(tmp_path / "installed", source(LEAK), monkeypatch)
-    found = examine([run_cells(tmp_path / "runs")], into)
+    found = examine([run_cells(tmp_path / "runs", minutes=0)], into)
     assert found.refused == []
     with mock.patch("bench.publishing.verify._again", side_effect=AssertionError):
         verify(found, Progress())
@@ -177,10 +178,16 @@ def test_a_row_without_an_audit_is_refused_with_the_command(run: Path, into: Pat
     demand_audits(found)
     (refused,) = found.refused  # once for the row
     assert refused.why == f"no seed of its row is audited. Audit one: python -m bench audit {quickest} -o {run}"
-    with_rows(run)  # one seed's audit serves the row
+    with_rows(run)  # one seed's audit serves the row, but ran no pair at the row's own size
+    found = examine([run], into)
+    demand_audits(found)
+    (refused,) = found.refused
+    assert refused.why.startswith("no audit of its row runs a pair of sets of the row's own size: python -m bench audit")
+    with_rows(run, lambda values: values.update(notes=["no pair at full size: it takes 700 seconds"]))
     found = examine([run], into)
     demand_audits(found)
     assert found.refused == []
+    assert "its audit has no pair at full size: it takes 700 seconds" in [item.why for item in found.items]
 
 
 def test_a_failed_audit_is_none(run: Path, into: Path) -> None:
