@@ -1,4 +1,4 @@
-"""What finds the violations of published libraries, rebuilt in :mod:`cheats.libraries`, and what does not."""
+"""What finds the violations of published libraries, rebuilt in :mod:`cheats.libraries`."""
 
 from __future__ import annotations
 
@@ -15,25 +15,22 @@ FAST: list[tuple[type[Method], str]] = [  # one of each kind
     (libraries.UnclippedSums, "one record moves the values by .* call 1 of gaussian"),
     (libraries.MaximumOfData, "its call 1 of gaussian asks for answers of another shape"),
     (libraries.WeakParent, "the released parent differs"),
-    (libraries.PrivateCount, "called mechanisms 1 times on a private set and 0 times on a neighbour"),
+    (libraries.PrivateCount, "its call 1 of gaussian has another noise_multiplier"),
 ]
 SLOW: list[tuple[type[Method], str]] = [
     (libraries.LowerBoundTwice, "one record moves the values by .* call 1 of gaussian"),
     (libraries.OneChangedCell, r"one record moves the values by 1\.41 .* charged for 1\."),
     (libraries.OneError, "the difference of two scores by 4 .* charged for 2"),
-    (libraries.ClassesOfData, "its call 1 is another on a neighbouring private set"),
-    (libraries.BatchOfData, "called mechanisms 1 times on a private set and 0 times on a neighbour"),
+    (libraries.ClassesOfData, "asks for answers of another shape.* differ in one record"),
+    (libraries.NotANumber, "one record moves the values by .* charged for 2"),
+    (libraries.AbsentClass, "asks for answers of another shape.* differ in one record"),
+    (libraries.BatchOfData, "its call 1 of dp_sgd has another run.optimizer"),
 ]
 FOUND = [*FAST, *(pytest.param(*row, marks=pytest.mark.slow) for row in SLOW)]
 
 REFUSED: list[tuple[type[Method], str]] = [  # by the ledger
     (libraries.NoNoise, "sensitivity must be a positive finite number"),
     (libraries.PaidOnce, "declared what it spends at most, of which 0 such runs are left"),
-]
-
-NOT_FOUND: list[type[Method]] = [
-    libraries.NotANumber,  # no movement by NaN is above a bound
-    libraries.AbsentClass,  # a neighbour lacks one copy of several, never the only record of a class
 ]
 
 HONEST = [
@@ -61,12 +58,6 @@ def test_the_check_rejects(violation: type[Method], why: str) -> None:
 def test_the_ledger_refuses(violation: type[Method], why: str) -> None:
     with pytest.raises(BenchError, match=why):
         checked(violation)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("violation", NOT_FOUND, ids=name_of)
-def test_the_check_does_not_find(violation: type[Method]) -> None:
-    assert checked(violation).verdict is CheckVerdict.PASSED
 
 
 def test_a_repaired_twin_passes_without_few_records() -> None:

@@ -182,7 +182,9 @@ def test_a_row_without_an_audit_is_refused_with_the_command(run: Path, into: Pat
     found = examine([run], into)
     demand_audits(found)
     (refused,) = found.refused
-    assert refused.why.startswith("no audit of its row runs a pair of sets of the row's own size: python -m bench audit")
+    assert refused.why.startswith(
+        "no audit of its row runs a pair of sets of the row's own size: python -m bench audit"
+    )
     with_rows(run, lambda values: values.update(notes=["no pair at full size: it takes 700 seconds"]))
     found = examine([run], into)
     demand_audits(found)

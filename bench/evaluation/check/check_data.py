@@ -109,11 +109,12 @@ class Few:
     """A set of `records` private records, most of them copies of one, or the neighbour that differs in one copy.
 
     Up to four records all are copies, above that just over half. In the neighbour the copy is absent (add-remove) or
-    has another image and label (replace).
+    has another image and label (replace); with `alone`, one of the records that have no copy.
     """
 
     records: int
     neighbour: bool = False
+    alone: bool = False
 
     def rows(self, count: int, seed: int) -> NDArray[np.int64]:
         """Return the positions of its records among `count`."""
@@ -123,9 +124,10 @@ class Few:
         return generator.permutation(np.concatenate([np.repeat(drawn[:1], alike), drawn[1:]]))
 
     def changed(self, count: int, seed: int) -> int:
-        """Return the position of the copy that is absent or changed in the neighbour."""
+        """Return the position of the record that is absent or changed in the neighbour."""
         rows = self.rows(count, seed)
-        return int(np.flatnonzero(rows == np.bincount(rows).argmax())[0])
+        times = np.bincount(rows)
+        return int(np.flatnonzero(rows == (np.flatnonzero(times == 1)[0] if self.alone else times.argmax()))[0])
 
 
 Variant = Literal["given", "unrelated", "renamed"] | int | Step | Few

@@ -40,18 +40,23 @@ class Given:
 
     def moved(self, other: Given) -> float:
         """Return the distance to `other` in the norm: a row's maximum for votes and ranges, a count for labels."""
-        difference = np.abs(np.asarray(self.values, dtype=np.float64) - np.asarray(other.values, dtype=np.float64))
+        signed = self._counted() - other._counted()
+        difference = np.abs(signed)
         if self.norm == "votes":
             return float(difference.sum(axis=1).max(initial=0.0) / 2)
         if self.norm == "range":
-            return float(
-                np.ptp(np.asarray(self.values, np.float64) - np.asarray(other.values, np.float64), axis=1).max()
-            )
+            return float(np.ptp(signed, axis=1).max())
         if self.norm == "labels":
             return float((difference > 0).sum())
         if self.norm == "records":
             return float((difference > 0).any(axis=(0, *range(2, difference.ndim))).sum())
         return float(difference.sum()) if self.norm == "l1" else float(np.sqrt((difference**2).sum()))
+
+    def _counted(self) -> NDArray[np.float64]:
+        """Return the values as mechanisms count them: of sums and scores, what is not finite is 0."""
+        values = np.asarray(self.values, dtype=np.float64)
+        other_than_any = np.finfo(np.float64).max / 4
+        return np.where(np.isfinite(values), values, other_than_any if self.norm in ("records", "labels") else 0.0)
 
     def without(self, record: int) -> Given:
         """Return what is given of all records but `record`; sums stay."""
