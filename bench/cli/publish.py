@@ -88,4 +88,4 @@ def _print(found: Publication, pages: list[Path], *, json_: bool) -> None:
     rows += [(fate, kind, f"{count} files", why) for (fate, kind, why), count in sorted(many.items())]
     print_table("publication", ("what", "kind", "file", "why"), rows)
     for what, count in sorted(found.unchecked.items()):
-        echo(f"not recomputed for {count} records: {what}")
+        echo(f"not checked for {count} records: {what}")

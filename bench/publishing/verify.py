@@ -88,6 +88,7 @@ def verify(found: Publication, progress: Progress, *, rerun: Sequence[str] = (),
     if not records:
         return
     _check(found, records, progress)
+    found.unchecked["how many other seeds and settings were tried (say so in the pull request)"] = len(records)
     if skip_rerun:
         found.unchecked["whether a cell of theirs gives the same student again (--no-rerun): say so"] = len(records)
     elif not found.refused:
