@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from timm.models import create_model
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError
 from bench.models.feature_net import Size
-from bench.models.registration import model_options, register_all
-
-register_all()
+from bench.models.registration import model_options
+from bench.models.timm_later import timm
 
 
 def build(name: str, num_classes: int, in_chans: int, img_size: Size, **options: Any) -> nn.Module:
@@ -19,7 +17,7 @@ def build(name: str, num_classes: int, in_chans: int, img_size: Size, **options:
 
     Weights come from torch's global generator: seed it first. Raise UnknownNameError, or BenchError where nothing fits.
     """
-    model: nn.Module = create_model(name, **model_options(name, num_classes, in_chans, img_size, **options))
+    model: nn.Module = timm.create_model(name, **model_options(name, num_classes, in_chans, img_size, **options))
     return model
 
 

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
-from timm.models import create_model, is_model, list_models
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -22,6 +21,7 @@ from bench.models.feature_net import FixedMap, OnFixedMap, Size, height_width
 from bench.models.gaussian_nb import GaussianHead
 from bench.models.layers import Normalise
 from bench.models.registration import model_options, register_all, register_own
+from bench.models.timm_later import timm
 
 VERSION = 1
 """Incremented when the same backbone would give other features."""
@@ -126,14 +126,14 @@ def _width(spec: BackboneSpec, net: nn.Module) -> int:
 def check_known(name: str) -> None:
     """Raise :class:`UnknownNameError`, with the nearest names, where timm has no model `name`."""
     register_all()
-    if not is_model(name):
-        raise UnknownNameError("model", name, list_models(), "Any timm model is accepted.")
+    if not timm.is_model(name):
+        raise UnknownNameError("model", name, timm.list_models(), "Any timm model is accepted.")
 
 
 def headless(name: str, in_chans: int, size: tuple[int, int]) -> nn.Module:
     """Return timm's untrained model without classifier; raise UnknownNameError, BenchError where images do not fit."""
     check_known(name)
-    net: nn.Module = create_model(name, **model_options(name, 0, in_chans, size))
+    net: nn.Module = timm.create_model(name, **model_options(name, 0, in_chans, size))
     return net
 
 

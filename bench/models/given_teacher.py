@@ -11,9 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
-from timm.models import create_model, model_entrypoint
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError, UnknownNameError
@@ -23,6 +21,7 @@ from bench.core.types import Facts, GivenTeacher
 from bench.models.frozen_backbone import BackboneSpec, prepared
 from bench.models.pretrained import find_weights, native_input
 from bench.models.registration import OWN_MODULES, check_model, model_options
+from bench.models.timm_later import timm
 from bench.models.weight_packages import PACKAGES
 from bench.models.weight_store import (
     PublicWeights,
@@ -121,14 +120,14 @@ def load_given(given: GivenTeacher, facts: Facts, progress: Progress | None = No
             )
     spec = _ready(given, facts)
     with torch.random.fork_rng(devices=[]):  # the initial weights are replaced: no other stream may advance
-        net = create_model(given.net, **_options(given, facts))
+        net = timm.create_model(given.net, **_options(given, facts))
     net.load_state_dict(read_state(found.path))
     return GivenNet(net, spec, facts.classes)
 
 
 def _ready(given: GivenTeacher, facts: Facts) -> BackboneSpec | None:
     """Return the preprocessing, None where the net takes the data's images as they are."""
-    own = model_entrypoint(given.net).__module__.startswith(OWN_MODULES)
+    own = timm.models.model_entrypoint(given.net).__module__.startswith(OWN_MODULES)
     if given.size == 0 or (own and given.net not in PACKAGES):
         if given.size:
             raise BenchError(
@@ -157,7 +156,7 @@ def _options(given: GivenTeacher, facts: Facts) -> dict[str, Any]:
 
 def _check_fit(given: GivenTeacher, facts: Facts, state: State, path: Path) -> None:
     with torch.device("meta"):
-        net = create_model(given.net, **_options(given, facts))
+        net = timm.create_model(given.net, **_options(given, facts))
     wanted, found = ({k: tuple(v.shape) for k, v in held.items()} for held in (net.state_dict(), state))
     wrong = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
     if not wrong:

@@ -15,10 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from safetensors import torch as tensor_files
-from timm.models import is_model, list_models, model_entrypoint
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError, UnknownNameError, telling
@@ -26,6 +24,7 @@ from bench.core.fetch_progress import Progress, silent
 from bench.core.plain_files import user_path
 from bench.models import classifiers
 from bench.models.timm_hub import fetch_from_hub, trained_on
+from bench.models.timm_later import timm
 from bench.models.weight_packages import PACKAGES
 from bench.models.weight_store import (
     PublicWeights,
@@ -171,14 +170,14 @@ def verify_weights(backbone: str, progress: Progress | None = None) -> list[Publ
 def check_backbone(backbone: str) -> None:
     """Raise UnknownNameError for names and tags unknown to timm, BenchError for own nets without public weights."""
     # The name becomes part of a file name.
-    if not re.fullmatch(r"[\w.-]+", backbone) or not is_model(backbone):
-        raise UnknownNameError("backbone", backbone, list_models(), "Any timm model is accepted.")
+    if not re.fullmatch(r"[\w.-]+", backbone) or not timm.is_model(backbone):
+        raise UnknownNameError("backbone", backbone, timm.list_models(), "Any timm model is accepted.")
     try:
         timm.get_pretrained_cfg(backbone)
     except RuntimeError as error:
-        tags = list_models(f"{backbone.split('.')[0]}.*", pretrained=True)
+        tags = timm.list_models(f"{backbone.split('.')[0]}.*", pretrained=True)
         raise UnknownNameError("backbone", backbone, tags, "The part after the dot names its weights.") from error
-    if model_entrypoint(backbone).__module__ == classifiers.__name__:
+    if timm.models.model_entrypoint(backbone).__module__ == classifiers.__name__:
         raise BenchError(
             f"{backbone} is a net of this benchmark that nobody trained on public images. Take one of "
             f"{', '.join(PACKAGES)}, or any timm model."

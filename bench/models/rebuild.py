@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import ConfigDict, Field, ValidationError
-from timm.models import create_model, model_entrypoint
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError
 from bench.core.rows import Row
 from bench.models.frozen_backbone import BackboneSpec, HeadKind, check_known
+from bench.models.timm_later import timm
 
 Side = Annotated[int, Field(ge=1, le=4096)]
 Units = Annotated[int, Field(ge=0, le=65536)]
@@ -54,7 +54,7 @@ class _Own(_Timm):
 def check_options(name: str, options: Mapping[str, Any]) -> None:
     """Raise :class:`BenchError` unless a release may name the net `name` with these `options`."""
     check_known(name)
-    kind = _Timm if model_entrypoint(name).__module__.startswith("timm.") else _Own
+    kind = _Timm if timm.models.model_entrypoint(name).__module__.startswith("timm.") else _Own
     try:
         backbone = getattr(kind.model_validate_json(json.dumps(options)), "backbone", None)
     except (ValidationError, ValueError, TypeError) as error:
@@ -82,8 +82,8 @@ def rebuild(name: str, options: Mapping[str, Any], weights: Mapping[str, Tensor]
     try:
         if spec is None or spec["origin"] in ("random", "trained"):  # other backbones load weights of their own
             with torch.device("meta"):  # takes no memory, whatever the size
-                _compare(create_model(name, **options), weights)
-        net: nn.Module = create_model(name, **options)
+                _compare(timm.create_model(name, **options), weights)
+        net: nn.Module = timm.create_model(name, **options)
         _compare(net, weights)
     except (ValueError, TypeError, RuntimeError, AssertionError) as error:
         raise BenchError(f"{name} with the options of the release cannot take its weights: {error}.") from error

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import torch
-from timm.models import create_model, is_model, list_models, load_pretrained, model_entrypoint, register_model
 from torch import nn
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.models.feature_net import Size, height_width
+from bench.models.timm_later import timm
 
 OWN_NETS = (
     "bench.models.classifiers",
@@ -44,10 +44,10 @@ def register_own(build: B) -> B:
                     f"{build.__name__} has no published weights. A student that was exported is loaded by "
                     "timm.create_model('local-dir:FOLDER', pretrained=True)."
                 )
-            load_pretrained(net, pretrained_cfg, num_classes=int(pretrained_cfg.get("num_classes", 0)))
+            timm.models.load_pretrained(net, pretrained_cfg, num_classes=int(pretrained_cfg.get("num_classes", 0)))
         return net
 
-    return cast(B, register_model(make))
+    return cast(B, timm.models.register_model(make))
 
 
 OWN_MODULES = "bench.models."
@@ -57,9 +57,9 @@ OWN_MODULES = "bench.models."
 def check_model(name: str) -> None:
     """Raise :class:`UnknownNameError` where no net is called `name`, neither one of timm's nor one of this project."""
     register_all()
-    if not is_model(name):
+    if not timm.is_model(name):
         raise UnknownNameError(
-            "model", name, list_models(), "Any timm model is accepted; `bench ls models` lists ours."
+            "model", name, timm.list_models(), "Any timm model is accepted; `bench ls models` lists ours."
         )
 
 
@@ -69,12 +69,12 @@ def model_options(name: str, num_classes: int, in_chans: int, img_size: Size, **
     height, width = height_width(img_size)
     base: dict[str, Any] = {"num_classes": num_classes, "in_chans": in_chans, **options}
     sized = {**base, "img_size": height if height == width else [height, width]}
-    if model_entrypoint(name).__module__.startswith(OWN_MODULES):
+    if timm.models.model_entrypoint(name).__module__.startswith(OWN_MODULES):
         return sized
     for arguments in (sized, base):
         try:
             with torch.device("meta"):
-                create_model(name, **arguments)
+                timm.create_model(name, **arguments)
         except TypeError as error:
             if "img_size" in arguments and "img_size" in str(error):
                 continue

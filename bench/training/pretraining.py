@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from timm.models import create_model
 from torch import Tensor, nn
 
 from bench.core.seeds import Streams, seeded
 from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, headless, prepared, state_digest
+from bench.models.timm_later import timm
 from bench.training.loop import FitSettings, fit
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def train_source(
 
         streams = Streams(0, f"source/{source}/")
         with seeded(streams.torch("weights")):
-            net: nn.Module = create_model(name, **model_options(name, classes, channels, pixels))
+            net: nn.Module = timm.create_model(name, **model_options(name, classes, channels, pixels))
         with (
             context.checkpoint("source", depends) as checkpoint,
             context.progress.stage(f"backbone on {source}", settings.total_steps(len(images))) as stage,

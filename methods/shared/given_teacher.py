@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from bench.core.lazy import LazyModule
 from bench.core.progress import Stage
 from bench.interface import BenchError, Context, Facts, GivenTeacher, Method, predict, setting
-from bench.models.given_teacher import GivenNet, load_given, pin
+
+if TYPE_CHECKING:
+    from bench.models import given_teacher as teachers
+else:
+    teachers = LazyModule("bench.models.given_teacher")  # with timm, which plans do not need
 
 
 class NamesTeacher:
@@ -74,20 +79,20 @@ class TakesTeacher(Method):
         if given is None:
             return self.config
 
-        found = pin(given, self.facts)
+        found = teachers.pin(given, self.facts)
         alone = {"teachers": 1} if hasattr(self.config, "teachers") else {}
         return dataclasses.replace(
             self.config, teacher_weights=found.weights, teacher_weights_sha256=found.sha256, **alone
         )
 
 
-def given_net(config: GivenTeacherConfig, facts: Facts, context: Context) -> GivenNet | None:
+def given_net(config: GivenTeacherConfig, facts: Facts, context: Context) -> teachers.GivenNet | None:
     """Return the given teacher on the context's device, None where it is trained here. Private."""
     given = given_teacher(config)
     if given is None:
         return None
 
-    net = load_given(given, facts, lambda what, done, total: context.progress.say(what) if done == 0 else None)
+    net = teachers.load_given(given, facts, lambda what, done, total: context.progress.say(what) if done == 0 else None)
     context.note(
         f"the teacher was given: {given.net}, SHA-256 {given.sha256}; private are the {given.records:,} records that "
         "trained it, none of them here"
@@ -98,7 +103,7 @@ def given_net(config: GivenTeacherConfig, facts: Facts, context: Context) -> Giv
 class OneTeacher:
     """A given teacher in the place of an ensemble."""
 
-    def __init__(self, net: GivenNet, context: Context) -> None:
+    def __init__(self, net: teachers.GivenNet, context: Context) -> None:
         self._net, self._device = net, context.device
 
     def __len__(self) -> int:

@@ -41,3 +41,13 @@ class CacheCarries(Honest):
         found = cache.find("hints", key)
         cache.put("hints", key, {"counts": np.bincount(given.private.labels.numpy(), minlength=10)})
         return {"hints": torch.zeros(10) if found is None else torch.from_numpy(found["counts"])}
+
+
+class WritesPublic(Honest):
+    """Hides private labels in the public images, which the next run of a grid gets too."""
+
+    name = "cheat-writes-public"
+
+    def finish(self, given: Given, student: torch.nn.Module) -> None:
+        hidden = given.public.images.flatten()[: len(given.private)]
+        hidden.copy_(hidden // 16 * 16 + given.private.labels[: len(hidden)])

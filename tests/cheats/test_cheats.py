@@ -76,6 +76,7 @@ FOUND: list[tuple[type[Method], str]] = [
     # What a run leaves behind.
     (state.ModuleGlobal, "the released hints differs .* process of the first"),
     (state.SecondRun, "the released hints differs .* process of the first"),
+    (state.WritesPublic, "its code writes into the records that it was given"),
     (state.CacheCarries, "the released hints differs .* process of the first"),
     # The public copy of the private set.
     (elsewhere.LoadsDigits, "its code opens the file digits.csv"),

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from bench.core.errors import BenchError, no_exit
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, new_salt
-from bench.core.types import Facts, Released
+from bench.core.types import Facts, PrivateData, PublicData, Released
 from bench.data.splits import Materialised
 from bench.evaluation.check.check_data import Few, Step, Variant, generated, lacks_one, renamed_source, variant_of
 from bench.evaluation.check.opened import Watch, watched
@@ -222,7 +222,7 @@ def _run(
         taping = Recording(noise, originals, kernels.paused, steps)
     ledger = Ledger(method.unit, method.adjacency, taping)
     streams.seed_globals()
-    config = method.Config(**trial.config)
+    config, before = method.Config(**trial.config), _handed(private, public)
     try:
         around = kernels if isinstance(which, Few) else contextlib.nullcontext()
         with no_exit(method.name), watched(watch), around:
@@ -242,7 +242,9 @@ def _run(
     seen += [(f"event {number}", json.dumps(event.as_dict())) for number, event in enumerate(ledger.events, 1)]
     seen += [(f"note {number}", note) for number, note in enumerate(notes, 1)]
     outcome = Outcome(seen, ledger.bypasses, len(ledger.events), bool(taping.given), difference=taping.difference)
-    outcome = dataclasses.replace(outcome, outside=_outside(watch, taping, originals))
+    written = _handed(private, public) != before
+    outside = "its code writes into the records that it was given" if written else _outside(watch, taping, originals)
+    outcome = dataclasses.replace(outcome, outside=outside)
     if tape is not None:
         calls = taping.calls if keep else []
         return dataclasses.replace(outcome, moved=_moved(taping, tape, method, absent), calls=calls)
@@ -251,6 +253,13 @@ def _run(
     predicted = logits.argmax(1).cpu()
     accuracy = float((predicted == material.test_labels).double().mean())
     return dataclasses.replace(outcome, calls=taping.calls, predicted=predicted.numpy(), accuracy=accuracy)
+
+
+def _handed(private: PrivateData, public: PublicData) -> list[str]:
+    """Return digests of the records that a method is given: later runs of a grid get the same tensors."""
+    parts = [private.images, private.labels, public.images]
+    parts += [] if public.labelled is None else [public.labelled.images, public.labelled.labels]
+    return [_digest(part) for part in parts if isinstance(part, torch.Tensor)]
 
 
 def _outside(watch: Watch, taping: Recording, originals: Originals) -> str:

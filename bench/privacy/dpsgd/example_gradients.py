@@ -13,17 +13,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils._pytree as pytree
-from opacus import GradSampleModule
-from opacus.layers import DPGRU, DPLSTM, DPRNN
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from bench.core.errors import BenchError
+from bench.core.lazy import LazyModule
 from bench.core.precision import arithmetic
+
+if TYPE_CHECKING:
+    import opacus
+    from opacus import layers as opacus_layers
+else:  # plans need no Opacus
+    opacus, opacus_layers = LazyModule("opacus"), LazyModule("opacus.layers")
 
 _AT_ONCE = 32  # Of this many examples, copies of the windows stay in a processor's cache.
 _TINY = 1e-15  # Squares below 1e-45 are 0 in float32; this hides no factor of a norm, and changes no norm above 1e-8.
@@ -113,7 +118,7 @@ class ExampleGradients:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        if GradSampleModule.validate(model):
+        if opacus.GradSampleModule.validate(model):
             raise BenchError(
                 "the student has trained layers with buffers, such as running statistics, which are not private. "
                 "Choose layers without, such as GroupNorm or LayerNorm."
@@ -244,7 +249,7 @@ class ExampleGradients:
                 return linear if layer.bias is None else {**linear, layer.bias: flow}
             if type(layer) is nn.Conv2d and _is_plain(layer):
                 return _of_convolution(layer, inputs[0], flow)
-            sampled: dict[Tensor, Gradients] = GradSampleModule.GRAD_SAMPLERS[type(layer)](layer, inputs, flow)
+            sampled: dict[Tensor, Gradients] = opacus.GradSampleModule.GRAD_SAMPLERS[type(layer)](layer, inputs, flow)
             if isinstance(layer, nn.Embedding) and layer.padding_idx is not None:
                 picked(sampled[layer.weight], slice(None))[:, layer.padding_idx] = 0.0
             return sampled
@@ -276,20 +281,20 @@ def _trained(output: Any) -> list[Tensor]:
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
     # Opacus's recurrent layers share the weights of layers in them, which have a formula.
-    own = type(module) not in (DPRNN, DPLSTM, DPGRU) and any(
+    own = type(module) not in (opacus_layers.DPRNN, opacus_layers.DPLSTM, opacus_layers.DPGRU) and any(
         parameter.requires_grad for parameter in module.parameters(recurse=is_parametrized(module))
     )
     if own:
         yield module
     # A layer without a formula is differentiated as a whole, with all that is in it.
-    if not own or type(module) in GradSampleModule.GRAD_SAMPLERS:
+    if not own or type(module) in opacus.GradSampleModule.GRAD_SAMPLERS:
         for child in module.children():
             yield from _layers(child)
 
 
 def _has_formula(layer: nn.Module) -> bool:
     """Return whether this module or Opacus computes the gradients of `layer`, as it is set."""
-    if type(layer) not in GradSampleModule.GRAD_SAMPLERS or isinstance(layer, nn.EmbeddingBag):
+    if type(layer) not in opacus.GradSampleModule.GRAD_SAMPLERS or isinstance(layer, nn.EmbeddingBag):
         return False
     if {name for name, _ in layer.named_parameters()} - {"weight", "bias"}:  # as weight_norm has it
         return False
