@@ -69,8 +69,8 @@ STOPPING = (
     ),
 )
 """Edits that stop early by the answers: the first is enough on most data."""
-_ASKED = "ledger.gaussian(sums.numpy(), sensitivity=2.0, noise_multiplier=self.config.noise)"
-LEAK = (_ASKED, f"sums.numpy() + 0 * {_ASKED}")
+ASKED = "ledger.gaussian(sums.numpy(), sensitivity=2.0, noise_multiplier=self.config.noise)"
+LEAK = (ASKED, f"sums.numpy() + 0 * {ASKED}")
 """An edit that releases the sums as they are."""
 UNSTEADY = ("weight = torch.from_numpy(told).float()", "weight = torch.from_numpy(told).float() + os.getpid() * 1e-9")
 """An edit that gives another student in another process."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from bench.privacy.accounting.accountants import proven
 from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.events import events
 from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.storage.cache import Cache
+from bench.storage.checkpoint import Checkpoint
 from helpers.draws import DELTA, DRAWS, best
 
 AT_ONCE = 200
@@ -380,26 +384,24 @@ def test_clipping_of_another_class_is_refused() -> None:
         trained(clipping=Unclipped(0.5))
 
 
-def test_a_checkpoint_does_not_hold_the_state_of_the_noise() -> None:
-    from bench.storage.checkpoint import Checkpoint
+def test_a_checkpoint_does_not_hold_the_state_of_the_noise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    saved: list[dict[str, Any]] = []
+    monkeypatch.setattr(Checkpoint, "due", lambda self: True)
+    monkeypatch.setattr(Checkpoint, "save", lambda self, state: saved.append(state))
+    trained(checkpoint=Checkpoint(Cache(tmp_path, {}), "student", {}))
+    assert len(saved) == 5
+    assert all(set(state["parts"]) == {"model", "optimizer", "counted", "torch"} for state in saved)
+    assert not any("bit_generator" in str(state) for state in saved)
 
-    class Reading(Checkpoint):
-        """A method may give a checkpoint of its own."""
 
-        def __init__(self) -> None:
-            self.saved: list[dict[str, object]] = []
+def test_a_checkpoint_of_a_method_s_own_is_refused(tmp_path: Path) -> None:
+    """It could restore weights that no step has made."""
 
-        def load(self):
-            return None
+    class Mine(Checkpoint):
+        pass
 
-        def due(self) -> bool:
-            return True
-
-        def save(self, state) -> None:
-            self.saved.append(state)
-
-    reading = Reading()
-    trained(checkpoint=reading)
-    assert len(reading.saved) == 5
-    assert all(set(state["parts"]) == {"model", "optimizer", "counted", "torch"} for state in reading.saved)
-    assert not any("bit_generator" in str(state) for state in reading.saved)
+    changed = Checkpoint(Cache(tmp_path, {}), "student", {})
+    changed.load = lambda: None
+    for checkpoint in (Mine(Cache(tmp_path, {}), "student", {}), changed):
+        with pytest.raises(BenchError, match="resumes from a plain Checkpoint"):
+            trained(checkpoint=checkpoint)

@@ -64,7 +64,7 @@ def test_near_ties_do_not_depend_on_the_other_records() -> None:
     alone = torch.cat([nearest(image[None], points) for image in images])
     assert torch.equal(nearest(images, points), alone)
     assert torch.equal(nearest(images.flip(0), points, size=7).flip(0), alone)
-    with ShapedKernels():
+    with ShapedKernels(expected=()):
         assert torch.equal(nearest(images[:3], points), alone[:3])
 
 
@@ -88,7 +88,7 @@ def test_kernels_that_depend_on_shapes_change_every_float32_product() -> None:
     a, b = torch.rand(5, 4), torch.rand(4, 3)
     image, kernel = torch.rand(2, 1, 6, 6), torch.rand(1, 1, 3, 3)
     whole, part = a @ b, a[:4] @ b
-    with ShapedKernels():
+    with ShapedKernels(expected=()):
         assert not torch.equal(a @ b, whole)
         assert torch.equal(a @ b, a @ b)
         assert not torch.equal((a @ b)[:4], a[:4] @ b)
@@ -103,3 +103,20 @@ def test_kernels_that_depend_on_shapes_change_every_float32_product() -> None:
         fewer = torch.nn.functional.scaled_dot_product_attention(*[sequences[:2]] * 3)
         assert not torch.equal(attended[:2], fewer)
     torch.testing.assert_close(whole[:4], part)
+
+
+def test_products_of_the_expected_shapes_stay() -> None:
+    a, b = torch.rand(5, 4), torch.rand(4, 3)
+    with ShapedKernels() as noted:
+        whole, other = a @ b, b.T @ b
+    with ShapedKernels(noted.products):
+        assert torch.equal(a @ b, whole)
+        assert torch.equal(b.T @ b, other)
+    with ShapedKernels(noted.products):
+        assert not torch.equal(a[:4] @ b, whole[:4])  # in place of the first
+        assert torch.equal(b.T @ b, other)
+    with ShapedKernels(noted.products):
+        a.sum()
+        torch.mv(b.T, b[:, 0])  # an operation that was not expected: from here on all shapes are compared
+        assert torch.equal(b.T @ b, other)
+        assert not torch.equal(a[:2] @ b, whole[:2])

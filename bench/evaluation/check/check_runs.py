@@ -35,7 +35,7 @@ from bench.evaluation.check.check_data import Few, Step, Variant, generated, lac
 from bench.evaluation.check.opened import Watch, watched
 from bench.evaluation.check.replaced import Originals
 from bench.evaluation.check.sensitivity import Given, violation, walk
-from bench.evaluation.check.shaped_kernels import ShapedKernels
+from bench.evaluation.check.shaped_kernels import Product, ShapedKernels
 from bench.evaluation.check.tape import Recording, Replaying, Taped
 from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
@@ -49,6 +49,7 @@ from bench.training.context import Context
 from bench.training.features import student_logits
 
 NEIGHBOURS = 24
+WHISPER = 1e-6  # share of the noise that a run without noise has
 LONGEST_FOLDER = 70  # characters of TMPDIR that leave room for a socket's name: its path has at most 104
 _choosing = threading.Lock()
 
@@ -88,6 +89,8 @@ class Trial:
     """Seed of noise and samples; nothing that a method is given leads to it."""
     cell: str = field(default_factory=new_salt)  # the runs' token, which looks like that of any run
     row: Row | None = None
+    products: tuple[Product, ...] | None = None
+    """Of the first run on few records, for those on its neighbours."""
 
     def material(self) -> Materialised:
         """Return the data, read or generated anew: a method's writes must not reach the next run."""
@@ -138,6 +141,7 @@ class Outcome:
     moved: str = ""  # the input that one record moved by more than its charge
     outside: str = ""  # what the method's code reached or replaced beside its arguments
     sha256: str = ""  # of the released student of a row
+    products: tuple[Product, ...] = ()
     predicted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     accuracy: float = 0.0
 
@@ -211,10 +215,10 @@ def _run(
     cache = Cache(folder / "cache", base if row is None else row.cache_base)
     context = Context(torch.device("cpu"), streams, cache, Progress(), note=notes.append, cell=trial.cell)
     drawn = np.random.default_rng(trial.noise if tape is None else secrets.randbits(256))
-    noise: Noise = (SeededNoise if trial.noisy else Silence)(drawn)
+    noise: Noise = SeededNoise(drawn) if trial.noisy else Silence(drawn, WHISPER)
     if row is not None and tape is None:
         noise = salted_noise(row.salt, trial.seed, row.key)
-    kernels, steps = ShapedKernels(), None if row is None else Path(row.folder) / "steps"
+    kernels, steps = ShapedKernels(trial.products), None if row is None else Path(row.folder) / "steps"
     watch = Watch(method.__module__, trial.facts.dataset)
     if tape is not None:
         taping: Recording = Replaying(noise, tape, originals, kernels.paused)
@@ -252,7 +256,9 @@ def _run(
         outcome = dataclasses.replace(outcome, sha256=save_released(released, folder / "student"))
     predicted = logits.argmax(1).cpu()
     accuracy = float((predicted == material.test_labels).double().mean())
-    return dataclasses.replace(outcome, calls=taping.calls, predicted=predicted.numpy(), accuracy=accuracy)
+    return dataclasses.replace(
+        outcome, calls=taping.calls, predicted=predicted.numpy(), accuracy=accuracy, products=tuple(kernels.products)
+    )
 
 
 def _handed(private: PrivateData, public: PublicData) -> list[str]:

@@ -13,16 +13,17 @@ from bench.interface.method import Method
 from bench.interface.plugin_source import sources_of
 
 MOST = 400
-"""Numbers, and characters of words that are no language, in a source without other public data; ours have 230."""
+"""Numbers, and characters of what is no language, in a source without other public data; ours have 230."""
 WORD = 20  # characters of a longest word
-_LONG = re.compile(rf"\S{{{WORD + 1},}}")
+_LONG = re.compile(rf"\S{{{WORD + 1},}}|[^\x00-\x7f]+")
+_CITED = re.compile(r"[(\[<]*(https?://|:\w+:`|`)")  # addresses and names of code, in docstrings
 
 
 def constants_of(method: type[Method]) -> tuple[int, str]:
     """Return how much data the constants of a method's source hold, and where most is: the reviewer's place to look.
 
-    A number counts 1, a text the characters of its words longer than :data:`WORD`; docstrings count too little to hide
-    in, as code has to find them.
+    A number counts 1, a text the characters of its words longer than :data:`WORD`, and those that are not ASCII. Of
+    docstrings, addresses and names of code do not count.
     """
     held = Counter[str]()
     for file, data in (sources_of(method) or _module(method)).items():
@@ -40,10 +41,12 @@ def _module(method: type[Method]) -> dict[Path, bytes]:
 
 
 def _sizes(tree: ast.Module) -> Iterator[tuple[int, int]]:
+    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
             text = node.value if isinstance(node.value, str) else node.value.decode("latin1")
-            yield node.lineno, sum(map(len, _LONG.findall(text)))
+            long = _LONG.findall(text)
+            yield node.lineno, sum(len(word) for word in long if not (id(node) in said and _CITED.match(word)))
         elif isinstance(node, ast.Constant) and type(node.value) in (int, float, complex):
             yield node.lineno, 1 + len(_LONG.findall(repr(node.value))) * len(repr(node.value))
         elif isinstance(node, ast.Name) and len(node.id) > 2 * WORD:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from bench.core.seeds import Streams
 from bench.interface.registry import GROUPS
@@ -30,11 +31,15 @@ from bench.storage.cache import Cache
 from bench.storage.checkpoint import Checkpoint
 from bench.training.context import Context
 
-RUNNING = (Charging, Context, Cache, Checkpoint, Streams)
-"""What differs from run to run (folders, clocks) and gives a mechanism nothing."""
+RUNNING = (Charging, Context, Cache, Checkpoint, Streams, RemovableHandle)
+"""What differs from run to run (folders, clocks, numbers of hooks) and gives a mechanism nothing."""
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 KNOWN = (*sys.stdlib_module_names, "bench", "torch", "torchvision", "timm", "numpy", "scipy", "sklearn", "opacus")
 PLUGINS = ("bench.methods.", "bench.attacks.")  # walked like a user's own file
+_TIMED = [
+    part for part in torch.optim.Optimizer.profile_hook_step.__code__.co_consts if isinstance(part, types.CodeType)
+]
+"""What torch puts around the step of an optimiser's class when one is first made."""
 OF_EVERY_NET = ("training", "_parameters", "_buffers", "_modules")
 """Attributes of a layer that are walked apart."""
 
@@ -139,6 +144,8 @@ def _held(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    if function.__code__ in _TIMED:
+        function = vars(function)["__wrapped__"]
     yield f"{function.__module__}.{function.__qualname__}", (function.__defaults__, function.__kwdefaults__)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # a name that is not bound yet

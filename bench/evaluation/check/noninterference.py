@@ -221,8 +221,8 @@ def check_row(cell: Cell, salt: str | None, sha256: str) -> Check:
             MethodPlace.of(method) or method, values, cell.facts, cell.seed, cell.dataset, noisy=True,
             cell=cell_token(cell, salt), row=Row(cell.key, salt, cache_base(cell), folder, bool(sha256)),
         )  # fmt: skip
-        (first,) = processes.run(trial, ["given"])
         try:
+            (first,) = processes.run(trial, ["given"])
             if sha256 and first.sha256 != sha256:
                 raise Rejected(
                     "with the same data, settings, seed and noise it trains another student than its record's"
@@ -357,6 +357,7 @@ def check_few(trial: Trial, processes: Processes) -> None:
     """
     records = trial.facts.private_records
     trial, (first,) = recorded(trial, [Few(records)], processes, draws=1)
+    trial = dataclasses.replace(trial, products=first.products)
     for alone in (False, True)[: 2 if ALONE[0] <= records <= ALONE[1] else 1]:
         (run,) = processes.run(trial, [Few(records, neighbour=True, alone=alone)], first.calls)
         if not first.bypasses:

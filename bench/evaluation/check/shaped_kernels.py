@@ -1,10 +1,10 @@
 """Makes visible that the results of library kernels depend on the shapes of their operands.
 
 Libraries choose a kernel by the shape of a batch, and each kernel rounds differently. The last bits flip a decision
-about a record once in many thousand runs, too rarely for a test to notice. Under :class:`ShapedKernels` each entry of a
-product changes by up to a quarter, by a function of its value that differs from shape to shape: that flips nearly every
-such decision. A method whose shapes do not depend on the number of private records is not affected. NumPy's products
-are not covered.
+about a record once in many thousand runs, too rarely for a test to notice. So one run's products are noted, and in the
+run on a neighbour, under :class:`ShapedKernels`, each entry of a product of another shape changes by up to a quarter,
+by a function of its value: that flips nearly every such decision. A method whose shapes do not depend on the private
+records is not affected. NumPy's products are not covered.
 """
 
 from __future__ import annotations
@@ -29,31 +29,48 @@ PRODUCTS = frozenset(
 """The operations that compute products; torch.cdist is the Euclidean one, unless it compares few rows pair by pair."""
 
 
-class ShapedKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode that changes the entries of products as the shapes of their operands say.
+Product = tuple[str, tuple[tuple[int, ...], ...]]
+"""The operation, and the shapes of its operands."""
 
+
+class ShapedKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that notes products, and changes those whose shapes are not the `expected` ones, None to change none.
+
+    As long as a run makes the expected operations in order, each product is compared with its own; afterwards with all.
     Products in float64 stay: their rounding is too small to matter, or they are exact
     (:func:`bench.training.by_record.nearest`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, expected: Sequence[Product] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._paused = False
+        self.products: list[Product] = []
+        self._expected, self._known = expected, frozenset(expected or ())
+        self._paused, self._in_order = False, True
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run `func`, and scale its result if it is a product."""
+        """Run `func`, and change its result if it is a product of another shape."""
         found = func(*args, **(kwargs or {}))
         if self._paused or func.overloadpacket not in PRODUCTS:
             return found
         product = found[0] if isinstance(found, tuple) else found
         if product.dtype != torch.float64:
-            shapes = [tuple(part.shape) for part in args if isinstance(part, torch.Tensor)]
-            # A common factor would change no arg max: entries of different values get different factors.
-            waves = 50 + 100 * zlib.crc32(repr(shapes).encode()) / 2**32
-            product.mul_(1 + AMOUNT * torch.sin(waves * product.abs().add(1e-30).log()))
+            shapes = tuple(tuple(part.shape) for part in args if isinstance(part, torch.Tensor))
+            if self._differs((str(func), shapes)):
+                # A common factor would change no arg max: entries of different values get different factors.
+                waves = 50 + 100 * zlib.crc32(repr(shapes).encode()) / 2**32
+                product.mul_(1 + AMOUNT * torch.sin(waves * product.abs().add(1e-30).log()))
         return found
+
+    def _differs(self, made: Product) -> bool:
+        number = len(self.products)
+        self.products.append(made)
+        if self._expected is None:
+            return False
+        own = self._expected[number] if number < len(self._expected) else ("", ())
+        self._in_order = self._in_order and own[0] == made[0]
+        return own != made if self._in_order else made not in self._known
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -232,8 +232,9 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
 
         # Each setting is read once: another type of run could give the charge one value and the training another.
         run = DPSGDRun(**{field.name: plain(getattr(run, field.name)) for field in dataclasses.fields(DPSGDRun)})
-        if run.checkpoint is not None and type(run.checkpoint) is not Checkpoint:
-            raise BenchError(f"DP-SGD resumes from a plain Checkpoint, not from {type(run.checkpoint).__name__}.")
+        kept = run.checkpoint
+        if kept is not None and (type(kept) is not Checkpoint or any(hasattr(Checkpoint, name) for name in vars(kept))):
+            raise BenchError(f"DP-SGD resumes from a plain Checkpoint, not from a changed {type(kept).__name__}.")
         planned = self._charge_steps(run)
 
         def release(noise: Noise) -> None:

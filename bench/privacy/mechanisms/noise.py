@@ -113,11 +113,22 @@ class SeededNoise(Noise):
 
 
 class Silence(ZeroNoise):
-    """No noise, for checks and power runs; uniform draws (samples, answers outside a set) come from `generator`."""
+    """No noise, for checks and power runs; uniform draws (samples, answers outside a set) come from `generator`.
 
-    def __init__(self, generator: np.random.Generator) -> None:
+    Sums get `share` of theirs: without any, directions of a matrix of low rank would be those of rounding.
+    """
+
+    def __init__(self, generator: np.random.Generator, share: float = 0.0) -> None:
         super().__init__(exact=False)
-        self._source = SeededNoise(generator)
+        self._source, self._share = SeededNoise(generator), share
+
+    def laplace(self, shape: tuple[int, ...], scale: float) -> NDArray[np.float64]:
+        """See :meth:`Noise.laplace`."""
+        return self._source.laplace(shape, self._share * scale)
+
+    def gaussian(self, shape: tuple[int, ...], std: float) -> NDArray[np.float64]:
+        """See :meth:`Noise.gaussian`."""
+        return self._source.gaussian(shape, self._share * std)
 
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
         """See :meth:`Noise.uniform`."""
