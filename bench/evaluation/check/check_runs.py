@@ -42,6 +42,7 @@ from bench.experiments.device import prepare_device
 from bench.experiments.release import save_released
 from bench.interface.method import Method
 from bench.interface.registry import import_file
+from bench.models.registration import OWN_NETS
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import Noise, SeededNoise, Silence, salted_noise
 from bench.storage.cache import Cache
@@ -323,7 +324,7 @@ def fresh_processes() -> Any:
     if "forkserver" in methods:  # imported once, so that a process starts in a fraction of a second
         ours = ("experiments.device", "models.build", "training.features", "training.loop", "training.student")
         others = ["opacus", "timm", "sklearn", "scipy.stats"]
-        context.set_forkserver_preload([__name__, *(f"bench.{name}" for name in ours), *others])
+        context.set_forkserver_preload([__name__, *(f"bench.{name}" for name in ours), *others, *OWN_NETS])
     return context
 
 
