@@ -97,6 +97,7 @@ from bench.privacy.events.events import DPSGD
 from bench.interface import""",
     ),
     ("noise = 0.1\n", "noise = 0.25\n"),
+    ("noise *= 1.05", "noise *= 1.4"),
     ('    citation = "none"\n', '    citation = "none"\n    adjacency = Adjacency.ADD_REMOVE\n'),
     (f"        told = {ASKED}\n", ""),
     (
