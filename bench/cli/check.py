@@ -13,7 +13,6 @@ from bench.core.options import SET
 from bench.core.progress import echo, open_progress, print_json, print_table, starting
 
 if TYPE_CHECKING:
-    from bench.evaluation.check.noninterference import Check
     from bench.interface.method import Method
 
 
@@ -32,6 +31,16 @@ def check(
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Checks at the same time; default: one for each core.")
     ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help=(
+                "Time of a search among neighbours; walks and small sets have four times as long. "
+                "Default: 5; 1 for all methods."
+            ),
+        ),
+    ] = None,
     set_: Annotated[list[str] | None, SET] = None,
     quiet: Quiet = False,
     json_: Json = False,
@@ -46,7 +55,15 @@ def check(
             METHODS.get(name)
     with starting(quiet=quiet or json_):
         from bench.core.processes import available_cores
-        from bench.evaluation.check.noninterference import SECONDS, check_method, random_seeds
+        from bench.evaluation.check.noninterference import (
+            BRIEF,
+            PATIENCE,
+            SECONDS,
+            Check,
+            CheckVerdict,
+            check_method,
+            random_seeds,
+        )
 
     chosen = [METHODS.get(name) for name in methods or METHODS.names()]
     check_overrides(chosen, set_ or ())
@@ -55,7 +72,9 @@ def check(
         try:
             return check_method(method, **options)
         except BenchError as error:
-            raise BenchError(f"{method.name}: {error}") from error
+            if len(chosen) == 1:
+                raise BenchError(f"{method.name}: {error}") from error
+            return Check(method.name, CheckVerdict.FAILED, str(error))
 
     options: dict[str, Any] = {
         "overrides": set_ or (),
@@ -63,7 +82,8 @@ def check(
         "preset": preset or Preset.TINY,
         "seeds": seed_numbers(seeds) if seeds else random_seeds(),
         "awake": None if preset or dataset else Preset.QUICK,
-        "seconds": SECONDS,
+        "seconds": (SECONDS if methods else BRIEF) if seconds is None else seconds,
+        "patience": None if methods else PATIENCE,
     }
     # Each check mostly waits for its subprocesses, so threads suffice.
     with ThreadPoolExecutor(jobs or available_cores()) as pool, open_progress(quiet=quiet or json_) as progress:
@@ -71,7 +91,8 @@ def check(
         try:
             with progress.stage("checks", len(running)) as stage:
                 for done in as_completed(running):
-                    progress.say(f"{done.result().method}: {done.result().verdict.value}")
+                    one = done.result()
+                    progress.say(f"{one.method}: {one.verdict.value}{'' if one.ok else f': {one.reason}'}")
                     stage.advance()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

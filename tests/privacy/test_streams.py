@@ -22,7 +22,7 @@ from bench.privacy.accounting.accountants import proven
 from bench.privacy.auditing.compared import GaussianVectors
 from bench.privacy.auditing.transcript_loss import compare
 from bench.privacy.events.conversions import exact_gaussian_epsilon
-from bench.privacy.events.events import BandedSums, TreeSums, square_root
+from bench.privacy.events.gaussian_events import BandedSums, TreeSums, square_root
 from bench.privacy.mechanisms.executors import A, Call, Noisy
 from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
 from bench.privacy.mechanisms.noise import Noise, SecureNoise, SeededNoise, ZeroNoise

@@ -32,8 +32,8 @@ from bench.privacy.events.events import (
     SampledGNMax,
     TopKRandomizedResponse,
     TreeSums,
-    square_root,
 )
+from bench.privacy.events.gaussian_events import square_root
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.noise import Law, Noise
 from bench.privacy.mechanisms.streams import Banded, BinaryTree, Stream

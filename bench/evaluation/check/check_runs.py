@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import multiprocessing.util
 import secrets
+import signal
 import sys
 import tempfile
 import threading
@@ -59,6 +60,10 @@ T = TypeVar("T")
 
 class Rejected(Exception):
     """A check found private data outside the mechanisms; the message says where."""
+
+
+class TooLong(BaseException):
+    """A run took longer than it may. No `Exception`, which a method could catch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +334,12 @@ def fresh_processes() -> Any:
 
 
 class Processes:
-    """Runs sessions, each in a new process; those of classes that no other process can import run in this one."""
+    """Runs sessions, each in a new process; those of classes that no other process can import run in this one.
+
+    Those in a new process end with :class:`TooLong` after `patience` seconds, if that is not None.
+    """
+
+    patience: float | None = None
 
     def __init__(self) -> None:
         self._context = fresh_processes()
@@ -354,6 +364,22 @@ class Processes:
             return work(trial, *parts)
         with ProcessPoolExecutor(1, self._context) as pool:
             try:
-                return pool.submit(work, trial, *parts).result()
+                return pool.submit(_limited, self.patience, work, trial, *parts).result()
             except BrokenProcessPool as error:
                 raise BenchError("the process of a checked run died: it ran out of memory or was killed.") from error
+
+
+def _limited(patience: float | None, work: Callable[..., T], *parts: Any) -> T:
+    """Return what `work` returns within `patience` seconds of this process, whose main thread this is."""
+
+    def end(number: int, frame: object) -> None:
+        raise TooLong
+
+    if patience is not None and hasattr(signal, "setitimer"):  # not on Windows
+        signal.signal(signal.SIGALRM, end)
+        signal.setitimer(signal.ITIMER_REAL, patience)
+    try:
+        return work(*parts)
+    finally:
+        if patience is not None and hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 0)

@@ -15,6 +15,7 @@ from bench.interface.plugin_source import sources_of
 MOST = 400
 """Numbers, and characters of what is no language, in a source without other public data; ours have 230."""
 WORD = 20  # characters of a longest word
+TABLE = 20  # texts in a collection above which all of them count
 _LONG = re.compile(rf"\S{{{WORD + 1},}}|[^\x00-\x7f]+")
 _CITED = re.compile(r"[(\[<]*(https?://|:\w+:`|`)")  # addresses and names of code, in docstrings
 
@@ -22,8 +23,9 @@ _CITED = re.compile(r"[(\[<]*(https?://|:\w+:`|`)")  # addresses and names of co
 def constants_of(method: type[Method]) -> tuple[int, str]:
     """Return how much data the constants of a method's source hold, and where most is: the reviewer's place to look.
 
-    A number counts 1, a text the characters of its words longer than :data:`WORD`, and those that are not ASCII. Of
-    docstrings, addresses and names of code do not count.
+    A number counts 1, a text the characters of its words longer than :data:`WORD`, and those that are not ASCII; of
+    more than :data:`TABLE` texts in one collection all characters. Of docstrings, addresses and names of code do not
+    count.
     """
     held = Counter[str]()
     for file, data in (sources_of(method) or _module(method)).items():
@@ -49,5 +51,11 @@ def _sizes(tree: ast.Module) -> Iterator[tuple[int, int]]:
             yield node.lineno, sum(len(word) for word in long if not (id(node) in said and _CITED.match(word)))
         elif isinstance(node, ast.Constant) and type(node.value) in (int, float, complex):
             yield node.lineno, 1 + len(_LONG.findall(repr(node.value))) * len(repr(node.value))
+        elif isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
+            entries = node.values if isinstance(node, ast.Dict) else node.elts
+            texts = [
+                one.value for one in entries if isinstance(one, ast.Constant) and isinstance(one.value, str | bytes)
+            ]
+            yield node.lineno, sum(map(len, texts)) if len(texts) > TABLE else 0
         elif isinstance(node, ast.Name) and len(node.id) > 2 * WORD:
             yield node.lineno, len(node.id)

@@ -2,7 +2,7 @@
 
 Functions are walked with what they hold: their code, defaults, closures, the globals that they name and the object they
 are bound to; nets with their weights, buffers, hooks and plain attributes. What belongs to this package, to torch or to
-another library is known by its name alone, as :mod:`bench.evaluation.check.replaced` watches those.
+another library is known by its name alone; :mod:`bench.evaluation.check.replaced` watches this package and torch.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def public_arguments(call: Call) -> dict[str, str]:
 
 def fingerprint(value: object) -> str:
     """Return a digest of `value` and of all that it holds, in hexadecimal."""
-    digest, seen = hashlib.sha256(), {}  # type: ignore[var-annotated]
-    for part in _parts(value, seen):
+    digest = hashlib.sha256()
+    for part in _parts(value, {}):
         digest.update(part if isinstance(part, bytes) else part.encode())
         digest.update(b"\0")
     return digest.hexdigest()
@@ -144,8 +144,9 @@ def _held(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    if function.__code__ in _TIMED:
-        function = vars(function)["__wrapped__"]
+    if function.__code__ in _TIMED:  # its attribute __wrapped__ could be set to another
+        place = function.__code__.co_freevars.index("func")
+        function = (function.__closure__ or ())[place].cell_contents
     yield f"{function.__module__}.{function.__qualname__}", (function.__defaults__, function.__kwdefaults__)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # a name that is not bound yet

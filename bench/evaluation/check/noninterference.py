@@ -35,7 +35,17 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import Basis, Budget, Facts, PrivacyUnit, PublicKind
 from bench.evaluation.check.check_data import CHECK_FACTS, Few, Variant
-from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, Rejected, Row, Trial, refuse_outside
+from bench.evaluation.check.check_runs import (
+    MethodPlace,
+    Outcome,
+    Processes,
+    Rejected,
+    Row,
+    TooLong,
+    Trial,
+    refuse_outside,
+)
+from bench.evaluation.check.differences import FAR, NEAR, bounded, near, replayed, same_again
 from bench.evaluation.check.embedded import MOST as MOST_EMBEDDED
 from bench.evaluation.check.embedded import constants_of
 from bench.evaluation.check.opened import Watch, watched
@@ -55,8 +65,8 @@ EPSILONS = (10.0, 1.0)  # targets of :data:`SEEDS`
 LOWEST, HIGHEST = 0.5, 20.0  # drawn targets
 SECONDS = 5.0
 """Time of a full check for neighbours beyond two of each seed."""
-FAR: list[Variant] = ["unrelated", "renamed"]
-NEAR: list[Variant] = [0, 1]
+BRIEF = 1.0  # the same where all methods are checked
+PATIENCE = 10.0  # time of an accurate preset's first run in a brief check
 WALKED = (PrivacyUnit.RECORD, PrivacyUnit.LABEL)  # of other units a record's change may be that of two
 WALK = 4  # times the seconds for neighbours
 FEW = (51, 4, 33, 9, 2, 17, 5, 3, 8, 7, 201)
@@ -74,6 +84,7 @@ class CheckVerdict(StrEnum):
     PASSED = "passed"
     BYPASS = "declared bypass"
     REJECTED = "rejected"
+    FAILED = "could not be checked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +98,7 @@ class Check:
     @property
     def ok(self) -> bool:
         """Whether the method may be registered."""
-        return self.verdict is not CheckVerdict.REJECTED
+        return self.verdict in (CheckVerdict.PASSED, CheckVerdict.BYPASS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +140,17 @@ def check_method(
     awake: Preset | None = None,
     seeds: Sequence[int] = SEEDS[:1],
     seconds: float = 0.0,
+    patience: float | None = None,
 ) -> Check:
     """Return the outcome of replay, sensitivity and renamed classes for `method` with a preset.
 
     `overrides` (``FIELD=VALUE``) reach other paths. Run A is on generated data of `facts` (default: those of digits),
     with a labelled source if `labelled`, or on the data set `dataset`. Renamed classes are also those of the data sets
     `labels_of`. With the preset `awake`, whose students are good enough for branches that bad ones do not take, one
-    seed is replayed on unrelated and renamed data. Neighbours beyond two for each seed are added as long as they take
-    `seconds`, then a walk to the unrelated set of four times as long. Exceptions of the method in run A propagate:
-    failing to run is no leak. Each of `seeds` decides the target and whether the noise is on: :class:`Draw`.
+    seed is replayed on unrelated and renamed data, unless its first run takes more than `patience` seconds. Neighbours
+    beyond two for each seed are added as long as they take `seconds`, then a walk to the unrelated set of four times
+    as long. Exceptions of the method in run A propagate: failing to run is no leak. Each of `seeds` decides the target
+    and whether the noise is on: :class:`Draw`.
     """
     source = DataSource(Progress())
     if dataset:
@@ -145,6 +158,7 @@ def check_method(
     values = values_of(parse_overrides(method, overrides))
     processes, accuracies, declared, watched = Processes(), [], "", False
     sizes: set[int] = set()
+    slow, drawn = "", "; ".join(str(Draw.of(seed)) for seed in seeds)
 
     def trial_of(preset: Preset, seed: int, dataset: str = dataset, known: Facts = facts or CHECK_FACTS) -> Trial:
         return trial_for(method, preset, seed, known, overrides=values, dataset=dataset, labelled=labelled)
@@ -161,7 +175,7 @@ def check_method(
 
     def walk_to_unrelated(trial: Trial, first: Outcome) -> None:
         if first.watched and seconds and method.unit in WALKED:
-            _bounded(processes.walk(trial, first.calls, WALK * seconds))
+            bounded(processes.walk(trial, first.calls, WALK * seconds))
 
     try:
         for seed in seeds:
@@ -170,8 +184,8 @@ def check_method(
             watched = watched or first.watched
             declared = _declared(method, first)
             if not declared:
-                _same_again(first, again)
-                _replayed(first, processes.run(trial, FAR + NEAR, first.calls, seconds))
+                same_again(first, again)
+                replayed(first, processes.run(trial, FAR + NEAR, first.calls, seconds))
                 walk_to_unrelated(trial, first)
                 few(seed)
             # Digits are at hand everywhere: a method that reads them from a disk is found by them.
@@ -180,18 +194,23 @@ def check_method(
         for name in labels_of:
             _renamed(trial_of(preset, seeds[0], name, source.describe(name).facts), processes)
         if awake and awake.value in method.presets(facts or CHECK_FACTS) and not declared:
-            trial, (first,) = recorded(trial_of(awake, seeds[0]), ["given"], processes)
-            accuracies.append(first.accuracy)
-            _replayed(first, processes.run(trial, FAR, first.calls, seconds))
-            walk_to_unrelated(trial, first)
+            processes.patience = patience
+            try:
+                trial, (first,) = recorded(trial_of(awake, seeds[0]), ["given"], processes)
+            except TooLong:
+                slow = f"; a run of its preset {awake.value} takes more than {patience:g} s: check it by its name"
+            else:
+                processes.patience = None
+                accuracies.append(first.accuracy)
+                replayed(first, processes.run(trial, FAR, first.calls, seconds))
+                walk_to_unrelated(trial, first)
     except Rejected as rejection:
-        return Check(method.name, CheckVerdict.REJECTED, str(rejection))
+        return Check(method.name, CheckVerdict.REJECTED, f"{rejection} ({drawn})")
     if declared:
         return Check(method.name, CheckVerdict.BYPASS, declared)
     reason = (
         "equal releases, to the byte, on unrelated, renamed and neighbouring private sets with the same answers, in "
-        f"which the student reached {', '.join(f'{accuracy:.0%}' for accuracy in accuracies)} "
-        f"({'; '.join(str(Draw.of(seed)) for seed in seeds)})"
+        f"which the student reached {', '.join(f'{accuracy:.0%}' for accuracy in accuracies)} ({drawn})"
     )
     if watched:
         reason += "; no neighbour moves the inputs of its mechanisms by more than they are charged for"
@@ -199,9 +218,10 @@ def check_method(
         reason += f"; nothing of the others changes where one of {', '.join(map(str, sorted(sizes)))} records does"
     elif seconds:
         reason += "; it refuses sets of few records, so that these were not tested"
+    reason += slow
     size, where = constants_of(method)
     reason += f"; its source holds {size} numbers and characters of data, most in {where}" if size else ""
-    if max(accuracies) < AWAKE:
+    if max(accuracies) < AWAKE and not slow:
         reason += "; branches that only a good student takes may not have run: try --preset quick"
     return Check(method.name, CheckVerdict.PASSED, reason)
 
@@ -229,7 +249,7 @@ def check_row(cell: Cell, salt: str | None, sha256: str) -> Check:
                 )
             declared = _declared(method, first)
             if not declared:
-                _replayed(first, processes.run(trial, [*FAR, NEAR[0]], first.calls))
+                replayed(first, processes.run(trial, [*FAR, NEAR[0]], first.calls))
         except Rejected as rejection:
             return Check(method.name, CheckVerdict.REJECTED, str(rejection))
     if declared:
@@ -319,37 +339,6 @@ def recorded(
         raise failure from None
 
 
-def _same_again(first: Outcome, again: Outcome) -> None:
-    found = _difference(first, again)
-    if found:
-        raise Rejected(
-            f"{found}, though the second had the data, the cache and the process of the first. What one run leaves "
-            "behind, in a module, a class or the cache, must not change the next"
-        )
-
-
-def _replayed(first: Outcome, runs: Sequence[Outcome]) -> None:
-    for run in runs[: len(FAR)]:
-        found = _difference(first, run)
-        if found:
-            raise Rejected(
-                f"{found}. It uses private data outside any mechanism. Usual leaks: normalisation statistics, class "
-                "counts, batch-norm statistics, early stopping, or choices of settings, restarts or queries by private "
-                "data. Route it through the ledger, or declare it with ledger.bypass"
-            )
-    for run in runs[len(FAR) :]:
-        _near(first, run)
-
-
-def _near(first: Outcome, run: Outcome) -> None:
-    """Reject a method by a `run` on a set that differs in one record from that of the `first`."""
-    found = _difference(first, run)
-    if not run.difference:  # of a run that ended early, calls are missing
-        _bounded(run.moved)
-    if found:
-        raise Rejected(f"{found}. The two sets differ in one record, which it uses outside any mechanism")
-
-
 def check_few(trial: Trial, processes: Processes) -> None:
     """Raise :class:`Rejected` if the absence or change of one of few records changes what is computed of the others.
 
@@ -361,31 +350,7 @@ def check_few(trial: Trial, processes: Processes) -> None:
     for alone in (False, True)[: 2 if ALONE[0] <= records <= ALONE[1] else 1]:
         (run,) = processes.run(trial, [Few(records, neighbour=True, alone=alone)], first.calls)
         if not first.bypasses:
-            _near(first, run)
-
-
-def _bounded(moved: str) -> None:
-    if moved:
-        raise Rejected(
-            f"{moved}. The noise is sized for less than the effect of one record. State the sensitivity that holds for "
-            "all data, clip, or give each record to one teacher only"
-        )
-
-
-def _difference(first: Outcome, other: Outcome) -> str:
-    """Return the first difference between two outcomes, empty if they are equal."""
-    if other.difference:
-        return other.difference
-    for (name, value), (other_name, other_value) in zip(first.released, other.released, strict=False):
-        if name != other_name:
-            return f"one run released {name} where the other released {other_name}: what is released differs"
-        if value != other_value:
-            return f"{name} differs between the two runs"
-    if len(first.released) != len(other.released):
-        longer = max(first.released, other.released, key=len)
-        name = longer[min(len(first.released), len(other.released))][0]
-        return f"only one of the two runs gave {name}: what is released differs"
-    return ""
+            near(first, run)
 
 
 def _renamed(trial: Trial, processes: Processes) -> None:

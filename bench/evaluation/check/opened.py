@@ -1,4 +1,4 @@
-"""What a method reaches outside its arguments while it runs: files, processes, threads, the network, its callers.
+"""What a method reaches outside its arguments while it runs: files, processes, the network, its callers.
 
 Python tells of each by an audit event (PEP 578). An event counts as the method's if its code is nearer to it, in the
 stack of calls, than this package and the machinery of imports. So data sets and weights that this package reads for a
@@ -9,6 +9,7 @@ method, is not. Libraries that read files outside Python raise no event.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import types
 from collections.abc import Iterator
@@ -27,12 +28,11 @@ LOOKS = {
     "gc.get_objects": "searches all objects of its process",
     "gc.get_referrers": "searches all objects of its process",
     "gc.get_referents": "searches all objects of its process",
-    "_thread.start_new_thread": "starts a thread",
 }
 """What honest libraries do too, so that only the method's own calls count."""
 MACHINERY = ("importlib.", "_frozen_importlib", "traceback", "warnings")
 """What opens files for code that did not ask: modules to import, lines of source for a message."""
-WRITES = frozenset("wax+")
+LINKS = ("os.rename", "os.link", "os.symlink")
 
 
 class Watch:
@@ -54,7 +54,9 @@ class Watch:
             if event == LOADED and arguments == (self._dataset,):
                 self.found = f"its code loads {self._dataset}, the data set of which the private records are a part"
             elif event == "open":
-                self._opened(*arguments[:2])
+                self._opened(arguments[0], int(str(arguments[2])))
+            elif event in LINKS:
+                self._moved(*arguments[:2])
             elif event in LOOKS and self._is_its_own(directly=True):
                 self.found = f"its code {LOOKS[event]}"
             elif event in STARTS and self._is_its_own():
@@ -64,14 +66,22 @@ class Watch:
         finally:
             self._busy = False
 
-    def _opened(self, path: object, mode: object) -> None:
+    def _opened(self, path: object, flags: int) -> None:
         if isinstance(path, int):  # a descriptor: the path was opened before
             return
-        name = path.decode(errors="replace") if isinstance(path, bytes) else str(path)
-        if isinstance(mode, str) and WRITES & set(mode):
+        name = _full(path)
+        if flags & (os.O_TRUNC | os.O_EXCL):  # new or emptied: what is read from it later is the method's own
             self._written.add(name)
-        elif name not in self._written and name != "/dev/null" and self._is_its_own():
+            return
+        writes = flags & (os.O_WRONLY | os.O_RDWR) == os.O_WRONLY
+        if not (writes or name in self._written or name == os.devnull) and self._is_its_own():
             self.found = f"its code opens the file {Path(name).name} (in {Path(name).parent})"
+
+    def _moved(self, source: object, target: object) -> None:
+        if _full(source) in self._written:
+            self._written.add(_full(target))
+        else:
+            self._written.discard(_full(target))
 
     def _is_its_own(self, *, directly: bool = False) -> bool:
         frame: types.FrameType | None = sys._getframe(2)
@@ -84,10 +94,14 @@ class Watch:
                     return False
             elif not file.startswith(("<", *LIBRARIES)):
                 return True  # a file of the method's own beside its module
-            elif directly and module not in ("inspect", "threading"):
+            elif directly and module != "inspect":
                 return False
             frame = frame.f_back
         return True  # a thread that holds a library's function alone
+
+
+def _full(path: object) -> str:
+    return os.path.realpath(path.decode(errors="replace") if isinstance(path, bytes) else str(path))
 
 
 _WATCHES: list[Watch] = []  # those in progress

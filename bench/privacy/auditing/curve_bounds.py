@@ -30,7 +30,6 @@ from bench.privacy.events.events import (
     ConfidentGNMax,
     Event,
     Gaussian,
-    GaussianEvent,
     GNMax,
     Laplace,
     LNMax,
@@ -38,6 +37,7 @@ from bench.privacy.events.events import (
     SampledGNMax,
     TreeSums,
 )
+from bench.privacy.events.gaussian_events import GaussianEvent
 
 Curve = Callable[[float], float]
 """The least probability that a neighbour gives to a set of outputs, from the set's probability: ``f(1 - x)`` for a

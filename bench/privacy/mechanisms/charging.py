@@ -84,9 +84,9 @@ def plain(value: Any) -> Any:
             return kind(value)
     if isinstance(value, list | tuple):
         return [plain(entry) for entry in value] if isinstance(value, list) else tuple(map(plain, value))
-    if type(value) is not np.ndarray and hasattr(type(value), "__array__"):
-        return np.array(value)
-    return value
+    if isinstance(value, np.ndarray):  # of a subclass, such as a memory map, the plain array of the same memory
+        return value if type(value) is np.ndarray else np.ndarray.view(value, np.ndarray)
+    return np.array(value) if hasattr(type(value), "__array__") else value
 
 
 class Charging:

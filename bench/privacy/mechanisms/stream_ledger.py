@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.events.base_event import positive, whole
-from bench.privacy.events.events import BandedSums, TreeSums, square_root
+from bench.privacy.events.gaussian_events import BandedSums, TreeSums, square_root
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.charging import Charging, mechanism
 from bench.privacy.mechanisms.executors import Executor

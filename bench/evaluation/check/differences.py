@@ -1,0 +1,69 @@
+"""How the runs of a check are compared: what differs in what they released, and what one record moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.evaluation.check.check_data import Variant
+from bench.evaluation.check.check_runs import Outcome, Rejected
+
+FAR: list[Variant] = ["unrelated", "renamed"]
+NEAR: list[Variant] = [0, 1]
+
+
+def same_again(first: Outcome, again: Outcome) -> None:
+    """Reject a method whose second run on the same data, in one process and with one cache, gives something else."""
+    found = difference(first, again)
+    if found:
+        raise Rejected(
+            f"{found}, though the second had the data, the cache and the process of the first. What one run leaves "
+            "behind, in a module, a class or the cache, must not change the next"
+        )
+
+
+def replayed(first: Outcome, runs: Sequence[Outcome]) -> None:
+    """Reject a method by replays of the `first` run on :data:`FAR` sets, and on neighbours after those."""
+    for run in runs[: len(FAR)]:
+        found = difference(first, run)
+        if found:
+            raise Rejected(
+                f"{found}. It uses private data outside any mechanism. Usual leaks: normalisation statistics, class "
+                "counts, batch-norm statistics, early stopping, or choices of settings, restarts or queries by private "
+                "data. Route it through the ledger, or declare it with ledger.bypass"
+            )
+    for run in runs[len(FAR) :]:
+        near(first, run)
+
+
+def near(first: Outcome, run: Outcome) -> None:
+    """Reject a method by a `run` on a set that differs in one record from that of the `first`."""
+    found = difference(first, run)
+    if not run.difference:  # of a run that ended early, calls are missing
+        bounded(run.moved)
+    if found:
+        raise Rejected(f"{found}. The two sets differ in one record, which it uses outside any mechanism")
+
+
+def bounded(moved: str) -> None:
+    """Reject a method of which one record `moved` an input by more than it is charged for."""
+    if moved:
+        raise Rejected(
+            f"{moved}. The noise is sized for less than the effect of one record. State the sensitivity that holds for "
+            "all data, clip, or give each record to one teacher only"
+        )
+
+
+def difference(first: Outcome, other: Outcome) -> str:
+    """Return the first difference between two outcomes, empty if they are equal."""
+    if other.difference:
+        return other.difference
+    for (name, value), (other_name, other_value) in zip(first.released, other.released, strict=False):
+        if name != other_name:
+            return f"one run released {name} where the other released {other_name}: what is released differs"
+        if value != other_value:
+            return f"{name} differs between the two runs"
+    if len(first.released) != len(other.released):
+        longer = max(first.released, other.released, key=len)
+        name = longer[min(len(first.released), len(other.released))][0]
+        return f"only one of the two runs gave {name}: what is released differs"
+    return ""

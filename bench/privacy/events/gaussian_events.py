@@ -1,0 +1,184 @@
+"""Events of Gaussian noise on sums: single releases, and running sums over steps by a tree or by bands."""
+
+from __future__ import annotations
+
+import abc
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency, PrivacyUnit
+from bench.privacy.events import losses
+from bench.privacy.events.base_event import Event, positive, whole
+
+Floats = NDArray[np.float64]
+
+
+class GaussianEvent(Event):
+    """Gaussian noise: all runs of the event amount to one Gaussian release with the rho of :meth:`zcdp`.
+
+    `exact` marks the exact discrete Gaussian, for which the Renyi bound holds, but not the exact figure or the PLD.
+    """
+
+    __slots__ = ()
+    exact: bool
+
+    @abc.abstractmethod
+    def zcdp(self) -> float:
+        """Return the rho of the whole event."""
+
+    def gaussian_mu(self) -> float | None:
+        """Return ``sqrt(2 rho)``, or None for the discrete Gaussian."""
+        return None if self.exact else math.sqrt(2 * self.zcdp())
+
+    def rdp(self, orders: ArrayLike) -> Floats:
+        """Return ``order * rho``."""
+        return self.zcdp() * np.asarray(orders, dtype=np.float64)
+
+    def pld(self, interval: float = losses.INTERVAL) -> Any | None:
+        """Return the PLD of the one Gaussian release, or None for the discrete Gaussian."""
+        return losses.gaussian_pld(self.gaussian_mu(), interval)
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian(GaussianEvent):
+    """`count` releases with Gaussian noise; `noise_multiplier` is deviation over the caller's L2 sensitivity."""
+
+    noise_multiplier: float
+    count: int = 1
+    exact: bool = False
+    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
+    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
+    kind: ClassVar[str] = "gaussian"
+    counted: ClassVar[str] = "count"
+
+    def __post_init__(self) -> None:
+        positive("the noise multiplier of Gaussian noise", self.noise_multiplier)
+        whole("the number of Gaussian releases", self.count)
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        return f"Gaussian, noise {self.noise_multiplier:g} x sensitivity, {self.count} releases{discrete(self.exact)}"
+
+    def twice(self) -> dict[str, Any]:
+        """See :meth:`bench.privacy.events.base_event.Event.twice`."""
+        return {"noise_multiplier": self.noise_multiplier / 2}
+
+    def zcdp(self) -> float:
+        """Return ``count / (2 noise_multiplier**2)``."""
+        return self.count / (2 * self.noise_multiplier**2)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSums(GaussianEvent):
+    """Running sums over `steps` by a binary tree, `count` times, with Gaussian noise on each node.
+
+    `noise_multiplier` is deviation over the caller's L2 sensitivity of one step's values. Sensitivity: a unit in one
+    step is in at most ``floor(log2(steps)) + 1`` nodes, the first step's; in several steps whose distances add up to
+    the sensitivity it costs no more, as the sum of squares is convex in the distances. The values of a step may depend
+    on earlier answers. Source: Kairouz et al. 2021 (arXiv:2103.00039), appendix D.
+    """
+
+    noise_multiplier: float
+    steps: int
+    count: int = 1
+    exact: bool = False
+    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
+    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
+    kind: ClassVar[str] = "tree-sums"
+    counted: ClassVar[str] = "count"
+
+    def __post_init__(self) -> None:
+        positive("the noise multiplier of sums over steps", self.noise_multiplier)
+        whole("the number of steps", self.steps)
+        whole("the number of trees", self.count)
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        trees = f"{self.count} trees of {self.steps} steps"
+        return f"sums by {trees}, noise {self.noise_multiplier:g} x sensitivity a node{discrete(self.exact)}"
+
+    def twice(self) -> dict[str, Any]:
+        """See :meth:`bench.privacy.events.base_event.Event.twice`."""
+        return {"noise_multiplier": self.noise_multiplier / 2}
+
+    def zcdp(self) -> float:
+        """Return ``count * (floor(log2(steps)) + 1) / (2 noise_multiplier**2)``."""
+        return self.count * self.steps.bit_length() / (2 * self.noise_multiplier**2)
+
+
+MOST_BANDS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class BandedSums(GaussianEvent):
+    """Running sums over `steps` by the banded square root of the matrix of sums, `count` times, with Gaussian noise.
+
+    `noise_multiplier` is deviation over the caller's L2 sensitivity of one step's values. Sensitivity: a unit is in at
+    most one of any `separation` steps in a row. That is at least `bands`, so that its steps move different releases,
+    and the squares of their columns add up; the most are those of steps 0, `separation`, 2 `separation`, ... The values
+    of a step may depend on earlier answers (Denisov et al. 2022, arXiv:2202.08312). Source: Choquette-Choo et al. 2023
+    (arXiv:2306.08153); the coefficients are those of :func:`square_root`.
+    """
+
+    noise_multiplier: float
+    steps: int
+    bands: int
+    separation: int
+    count: int = 1
+    exact: bool = False
+    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
+    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
+    kind: ClassVar[str] = "banded-sums"
+    counted: ClassVar[str] = "count"
+
+    def __post_init__(self) -> None:
+        positive("the noise multiplier of sums over steps", self.noise_multiplier)
+        whole("the number of steps", self.steps)
+        whole("the number of bands", self.bands)
+        whole("the number of runs over the steps", self.count)
+        whole("the separation", self.separation)
+        if not self.bands <= min(self.separation, MOST_BANDS):
+            raise BenchError(f"bands must be at most the separation, {self.separation}, and {MOST_BANDS:,}.")
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        return (
+            f"sums over {self.steps} steps by {self.bands} bands, at most one of {self.separation} steps in a row, "
+            f"noise {self.noise_multiplier:g} x sensitivity, {self.count} times{discrete(self.exact)}"
+        )
+
+    def twice(self) -> dict[str, Any]:
+        """See :meth:`bench.privacy.events.base_event.Event.twice`."""
+        return {"noise_multiplier": self.noise_multiplier / 2}
+
+    @property
+    def squared_sensitivity(self) -> float:
+        """The largest square of the L2 distance of the releases, for a sensitivity of 1 at each step."""
+        column = np.cumsum(square_root(self.bands) ** 2)
+        times = -(-self.steps // self.separation)
+        last = self.steps - (times - 1) * self.separation  # the steps from the last participation on
+        return float((times - 1) * column[-1] + column[min(last, self.bands) - 1])
+
+    def zcdp(self) -> float:
+        """Return ``count * squared_sensitivity / (2 noise_multiplier**2)``."""
+        return self.count * self.squared_sensitivity / (2 * self.noise_multiplier**2)
+
+
+def square_root(bands: int) -> Floats:
+    """Return the first `bands` coefficients of ``(1 - x)^(-1/2)``, whose Toeplitz matrix squared sums all steps.
+
+    The factor of least maximal error up to a constant (Fichtenberger, Henzinger and Upadhyay 2022, arXiv:2202.11205),
+    cut off at `bands` (Kalinin and Lampert 2024, arXiv:2405.13763).
+    """
+    places = np.arange(1, bands)
+    return np.concatenate([[1.0], np.cumprod((2 * places - 1) / (2 * places))])
+
+
+def discrete(exact: bool) -> str:
+    """Return the end of a description: whether the noise is exact."""
+    return ", exact discrete noise" if exact else ""
