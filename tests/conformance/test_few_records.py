@@ -19,7 +19,7 @@ from bench.core.errors import BenchError
 from bench.core.transforms import as_float
 from bench.core.types import PrivateData
 from bench.evaluation.check.check_data import CHECK_FACTS
-from bench.evaluation.check.check_runs import Processes
+from bench.evaluation.check.check_runs import MethodPlace, Processes
 from bench.evaluation.check.noninterference import FEW, Rejected, check_few, trial_for
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
@@ -39,7 +39,7 @@ def few(method: type[Method], records: int) -> None:
     facts = dataclasses.replace(CHECK_FACTS, private_records=records)
     tiny = method.presets(facts).get("tiny", {})
     alone = {"batch_size": 1} if int(tiny.get("batch_size", 0)) > records else {}
-    check_few(trial_for(local, Preset.TINY, 0, facts, overrides=alone), Processes())
+    check_few(trial_for(MethodPlace.of(local) or local, Preset.TINY, 0, facts, alone), Processes())
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
     """
     prepare_device()
     originals = Originals()
-    method, outside = _loaded(trial)
+    method, outside = loaded(trial.method, trial.facts.dataset)
     outcomes: list[Outcome] = []
     first = sum(isinstance(which, int) for which in variants)
     more = range(first, NEIGHBOURS) if tape is not None else range(0)
@@ -184,7 +184,7 @@ def walked(trial: Trial, tape: list[Taped], patience: float) -> str:
     """Return what a walk to the unrelated set finds wrong with the stated sensitivities, empty if nothing."""
     prepare_device()
     originals = Originals()
-    method, _ = _loaded(trial)
+    method, _ = loaded(trial.method, trial.facts.dataset)
 
     def given_at(changed: int) -> list[Given] | str:
         with tempfile.TemporaryDirectory(prefix="runs-") as folder:
@@ -194,12 +194,12 @@ def walked(trial: Trial, tape: list[Taped], patience: float) -> str:
     return walk(given_at, trial.facts.private_records, method.adjacency, patience)
 
 
-def _loaded(trial: Trial) -> tuple[type[Method], str]:
-    """Return the method's class, and what its module reaches outside when it is imported."""
-    if not isinstance(trial.method, MethodPlace):
-        return trial.method, ""
-    with watched(Watch(trial.method.module, trial.facts.dataset)) as watch:
-        found = trial.method.load()
+def loaded(method: MethodPlace | type[Method], dataset: str) -> tuple[type[Method], str]:
+    """Return a method's class, and what its module reaches outside when it is imported."""
+    if not isinstance(method, MethodPlace):
+        return method, ""
+    with watched(Watch(method.module, dataset)) as watch:
+        found = method.load()
     return found, watch.found
 
 
@@ -351,20 +351,21 @@ class Processes:
 
         Raises :class:`Rejected` if the method's code reaches beyond its arguments.
         """
-        outcomes = self._apart(trial, session, variants, tape, seconds)
+        outcomes = self.apart(trial.method, session, trial, variants, tape, seconds)
         refuse_outside(next(filter(None, (one.outside for one in outcomes)), ""))
         return outcomes
 
     def walk(self, trial: Trial, tape: list[Taped], patience: float) -> str:
         """Return the finding of :func:`walked`."""
-        return self._apart(trial, walked, tape, patience)
+        return self.apart(trial.method, walked, trial, tape, patience)
 
-    def _apart(self, trial: Trial, work: Callable[..., T], *parts: Any) -> T:
-        if not isinstance(trial.method, MethodPlace):
-            return work(trial, *parts)
+    def apart(self, method: MethodPlace | type[Method], work: Callable[..., T], *parts: Any) -> T:
+        """Return ``work(*parts)`` of a new process, or of this one if no other can import `method`."""
+        if not isinstance(method, MethodPlace):
+            return work(*parts)
         with ProcessPoolExecutor(1, self._context) as pool:
             try:
-                return pool.submit(_limited, self.patience, work, trial, *parts).result()
+                return pool.submit(_limited, self.patience, work, *parts).result()
             except BrokenProcessPool as error:
                 raise BenchError("the process of a checked run died: it ran out of memory or was killed.") from error
 

@@ -43,6 +43,7 @@ from bench.evaluation.check.check_runs import (
     Row,
     TooLong,
     Trial,
+    loaded,
     refuse_outside,
 )
 from bench.evaluation.check.differences import FAR, NEAR, bounded, near, replayed, same_again
@@ -158,10 +159,12 @@ def check_method(
     values = values_of(parse_overrides(method, overrides))
     processes, accuracies, declared, watched = Processes(), [], "", False
     sizes: set[int] = set()
+    place = MethodPlace.of(method) or method
     slow, drawn = "", "; ".join(str(Draw.of(seed)) for seed in seeds)
 
     def trial_of(preset: Preset, seed: int, dataset: str = dataset, known: Facts = facts or CHECK_FACTS) -> Trial:
-        return trial_for(method, preset, seed, known, overrides=values, dataset=dataset, labelled=labelled)
+        # Calibration is the method's code: it must not meet the threads of other checks, or their files.
+        return processes.apart(place, trial_for, place, preset, seed, known, values, dataset, labelled)
 
     def few(seed: int) -> None:
         begin = time.monotonic()
@@ -262,28 +265,29 @@ def check_row(cell: Cell, salt: str | None, sha256: str) -> Check:
 
 
 def trial_for(
-    method: type[Method], preset: Preset, seed: int, facts: Facts, *, overrides: Mapping[str, Any] | None = None,
-    dataset: str = "", labelled: bool = False,
+    place: MethodPlace | type[Method], preset: Preset, seed: int, facts: Facts,
+    overrides: Mapping[str, Any] | None = None, dataset: str = "", labelled: bool = False,
 ) -> Trial:  # fmt: skip
-    """Return the trial of `method` with the settings of a preset for `facts`, calibrated to a budget of the seed's."""
+    """Return the trial of a method with the settings of a preset for `facts`, calibrated to a budget of the seed's."""
+    method, outside = loaded(place, facts.dataset)
+    refuse_outside(outside)
     with watched(Watch(method.__module__, facts.dataset)) as watch:
-        trial = _trial_for(method, preset, seed, facts, overrides or {}, dataset, labelled)
+        values = _calibrated(method, preset, seed, facts, overrides or {})
     refuse_outside(watch.found)
-    return trial
+    return Trial(place, values, facts, seed, dataset, labelled, Draw.of(seed).noisy)
 
 
-def _trial_for(
-    method: type[Method], preset: Preset, seed: int, facts: Facts, overrides: Mapping[str, Any], dataset: str,
-    labelled: bool,
-) -> Trial:  # fmt: skip
+def _calibrated(
+    method: type[Method], preset: Preset, seed: int, facts: Facts, overrides: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the settings of the trial."""
     built, _ = build_config(method, preset, facts, overrides)
     if method(built, facts).given_teacher() is not None:
         raise BenchError(
             "a given teacher is all that is private, and there is no other to replay with: check the method with "
             "the teacher that it trains, without teacher_weights. What follows the teacher is the same code."
         )
-    draw = Draw.of(seed)
-    budget = draw.budget
+    budget = Draw.of(seed).budget
     try:  # another budget for each seed: a few answers take other branches than many
         config = method(built, facts).calibrate(budget)
     except BenchError:
@@ -296,8 +300,7 @@ def _trial_for(
     check_kept(method, built, config, overrides, calibrate, preset, facts, budget)
     check_public(method(config, facts))
     check_costs(method(config, facts), budget.delta)
-    values = {entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}
-    return Trial(MethodPlace.of(method) or method, values, facts, seed, dataset, labelled, draw.noisy)
+    return {entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}
 
 
 def _declared(method: type[Method], first: Outcome) -> str:
