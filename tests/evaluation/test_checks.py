@@ -5,6 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import sys
+import threading
+import time
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -12,12 +16,17 @@ import numpy as np
 import pytest
 import torch
 
+from bench.core.config import Preset
 from bench.core.errors import BenchError
+from bench.core.progress import Progress
 from bench.core.types import Adjacency, Facts, PrivacyUnit
 from bench.evaluation.check.check_data import CHECK_FACTS, generated, neighbour, renamed, renamed_source, unrelated
 from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, Trial, session
+from bench.evaluation.check.embedded import constants_of
 from bench.evaluation.check.noninterference import DRAWS, CheckVerdict, check_method, recorded
 from bench.evaluation.check.sensitivity import Given, violation, walk
+from bench.experiments.data_source import DataSource
+from bench.interface.registry import METHODS, import_file
 from cheats.figures import ClassCounts
 from cheats.honest import Honest
 from helpers.small_sets import private_pair
@@ -122,6 +131,56 @@ def test_the_outcome_says_which_sets_of_few_records_were_tested() -> None:
 
     assert "it refuses sets of few records, so that these were not tested" in check_method(Picky, seconds=1e-3).reason
     assert "nothing of the others changes where one of 51 records does" in check_method(Honest, seconds=1e-3).reason
+
+
+def test_what_other_threads_load_meanwhile_is_not_the_methods() -> None:
+    """Checks run side by side, and each loads digits for itself."""
+    source, ended = DataSource(Progress()), threading.Event()
+
+    def load() -> None:
+        while not ended.is_set():
+            source.material("digits")
+
+    other = threading.Thread(target=load)
+    other.start()
+    try:
+        check = check_method(METHODS.get("dp-linear"), facts=source.describe("digits").facts)
+    finally:
+        ended.set()
+        other.join()
+    assert check.ok, check.reason
+
+
+class Sleeps(Honest):
+    """A method whose quick preset takes long."""
+
+    name = "sleeps"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> dict[str, dict[str, Any]]:
+        return {"quick": {"steps": 31}, "tiny": {}}
+
+    def begin(self, given: Any) -> None:
+        if given.config.steps == 31:
+            time.sleep(60)
+
+
+def test_a_brief_check_says_which_preset_was_too_slow_to_replay() -> None:
+    check = check_method(Sleeps, awake=Preset.QUICK, patience=0.5)
+    assert check.ok
+    assert "a run of its preset quick takes more than 0.5 s: check it by its name" in check.reason
+
+
+def test_texts_in_a_table_are_data_however_short_their_words(tmp_path: Path) -> None:
+    table = ", ".join(repr(f"row {number} of words") for number in range(40))
+    few = ", ".join(repr(f"word {number}") for number in range(20))
+    sizes = []
+    for name, texts in (("many", table), ("few", few)):
+        (tmp_path / f"{name}.py").write_text(f"class Mine:\n    WORDS = ({texts})\n")
+        import_file(name, tmp_path / f"{name}.py")
+        sizes.append(constants_of(sys.modules[name].Mine)[0])
+    assert sizes[0] > 400
+    assert sizes[1] == 0
 
 
 def test_more_neighbours_follow_as_long_as_they_take_the_seconds_given() -> None:
