@@ -23,6 +23,7 @@ from bench.privacy.events.base_event import restored
 from bench.results.record import Privacy
 from bench.storage.array_store import data_root
 from bench.storage.files import write_atomic
+from bench.storage.locks import holding
 
 
 def replaced_epsilon(privacy: Privacy) -> float:
@@ -39,15 +40,26 @@ def _replaced(events: str, delta: float) -> float:
         return math.inf
     name = hashlib.sha256(f"{_accountants()} {delta!r} {events}".encode()).hexdigest()
     path = data_root() / ".replace-one" / name[:32]
-    with contextlib.suppress(OSError, ValueError, BenchError):  # absent or damaged: found anew
-        return float.fromhex(read_plain(path).decode())
-    try:
-        found = replace_one(restored(listed), delta).epsilon
-    except (BenchError, TypeError, ValueError, OverflowError):
-        return math.inf
-    with contextlib.suppress(BenchError):  # a cache that cannot be written is none
-        write_atomic(path, found.hex().encode())
+    if (kept := _kept(path)) is not None:
+        return kept
+    with contextlib.ExitStack() as alone:
+        with contextlib.suppress(BenchError):  # without locks, two processes may compute one figure
+            alone.enter_context(holding(path.parent.with_suffix(".lock")))
+        if (kept := _kept(path)) is not None:
+            return kept
+        try:
+            found = replace_one(restored(listed), delta).epsilon
+        except (BenchError, TypeError, ValueError, OverflowError):
+            return math.inf
+        with contextlib.suppress(BenchError):  # a cache that cannot be written is none
+            write_atomic(path, found.hex().encode())
     return found
+
+
+def _kept(path: Path) -> float | None:
+    with contextlib.suppress(OSError, ValueError, BenchError):  # absent or damaged
+        return float.fromhex(read_plain(path).decode())
+    return None
 
 
 @functools.cache

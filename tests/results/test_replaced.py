@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,18 @@ def test_a_folder_that_cannot_be_written_costs_time_only(asked: list[object], tm
     (tmp_path / ".replace-one").write_text("a file")
     assert figure() == figure() < 10
     assert len(asked) == 2
+
+
+def test_two_that_ask_at_once_wait_for_one_figure(asked: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    finds = replaced.replace_one
+
+    def slowly(events: list[object], delta: float) -> object:
+        time.sleep(0.3)
+        return finds(events, delta)
+
+    monkeypatch.setattr(replaced, "replace_one", slowly)
+    replaced._replaced.cache_clear()
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: replaced._replaced(json.dumps([EVENT.as_dict()]), 1e-5), range(2))
+    assert first == second
+    assert len(asked) == 1
