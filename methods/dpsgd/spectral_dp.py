@@ -113,7 +113,7 @@ class SpectralDP(DPSGD):
 
     @classmethod
     def accountant(cls) -> str:
-        """Return Renyi accounting with the improved conversion, that of the Opacus that the authors' code asks."""
+        """Return Renyi accounting with the improved conversion, as in the Opacus that the authors' code requires."""
         return "rdp"
 
     def claimed(self, delta: float) -> Claim:

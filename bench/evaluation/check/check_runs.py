@@ -189,6 +189,7 @@ def walked(trial: Trial, tape: list[Taped], patience: float) -> str:
     def given_at(changed: int) -> list[Given] | str:
         with tempfile.TemporaryDirectory(prefix="runs-") as folder:
             run = _run(trial, method, Step(changed), tape, Path(folder), originals, keep=True)
+        refuse_outside(run.outside)
         return run.difference or [call.given for call in run.calls if call.given is not None]
 
     return walk(given_at, trial.facts.private_records, method.adjacency, patience)

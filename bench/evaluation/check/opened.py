@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,13 +44,13 @@ class Watch:
         """The first thing that the method reached outside, empty if nothing."""
         self._top, self._dataset = module.partition(".")[0], dataset
         self._written: set[str] = set()
-        self._busy = False
+        self._here = threading.local()  # whether this thread is in `note`, which reads paths itself
 
     def note(self, event: str, arguments: tuple[object, ...]) -> None:
         """Take one audit event."""
-        if self._busy or self.found:
+        if self.found or getattr(self._here, "busy", False):
             return
-        self._busy = True
+        self._here.busy = True
         try:
             if event == LOADED and arguments == (self._dataset,):
                 self.found = f"its code loads {self._dataset}, the data set of which the private records are a part"
@@ -64,7 +65,7 @@ class Watch:
             elif event in REACHES and self._is_its_own():
                 self.found = f"its code reaches outside its process ({event} {arguments[1:2]})"
         finally:
-            self._busy = False
+            self._here.busy = False
 
     def _opened(self, path: object, flags: int) -> None:
         if isinstance(path, int):  # a descriptor: the path was opened before
