@@ -1,6 +1,6 @@
-"""Commands of this program, many at once: as local processes, or as an array of Slurm jobs.
+"""Run many commands of this program at once, as local processes or as an array of Slurm jobs.
 
-What a command has done is kept in the run directory, so it goes on where it was when it is given again.
+Each command keeps its work in the run directory, so it resumes when it is given again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _begin(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-m", __name__, *words],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            process_group=0,  # Ctrl-C reaches the launcher alone, which ends its commands in order
+            process_group=0,  # only the launcher gets Ctrl-C, and ends its commands in order
         )  # fmt: skip
 
 
