@@ -21,7 +21,7 @@ from bench.models.registration import register_own
 
 
 def _flat_width(name: str, layers: Sequence[nn.Module], in_chans: int, size: tuple[int, int]) -> int:
-    """Return the number of outputs of `layers` for one image; raise BenchError where it is too small."""
+    """Return the number of outputs of `layers` for one image; raise BenchError if it is too small."""
     try:
         with torch.no_grad():
             return int(nn.Sequential(*layers)(torch.zeros(1, in_chans, *size)).numel())
