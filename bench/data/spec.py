@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LOADED = "bench.data.load"
-"""The :func:`sys.audit` event, with a data set's name, by which a check sees that a method loads the data set."""
+"""The :func:`sys.audit` event, with a data set's name, by which a check sees who loads the data set."""
 
 
 class Records(abc.ABC):
@@ -97,7 +97,7 @@ class LoadRequest:
 
 @dataclass(frozen=True, slots=True)
 class LabelledSpec:
-    """A labelled public source: other records of the same classes; `records` is None if only the files tell it."""
+    """A labelled public source: other records of the same classes; `records` is None if known only from the files."""
 
     name: str
     records: int | None
@@ -108,7 +108,7 @@ class LabelledSpec:
 
 @dataclass(frozen=True, slots=True)
 class DatasetSpec:
-    """Public facts of a data set before it is read; record counts are None if only the files tell them."""
+    """Public facts of a data set before it is read; record counts are None if known only from the files."""
 
     name: str
     classes: int

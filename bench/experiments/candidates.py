@@ -103,7 +103,7 @@ def public_words_of(cell: Cell) -> str:
 
 
 def check_tunable(method: type[Method], facts: Facts, tuning: Tuning) -> None:
-    """Raise :class:`BenchError` unless `method` can be tuned on data with these `facts` as `tuning` says."""
+    """Raise :class:`BenchError` unless `tuning` can tune `method` on data with these `facts`."""
     name = method.name
     if not method.private:
         raise BenchError(f"{name} has no privacy to spend: choose its settings as you like, and use `bench run --set`.")
@@ -124,7 +124,7 @@ def check_tunable(method: type[Method], facts: Facts, tuning: Tuning) -> None:
 def fit_epsilon(
     grid: Grid, tuning: Tuning, describe: Callable[[str], Dataset], calibrations: Calibrations
 ) -> tuple[Tuning, list[Cell]]:
-    """Return `tuning` with the largest epsilon per trial whose total meets that of `grid`, and the candidates' cells.
+    """Return `tuning` with the largest epsilon per trial whose total meets `grid`'s epsilon, and the candidates' cells.
 
     Raises :class:`BenchError` if a candidate cannot be calibrated.
     """

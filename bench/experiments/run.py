@@ -330,7 +330,7 @@ def failure_of(
     error: Exception, public_benchmark: bool, run_dir: RunDir, key: str, spent: Sequence[dict[str, Any]] = (), *,
     refused: bool = False,
 ) -> Failure:  # fmt: skip
-    """Log `error` and return it as a failure; for non-public data without its message, which may quote records."""
+    """Log `error` and return it as a failure; for non-public data, without text that may quote records."""
     told = error.told if isinstance(error, BenchError) else ""
     kind, private = type(error).__name__, not (public_benchmark or refused or told == str(error))
     if isinstance(error, BenchError) and not private:

@@ -33,8 +33,8 @@ def run_commands(
 ) -> tuple[Path, dict[str, int | None]]:
     """Run `commands` (arguments of Python by the key that each claims), at most `jobs` local processes at once.
 
-    Return a folder with the output of each as KEY.log, and the exit statuses, None where Slurm's jobs ended without
-    one. Commands and jobs end with this process; Ctrl-C, SIGTERM and `bench cancel` raise :class:`Stopped`. Raises
+    Return a folder with the output of each as KEY.log, and the exit statuses (None if a Slurm job ended without one).
+    Commands and jobs end with this process; Ctrl-C, SIGTERM and `bench cancel` raise :class:`Stopped`. Raises
     :class:`BenchError` if Slurm refuses the jobs.
     """
     if settings.launcher == "slurm":
@@ -86,7 +86,7 @@ def _locally(
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Body of a Slurm job, pickled by submitit: it runs `words` and writes their exit status into the file `status`."""
+    """Body of a Slurm job, pickled by submitit: it runs `words` and writes the exit status to the file `status`."""
 
     words: tuple[str, ...]
     log: str

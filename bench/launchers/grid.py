@@ -31,7 +31,7 @@ from bench.storage.array_store import user_cache
 
 @dataclass(slots=True)
 class Ran:
-    """The records of a grid's cells, in its order, and all audits of the directory; `unread` explains missing ones."""
+    """A grid's records in its order, all audits of the directory, and in `unread` a line per unreadable record."""
 
     records: list[Record]
     audits: list[AuditRecord]

@@ -105,7 +105,7 @@ def _made(record: Record) -> bool | None:
 
 
 def earlier_records(records: Path, *, most: int = 400) -> list[Record]:
-    """Return the newest `most` records of the project's own folder, then of `records`, skipping damaged ones."""
+    """Return the newest `most` records of the project's folder, then those of `records`, skipping damaged ones."""
     found: list[Record] = []
     for folder in dict.fromkeys((COMMITTED, records.resolve())):
         try:

@@ -21,7 +21,7 @@ Signature = tuple[int, int]  # of a record's file, see bench.results.run_dir.Run
 class Unit:
     """Unit of work of one process: a cell, or a shard (number, count) of its shared artefact.
 
-    `after`: keys of units that should finish first. `before`: signature of a record at launch, which is to be replaced.
+    `after`: keys of units that should finish first. `before`: signature of an old record, which does not settle it.
     """
 
     key: str

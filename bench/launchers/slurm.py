@@ -242,7 +242,7 @@ class Jobs:
         return bool(self._gone)
 
     def resubmitted(self, lost: Sequence[str], what: str) -> tuple[list[str], list[str]]:
-        """Print and return which `lost` ones get another job, and which are given up after min(`retries`, 3) more."""
+        """Return which `lost` ones get another job and which are given up after min(`retries`, 3) more; print both."""
         self._losses.update(lost)
         most = min(self.launch.options.retries, 3)
         again = [key for key in lost if self._losses[key] <= most]

@@ -233,7 +233,7 @@ def _devices(device: str, gpus: int) -> tuple[str, ...]:
 def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, once: bool = False) -> None:
     """Run the units in `keys` (None: all) of the launch in `folder`, with `wait` as in :func:`work_through`.
 
-    `once`: see :func:`stopping_signals`. Raises :class:`Stopped` on SIGINT or SIGTERM, BenchError if it is unreadable.
+    `once`: see :func:`stopping_signals`. Raises Stopped on SIGINT or SIGTERM, BenchError if the launch is unreadable.
     """
     from bench.experiments.data_source import DataSource
     from bench.experiments.device import prepare_device

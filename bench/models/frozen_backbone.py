@@ -138,7 +138,7 @@ def headless(name: str, in_chans: int, size: tuple[int, int]) -> nn.Module:
 
 
 def random_backbone(name: str, in_chans: int, size: int, shape: tuple[int, int, int], seed: int) -> FrozenBackbone:
-    """Return an untrained backbone for controls and tests, from the public `seed`; `size` 0 does not resize images."""
+    """Return an untrained backbone for controls and tests, from the public `seed`; `size` 0 keeps images of `shape`."""
     pixels = height_width(size or shape[1:])
     with seeded(torch.Generator().manual_seed(seed)):
         net = headless(name, in_chans, pixels)

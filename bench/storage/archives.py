@@ -1,4 +1,4 @@
-"""Extraction of chosen members from an untrusted archive, each to a path that the caller gives; links are refused."""
+"""Extract chosen members from an untrusted archive, each to a path that the caller chooses; links are refused."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def train_teachers(
     Teacher i draws from ``streams.child("teacher-i")``; `chunk` and `pool` do not change a byte. ``keep(first, last,
     make)`` stores what ``make()`` returns for teachers first..last-1, or returns what is stored, so a killed run loses
     at most one chunk. One program trains all chunks for which ``find(first, last)`` is None, at most `at_once` teachers
-    together (None: as memory allows), and loses these. ``say`` gets the reason if the net cannot be one program.
+    at a time (None: as memory allows); a kill loses these. ``say`` gets the reason if the net cannot be one program.
     `stage` advances once per teacher. `watched` are the public images for `settle`. `only` selects a shard: the chunks
     that begin in it. ``checkpoint(kind, number)`` returns the checkpoint of a teacher ("teacher") or of the finished
     teachers of the chunk that begins with it ("teachers"). Raises :class:`BenchError` for overlapping or empty parts.
