@@ -1,7 +1,7 @@
-"""CelebA: its files, and the two data sets that the papers make of it.
+"""CelebA: its files, and the two data sets that papers derive from it.
 
 ``celeba-g`` has all images, with the attribute Male as class; ``celeba-h`` those with exactly one of Black_Hair,
-Blond_Hair, Brown_Hair, in this order. Of the owner's partition, 0 is for training, 2 for testing and 1 unused.
+Blond_Hair, Brown_Hair, in this order. In the owner's partition, 0 is for training, 2 for testing, and 1 is unused.
 """
 
 from __future__ import annotations

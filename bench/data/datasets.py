@@ -92,7 +92,7 @@ def get_dataset(name: str) -> DatasetSpec:
 def load(name: str, root: Path | None = None, fetch: bool = True, progress: Progress | None = None) -> Loaded:
     """Return the data set called `name`, a registered name or ``folder:PATH``; `fetch` permits downloading.
 
-    `root` defaults to ``$BENCH_DATA`` or the cache folder. Raise UnknownNameError, or BenchError where fetching fails.
+    `root` defaults to ``$BENCH_DATA`` or the cache folder. Raise UnknownNameError, or BenchError if fetching fails.
     """
     spec = get_dataset(name)
     return spec.loader(LoadRequest(spec, data_root(root), fetch, progress or silent))

@@ -223,7 +223,7 @@ PHOTOS = 70
 
 
 def photographs(folder: Path) -> Mapping[str, Blocks]:
-    """Decode ``*_LABEL.{jpg,png}``, photographs of ImageNet's classes by number, all for testing: 3 x 64 x 64."""
+    """Decode ``*_LABEL.{jpg,png}``, photographs with ImageNet's class number, all for testing, to 3 x 64 x 64."""
     files = sorted(path for path in folder.iterdir() if re.search(r"_\d{1,4}\.(?:jpg|png)$", path.name))
     if len(files) != PHOTOS:
         raise FileNotFoundError(f"{folder} has {len(files)} photographs with a label in the name, not {PHOTOS}")

@@ -1,12 +1,12 @@
 """The list of a set of image files, stored next to the data, so that later jobs need not stat every file.
 
-A list holds names, sizes, times of the last change and labels, the times of all folders, and the revision. Before it is
-used again, the times of all folders and the size and time of `SAMPLE` files, evenly spaced, are compared with the disk;
-where one differs, the files are listed anew and the revision is made anew from them.
+A list holds names, sizes, modification times and labels, the times of all folders, and the revision. Before it is used
+again, the times of all folders and the size and time of `SAMPLE` evenly spaced files are compared with the disk; if one
+differs, the files are listed again and the revision is computed again.
 
-What this sees: a file added, removed, renamed, or written aside and renamed, as these change a folder's time. What it
-can miss: a file outside the sample whose content was changed in place, and any change that puts the old times back.
-A record's revision still names what its run has read: each file's size and time are compared with the list when it is
+This detects a file that was added, removed, renamed or replaced by renaming, which changes a folder's time. It can miss
+a file outside the sample whose content was changed in place, and any change that restores the old times. A record's
+revision still identifies what its run has read: each file's size and time are compared with the list when it is
 decoded, and the decoded images (:mod:`bench.data.image_map`) belong to one list.
 """
 
@@ -100,11 +100,11 @@ def kept_list(
     request: LoadRequest, path: Path, bases: tuple[Path, Path], make: Callable[[list[Path]], tuple[Listing, Listing]],
     revise: Callable[[Sequence[Half]], str], mark: bytes = b"",
 ) -> tuple[Half, Half, str]:  # fmt: skip
-    """Return the files of the set in `path` and its revision, as kept, or listed by `make` and named by `revise`.
+    """Return the files of the set in `path` and its revision, as kept, or else from `make` and `revise`.
 
-    `make` returns both listings, of files below the two `bases`, and adds each folder that it looked into to the list
-    that it is given; a list of another `mark` is not used. Raise BenchError where files vanish meanwhile, StorageError
-    where the list cannot be stored.
+    `make` returns listings of the files below the two `bases`, and appends each folder that it has read to the list
+    that it is given. A kept list with another `mark` is not used. Raise BenchError if files vanish meanwhile,
+    StorageError if the list cannot be stored.
     """
     target = place(request.root, path, request.spec.shape).with_suffix(".list")
     check_unshared(target.parent)

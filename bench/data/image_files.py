@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".pgm", ".ppm", ".tif", ".tiff", ".webp"})
 THREADS_FROM = 64
-"""Number of images from which decoding uses threads; Pillow releases the interpreter lock."""
+"""Smallest number of images that are decoded by threads; Pillow releases the interpreter lock."""
 
 
 FORMATS = ("PNG", "JPEG", "BMP", "PPM", "TIFF", "WEBP", "GIF")
@@ -37,7 +37,7 @@ LARGEST = 1 << 28
 def open_image(source: Path | IO[bytes], name: str = "") -> Iterator[Image]:
     """Open an image without decoding it; BenchErrors, even from inside the block, name the file `name` or its path.
 
-    Links to plain files are followed. Raise FileNotFoundError where there is no file.
+    Links to plain files are followed. Raise FileNotFoundError if there is no file.
     """
     from PIL import Image
 
@@ -67,8 +67,8 @@ def _check_pixels(what: str, size: tuple[int, int]) -> None:
 def decode(source: Path | IO[bytes], shape: tuple[int, int, int], name: str = "") -> NDArray[np.uint8]:
     """Return one image as uint8 `shape`, (channels, height, width) with 1 or 3 channels; `name` is for messages.
 
-    Other sizes are scaled to cover, cropped at the centre; 16-bit grey / 256. Raise BenchError, before an image of more
-    than :data:`MOST_PIXELS` is decoded, or FileNotFoundError.
+    Other sizes are scaled to cover `shape` and cropped at the centre; 16-bit grey is divided by 256. Raise
+    FileNotFoundError, or BenchError (before decoding, if an image has more than :data:`MOST_PIXELS`).
     """
     from PIL import Image
 
@@ -155,7 +155,7 @@ def check_listed(files: Sequence[ListedFile], kept: Path) -> None:
 
 
 def list_images(folder: Path, folders: list[Path] | None = None) -> list[str]:
-    """Return the image files below `folder`, as sorted relative paths with forward slashes; append to `folders`."""
+    """Return the image files below `folder`, as sorted relative paths with slashes; add all folders to `folders`."""
     found: list[str] = []
     for where, _, names in os.walk(folder):
         if folders is not None:

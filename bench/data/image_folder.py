@@ -6,8 +6,8 @@ Two layouts are accepted: ``PATH/train/CLASS/*.png`` with ``PATH/test/CLASS/*.pn
 like the number of records and the class names.
 
 A revision must not reveal the content, so it is an HMAC-SHA256 over names, sizes and contents with a random salt in the
-data root (``folder-salt``, readable by its owner only): without the salt no guess of the content can be tested. Files
-are read for it once; later jobs compare folders and a sample of files: :mod:`bench.data.file_list`.
+data root (``folder-salt``, readable only by its owner): without the salt no guess of the content can be tested. Files
+are read once for it; later jobs compare folders and a sample of files: :mod:`bench.data.file_list`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _first_shape(train: Path, classes: Sequence[str]) -> tuple[int, int, int]:
 def load_folder(request: LoadRequest) -> Loaded:
     """Return the records of a user's folder, which is listed once; images are decoded on demand.
 
-    Raise BenchError where a test class is no training class, a half is empty, or the salt cannot be stored.
+    Raise BenchError if a test class is not a training class, a half is empty, or the salt cannot be stored.
     """
     spec = request.spec
     path, _ = parse(spec.name)

@@ -1,12 +1,12 @@
 """Decoded images of a set of files, in one uint8 file that every process maps instead of holding it in memory.
 
 The file is made once, by all cores, beside the list of the files (:mod:`bench.data.file_list`). A second file holds a
-digest of each row (BLAKE2b, 16 bytes), written after the row: after a kill the rows with a digest are kept. Before the
-files get their name, every row is read again and compared. A later job compares the sizes and `SAMPLE` rows, evenly
-spaced; :func:`verify_map` compares all. Damage to other rows is not seen until then.
+digest of each row (BLAKE2b, 16 bytes), written after the row, so that rows with a digest survive a kill. Before the
+files are renamed into place, every row is read again and compared. A later job compares the sizes and `SAMPLE` evenly
+spaced rows; only :func:`verify_map` compares all rows and detects damage to the others.
 
-Rows lie in the order of the usual split, so that its private, public and test images are each one piece of the file,
-and tensors over it are views. The mapping is copy-on-write: no method can change the file.
+Rows are in the order of the usual split, so its private, public and test images are each contiguous in the file, and
+their tensors are views. The mapping is copy-on-write: no method can change the file.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 CHUNK = 64
 """Number of images that a process decodes at a time."""
 POOL_FROM = 1_000
-"""Number of images from which several processes decode; starting them takes seconds."""
+"""Smallest number of images that several processes decode; starting them takes seconds."""
 SAMPLE = 64
 """Number of rows that every job compares with their digests."""
 DIGEST = 16
@@ -111,10 +111,10 @@ def is_files(loaded: Loaded) -> bool:
 
 
 def mapped(loaded: Loaded, order: Indices, progress: Progress = silent) -> Loaded:
-    """Return `loaded` over a mapping of its decoded images, made if missing; `loaded` itself if they are no files.
+    """Return `loaded` over a mapping of its decoded images, made if missing; `loaded` itself if they are not files.
 
-    Rows are in `order`, pooled indices of all records, where the mapping is made here. Raise BenchError where an image
-    is damaged, has changed since it was listed, or the disk has no room.
+    A new mapping has its rows in `order`, pooled indices of all records. Raise BenchError if an image is damaged or has
+    changed since it was listed, or if the disk has no room.
     """
     train, test = loaded.train, loaded.test
     if not isinstance(train, FileRecords) or not isinstance(test, FileRecords):
@@ -324,7 +324,7 @@ def _pool(records: int) -> Iterator[ProcessPoolExecutor | None]:
 
 
 def verify_map(kept: Path, progress: Progress) -> None:
-    """Compare every row of the mapping beside `kept` with its digest; raise BenchError if absent, DamagedError."""
+    """Check every row of the mapping beside `kept` against its digest; BenchError if absent, DamagedError if wrong."""
     target = kept.with_suffix(".map")
     found = read_store(target.parent, target.name)
     if found is None:

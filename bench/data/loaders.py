@@ -124,7 +124,7 @@ class StoredLoader:
             raise BenchError(damage + self._all_failed(request, reasons))
         partial = request.root / "partial"
         shutil.rmtree(partial / request.spec.store, ignore_errors=True)
-        with contextlib.suppress(OSError):  # others are fetching
+        with contextlib.suppress(OSError):  # not empty: others are being fetched
             partial.rmdir()
 
     def _by_hand(self, request: LoadRequest, reasons: list[str]) -> bool:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LOADED = "bench.data.load"
-"""The audit event (:func:`sys.audit`) of a data set that is loaded, with its name: a check sees who loads one."""
+"""The :func:`sys.audit` event, with a data set's name, by which a check sees who loads the data set."""
 
 
 class Records(abc.ABC):
@@ -97,7 +97,7 @@ class LoadRequest:
 
 @dataclass(frozen=True, slots=True)
 class LabelledSpec:
-    """A labelled public source: other records of the same classes; `records` is None if only the files tell it."""
+    """A labelled public source: other records of the same classes; `records` is None if known only from the files."""
 
     name: str
     records: int | None
@@ -108,7 +108,7 @@ class LabelledSpec:
 
 @dataclass(frozen=True, slots=True)
 class DatasetSpec:
-    """Public facts of a data set before it is read; record counts are None if only the files tell them."""
+    """Public facts of a data set before it is read; record counts are None if known only from the files."""
 
     name: str
     classes: int
@@ -120,7 +120,7 @@ class DatasetSpec:
     loader: Callable[[LoadRequest], Loaded]
     split_rule: str
     revision: str | None = None
-    """``sha256:`` and 16 hex digits over the decoded arrays; None where they are not pinned."""
+    """``sha256:`` and 16 hex digits over the decoded arrays; None if they are not pinned."""
     public_benchmark: bool = False
     """Whether anyone may read the set. Otherwise facts that depend on its content are withheld from records."""
     licence: str = "not stated by its owner"

@@ -3,15 +3,15 @@
 Indices are *pooled*: 0..n_train-1 are the official training records, n_train.. the official test records. A split
 depends on the data set's name, its record counts and the rule, so no record affects the place of another. The rules:
 
-pate: PATE (Papernot et al., ICLR 2017, section 4). Private is the official training set, without SVHN's ``extra`` file,
-    which the paper's teachers also use. Public, without labels, is the beginning of the official test set: 9,000 of
-    10,000 for MNIST and Fashion-MNIST, 10,000 of 26,032 for SVHN. The student is tested on the rest.
+pate: PATE (Papernot et al., ICLR 2017, section 4). The official training set is private, without SVHN's ``extra`` file,
+    which the paper's teachers also use. The first official test records are public, without labels: 9,000 of 10,000
+    for MNIST and Fashion-MNIST, 10,000 of 26,032 for SVHN. The student is tested on the rest.
 trpate: TrPATE (IEEE Access 2019, table 1). The paper does not state which records; here the index hash decides.
-    CIFAR-10 and CIFAR-100: 40,000 private and 10,000 public training records, the official test set. All labelled
-    records as private, public, test: STL-10 10,000, 1,000, 2,000; movie-review-sst 8,000, 1,000, 1,662; movie-review
-    6,400 (80 teachers with 80 each, the paper's have 100), 1,000, 1,130.
-official: DGD and DPSD. No public data; private is the official training set, the test set is the official one.
-hash: other data sets. With 1,000 official test records or more, private is the training set and half of the test set
+    CIFAR-10 and CIFAR-100: 40,000 private and 10,000 public training records, and the official test set. Others divide
+    all labelled records (private, public, test): STL-10 10,000, 1,000, 2,000; movie-review-sst 8,000, 1,000, 1,662;
+    movie-review 6,400 (80 teachers with 80 each, the paper's have 100), 1,000, 1,130.
+official: DGD and DPSD. No public data; the official training set is private, the official test set is for testing.
+hash: other data sets. With 1,000 official test records or more, the training set is private and half of the test set
     (at most 10,000) is public; else 2 of 7 training records are public, so that enough records are left to test on.
 """
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 RULES = ("pate", "trpate", "official", "hash")
 
 PATE_PUBLIC = {"mnist": 9_000, "fmnist": 9_000, "svhn": 10_000}
-"""Number of first official test records that are public."""
+"""How many of the first official test records are public."""
 TRPATE_PUBLIC = {"cifar10": 10_000, "cifar100": 10_000}
 """Number of official training records that are public."""
 TRPATE_POOLED = {
@@ -76,9 +76,9 @@ class Materialised:
 
 
 def split(loaded: Loaded, rule: str | None = None, private_records: int | None = None) -> Split:
-    """Divide the records of a data set by `rule`, one of `RULES`; left out, the data set's own.
+    """Divide the records of a data set by `rule`, one of `RULES`, by default the data set's own.
 
-    At most `private_records` are private, by index hash. Raise UnknownNameError, BenchError where it does not apply.
+    At most `private_records` are private, by index hash. Raise UnknownNameError, or BenchError if it does not apply.
     """
     spec = loaded.spec
     # The split must not depend on a folder's path.
@@ -159,9 +159,9 @@ def facts(loaded: Loaded, split: Split) -> Facts:
 
 
 def materialise(loaded: Loaded, split: Split) -> Materialised:
-    """Return a split as tensors, views where the images are mapped; raise BenchError for images beyond the memory.
+    """Return a split as tensors, views if the images are mapped; raise BenchError if they exceed the memory.
 
-    A class without private records is no error: whether there is one is private, and no ledger is there yet.
+    A class without private records is no error: its existence is private, and there is no ledger yet.
     """
     import torch
 
@@ -198,7 +198,7 @@ def materialise(loaded: Loaded, split: Split) -> Materialised:
 
 
 def map_images(loaded: Loaded, progress: Progress = silent) -> Loaded:
-    """Return `loaded`, a set of image files over its decoded images, each part of the usual split in one piece.
+    """Return `loaded`; a set of image files becomes a mapping, with each part of the usual split contiguous.
 
     Raises what :func:`bench.data.image_map.mapped` raises.
     """
@@ -229,7 +229,7 @@ def pooled_images(loaded: Loaded, which: Indices) -> NDArray[np.uint8]:
     """Return the images at the pooled indices `which`, uint8 (k, channels, height, width)."""
     border = len(loaded.train)
     from_train = which < border
-    if from_train.all() or not from_train.any():  # without a second copy
+    if from_train.all() or not from_train.any():  # avoid a second copy
         return loaded.train.images(which) if from_train.all() else loaded.test.images(which - border)
     out = np.empty((len(which), *loaded.train.shape), dtype=np.uint8)
     out[from_train] = loaded.train.images(which[from_train])

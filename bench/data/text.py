@@ -1,12 +1,12 @@
 """Sentences as images of word numbers, and the decoders of Movie Review with a labelled public source.
 
 A sentence is uint8 (2, 1, length): channel 0 holds a word's number // 256 and channel 1 the remainder, so that splits,
-canaries, caches and checks handle images only. 0 is padding, 1 or an unused number a word outside the vocabulary, 2 and
-on are the vocabulary by frequency.
+canaries, caches and checks handle only images. 0 is padding, 1 or an unused number is a word outside the vocabulary,
+and 2 onwards are the vocabulary by frequency.
 
-The tokeniser is fixed: HTML line breaks become blanks, letters lower case, typographic apostrophes plain; a word is a
-run of letters and digits, with single apostrophes inside (``don't``, ``90's``). The vocabulary comes from the public
-source alone, as in TrPATE (IEEE Access 2019, section V.B), so no private record affects the encoding of another.
+The tokeniser is fixed: it turns HTML line breaks into spaces, lower-cases letters and makes typographic apostrophes
+plain; a word is a run of letters and digits, with single apostrophes inside (``don't``, ``90's``). The vocabulary comes
+only from the public source, as in TrPATE (IEEE Access 2019, section V.B), so no private record affects another's code.
 
 TrPATE transfers from the Stanford Sentiment Treebank (SST) to Movie Review (MR). SST consists of MR's sentences, parsed
 and labelled (Socher et al., EMNLP 2013, section 3), so this source contains the private, public and test sentences with
@@ -35,9 +35,9 @@ PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 VOCABULARY = 5_000
 """Number of words; TrPATE, section V.B."""
 SENTENCE_WORDS = 64
-"""Words kept of a sentence; the longest of Movie Review has 51."""
+"""Words kept per sentence; the longest in Movie Review has 51."""
 REVIEW_WORDS = 1_024
-"""Words kept of a source review; 30 of IMDB's 25,000 are longer."""
+"""Words kept per source review; 30 of IMDB's 25,000 are longer."""
 PARTS = {"movie-review": (7_400, 1_130), "movie-review-sst": (9_000, 1_662)}
 """Training and test records; neither set has an official test part, so the index hash draws one."""
 
@@ -104,7 +104,7 @@ def _lines(folder: Path, name: str, encoding: str) -> list[str]:
         text = path.read_text(encoding=encoding)
     except UnicodeDecodeError as error:
         raise ValueError(f"{name} is damaged or not {encoding} ({error.reason})") from error
-    # Not splitlines: Latin-1 text of Windows-1252 files has controls that it treats as ends of lines.
+    # Not splitlines, which would break lines at control characters of Windows-1252 text read as Latin-1.
     return [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
 
 
@@ -175,9 +175,9 @@ def read_tree(line: str, name: str) -> tuple[int, list[str]]:
 
 
 def decode_sst(folder: Path) -> Mapping[str, Blocks]:
-    """Decode Pang and Lee's two files (Latin-1, one sentence a line) and the trees of the Stanford Sentiment Treebank.
+    """Decode Pang and Lee's two files (Latin-1, one sentence per line) and the Stanford Sentiment Treebank's trees.
 
-    All its parts are the source (TrPATE, section V.B): 0, 1 become 0 and 3, 4 become 1; 2 is for the vocabulary only.
+    All its parts are the source (TrPATE, section V.B): 0, 1 become 0 and 3, 4 become 1; 2 only feeds the vocabulary.
     """
     sentences: list[list[str]] = []
     labels: list[int] = []

@@ -29,12 +29,12 @@ from bench.storage.files import write_atomic
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-SLOW = 0.3  # seconds; one calibration this slow stores all of its method, since the first also pays for imports
+SLOW = 0.3  # seconds; if one takes this long, all of its method are stored, since only the first pays for imports
 _PACKAGES = ("dp-accounting", "opacus", "numpy", "scipy", "torch", "timm")
 
 
 class Calibrations:
-    """Cache of calibrated configs, in memory and in the first of the folders `roots`, if any; it reads from all."""
+    """Cache of calibrated configs, in memory and in folders: it reads all `roots` and writes to the first, if any."""
 
     def __init__(self, *roots: Path) -> None:
         self._folders = [root / "calibrations" for root in roots]
@@ -58,7 +58,7 @@ class Calibrations:
         return made
 
     def keep(self) -> None:
-        """Write slow calibrations to disk. Raises :class:`BenchError` where that is impossible."""
+        """Write slow calibrations to disk. Raises :class:`BenchError` if that is impossible."""
         if not self._folders:
             return
         for method in self._slow:
@@ -94,7 +94,7 @@ def _name(method: type[Method], config: DataclassInstance, budget: Budget, facts
 def _program(source: str) -> str:
     """Return the digest of all code that a calibration may run: this program, the methods, files beside a plug-in."""
     here = Path(__file__).resolve().parent.parent
-    # rglob does not follow the link to the methods of a checkout.
+    # rglob does not follow the symbolic link to the methods in a checkout.
     files = {*here.rglob("*.py"), *(here / "methods").resolve().rglob("*.py"), *Path(source).parent.glob("*.py")}
     digest = hashlib.sha256(" ".join(version(name) for name in _PACKAGES).encode())
     for path in sorted(files):

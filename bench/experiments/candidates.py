@@ -1,4 +1,4 @@
-"""The candidates of a tuning: their cells, what a trial costs, and the epsilon of one trial for a total."""
+"""The candidates of a tuning: their cells, the cost of a trial, and the epsilon per trial for a given total."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ SOURCES = {
 def candidate_cells(
     grid: Grid, tuning: Tuning, describe: Callable[[str], Dataset], calibrations: Calibrations | None = None
 ) -> list[Cell]:
-    """Return the cell of each candidate on `grid`, which names one cell without them.
+    """Return the cell of each candidate on `grid`, which names a single cell.
 
-    Raises :class:`BenchError` on an unknown setting, a refused candidate, and two that come to the same.
+    Raises :class:`BenchError` for an unknown setting, a refused candidate, or two candidates with equal settings.
     """
     (method,) = (METHODS.get(name).name for name in grid.methods)
     cells = []
@@ -44,7 +44,7 @@ def candidate_cells(
 
 
 def candidates_of(cell: Cell, calibrations: Calibrations | None = None) -> list[Cell]:
-    """Return the cells among which `cell`, a tuned one, was chosen; raise :class:`BenchError` if it is none of them."""
+    """Return the cells from which the tuned `cell` was chosen; raise :class:`BenchError` if it is none of them."""
     tuning = cell.spec.tuning
     assert tuning is not None
     grid = cell.spec.grid()
@@ -57,7 +57,7 @@ def candidates_of(cell: Cell, calibrations: Calibrations | None = None) -> list[
 
 
 def trial_events(cell: Cell) -> tuple[Event, ...]:
-    """Return what a trial of `cell` is charged for: training and, where it is noisy, the score."""
+    """Return what a trial of `cell` is charged for: training and, if it is noisy, the score."""
     method, tuning = METHODS.get(cell.method), cell.spec.tuning
     assert tuning is not None
     events = list(bound_method(cell).charges() or ())
@@ -77,13 +77,13 @@ def tuned_event(cells: Sequence[Cell]) -> RepeatAndSelect:
 
 
 def tuned_claim(claim: Claim, figure: Accounted) -> Claim:
-    """Return the claim of a tuned cell, proven by `figure`; the paper's `claim` is of one run with fixed settings."""
+    """Return the claim of a tuned cell, proven by `figure`; the paper's `claim` is for one run with fixed settings."""
     source = SOURCES.get(figure.name, f"{figure.name}, including tuning")
     return Claim(figure.epsilon, claim.delta, source, f"one trial: {claim.epsilon:.6g} by {claim.source}")
 
 
 def public_kinds_of(cell: Cell) -> tuple[PublicKind, ...]:
-    """Return the kinds of public data of `cell`, the labels that tuning chose by included."""
+    """Return the kinds of public data of `cell`, including the labels by which tuning chose."""
     kinds = bound_method(cell).public_kinds()
     if cell.spec.tuning is None or cell.spec.tuning.score is not Score.PUBLIC or PublicKind.LABELLED in kinds:
         return kinds
@@ -103,7 +103,7 @@ def public_words_of(cell: Cell) -> str:
 
 
 def check_tunable(method: type[Method], facts: Facts, tuning: Tuning) -> None:
-    """Raise :class:`BenchError` unless `method` can be tuned on data with these `facts` as `tuning` says."""
+    """Raise :class:`BenchError` unless `tuning` can tune `method` on data with these `facts`."""
     name = method.name
     if not method.private:
         raise BenchError(f"{name} has no privacy to spend: choose its settings as you like, and use `bench run --set`.")
@@ -124,9 +124,9 @@ def check_tunable(method: type[Method], facts: Facts, tuning: Tuning) -> None:
 def fit_epsilon(
     grid: Grid, tuning: Tuning, describe: Callable[[str], Dataset], calibrations: Calibrations
 ) -> tuple[Tuning, list[Cell]]:
-    """Return `tuning` with the largest epsilon of one trial whose total is that of `grid`, and the candidates' cells.
+    """Return `tuning` with the largest epsilon per trial whose total meets `grid`'s epsilon, and the candidates' cells.
 
-    Raises :class:`BenchError` where a candidate cannot be calibrated.
+    Raises :class:`BenchError` if a candidate cannot be calibrated.
     """
     (target,), replaced = grid.epsilons, grid.adjacency is TargetAdjacency.REPLACE_ONE
 
@@ -136,7 +136,7 @@ def fit_epsilon(
         return (replace_one if replaced else proven)([tuned_event(cells)], cells[0].delta).epsilon, asked, cells
 
     def search(candidates: Sequence[dict[str, str]]) -> float:
-        low, high = 0.0, target  # tuning only adds
+        low, high = 0.0, target  # tuning only adds to the cost
         one = target * 0.55
         while True:
             cost = total(one, candidates)[0]
@@ -149,11 +149,11 @@ def fit_epsilon(
                         f"epsilon {target:g} is not reachable with {tuning.trials_mean:g} trials. Use fewer."
                     )
                 return low
-            # The total is nearly in proportion; halve where that leaves the bracket.
+            # The total is nearly proportional; bisect if the guess leaves the bracket.
             guess = one * target * (1 - CLOSE / 2) / cost
             one = guess if low < guess < high else (low + high) / 2
 
-    # Candidates that cost the same for the noise that they begin with are mostly calibrated alike: one is enough.
+    # Candidates that cost the same before calibration are mostly calibrated alike, so searching with one is enough.
     found = total(search(_differing(grid, tuning, describe(grid.datasets[0]).facts)), tuning.candidates)
     if found[0] > target:
         found = total(search(tuning.candidates), tuning.candidates)
@@ -161,7 +161,7 @@ def fit_epsilon(
 
 
 def _differing(grid: Grid, tuning: Tuning, facts: Facts) -> list[dict[str, str]]:
-    """Return the candidates without those that cost as much as an earlier one before calibration."""
+    """Return the candidates, except those that cost the same as an earlier one before calibration."""
     method = METHODS.get(grid.methods[0])
     found: dict[tuple[Event, ...], dict[str, str]] = {}
     for candidate in tuning.candidates:

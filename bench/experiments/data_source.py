@@ -17,7 +17,7 @@ from bench.experiments.plan import Dataset
 
 
 class DataSource:
-    """Loads data sets by name and keeps each once."""
+    """Loads data sets by name, each only once."""
 
     def __init__(self, progress: Progress, *, fetch: bool = True) -> None:
         self._progress, self._fetch = progress, fetch
@@ -34,7 +34,7 @@ class DataSource:
     def describe(self, name: str) -> Dataset:
         """Return the facts and the revision of the data set `name`; download it if it is absent.
 
-        Of a user's folder, the classes and the number of images are shown: they tell whether it is the right one.
+        For a user's folder, print the classes and the number of images, so that the user can check the folder.
         """
         new = name not in self._opened
         loaded, parts = self._open(name)
@@ -44,7 +44,7 @@ class DataSource:
         return Dataset(name, known, loaded.revision)
 
     def material(self, name: str) -> Materialised:
-        """Return the data set `name`: a set of files mapped, another in memory."""
+        """Return the data set `name`: memory-mapped if it is a set of files, else in memory."""
         if name not in self._material:
             with telling("the data cannot be read"):
                 loaded, parts = self._open(name)
@@ -55,7 +55,7 @@ class DataSource:
 
 
 def _summary(loaded: Loaded, known: Facts) -> str:
-    """Return what is public of a folder, in words; how many images a class has is not."""
+    """Return the public facts of a folder in words; the number of images per class is not public."""
     names = loaded.spec.class_names
     more = ", ..." if len(names) > 10 else ""
     return (

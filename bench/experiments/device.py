@@ -10,9 +10,9 @@ from bench.core.processes import available_cores
 
 
 def prepare_device(resources: Resources = ONE_CPU) -> Resources:
-    """Set up torch for `resources`, and return them with the device that ``auto`` means and the number of workers.
+    """Set up torch for `resources`, and return them with the device ``auto`` and the number of workers resolved.
 
-    The command line's default is one thread: for the small nets here, two contend on a busy machine and are far slower.
+    The command line defaults to one thread: with the small nets here, two contend on a busy machine and are far slower.
     Raises :class:`BenchError` for a missing device.
     """
     import torch

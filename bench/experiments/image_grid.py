@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 GAP = 2  # pixels between images, after scaling
-_BACKGROUND = 128  # grey: the borders of black and of white images show
+_BACKGROUND = 128  # grey, so that the borders of black and white images show
 _CELL = 56  # least width or height of an image in pixels, unless a scale is given
 
 
@@ -28,9 +28,9 @@ def image_grid(
 
     Args:
         images: uint8, or float in [0, 1] (clipped; NaN is black), shape (n, 1 or 3, height, width).
-        labels: int64 (n,); if given, each class that occurs has a row, in ascending order.
+        labels: int64 (n,); if given, each class that occurs gets a row, in ascending order.
         columns: Images per row.
-        rows: Rows at most.
+        rows: Maximum number of rows.
         scale: Integer factor that enlarges pixels; by default small images become at least 56 pixels wide or high.
 
     Raises:

@@ -1,7 +1,7 @@
-"""The secret salt of a cell's noise: drawn for each run, stored in no key, out of reach of what a method is given.
+"""The secret salt of a cell's noise: drawn for each run, part of no key, and not among what a method is given.
 
 RUN_DIR/noise/KEY (mode 0600, in a folder of mode 0700) holds it until the cell's record is written, so that a killed
-run resumes with its noise. It is not below the cache, whose path methods know; the same user's processes can read it.
+run resumes with its noise. It is not in the cache, whose path methods know; the same user's processes can read it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def check_salt(given: str, cell: Cell) -> None:
 
 
 def salt_of(cell: Cell, run_dir: RunDir, given: str = RANDOM) -> str | None:
-    """Return the salt of `cell`: that of an unfinished run, a new one, or the one `given`; None without any.
+    """Return the salt of `cell`: an unfinished run's, a new one, or the `given` one; None without a salt.
 
-    A method without privacy has none. Raises :class:`BenchError` as :func:`check_salt` does.
+    A method without privacy has no salt. Raises :class:`BenchError` as :func:`check_salt` does.
     """
     check_salt(given, cell)
     if given == NONE or not METHODS.get(cell.method).private:
@@ -69,7 +69,7 @@ def noise_of(cell: Cell, salt: str | None) -> Noise:
 
 
 def cell_token(cell: Cell, salt: str | None) -> str:
-    """Return :attr:`bench.training.context.Context.cell`: it names checkpoints and tells nothing."""
+    """Return :attr:`bench.training.context.Context.cell`, which names checkpoints and reveals nothing."""
     return salted_digest(salt, "cell", cell.seed, cell.key).hex()
 
 
@@ -83,11 +83,11 @@ def forget_salt(run_dir: RunDir, key: str) -> None:
 def sweep_salts(run_dir: RunDir) -> None:
     """Delete the salts that killed processes left behind: those of cells whose record has been written since.
 
-    A cell without such a record resumes with its salt, and so does one that is recorded as lost because its processes
-    died: its answers are in its checkpoints.
+    A cell without such a record resumes with its salt. So does a cell recorded as lost because its processes died,
+    since its checkpoints hold answers with that noise.
     """
     with writing(run_dir.path):
-        if not run_dir.cache_path.is_symlink():  # a stranger's may lead anywhere
+        if not run_dir.cache_path.is_symlink():  # a stranger's link may lead anywhere
             for old in run_dir.cache_path.glob("*.noise"):  # where earlier versions of the program kept them
                 old.unlink(missing_ok=True)
         if not run_dir.noise_path.is_symlink():
@@ -97,7 +97,7 @@ def sweep_salts(run_dir: RunDir) -> None:
 
 
 def _finished(run_dir: RunDir, path: Path) -> bool:
-    """Return whether the salt in `path` is of no further use: not valid, or of a cell recorded since."""
+    """Return whether the salt in `path` is no longer needed: it is invalid, or its cell has been recorded since."""
     found, now = _stored(path), run_dir.signature(path.name)
     if found is None or now is None or now == found[1]:
         return found is None

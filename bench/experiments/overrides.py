@@ -1,4 +1,4 @@
-"""Settings that calibration overwrites: an override of one is an error, not dropped in silence."""
+"""Settings that calibration overwrites: overriding one is an error, not silently ignored."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def check_kept(
     method: type[Method], start: Any, found: Any, overrides: Mapping[str, Any], calibrate: Callable[[Any], Any],
     preset: Preset, facts: Facts, budget: Budget,
 ) -> None:  # fmt: skip
-    """Raise :class:`BenchError` on a number in `overrides` that `calibrate`, from `start` to `found`, throws away.
+    """Raise :class:`BenchError` for a number in `overrides` that `calibrate`, from `start` to `found`, ignores.
 
-    Not on one that it scales, such as a ratio or a learning rate, nor on one that another override moves.
+    A number that it scales, such as a ratio or a learning rate, passes, and so does one that another override moves.
     """
 
     def calibrated(field: str, config: object) -> Any:

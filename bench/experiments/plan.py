@@ -1,4 +1,4 @@
-"""Expansion of a grid to cells with calibrated config, key, and any refusal. Planning reads no private record."""
+"""Expand a grid to cells with calibrated config, key, and any refusal. Planning reads no private record."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class State(StrEnum):
     TODO = "to do"
     REFUSED = "refused"
     UNREADABLE = "unreadable"
-    """The system cannot read its record now, which may be a good one."""
+    """The system cannot read its record now, but the record may be intact."""
 
 
 class Refusal(StrEnum):
@@ -113,11 +113,10 @@ def expand(
 ) -> list[Cell]:
     """Return the cells of `grid`; `describe` maps a data set's name to its public facts.
 
-    With `tuning` they are calibrated for the epsilon of one of its trials.
-
-    Cells of one data set, method and seed are adjacent, so that their shared artefacts are made once, early. `advance`
-    gets the number of targets (data sets x methods x epsilons) planned since its last call. Raises :class:`BenchError`
-    on unknown names and options before any planning.
+    With `tuning`, cells are calibrated for the epsilon of one trial. Cells of one data set, method and seed are
+    adjacent, so that their shared artefacts are made once, early. `advance` gets the number of targets (data sets x
+    methods x epsilons) planned since its last call. Raises :class:`BenchError` for unknown names and options before any
+    planning.
     """
     calibrations = calibrations or Calibrations()
     methods = [METHODS.get(name) for name in grid.methods]
@@ -133,7 +132,7 @@ def expand(
             meant = replace(dataset, facts=private_facts(method, asked, dataset.facts))
             config, reduced = build_config(method, grid.preset, meant.facts, values)
             overrides = needed_overrides(method, grid.preset, meant.facts, given[method])
-            # A wrong file is an error here: a record's reason would tell its path.
+            # A wrong file raises here, because the reason in a record would reveal its path.
             pinned = method(config, meant.facts).pin_teacher()
             if pinned != config:
                 config, reduced = pinned, changes_from_paper(method, pinned, meant.facts)
@@ -160,9 +159,9 @@ def bound_method(cell: Cell) -> Method:
 
 
 def private_facts(method: type[Method], config: object, facts: Facts) -> Facts:
-    """Return `facts` as they are for `config`: a given teacher's records are the private ones.
+    """Return `facts` as `config` sees them: the private records are those of a given teacher, if any.
 
-    Raises :class:`BenchError` where there are none.
+    Raises :class:`BenchError` if there are no private records.
     """
     given = method(config, facts).given_teacher()
     if given is not None:
@@ -176,9 +175,9 @@ def private_facts(method: type[Method], config: object, facts: Facts) -> Facts:
 
 
 def _check_models(method: type[Method], named: Mapping[str, Any]) -> None:
-    """Raise :class:`UnknownNameError` on a net that is `named` and nobody registered, before data are fetched."""
+    """Raise :class:`UnknownNameError` for a `named` net that nobody registered, before data is fetched."""
     for name in (named[field] for field in ("teacher", "student", "backbone") if named.get(field)):
-        # A plug-in may register its nets as late as in training.
+        # A plug-in may register its nets as late as during training.
         if not any(str(name).encode() in source for source in sources_of(method).values()):
             from bench.models.registration import check_model  # imports torch, which other plans do not need
 
@@ -198,7 +197,7 @@ def _calibrated(
     basis = grid.basis if method.private else Basis.CLAIMED
     # Precision applies to ensembles only: it must not change the keys of other methods.
     precision = grid.precision if method.shardable else PrecisionKind.FLOAT32
-    # Only there do the two adjacencies differ: keys from before this setting stay valid.
+    # Record the setting only if the two adjacencies differ, so that keys from before this setting stay valid.
     own = basis is Basis.CLAIMED or method.adjacency is Adjacency.REPLACE
     adjacency = TargetAdjacency.OWN if own else grid.adjacency
     refusal, refused = Refusal.NONE, ""
@@ -291,7 +290,7 @@ def _key(spec: CellSpec, meaning: dict[str, Any]) -> str:
 
 
 def other_program(spec: CellSpec, method: type[Method]) -> str:
-    """Return how `method` differs from the one that `spec` names, by version or by a plug-in's source; else empty."""
+    """Return how `method` differs from the one that `spec` names, in version or plug-in source; else empty."""
     if method.version != spec.method_version:
         return f"version {spec.method_version} of {spec.method} made it, here is version {method.version}"
     made, here = (None if plugin is None else plugin.source_sha256 for plugin in (spec.plugin, plugin_of(method)))

@@ -1,7 +1,7 @@
 """Save and load a released student as one safetensors file.
 
 Tensor names: ``student/...`` and ``generator/...`` are state dicts, ``extra/...`` is anything else released. Metadata
-holds what timm needs to rebuild the student, and no seed: with the noise seed, the noise could be subtracted.
+holds what timm needs to rebuild the student, but no seed, since anyone with the noise seed could subtract the noise.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def save_released(released: Released, path: Path) -> str:
     for name, tensor in released.extras.items():
         tensors[f"extra/{name}"] = tensor
     metadata = {
-        # One entry: safetensors writes several in no fixed order.
+        # Use a single entry, because safetensors writes several in no fixed order.
         "release": json.dumps(
             {"format": FORMAT, "student": released.student_name, "options": released.student_options}, sort_keys=True
         )
     }
-    # Clones: safetensors refuses tied weights that share storage.
+    # Clone, because safetensors refuses tied weights that share storage.
     data = save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, metadata=metadata)
     write_atomic(path, data)
     return hashlib.sha256(data).hexdigest()
@@ -72,7 +72,7 @@ def save_image_grid(extras: Mapping[str, torch.Tensor], path: Path) -> str | Non
 
 
 def load_released(path: Path, sha256: str = "") -> Released:
-    """Load a release, a generator as tensors in `extras`.
+    """Load a release; a generator's tensors are in `extras`.
 
     Raises :class:`BenchError` for a missing or damaged file, one with another `sha256` (if given), and one whose net
     :func:`bench.models.rebuild.rebuild` does not build.

@@ -64,10 +64,10 @@ def run_cell(
     cell: Cell, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources = ONE_CPU, *,
     noise_salt: str = RANDOM, tuned: RepeatAndSelect | None = None,
 ) -> Record:  # fmt: skip
-    """Run `cell` and return its record, written to `run_dir`; a failure is a record too, an interrupt leaves none.
+    """Run `cell` and return its record, written to `run_dir`; a failure is recorded too, an interrupt leaves no record.
 
-    For `noise_salt` see :func:`bench.experiments.noise_salt.salt_of`. A cell with tuning is one trial of `tuned`,
-    whose cost its record states. Raises :class:`BenchError` only if the record cannot be written.
+    For `noise_salt` see :func:`bench.experiments.noise_salt.salt_of`. A cell with tuning is one trial of `tuned`, and
+    its record states the cost of `tuned`. Raises :class:`BenchError` only if the record cannot be written.
     """
     import torch
 
@@ -128,13 +128,13 @@ def _train(
     tuned: RepeatAndSelect | None,
 ) -> Record:  # fmt: skip
     method = METHODS.get(cell.method)
-    check_costs(bound_method(cell), cell.delta)  # an error after hours of training helps nobody
+    check_costs(bound_method(cell), cell.delta)  # fail now rather than after hours of training
     material = source.material(cell.dataset)
     notes: list[str] = []
     context.note = notes.append
     context.streams.seed_globals()
     private, given = material.private, bound_method(cell).given_teacher()
-    if given is not None:  # the data set's own records are neither private nor of any use
+    if given is not None:  # the data set's own records are not private, and not used
         private = PrivateData(private.images[:0], private.labels[:0], cell.facts)
     released = method(cell.config, private.facts).train_student(private, material.public, ledger, context)
     if method.private and not ledger.events:
@@ -156,7 +156,7 @@ def _train(
             utility = utility.model_copy(
                 update={"official_accuracy": round(right / whole, 6), "official_records": whole}
             )
-        if given is not None and given.public:  # a private teacher's answers are for the ledger only
+        if given is not None and given.public:  # a private teacher answers only through the ledger
             notes.append(_agreement(released.student, given, material, context))
         stage.advance()
     score = None if tuned is None else _score(cell, released, material, ledger, context)
@@ -195,7 +195,7 @@ def _image_grid(extras: Mapping[str, Tensor], cell: Cell, run_dir: RunDir) -> Im
 
 
 def _collapsed(error: CollapsedError, cell: Cell, run_dir: RunDir) -> ImageGrid | None:
-    """Return the image grid of useless images, so that the failed row shows them; None where it cannot be written."""
+    """Return the image grid of useless images, so that the failed row shows them; None if it cannot be written."""
     with contextlib.suppress(BenchError):
         extras = {"synthetic_images": error.images, "synthetic_labels": error.labels}
         return _image_grid(extras, cell, run_dir)
@@ -209,7 +209,7 @@ def _right(student: nn.Module, images: Tensor, labels: Tensor, context: Context,
 
 
 def _agreement(student: nn.Module, given: GivenTeacher, material: Materialised, context: Context) -> str:
-    """Return on how many test images the student says what a public teacher says, and how often that is right."""
+    """Return in words on how many test images student and public teacher agree, and how often the teacher is right."""
     from bench.models.given_teacher import load_given
     from bench.training.loop import predict
 
@@ -225,7 +225,7 @@ def _agreement(student: nn.Module, given: GivenTeacher, material: Materialised, 
 
 
 def _score(cell: Cell, released: Released, material: Materialised, ledger: Ledger, context: Context) -> float:
-    """Return what the student is chosen by: its right answers on public records, or noisy ones on private records."""
+    """Return the score of the student: its right answers on public records, or a noisy count on private records."""
     tuning = cell.spec.tuning
     assert tuning is not None
     if tuning.score_noise is None:
@@ -253,7 +253,7 @@ def _privacy(
     accountants = account(events, cell.delta)
     withheld = ""
     if tuned is not None:
-        pass  # data-dependent figures would be of one trial
+        pass  # data-dependent figures would describe a single trial
     elif cell.facts.public_benchmark:
         accountants = [*accountants, *ledger.data_dependent(cell.delta)]
     else:
@@ -330,7 +330,7 @@ def failure_of(
     error: Exception, public_benchmark: bool, run_dir: RunDir, key: str, spent: Sequence[dict[str, Any]] = (), *,
     refused: bool = False,
 ) -> Failure:  # fmt: skip
-    """Log `error` and return it as a failure; for non-public data only what may be told, as it may quote records."""
+    """Log `error` and return it as a failure; for non-public data, without text that may quote records."""
     told = error.told if isinstance(error, BenchError) else ""
     kind, private = type(error).__name__, not (public_benchmark or refused or told == str(error))
     if isinstance(error, BenchError) and not private:
@@ -338,7 +338,7 @@ def failure_of(
         return Failure(kind=kind, reason=printable(str(error)), spent=list(spent))
     log = f"cache/{key}.log" if private else f"logs/{key}.log"
     text = page("".join(traceback.format_exception(error)))
-    with contextlib.suppress(BenchError):  # without the log the record is still written
+    with contextlib.suppress(BenchError):  # write the record even without a log
         write_atomic(run_dir.path / log, text, mode=0o600 if private else 0o644)
     if told and private:
         reason = f"{told}; the log says why"

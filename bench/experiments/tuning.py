@@ -1,14 +1,14 @@
 """Tuning of one cell: a secret random number of trials with random candidates, of which only the best is released.
 
-What is kept must not tell the number of trials. Trials run in a folder of their own (mode 0700), with their own cache,
-checkpoints, locks and salts, and find there what earlier runs made; it is deleted at the end, with all losers. Until
-then losers are deleted as they lose. The display shows no trial, nothing is logged, and the record has no running
-time, time of day, memory or cache counts; the files that are kept are dated to the day. The clock of the machine while
-it runs is out of reach, as are copies of the folder.
+What is kept must not reveal the number of trials. Trials run in their own folder (mode 0700), with their own
+checkpoints, locks, salts and cache, which links to artefacts of earlier runs. Losers are deleted as they lose, and the
+folder at the end. The display shows no trial, nothing is logged, and the record has no running time, time of day,
+memory or cache counts; kept files are dated to the day. This does not hide the running time from an observer of the
+machine, nor protect against copies of the folder.
 
-A killed tuning resumes with the number of trials and the candidates that were drawn at its start, and with each trial's
-noise: an unfinished trial goes on as in ``bench run``, a finished one keeps its score. So stopping it, for whatever
-reason, leaves the law of the selected student as it is. Deleting the folder after a look at a trial does not.
+A killed tuning resumes with the number of trials and the candidates drawn at its start, and with each trial's noise: an
+unfinished trial continues as in ``bench run``, a finished one keeps its score. So stopping it, for whatever reason,
+does not change the distribution of the selected student. Deleting the folder after a look at a trial does.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from bench.storage.cache import digest_of
 from bench.storage.files import write_atomic, writing
 
 MOST = 10_000
-"""Candidates at most."""
+"""Maximum number of candidates."""
 UNTOLD = "not told: it would help to count the trials"
 
 
@@ -127,7 +127,7 @@ class Planned:
 def plan_tuning(grid: Grid, tuning: Tuning, source: DataSource, calibrations: Calibrations) -> Planned:
     """Return the tuning of the one cell of `grid`, whose epsilon includes tuning; reads no private record.
 
-    Raises :class:`BenchError` where the method or the data set cannot be tuned so, or on unknown settings.
+    Raises :class:`BenchError` if the method or data set cannot be tuned this way, or for unknown settings.
     """
     method = METHODS.get(grid.methods[0])
     grid = replace(grid, methods=(method.name,), basis=Basis.PROVEN)
@@ -172,7 +172,7 @@ def run_tuning(
 
 
 def _trials(planned: Planned, home: Path, source: DataSource, resources: Resources) -> tuple[Record, Path]:
-    """Run the trials that are left below `home`; return the best one's record and folder."""
+    """Run the remaining trials below `home`; return the best one's record and folder."""
     state_path, system = home / "state.json", random.SystemRandom()
     if state_path.exists():
         state = json.loads(state_path.read_text())
@@ -189,7 +189,7 @@ def _trials(planned: Planned, home: Path, source: DataSource, resources: Resourc
         record = trial.read_record(cell.key) or run_cell(
             cell, trial, source, Progress(), resources, tuned=planned.event
         )
-        # A failure is an outcome of the trial like any other: the worst.
+        # A failure is a valid outcome of a trial: the worst one.
         score = -math.inf if record.score is None else record.score
         loser = number
         if state["best"] is None or score > float(state["score"]):
@@ -206,7 +206,7 @@ def _trials(planned: Planned, home: Path, source: DataSource, resources: Resourc
 
 
 def _release(best: Record, folder: Path, run_dir: RunDir) -> Record:
-    """Write the best trial's files and its record, without what tells the number of trials."""
+    """Write the best trial's files and its record, without anything that reveals the number of trials."""
     kept = best.provenance.model_copy(
         update={
             "started": datetime.now(UTC).date().isoformat(), "wall_seconds": 0.0, "peak_memory_mib": None,
@@ -231,7 +231,7 @@ def _files(record: Record) -> list[str]:
 
 
 def _undate(run_dir: RunDir, records: Sequence[Record]) -> None:
-    """Date what the tunings wrote last to midnight: the time of the end would tell how long they took."""
+    """Date what the tunings wrote last to midnight, because the end time would reveal how long they took."""
     midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
     files = [run_dir.path / name for record in records for name in _files(record)]
     files += [run_dir.record_path(record.key) for record in records]

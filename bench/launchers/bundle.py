@@ -2,8 +2,8 @@
 
     bundle.json    the program's version, the grid, the keys of its cells, and every other file with its SHA-256
     data/          stored data sets and public weights, as below the data root
-    methods/       the files of methods that were asked for by path
-    wheels/        by choice: this program and all that it depends on
+    methods/       the files of methods that were given by path
+    wheels/        optional: this program and its dependencies
 
 A user's own data and weights are not packed, and no bundle holds anything private.
 """
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 
 PIECE = 1 << 20
 LARGEST_LIST = 1 << 26
-"""Bytes of bundle.json, of some 400,000 files."""
+"""Maximum bytes of bundle.json, for some 400,000 files."""
 FOLDERS = ("data", "methods", "wheels")
 SAFE_NAME = re.compile(r"[^\x00-\x1f\x7f\\/]{1,200}")
 DAMAGE = (KeyError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error)
-"""What zipfile raises for archives that are damaged, encrypted or packed in ways that it does not know."""
+"""What zipfile raises for archives that are damaged, encrypted or use an unknown compression."""
 WHEN = (1980, 1, 1, 0, 0, 0)  # the same files give the same bundle
 
 
@@ -75,9 +75,9 @@ class Bundle(Row):
 
 
 def pack(grid: Grid, target: Path, progress: Progress, *, wheels: bool = False) -> Bundle:
-    """Write the bundle of `grid` to `target`, fetching data and weights that are missing here.
+    """Write the bundle of `grid` to `target`, fetching missing data and weights.
 
-    Raises :class:`BenchError` for a cell that cannot run, and for data or weights that are a user's own files.
+    Raises :class:`BenchError` for a cell that cannot run, and for data or weights from a user's own files.
     """
     with tempfile.TemporaryDirectory() as scratch:
         cells = plan_grid(grid, DataSource(progress), Calibrations(Path(scratch)), progress)
@@ -105,10 +105,10 @@ def pack(grid: Grid, target: Path, progress: Progress, *, wheels: bool = False) 
 
 
 def unpack(source: Path, into: Path, progress: Progress) -> Bundle:
-    """Unpack `source` below `into`, take data from there from now on, and return what it holds; whole files stay.
+    """Unpack `source` below `into`, read data from there from now on, and return the contents; intact files stay.
 
-    Raises :class:`BenchError`, with the name, for a file that is not what was packed, for a bundle that would use files
-    outside of it, and where `into` or a folder below it is a link.
+    Raises :class:`BenchError` for a file that is not what was packed, naming it, for a bundle that uses files outside
+    itself, and if `into` or a folder below it is a link.
     """
     try:
         with open_plain(source, links=True) as file, zipfile.ZipFile(file) as archive:
@@ -126,7 +126,7 @@ def unpack(source: Path, into: Path, progress: Progress) -> Bundle:
         raise BenchError(f"{source} cannot be read: {error.strerror or error}.") from error
     except DAMAGE as error:
         raise BenchError(f"{source} is no bundle or is damaged: {error}. Copy it again.") from error
-    # Inherited by local processes and Slurm's jobs, as are the clients' own switches.
+    # Local processes and Slurm's jobs inherit these.
     os.environ |= {"BENCH_DATA": str((into / "data").resolve()), "HF_HUB_OFFLINE": "1"}
     own = {name: str((into / name).resolve()) for name in bundle.grid.methods if name.endswith(".py")}
     grid = replace(bundle.grid, methods=tuple(own.get(name, name) for name in bundle.grid.methods))
@@ -194,10 +194,10 @@ def _write(bundle: Bundle, files: dict[str, Path], target: Path, stage: Stage) -
 
 @contextmanager
 def _aside(target: Path) -> Iterator[BinaryIO]:
-    """Open a new file beside `target`, to be renamed; it is removed where the block fails."""
+    """Open a new file beside `target`, which is renamed to it, or removed if the block fails."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
-    part.unlink(missing_ok=True)  # of a killed process, or a link that a stranger left
+    part.unlink(missing_ok=True)  # left by a killed process, or a stranger's link
     try:
         with part.open("xb") as file:
             yield file
@@ -208,7 +208,7 @@ def _aside(target: Path) -> Iterator[BinaryIO]:
 
 
 def _copied(read: IO[bytes], written: IO[bytes], size: int, stage: Stage) -> str:
-    """Copy `read` to `written` and return its SHA-256, no more than `size` bytes; empty where it has more or fewer."""
+    """Copy at most `size` bytes of `read` to `written`; return the SHA-256, or "" if `read` has another length."""
     digest, left = hashlib.sha256(), size
     while left >= 0 and (piece := read.read(PIECE)):
         left -= len(piece)
@@ -227,7 +227,7 @@ def _read(archive: zipfile.ZipFile, source: Path) -> Bundle:
 
 
 def _opened(archive: zipfile.ZipFile, name: str, largest: int) -> IO[bytes]:
-    """Open a file of `archive`; raise one of :data:`DAMAGE` unless it is packed as here, of at most `largest` bytes."""
+    """Open a file of `archive`; raise one of :data:`DAMAGE` if it exceeds `largest` bytes or is packed otherwise."""
     info = archive.getinfo(name)
     if info.file_size > largest:
         raise ValueError(f"{info.file_size:,} bytes, at most {largest:,} are expected")
@@ -237,7 +237,7 @@ def _opened(archive: zipfile.ZipFile, name: str, largest: int) -> IO[bytes]:
 
 
 def _check_whole(bundle: Bundle, source: Path) -> None:
-    """Raise :class:`BenchError` where a name leads out of the bundle or what its grid uses is not in it."""
+    """Raise :class:`BenchError` if a name leads out of the bundle or its grid uses a file that is not in it."""
     names = [file.name for file in bundle.files]
     for name in names:
         parts = name.split("/")

@@ -1,6 +1,6 @@
-"""Commands of this program, many at once: as local processes, or as an array of Slurm jobs.
+"""Run many commands of this program at once, as local processes or as an array of Slurm jobs.
 
-What a command has done is kept in the run directory, so it goes on where it was when it is given again.
+Each command keeps its work in the run directory, so it resumes when it is given again.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def run_commands(
 ) -> tuple[Path, dict[str, int | None]]:
     """Run `commands` (arguments of Python by the key that each claims), at most `jobs` local processes at once.
 
-    Return a folder with the output of each as KEY.log, and the exit statuses, None where Slurm's jobs ended without
-    one. Commands and jobs end with this process; Ctrl-C, SIGTERM and `bench cancel` raise :class:`Stopped`. Raises
+    Return a folder with the output of each as KEY.log, and the exit statuses (None if a Slurm job ended without one).
+    Commands and jobs end with this process; Ctrl-C, SIGTERM and `bench cancel` raise :class:`Stopped`. Raises
     :class:`BenchError` if Slurm refuses the jobs.
     """
     if settings.launcher == "slurm":
@@ -58,7 +58,7 @@ def _begin(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-m", __name__, *words],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            process_group=0,  # Ctrl-C reaches the launcher alone, which ends its commands in order
+            process_group=0,  # only the launcher gets Ctrl-C, and ends its commands in order
         )  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def _locally(
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Body of a Slurm job, pickled by submitit: it runs `words` and writes their exit status into the file `status`."""
+    """Body of a Slurm job, pickled by submitit: it runs `words` and writes the exit status to the file `status`."""
 
     words: tuple[str, ...]
     log: str

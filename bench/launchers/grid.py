@@ -1,4 +1,4 @@
-"""A grid from plan to records, and its forecast: what ``bench run`` and :func:`bench.run` do."""
+"""Run a grid, from plan to records, or forecast it: what ``bench run`` and :func:`bench.run` do."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from bench.storage.array_store import user_cache
 
 @dataclass(slots=True)
 class Ran:
-    """The records of a grid's cells, in its order, and all audits of the directory; a line per unreadable record."""
+    """A grid's records in its order, all audits of the directory, and in `unread` a line per unreadable record."""
 
     records: list[Record]
     audits: list[AuditRecord]
@@ -45,9 +45,8 @@ def run_grid(
 ) -> Ran:  # fmt: skip
     """Run the cells of `grid` that have no record yet in the run directory `out`, with the launcher of `settings`.
 
-    `packed` are the keys that a bundle says the cells have. Failed cells have records too. Raises
-    :class:`BenchError` on an invalid grid, before data is fetched where possible, and as
-    :func:`bench.launchers.execute.execute` does.
+    `packed` are the cells' keys according to a bundle. Failed cells have records too. Raises :class:`BenchError` for an
+    invalid grid, before data is fetched if possible, and as :func:`bench.launchers.execute.execute` does.
     """
     source, run_dir = DataSource(progress), RunDir(out)
     run_dir.check_writable()  # before data is fetched
@@ -126,7 +125,7 @@ def plan_grid(grid: Grid, source: DataSource, calibrations: Calibrations, progre
 
 
 def _check_possible(grid: Grid, cells: Sequence[Cell], source: DataSource, calibrations: Calibrations) -> None:
-    """Raise :class:`BenchError` if it is the overrides alone that let no cell of a method and a data set run."""
+    """Raise :class:`BenchError` if only the overrides keep every cell of a method and a data set from running."""
     for method in dict.fromkeys(cell.method for cell in cells if cell.spec.overrides):
         for name in grid.datasets:
             mine = [cell for cell in cells if (cell.method, cell.dataset) == (method, name)]
@@ -139,8 +138,8 @@ def _check_possible(grid: Grid, cells: Sequence[Cell], source: DataSource, calib
 def _units(
     cells: Sequence[Cell], run_dir: RunDir, settings: Cluster, reuse: Reuse, progress: Progress, *, set_aside: bool
 ) -> tuple[list[Cell], list[Unit], list[Record]]:
-    """Return the cells to run, as units in order, and the records that are there."""
-    # Read before the states, so that cells finished by another run from now on count as done.
+    """Return the cells to run, their units in order, and the existing records."""
+    # Read these before the states, so that cells finished by another run from now on count as done.
     before = {cell.key: run_dir.signature(cell.key) for cell in cells}
     earlier, damaged = run_dir.read_records_of((cell.key for cell in cells), set_aside=set_aside)
     for line in damaged:
@@ -156,7 +155,7 @@ def _tell(progress: Progress, run_dir: RunDir, record: Record) -> None:
     for note in record.notes:
         progress.say(f"{record.key}: {note}")
     if record.failure is not None:
-        if record.failure.log and not record.public_benchmark:  # its owner may see what no record holds
+        if record.failure.log and not record.public_benchmark:  # the owner may see what records omit
             with contextlib.suppress(OSError, ValueError):
                 lines = read_plain(run_dir.path / record.failure.log).decode().splitlines()
                 progress.say("".join(lines[-1:]).removeprefix("bench.core.errors."))

@@ -1,6 +1,6 @@
 """Launchers that run cells sequentially in this process (`inline`) or in parallel processes (`local`).
 
-Launchers only decide where :func:`bench.launchers.worker.work_through` runs; the run directory gives the state.
+Launchers only decide where :func:`bench.launchers.worker.work_through` runs; the run directory holds the state.
 submitit's LocalExecutor is not used: its controller survives a killed launcher and leaves workers behind, and it has no
 cap on concurrency, no replacement of dead workers, and GPUs by number only.
 """
@@ -43,7 +43,7 @@ class Watch:
         if unit.key not in self.left:
             return False
         record = record or self._run_dir.read_record(unit.key)
-        if record is None:  # damaged in between: the cell runs again
+        if record is None:  # damaged meanwhile: the cell runs again
             return False
         del self.left[unit.key]
         self.outcome.records.append(record)
@@ -96,7 +96,7 @@ class _Worker:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "bench.launchers.worker", str(self.folder)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self.environment,
-                process_group=0,  # Ctrl-C reaches the launcher alone, which ends its workers in order
+                process_group=0,  # only the launcher gets Ctrl-C, and ends its workers in order
             )  # fmt: skip
 
     def last_words(self) -> str:
@@ -157,7 +157,7 @@ def run_local(
 
 
 def doing(run_dir: RunDir, launch_id: str = "", keys: Collection[str] = ()) -> list[tuple[str, int, int]]:
-    """Return what a launch runs, and of `keys` what any process does, as (title and stage, steps done, total steps)."""
+    """Return what a launch runs, and any process that runs one of `keys`, as (title and stage, steps done, total)."""
     rows = []
     for key, owner in run_dir.claims().items():
         about = owner.about

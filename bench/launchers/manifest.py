@@ -35,7 +35,7 @@ from bench.storage.files import write_atomic
 from bench.storage.locks import alive, process_start, this_machine
 
 CANCELLED = "cancelled"
-LARGEST = 1 << 28  # bytes of a launch of some 100,000 cells
+LARGEST = 1 << 28  # maximum bytes of launch.json, for some 100,000 cells
 AGAIN = "Give the `run` command again."
 
 

@@ -1,4 +1,4 @@
-"""Running times of cells from earlier records, cache hits and misses apart. No result depends on them."""
+"""Estimate running times from earlier records, separately for cache hits and misses. No result depends on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.experiments.plan import Cell
 from bench.interface.registry import METHODS
 from bench.results.record import Record, Status, parse_record
 
-COMMITTED = Path(__file__).resolve().parent.parent.parent / "leaderboards" / "records"  # own records, if in a clone
+COMMITTED = Path(__file__).resolve().parent.parent.parent / "leaderboards" / "records"  # the project's own, in a clone
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,10 @@ class EarlierRuns:
 
     @classmethod
     def from_records(cls, records: Iterable[Record]) -> EarlierRuns:
-        """Return the running times of finished `records`; a later record replaces an earlier one of its key."""
+        """Return the running times of finished `records`; a later record replaces an earlier one with the same key."""
         runs: dict[tuple[str, str], list[_Run]] = defaultdict(list)
         for record in {record.key: record for record in records}.values():
-            if record.status is not Status.DONE or record.cell.tuning is not None:  # whose time is not told
+            if record.status is not Status.DONE or record.cell.tuning is not None:  # which hides its time
                 continue
             settings = (record.method_version, *record.reduced)
             seconds = record.provenance.wall_seconds
@@ -105,7 +105,7 @@ def _made(record: Record) -> bool | None:
 
 
 def earlier_records(records: Path, *, most: int = 400) -> list[Record]:
-    """Return the newest `most` records of the project's own folder, then of `records`, skipping damaged ones."""
+    """Return the newest `most` records of the project's folder, then those of `records`, skipping damaged ones."""
     found: list[Record] = []
     for folder in dict.fromkeys((COMMITTED, records.resolve())):
         try:

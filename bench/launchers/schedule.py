@@ -21,7 +21,7 @@ Signature = tuple[int, int]  # of a record's file, see bench.results.run_dir.Run
 class Unit:
     """Unit of work of one process: a cell, or a shard (number, count) of its shared artefact.
 
-    `after`: keys of units that should finish first. `before`: signature of a record at launch, which does not count.
+    `after`: keys of units that should finish first. `before`: signature of an old record, which does not settle it.
     """
 
     key: str
@@ -43,7 +43,7 @@ def units_of(
     shards: int = 1,
     before: Callable[[Cell], Signature | None] = lambda cell: None,
 ) -> list[Unit]:
-    """Return the units of `cells`, makers of shared artefacts first; those of `done` cells exist already.
+    """Return the units of `cells`, makers of shared artefacts first; artefacts of `done` cells exist already.
 
     With `shards` above 1, that many parallel units make each ensemble. Raises :class:`BenchError` if none can be split.
     """
@@ -80,7 +80,7 @@ def units_of(
     depth: dict[str, int] = {}  # longest chain of dependencies of a unit; `after` names earlier units only
     for unit in units:
         depth[unit.key] = 1 + max((depth[key] for key in unit.after), default=-1)
-    # Within a depth makers come first: later units wait for them.
+    # Within a depth, makers come first, because later units wait for them.
     return sorted(units, key=lambda unit: (depth[unit.key], unit.key not in waited))
 
 

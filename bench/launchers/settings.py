@@ -14,7 +14,7 @@ from bench.core.options import LaunchOptions
 from bench.core.yaml_files import read_yaml
 from bench.experiments.plan import Cell
 
-OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "signal", "wrap"})  # set by this program alone
+OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "signal", "wrap"})  # only this program sets them
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # a line break would turn what follows into a command of Slurm's script
 
@@ -28,7 +28,7 @@ class JobResources(BaseModel):
     gpus: int = Field(0, ge=0)
     cpus: int = Field(1, ge=1)
     memory: float | None = Field(None, gt=0)  # GB
-    time: int = Field(240, ge=1)  # minutes; a job that nears it is requeued and resumes, `retries` times
+    time: int = Field(240, ge=1)  # minutes; a job near this limit is requeued and resumes, up to `retries` times
     account: str | None = None
     qos: str | None = None
     extra: dict[str, str | int | float | bool] = {}
@@ -68,7 +68,7 @@ class Cluster(JobResources):
     retries: int | None = Field(None, ge=0)
     """Restarts of a cell whose process died; with Slurm also requeues after a time limit. None: 3, and 10 for Slurm."""
     setup: list[str] = []  # Shell lines that run before the program, for example to load modules.
-    methods: dict[str, dict[str, Any]] = {}  # Resources that differ, by method.
+    methods: dict[str, dict[str, Any]] = {}  # Different resources, by method.
 
     @field_validator("setup")
     @classmethod

@@ -121,7 +121,7 @@ def _arrays(
 def _parameters(cluster: Cluster, resources: JobResources, launch_id: str, waits: Sequence[str]) -> dict[str, Any]:
     extra: dict[str, Any] = {**resources.extra}
     if waits:
-        # afterany, failures included: a cell can make its artefacts itself.
+        # afterany includes failures, because a cell can make its artefacts itself.
         theirs = [str(extra["dependency"])] if "dependency" in extra else []
         extra["dependency"] = ",".join([*theirs, "afterany:" + ":".join(waits)])
     parameters: dict[str, Any] = {
@@ -136,7 +136,7 @@ def _parameters(cluster: Cluster, resources: JobResources, launch_id: str, waits
         "mem": None if resources.memory is None else f"{int(resources.memory * 1024)}M",
         "array_parallelism": cluster.parallel or LARGEST_ARRAY,
         "setup": list(cluster.setup) or None,
-        # Time to close a large cell; little of a short limit, since Slurm signals up to half a minute early.
+        # Leave time to close a large cell, but little of a short limit: Slurm signals up to half a minute early.
         "signal_delay_s": max(5, min(90, resources.time * 60 // 12)),
         "stderr_to_stdout": True,
         "additional_parameters": extra,
@@ -148,9 +148,9 @@ OVER = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMO
 
 
 def queue(launch_id: str, *, over: bool = False) -> dict[str, tuple[str, str]]:
-    """Return (state, reason) by id of a launch's unfinished jobs, or of those that are `over` and not yet forgotten.
+    """Return (state, reason) by id of a launch's unfinished jobs or, with `over`, of ended ones that Slurm remembers.
 
-    Raises :class:`BenchError` without an answer.
+    Raises :class:`BenchError` if Slurm does not answer.
     """
     words = ["squeue", "-h", "-r", "-u", str(os.getuid()), "-n", job_name(launch_id), "-o", "%i|%T|%r"]
     text = command(*words, *(["-t", "all"] if over else []))
@@ -171,7 +171,7 @@ def cancel(launch_id: str, wait: float = 90.0) -> int:
 
 
 def in_hand(launch: Launch, run_dir: RunDir, others: Sequence[Launch]) -> dict[str, set[str]]:
-    """Return the keys of `launch` that `others` with jobs will still run, by launch.
+    """Return, by launch, the keys of `launch` that `others` with jobs will still run.
 
     An older launch with a live launcher counts too, since it resubmits; a younger one would wait for this one.
     """
@@ -191,7 +191,7 @@ def _others(launch: Launch, run_dir: RunDir) -> list[Launch]:
 def start(
     launch: Launch, packs: Sequence[Pack], cluster: Cluster, run_dir: RunDir, progress: Progress
 ) -> dict[str, str]:
-    """Submit `packs` less other launches' units, and return the job of each unit.
+    """Submit `packs` without other launches' units, and return the job of each unit.
 
     Raises :class:`BenchError` if Slurm refuses or a method is unknown.
     """
@@ -212,7 +212,7 @@ def start(
 
 @dataclass
 class Jobs:
-    """Jobs of a launch by unit or command, and what has lost its job: cancelled, out of memory, or never begun."""
+    """Jobs of a launch by unit or command, and those whose job was lost: cancelled, out of memory, or never begun."""
 
     launch: Launch
     progress: Progress
@@ -242,7 +242,7 @@ class Jobs:
         return bool(self._gone)
 
     def resubmitted(self, lost: Sequence[str], what: str) -> tuple[list[str], list[str]]:
-        """Return which of the `lost` get another job and which have lost min(`retries`, 3) others; say so in a line."""
+        """Return which `lost` ones get another job and which are given up after min(`retries`, 3) more; print both."""
         self._losses.update(lost)
         most = min(self.launch.options.retries, 3)
         again = [key for key in lost if self._losses[key] <= most]

@@ -132,7 +132,7 @@ def check(wanted: Iterable[JobResources], folder: Path, jobs: int) -> None:
         if None not in limits:
             most = max(limit or 0 for limit in limits)
             _at_most("--time ", resources.time, most, f"{counted(most, 'minute')} {words}")
-        asked = re.match(r"\d+", str(resources.extra.get("nodes", "")))  # of 2-4 the least
+        asked = re.match(r"\d+", str(resources.extra.get("nodes", "")))  # the 2 of 2-4
         most = max(sum(each.count for each in p.nodes) for p in chosen)
         _at_most("--slurm nodes=", int(asked[0]) if asked else 0, most, f"{counted(most, 'node')} {words}")
     check_room(jobs)
@@ -149,13 +149,13 @@ def account_of_shell() -> str:
 
 
 def _limit(name: str) -> int | None:
-    """Return the number `name` of slurm.conf; None where Slurm does not tell."""
+    """Return the number `name` of slurm.conf; None if Slurm does not tell."""
     found = re.search(rf"^{name}\s*=\s*(\d+)", command("scontrol", "show", "config"), re.MULTILINE)
     return int(found[1]) if found else None
 
 
 def largest_array() -> int:
-    """Return the most tasks of an array job. Raises :class:`BenchError` where Slurm takes none."""
+    """Return the maximum number of tasks of an array job. Raises :class:`BenchError` if Slurm takes no arrays."""
     most = _limit("MaxArraySize")
     if most == 0:
         raise BenchError("this Slurm takes no job arrays (MaxArraySize=0 in slurm.conf), which --launcher slurm needs.")
@@ -163,7 +163,7 @@ def largest_array() -> int:
 
 
 def check_room(jobs: int) -> None:
-    """Raise :class:`BenchError` if Slurm cannot hold `jobs` more: sbatch would wait without a word."""
+    """Raise :class:`BenchError` if Slurm cannot hold `jobs` more, because sbatch would wait silently."""
     most = _limit("MaxJobCount")
     if most is None:
         return

@@ -1,4 +1,4 @@
-"""Body of a Slurm job: what submitit pickles, and what it does when its time limit nears."""
+"""The body of a Slurm job, which submitit pickles, and what it does when its time limit approaches."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 from bench.core.errors import BenchError
 from bench.storage.interrupts import Stopped, stop
 
-SAVES_PER_JOB = 20  # at least, of a training: what was not saved at a time limit is trained again
+SAVES_PER_JOB = 20  # at least, since training that is not saved at a time limit is repeated
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Body of a Slurm job of at most `minutes`, pickled by submitit; `folder` is the launch's."""
+    """Body of a Slurm job of at most `minutes`, pickled by submitit; `folder` is the launch's folder."""
 
     folder: str
     keys: tuple[str, ...]
@@ -50,9 +50,9 @@ class Job:
 
 @contextlib.contextmanager
 def _time_limit_stops() -> Iterator[None]:
-    """Let submitit's handler of the signal before a time limit, which ends in `sys.exit`, end in :class:`Stopped`.
+    """Make submitit's handler of the signal before a time limit raise :class:`Stopped` instead of calling `sys.exit`.
 
-    A `sys.exit` amid a cell would count as the cell's own, which is a failure.
+    A `sys.exit` in the middle of a cell would count as a failure of the cell.
     """
     from submitit.core.utils import UncompletedJobError
 

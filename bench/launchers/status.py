@@ -113,7 +113,7 @@ def overview(path: Path) -> Overview:
     try:
         claims = {key: owner for key, owner in sorted(run_dir.claims().items()) if owner.held}
         found = list(launches(run_dir))
-    except BenchError as error:  # another user's: what runs there is for the owner to know
+    except BenchError as error:  # another user's: only the owner may know what runs there
         notes.append(str(error))
     for launch in found:
         row, note = _launch_row(launch, records, claims, run_dir)
@@ -135,7 +135,7 @@ def _launch_row(
 ) -> tuple[LaunchRow, str]:
     count = Counter(records[entry.key].status for entry in launch.records if settled(entry, run_dir, records))
     running = sum(owner.about.get("launch") == launch.id for owner in claims.values())
-    left = len(launch.records) - count.total()  # 0 for audits, which are no units
+    left = len(launch.records) - count.total()  # 0 for audits, which have no units
     jobs, note = _jobs(launch) if launch.kind == "slurm" and (left or not launch.records) else ({}, "")
     at_work = launch.launcher_lives or jobs or running
     state = "finished" if left == 0 and (launch.records or not at_work) else "at work" if at_work else "stopped"
@@ -185,12 +185,12 @@ def cancel_all(path: Path) -> list[str]:
         if not (launch.records and all(settled(entry, run_dir) for entry in launch.records)):
             write_atomic(launch.folder / CANCELLED, b"", mode=0o600)
     living = [launch for launch in found if launch.launcher_lives and launch.pid != os.getpid()]
-    # Slurm launchers before their jobs, which they would resubmit.
+    # End Slurm launchers before their jobs, which they would resubmit.
     lines += _end({(x.pid, x.start): f"launcher of {x.id}" for x in living if x.kind == "slurm"})
     for launch in found:
         if launch.kind == "slurm":
             lines += _cancel_jobs(launch)
-    # Launchers before workers, which they end in order.
+    # End launchers before workers, because launchers end their workers in order.
     lines += _end({(x.pid, x.start): f"launcher of {x.id}" for x in living if x.kind != "slurm"})
     workers = {}
     for key, owner in run_dir.claims().items():
@@ -232,7 +232,7 @@ def _end(processes: dict[tuple[int, str | None], str]) -> list[str]:
 
 
 def _signal(pid: int, number: signal.Signals) -> bool:
-    """Send a signal, and return whether this user may."""
+    """Send a signal; return False if this user is not permitted to."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:  # already ended

@@ -108,7 +108,7 @@ def _finished(launch: Launch, unit: Unit, run_dir: RunDir, recorded: Collection[
 
 
 def _mark(launch: Launch, unit: Unit) -> Path:
-    # Per launch: another may use another number of shards, and finished artefacts are cache hits.
+    # One mark per launch: another may use another number of shards, and finished artefacts are cache hits.
     return launch.folder / f"{unit.key}.done"
 
 
@@ -127,8 +127,8 @@ def work_through(
     """Run each of `units` that is neither done nor running elsewhere, under its claim, and call `done` for each.
 
     With `wait`, return when all are settled: take over units of dead runners, and start a unit after those in `after`.
-    Without, leave units to the processes that run them, but wait until it is clear whether an owner on another machine
-    is dead (Slurm requeues jobs of failed nodes). Stop between units once `going_on` returns False.
+    Otherwise, leave units to the processes that run them, but wait until it is clear whether an owner on another
+    machine is dead (Slurm requeues jobs of failed nodes). Stop between units once `going_on` returns False.
     Raises :class:`BenchError` if a record cannot be written.
     """
     left = {unit.key: unit for unit in units}
@@ -233,7 +233,7 @@ def _devices(device: str, gpus: int) -> tuple[str, ...]:
 def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, once: bool = False) -> None:
     """Run the units in `keys` (None: all) of the launch in `folder`, with `wait` as in :func:`work_through`.
 
-    `once`: :func:`stopping_signals`. Raises :class:`Stopped` on SIGINT or SIGTERM, :class:`BenchError` if unreadable.
+    `once`: see :func:`stopping_signals`. Raises Stopped on SIGINT or SIGTERM, BenchError if the launch is unreadable.
     """
     from bench.experiments.data_source import DataSource
     from bench.experiments.device import prepare_device
@@ -254,7 +254,7 @@ def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, on
         resources = prepare_device(replace(asked, workers=workers))
 
         def going_on() -> bool:
-            # Workers end when their launcher is killed: its successor would not know of them.
+            # Workers end when their launcher is killed, because its successor would not know of them.
             if launch.cancelled:
                 return False
             return launch.kind != "local" or not launch.here or alive(launch.pid, launch.start)

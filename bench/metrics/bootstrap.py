@@ -1,7 +1,7 @@
 """Means with 95% intervals for results whose trials come in clusters. Imports no torch.
 
-Reconstructions of one class share class and student: intervals resample clusters. A bootstrap interval stays in the
-range of the sample: below :data:`FEWEST` clusters it is Student's over their means; if all agree, the exact one.
+Reconstructions of one class share class and student, so intervals resample clusters. A bootstrap interval cannot leave
+the sample's range: fewer than :data:`FEWEST` clusters get Student's t over their means, equal means an exact interval.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Bounds = tuple[float, float] | None
 
 CONFIDENCE = 0.95
 FEWEST = math.ceil(1 - math.log2(1 - CONFIDENCE))
-"""Least number k of clusters for a bootstrap interval: their range misses the median with probability 2 ** (1 - k)."""
+"""Fewest clusters for a bootstrap interval: the range of k cluster means misses the median with chance 2 ** (1 - k)."""
 RESAMPLES = 9_999
 _SEED = 20_240_917
 _CHUNK = 2_000_000
@@ -29,9 +29,9 @@ _CHUNK = 2_000_000
 def clustered(values: ArrayLike, clusters: ArrayLike, *, bounds: Bounds = None) -> Estimated:
     """Return the mean of the cluster means with a BCa bootstrap interval over the clusters (Efron 1987).
 
-    `values` (n,) are numbers or booleans, `clusters` (n,) integers or names of equal weight. `bounds`, the range of
-    possible values, cut the interval; None: [0, 1] if it holds all values. Raises :class:`BenchError` on no values, a
-    non-finite one, or different lengths.
+    `values` (n,) are numbers or booleans, `clusters` (n,) integers or names; all clusters weigh the same. The interval
+    is clipped to `bounds`, the range of possible values (None: [0, 1] if all values lie in it). Raises
+    :class:`BenchError` for no values, a non-finite one, or unequal lengths.
     """
     means, bounds = _means(values, clusters, bounds)
     return _over_clusters(np.array([*means.values()]), bounds)
@@ -40,10 +40,10 @@ def clustered(values: ArrayLike, clusters: ArrayLike, *, bounds: Bounds = None) 
 def difference(
     a: ArrayLike, b: ArrayLike, clusters: ArrayLike, *, clusters_b: ArrayLike | None = None, bounds: Bounds = None
 ) -> Estimated:
-    """Return the mean of `a` (n,) minus that of `b` (m,), paired by cluster, as :func:`clustered` does.
+    """Return the mean of `a` (n,) minus the mean of `b` (m,), paired by cluster, with the interval of `clustered`.
 
-    `clusters_b` (m,) are the clusters of `b`; None: `clusters`. `bounds` limit a single value of `a` or `b`. Raises
-    :class:`BenchError` as :func:`clustered`, and if `a` and `b` have different clusters.
+    `clusters_b` (m,) are the clusters of `b` (None: `clusters`). `bounds` limit the values of `a` and `b`, not their
+    difference. Raises :class:`BenchError` as :func:`clustered`, and if `a` and `b` have different clusters.
     """
     first, bounds_a = _means(a, clusters, bounds)
     second, bounds_b = _means(b, clusters if clusters_b is None else clusters_b, bounds)
@@ -89,7 +89,7 @@ def _over_clusters(means: Floats, bounds: Bounds) -> Estimated:
 
 
 def _all_agree(value: float, count: int, bounds: Bounds) -> tuple[float, float]:
-    # At most a share of clusters (Clopper-Pearson limit of 0 in `count`) has another mean, at worst that of a bound.
+    # At most `share` of the clusters (Clopper-Pearson limit for 0 of `count`) have another mean, at worst a bound.
     from scipy.stats import beta
 
     if bounds is None:

@@ -1,7 +1,7 @@
 """Similarity of images (SSIM, PSNR) and statistics of image sets (KID, inception score).
 
 Images are float in [0, 1] or uint8, (n, channels, height, width); the data range is 1. Nearest-image scores grow with
-the pool: compare equally large pools only.
+the pool: compare only pools of equal size.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.core.transforms import as_float
 Measure = Literal["ssim", "psnr"]
 
 PSNR_CAP = 60.0
-"""Decibels; equal images would have infinity."""
+"""In decibels; identical images would score infinity."""
 _C1, _C2 = 0.01**2, 0.03**2
 _SIGMA = 1.5
 _CHUNK = 2**23
@@ -29,8 +29,8 @@ _CHUNK = 2**23
 def ssim(a: Tensor, b: Tensor) -> Tensor:
     """Return the structural similarity (n,), float32 in [-1, 1], of each image pair, as the mean over channels.
 
-    Gaussian window of deviation 1.5 inside the image, 11 pixels wide; below 32 pixels a side 7, or the largest odd
-    number that fits. Source: Wang, Bovik, Sheikh, Simoncelli 2004, equation 13, K1 = 0.01, K2 = 0.03.
+    The Gaussian window (deviation 1.5) stays inside the image and is 11 pixels wide; for sides below 32, 7 or the
+    largest odd width that fits. Source: Wang, Bovik, Sheikh, Simoncelli 2004, equation 13, K1 = 0.01, K2 = 0.03.
     """
     _alike(a, b, paired=True)
     first, second = as_float(a), as_float(b)
@@ -51,8 +51,8 @@ def nearest(
 ) -> tuple[Tensor, Tensor]:
     """Return the best score (n,), float32, of each image against its class in a pool, and its position (n,), int64.
 
-    Images are (n or m, channels, height, width), labels int64. Without pool images of the class: NaN and -1. The first
-    of equal scores counts. Both results are on the device of `images`.
+    Images are (n or m, channels, height, width), labels int64. A class without pool images gives NaN and -1. Ties go
+    to the first image. Both results are on the device of `images`.
     """
     _alike(images, pool_images)
     best = torch.full((len(images),), math.nan, device=images.device)
@@ -139,11 +139,11 @@ def _alike(a: Tensor, b: Tensor, *, paired: bool = False) -> None:
 
 
 def kid(a: Tensor, b: Tensor) -> float:
-    """Return the kernel distance of two sets of features (n, d) and (m, d): squared MMD, unbiased, so it may be < 0.
+    """Return the kernel distance between features (n, d) and (m, d): the unbiased squared MMD, which may be negative.
 
-    Kernel (x.y / d + 1) ** 3; valid below 2,048 images, unlike FID. Features are the evaluator's, not Inception's:
-    compare within one table. Source: Binkowski, Sutherland, Arbel, Gretton 2018, section 3. Raises :class:`BenchError`
-    for fewer than two rows, or different widths.
+    The kernel is (x.y / d + 1) ** 3. Unlike FID it is valid below 2,048 images. Features are the evaluator's, not
+    Inception's: compare only within one table. Source: Binkowski, Sutherland, Arbel, Gretton 2018, section 3. Raises
+    :class:`BenchError` for fewer than two rows, or different widths.
     """
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or min(len(a), len(b)) < 2:
         raise BenchError(f"KID takes two or more rows of equal width, not {tuple(a.shape)} and {tuple(b.shape)}.")
@@ -160,13 +160,13 @@ def kid(a: Tensor, b: Tensor) -> float:
 
 
 def scaled_kid(features: Tensor, reference: Tensor) -> float:
-    """Return the :func:`kid` of `features` to `reference`, over the root mean square of the latter: it has a scale."""
+    """Return :func:`kid` after dividing both by the root mean square of `reference`, since KID depends on the scale."""
     unit = reference.square().mean().sqrt().clamp_min(1e-12)
     return kid(features / unit, reference / unit)
 
 
 def inception_score(probabilities: Tensor) -> float:
-    """Return exp of the mean divergence of the rows of `probabilities` (n, classes) from their mean: 1 to classes.
+    """Return exp of the mean KL divergence of rows of `probabilities` (n, classes) from their mean: 1 to `classes`.
 
     Source: Salimans et al. 2016, section 4. Raises :class:`BenchError` for another shape or no row.
     """
@@ -181,7 +181,7 @@ def inception_score(probabilities: Tensor) -> float:
 def dpsd_inception_score(probabilities: Tensor) -> float:
     """Return DPSD's [IS], (IS - 1) * 10**6, of an evaluator's `probabilities` (n, classes).
 
-    Shown because papers state it, but not ranked: it ignores private data, and noise or one repeated private photo
+    Shown because papers report it, but not ranked: it ignores private data, and noise or one repeated private photo
     gets the best value, about 0, while good and varied images get the worst. It depends on n and the evaluator.
     """
     return (inception_score(probabilities) - 1) * 1e6

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 
 def accuracy_interval(accuracies: Sequence[float], test_records: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the interval of a method's expected accuracy, for both another training seed and other test records.
+    """Return an interval for a method's expected accuracy that covers new training seeds and new test records.
 
-    `accuracies` are shares in [0, 1], one per seed, all measured on the same `test_records`. Around their mean,
-    Wilson's interval for the test records and Student's t interval for the seeds are combined by the square root of the
-    sum of squares on each side (Zou and Donner 2008); with one seed only the test records count.
+    `accuracies` are shares in [0, 1], one per seed, all measured on the same `test_records`. On each side of their mean
+    it adds, in quadrature, Wilson's interval for the test records and Student's t interval for the seeds (Zou and
+    Donner 2008); with one seed only the test records count.
     """
     from scipy.special import ndtri, stdtrit
 

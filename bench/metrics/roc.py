@@ -1,7 +1,7 @@
 """ROC curves of membership scores, with bootstrap intervals over independent units.
 
-The main metric is the true positive rate at a low false positive rate (Carlini et al. 2022, arXiv:2112.03570), taken
-conservatively: equal scores are guessed together, and the empirical false positive rate is at most the given one.
+The main metric is the true positive rate at a low false positive rate (Carlini et al. 2022, arXiv:2112.03570). It is
+conservative: tied scores get the same guess, and the empirical false positive rate is at most the given one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from bench.core.rows import Estimated
 Floats = NDArray[np.float64]
 DRAWS = 2000
 CHUNK = 2_000_000
-"""Scores per chunk, over all its draws."""
+"""Scores per chunk of draws, to bound memory."""
 CONFIDENCE = 0.95
 
 
 def roc(scores: ArrayLike, members: ArrayLike) -> tuple[Floats, Floats]:
-    """Return the false and the true positive rates, ascending, one of each per distinct score.
+    """Return the false and true positive rates, ascending, one of each per distinct score.
 
     `scores` (n,) are larger for likelier members, `members` (n,) are booleans. Raises :class:`BenchError` for different
     shapes, a NaN score, or a missing class.
@@ -44,10 +44,10 @@ def membership_metrics(
 ) -> dict[str, Estimated]:
     """Return ``auc`` and ``tpr@`` each of `fprs` in [0, 1] with 95% bootstrap intervals.
 
-    Scores of one target are dependent, so whole groups (the target of each score, (n,)) are drawn with replacement.
-    With one group, members and non-members are drawn separately, and the interval does not cover another training. A
-    length of 0 is no certainty. Rates below one non-member are left out. Raises :class:`BenchError` as :func:`roc`, and
-    on invalid rates, groups or draws.
+    Scores of one target are dependent, so the bootstrap resamples whole `groups` (n,), the target of each score. With
+    one group it resamples members and non-members separately, and the interval does not cover retraining. A zero-length
+    interval does not mean certainty. Rates below one non-member are left out. Raises :class:`BenchError` as
+    :func:`roc`, and for invalid rates, groups or draws.
     """
     values, truth = _checked(scores, members)
     if not all(0 <= fpr <= 1 for fpr in fprs) or draws < 1:
@@ -56,7 +56,7 @@ def membership_metrics(
     if group.shape != values.shape:
         raise BenchError(f"groups must name a group for each of {len(values)} scores, not {group.shape}.")
     order = np.argsort(-values, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(values[order]) != 0), len(values) - 1)  # of each distinct score the last
+    ends = np.append(np.flatnonzero(np.diff(values[order]) != 0), len(values) - 1)  # last place of each score
     truth, group = truth[order], group[order]
     point = _figures(np.ones((1, len(truth))), truth, ends, fprs)
     rng = np.random.default_rng(seed)
@@ -83,7 +83,7 @@ def membership_metrics(
 def _weights(
     rng: np.random.Generator, rows: int, truth: NDArray[np.bool_], group: NDArray[np.intp], groups: int
 ) -> Floats:
-    """Return the number of draws of each record, (rows, n)."""
+    """Return how often each record is drawn, (rows, n)."""
     if groups > 1:
         counts = rng.multinomial(groups, np.full(groups, 1 / groups), size=rows).astype(np.float64)
         return counts[:, group]
@@ -96,7 +96,7 @@ def _weights(
 
 
 def _figures(weights: Floats, truth: NDArray[np.bool_], ends: NDArray[np.intp], fprs: Sequence[float]) -> Floats:
-    """Return AUC and rates, (rows, 1 + rates), for `weights` (rows, n) by descending score; NaN without a curve."""
+    """Return AUC and rates, (rows, 1 + rates), for `weights` (rows, n) by descending score; NaN if undefined."""
     true = np.cumsum(weights * truth, axis=1)[:, ends]
     false = np.cumsum(weights, axis=1)[:, ends] - true
     members, nonmembers = true[:, -1:], false[:, -1:]
@@ -122,5 +122,5 @@ def _checked(scores: ArrayLike, members: ArrayLike) -> tuple[Floats, NDArray[np.
         raise BenchError(f"{int(np.isnan(values).sum())} of {len(values)} scores are NaN.")
     if truth.all() or not truth.any():
         raise BenchError(f"a ROC needs members and non-members, not {int(truth.sum())} of {len(truth)} members.")
-    # Infinite scores keep their rank; differences of equal infinities would be NaN.
+    # Make infinite scores finite, keeping their rank: differences of equal infinities would be NaN.
     return np.nan_to_num(values, posinf=np.finfo(np.float64).max, neginf=np.finfo(np.float64).min), truth

@@ -12,7 +12,7 @@ from bench.models.layers import normalise
 
 
 class VAE(nn.Module):
-    """Two strided convolutions to a normal over codes (n, `latent`), and a generator as decoder; pixels are Bernoulli.
+    """Two strided convolutions encode to a Gaussian over codes (n, `latent`); a generator decodes to Bernoulli pixels.
 
     Convolutional like the nets of Yu et al. (CVPR 2019, arXiv:1808.06088); the layers are ours.
     """
@@ -33,7 +33,7 @@ class VAE(nn.Module):
         self.encoder = nn.Sequential(*body, nn.Linear(values, 2 * latent))
 
     def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and standard deviation (n, latent) of the codes of `images` in [0, 1]."""
+        """Return the mean and standard deviation of the codes, each (n, latent), for `images` in [0, 1]."""
         mean, log_variance = self.encoder(normalise(images)).chunk(2, 1)
         return mean, (0.5 * log_variance.clamp(-20.0, 20.0)).exp()
 

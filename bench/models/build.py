@@ -1,4 +1,4 @@
-"""Nets by name: timm's and this project's."""
+"""Build timm's and this project's nets by name."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bench.models.timm_later import timm
 def build(name: str, num_classes: int, in_chans: int, img_size: Size, **options: Any) -> nn.Module:
     """Build the timm model `name` for images of (`in_chans`, `img_size`) with `num_classes` outputs.
 
-    Weights come from torch's global generator: seed it first. Raise UnknownNameError, or BenchError where nothing fits.
+    Initialised from torch's global RNG: seed it first. Raise UnknownNameError, or BenchError if the net does not fit.
     """
     model: nn.Module = timm.create_model(name, **model_options(name, num_classes, in_chans, img_size, **options))
     return model
 
 
 def features_and_logits(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return last hidden layer (n, features) and logits (n, classes); raise BenchError without timm's interface."""
+    """Return the last hidden layer (n, features) and logits (n, classes); raise BenchError without timm's interface."""
     if not (hasattr(model, "forward_features") and hasattr(model, "forward_head")):
         raise BenchError(f"{type(model).__name__} has no forward_features and forward_head: take a timm model.")
     timm_model: Any = model

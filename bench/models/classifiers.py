@@ -1,8 +1,8 @@
 """The papers' own classifiers, registered with timm.
 
-Every net takes float images (n, in_chans, height, width) in [0, 1] and normalises them itself, without statistics of
-the data. As in timm, ``forward_features`` and ``forward_head(x, pre_logits=True)`` give the last hidden layer, for
-feature matching and attacks. No net has batch normalisation, so all allow per-example gradients.
+Every net takes float images (n, in_chans, height, width) in [0, 1] and normalises them itself, without data set
+statistics. As in timm, ``forward_features`` and ``forward_head(x, pre_logits=True)`` give the last hidden layer, for
+feature matching and attacks. Only `small_cnn_bn` has batch normalisation; all others allow per-example gradients.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.models.registration import register_own
 
 
 def _flat_width(name: str, layers: Sequence[nn.Module], in_chans: int, size: tuple[int, int]) -> int:
-    """Return the number of outputs of `layers` for one image; raise BenchError where it is too small."""
+    """Return the number of outputs of `layers` for one image; raise BenchError if it is too small."""
     try:
         with torch.no_grad():
             return int(nn.Sequential(*layers)(torch.zeros(1, in_chans, *size)).numel())
@@ -38,7 +38,7 @@ def _assemble(
 ) -> FeatureNet:  # fmt: skip
     width = _flat_width(name, layers, in_chans, height_width(size))
     layers.append(nn.Flatten())
-    if isinstance(layers[-2], nn.ReLU):  # flattened first: its gradient is flat, and a change of layout there is slow
+    if isinstance(layers[-2], nn.ReLU):  # flatten before ReLU: changing the layout of its flat gradient would be slow
         layers[-2:] = layers[:-3:-1]
     for units in dense:
         layers += [nn.Linear(width, units), activation()]
@@ -58,11 +58,11 @@ def _pate_layers(scale: nn.Module, in_chans: int) -> list[nn.Module]:
 
 @register_own
 def pate_mnist(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any) -> FeatureNet:
-    """Build the MNIST teacher of PATE 2017 (two 5x5 convolutions of 64 and 128, dense 384 and 192).
+    """Build PATE 2017's MNIST teacher: two 5x5 convolutions (64 and 128 maps), dense layers of 384 and 192 units.
 
-    Papernot et al., ICLR 2017, section 4, by ``inference`` in ``research/pate_2017/deep_cnn.py`` of tensorflow/privacy,
-    with its truncated normal starts. Pooling precedes the first ReLU, which gives the same values faster. The code's
-    weight decay, 0.004 on the two dense layers, is `dense_decay` of :class:`bench.training.loop.FitSettings`.
+    Papernot et al., ICLR 2017, section 4; follows ``inference`` in ``research/pate_2017/deep_cnn.py`` of
+    tensorflow/privacy and its truncated normal initialisation. Pooling before the first ReLU gives the same values
+    faster. The code's weight decay, 0.004 on both dense layers, is `dense_decay` of :mod:`bench.training.loop`.
     """
     layers = _pate_layers(BytesAboutHalf(), in_chans)
     net = _assemble("pate_mnist", layers, (384, 192), nn.ReLU, in_chans, img_size, num_classes)
@@ -85,7 +85,7 @@ def pate_svhn(num_classes: int = 10, in_chans: int = 3, img_size: Size = 32, **_
     layers = _pate_layers(WhitenImage(), in_chans)
     net = _assemble("pate_svhn", layers, (384, 192, 192, 192), nn.ReLU, in_chans, img_size, num_classes)
     for layer in net.modules():
-        # He's start: the code's 1e-4 gives no gradient through four dense layers.
+        # He initialisation: with the published 1e-4 no gradient gets through four dense layers.
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             if layer.bias is not None:
@@ -94,9 +94,9 @@ def pate_svhn(num_classes: int = 10, in_chans: int = 3, img_size: Size = 32, **_
 
 
 class WhitenImage(nn.Module):
-    """Give each image mean 0 and standard deviation 1, without statistics of the data set.
+    """Give each image mean 0 and standard deviation 1, without data set statistics.
 
-    By ``image_whitening`` in ``research/pate_2017/input.py`` of tensorflow/privacy, on the scale of bytes.
+    Follows ``image_whitening`` in ``research/pate_2017/input.py`` of tensorflow/privacy, on the byte scale.
     """
 
     def forward(self, images: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ def dgd_cnn(
     num_classes: int = 10, in_chans: int = 1, img_size: Size = 28,
     dense: Sequence[int] = (), **_: Any,
 ) -> FeatureNet:  # fmt: skip
-    """Build DGD's baseline and teacher (section IV): two 3x3 convolutions; its `dense` for SVHN is (384, 192)."""
+    """Build DGD's baseline and teacher (section IV): two 3x3 convolutions; for SVHN it sets `dense` to (384, 192)."""
     layers: list[nn.Module] = [Normalise()]
     channels = in_chans
     for width in (64, 128):
@@ -212,10 +212,10 @@ def _small_layers(in_chans: int, img_size: Size, width: int) -> list[nn.Module]:
 def convnet(
     num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, width: int = 128, **_: Any
 ) -> FeatureNet:  # fmt: skip
-    """Build the net of dataset condensation: three convolutions, each normalised channel by channel and pooled.
+    """Build the ConvNet of dataset condensation: three convolutions, each with instance normalisation and pooling.
 
-    Zhao, Mopuri, Bilen, ICLR 2021 (arXiv:2006.05929), appendix A, by ``ConvNet`` in ``utils/networks.py`` of
-    DingfanChen/Private-Set, which pads gray images by 2 pixels more.
+    Zhao, Mopuri, Bilen, ICLR 2021 (arXiv:2006.05929), appendix A; follows ``ConvNet`` in ``utils/networks.py`` of
+    DingfanChen/Private-Set, which pads grey images by 2 more pixels.
     """
     layers: list[nn.Module] = [Normalise()]
     for channels in (in_chans, width, width):
@@ -226,7 +226,7 @@ def convnet(
 
 @register_own
 def softmax_regression(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any) -> FeatureNet:
-    """Build the linear classifier of pixels of Fredrikson et al. 2015, section 5; it starts at 0, not at random."""
+    """Build the softmax regression on pixels of Fredrikson et al. 2015, section 5, initialised at 0."""
     net = _assemble("softmax_regression", [Normalise()], (), nn.ReLU, in_chans, img_size, num_classes)
     head = net.get_classifier()
     if isinstance(head, nn.Linear):
@@ -242,7 +242,7 @@ def salimans_mlp(
 ) -> FeatureNet:  # fmt: skip
     """Build the MNIST classifier of the improved GAN (Salimans et al. 2016): weight-normed dense layers with noise.
 
-    By ``mnist_svhn_cifar10/train_mnist_feature_matching.py`` of openai/improved-gan; pixels stay in [0, 1] as there.
+    Follows ``mnist_svhn_cifar10/train_mnist_feature_matching.py`` of openai/improved-gan, which keeps pixels in [0, 1].
     """
     height, across = height_width(img_size)
     fan = in_chans * height * across

@@ -1,4 +1,4 @@
-"""Discriminators and critics of class-conditional GANs, without statistics of a batch: images -> a score per class."""
+"""Discriminators and critics of class-conditional GANs, without batch statistics: images -> one score per class."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from bench.core.errors import BenchError
 
 
 class ConvDiscriminator(nn.Module):
-    """Three strided convolutions (`width`, twice, four times as many maps) and a dense layer of a score per class.
+    """Three strided convolutions (`maps`, 2 `maps` and 4 `maps` channels) and a dense layer with one score per class.
 
-    After the discriminator for MNIST of alexbie98/dpgan-revisit, which takes a map of the label beside the image: here
-    a class has a score of its own.
+    Follows the MNIST discriminator of alexbie98/dpgan-revisit, which takes the label as an extra input map instead.
     """
 
     def __init__(self, channels: int, height: int, width: int, classes: int, maps: int = 128) -> None:
@@ -36,7 +35,7 @@ class ConvDiscriminator(nn.Module):
 
 
 class DenseDiscriminator(nn.Module):
-    """Two hidden layers. The gradients of single images are never formed: DP-SGD takes many more steps in a time."""
+    """Two dense hidden layers. DP-SGD clips them without per-example gradients, so its steps are much faster."""
 
     def __init__(self, channels: int, height: int, width: int, classes: int, units: int = 256) -> None:
         super().__init__()

@@ -64,21 +64,21 @@ class FeatureNet(TwoPartNet):
 
 
 class FixedMap(nn.Module, abc.ABC):
-    """A public map of images to features, each image by itself, whose features are computed once for all runs."""
+    """A public map from each image to its features, which are computed once and shared by all runs."""
 
     num_features: int
     dtype: torch.dtype = torch.float32
-    """The type that features are kept in."""
+    """Features are stored in this type."""
     carried = False
-    """Whether a released student carries the map, which cannot be made again from its options."""
+    """Whether a released student includes the map because its options cannot rebuild it."""
 
     @abc.abstractmethod
     def identity(self) -> dict[str, Any]:
-        """Return, as JSON values, everything but the images that affects features."""
+        """Return everything that affects features, except the images, as JSON values."""
 
 
 class OnFixedMap(TwoPartNet):
-    """A head on a fixed map: parameters are the head's, and so is the state unless the map is carried."""
+    """A head on a fixed map. Only the head has parameters; the state dict includes the map only if it is carried."""
 
     def __init__(self, fixed: FixedMap, head: nn.Module, classes: int) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class OnFixedMap(TwoPartNet):
         self.num_classes = classes
         if fixed.carried:
             self.carried = fixed
-        # A tuple hides it from torch: neither its weights nor its statistics are the student's.
+        # A tuple hides the map from torch, which would count its weights and buffers as the student's.
         self._fixed = (fixed,)
 
     @property

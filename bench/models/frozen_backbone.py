@@ -1,8 +1,8 @@
 """Classifiers on a frozen public backbone: TrPATE's teachers and students, and the linear baselines.
 
-A released student names a backbone that can be fetched by its hash, and carries one that cannot (trained here, or drawn
-at random). Batch normalisation keeps its public statistics, and features are normalised image by image, so no record
-affects the features of another.
+A released student refers to a fetchable backbone by its hash, and includes any other (trained here, or random). Batch
+normalisation keeps its public statistics and features are normalised per image, so no record affects another's
+features.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from bench.models.registration import model_options, register_all, register_own
 from bench.models.timm_later import timm
 
 VERSION = 1
-"""Incremented when the same backbone would give other features."""
+"""Increment when the same backbone would give different features."""
 HeadKind = Literal["dense", "gaussian"]
 
 
 @dataclass(frozen=True, slots=True)
 class BackboneSpec:
-    """A frozen backbone in JSON values: timm name, weights and preprocessing.
+    """A frozen backbone's timm name, weights and preprocessing, as JSON values.
 
-    `sha256` is the digest of the weights' file, or of the tensors without one. Images are resized to `size` pixels a
-    side (0: not resized); `mean` and `std` are by channel, of values in [0, 1], empty for none.
+    `sha256` is the digest of the weight file, or of the tensors if there is no file. Images are resized to `size`
+    pixels a side (0: not resized); `mean` and `std` are per channel, for values in [0, 1] (empty: not normalised).
     """
 
     name: str
@@ -49,11 +49,11 @@ class BackboneSpec:
 
     @property
     def carried(self) -> bool:
-        """Whether a released student carries the backbone, since it cannot be fetched by its hash."""
+        """Whether a released student includes the backbone because it cannot be fetched by hash."""
         return self.origin in ("random", "trained")
 
     def identity(self) -> dict[str, Any]:
-        """Return, as JSON values, everything but the images that affects features."""
+        """Return everything that affects features, except the images, as JSON values."""
         options = {**self.options()["backbone"], "version": VERSION}
         return {name: value for name, value in options.items() if name not in ("origin", "source", "trained_on")}
 
@@ -68,7 +68,7 @@ def spec_from(options: dict[str, Any]) -> BackboneSpec:
 
 
 class FrozenBackbone(FixedMap):
-    """Maps images, float in [0, 1] (n, channels, height, width), to features (n, num_features), each by itself."""
+    """Maps images, float in [0, 1] (n, channels, height, width), independently to features (n, num_features)."""
 
     def __init__(self, spec: BackboneSpec, net: nn.Module) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class FrozenBackbone(FixedMap):
         return super().train(False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the features, of mean 0 and deviation 1 within each image."""
+        """Return the features, standardised within each image."""
         ready = prepared(images, self.spec)
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.spec.bf16):
             features: Tensor = self.net(ready)
@@ -96,7 +96,7 @@ class FrozenBackbone(FixedMap):
 
 
 def prepared(images: Tensor, spec: BackboneSpec) -> Tensor:
-    """Return float `images` in [0, 1] with the channels, the size and the scale of the backbone of `spec`."""
+    """Convert float `images` in [0, 1] to the channels, size and normalisation of `spec`; BenchError if impossible."""
     channels = images.shape[1]
     if channels != spec.in_chans:
         if {channels, spec.in_chans} != {1, 3}:
@@ -124,21 +124,21 @@ def _width(spec: BackboneSpec, net: nn.Module) -> int:
 
 
 def check_known(name: str) -> None:
-    """Raise :class:`UnknownNameError`, with the nearest names, where timm has no model `name`."""
+    """Raise :class:`UnknownNameError`, with the nearest names, if timm has no model `name`."""
     register_all()
     if not timm.is_model(name):
         raise UnknownNameError("model", name, timm.list_models(), "Any timm model is accepted.")
 
 
 def headless(name: str, in_chans: int, size: tuple[int, int]) -> nn.Module:
-    """Return timm's untrained model without classifier; raise UnknownNameError, BenchError where images do not fit."""
+    """Return timm's untrained model without classifier; raise UnknownNameError, or BenchError if images do not fit."""
     check_known(name)
     net: nn.Module = timm.create_model(name, **model_options(name, 0, in_chans, size))
     return net
 
 
 def random_backbone(name: str, in_chans: int, size: int, shape: tuple[int, int, int], seed: int) -> FrozenBackbone:
-    """Return an untrained backbone from the public `seed`, for controls and tests; `size` 0 keeps images of `shape`."""
+    """Return an untrained backbone for controls and tests, from the public `seed`; `size` 0 keeps images of `shape`."""
     pixels = height_width(size or shape[1:])
     with seeded(torch.Generator().manual_seed(seed)):
         net = headless(name, in_chans, pixels)
@@ -149,7 +149,7 @@ def random_backbone(name: str, in_chans: int, size: int, shape: tuple[int, int, 
 
 
 def state_digest(net: nn.Module) -> str:
-    """Return the SHA-256 of the net's tensors by name, its identity where no file holds them."""
+    """Return the SHA-256 of the net's named tensors, which identifies a net without a weight file."""
     digest = hashlib.sha256()
     for name, tensor in sorted(net.state_dict().items()):
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
@@ -186,7 +186,7 @@ class FrozenTransfer(OnFixedMap):
 
 
 def make_head(kind: HeadKind, features: int, hidden: int, classes: int) -> nn.Module:
-    """Return a head of `kind`; `hidden` units are for a dense one."""
+    """Return a head of `kind`; only a dense head has `hidden` units."""
     return DenseHead(features, hidden, classes) if kind == "dense" else GaussianHead(features, classes)
 
 
@@ -195,7 +195,7 @@ def frozen_transfer(
     num_classes: int = 10, in_chans: int = 3, img_size: Size = 32,
     backbone: dict[str, Any] | None = None, head: HeadKind = "dense", hidden: int = 256, **_: Any,
 ) -> FrozenTransfer:  # fmt: skip
-    """Build a head on a frozen backbone, by hash unless carried (TrPATE, section V.A); raise BenchError if missing."""
+    """Build a head on a frozen backbone (TrPATE, section V.A), found by hash unless carried; BenchError if missing."""
     if backbone is None:
         raise BenchError(
             "frozen_transfer needs the option backbone; a method makes it, see methods/shared/transfer.py."

@@ -1,4 +1,4 @@
-"""Naive Bayes over features as a head, and the registered net on pixels."""
+"""Gaussian naive Bayes, as a head on features and as a registered net on pixels."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from bench.models.feature_net import FeatureNet, Size, height_width
 from bench.models.registration import register_own
 
 NEVER = -1e30
-"""The logit of an unknown class, finite to keep infinities out of later steps."""
+"""The logit of an unknown class: finite, to keep infinities out of later steps."""
 
 
 class GaussianHead(nn.Module):
-    """Log-likelihoods of features (n, d) under one Gaussian for each class and feature, without their constant."""
+    """Log-likelihoods of features (n, d) under one Gaussian per class and feature, without the additive constant."""
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class GaussianHead(nn.Module):
 
 
 def set_gaussians(head: GaussianHead, mean: Tensor, variance: Tensor, known: Tensor) -> None:
-    """Write Gaussians, (classes, d) each, into `head`; a class that is not `known` (classes,) is never preferred."""
+    """Write `mean` and `variance`, each (classes, d), into `head`; it predicts only `known` (classes,) classes."""
     with torch.no_grad():
         head.mean.copy_(mean)
         head.log_variance.copy_(variance.log())
@@ -41,7 +41,7 @@ def set_gaussians(head: GaussianHead, mean: Tensor, variance: Tensor, known: Ten
 
 @register_own
 def naive_bayes_pixels(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any) -> FeatureNet:
-    """Build naive Bayes with one Gaussian for each class and pixel; pixels stay in [0, 1]. Not from a paper."""
+    """Build naive Bayes with one Gaussian per class and pixel; pixels stay in [0, 1]. Not from a paper."""
     height, width = height_width(img_size)
     features = in_chans * height * width
     return FeatureNet(nn.Sequential(nn.Flatten()), GaussianHead(features, num_classes), features, None)

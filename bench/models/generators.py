@@ -1,4 +1,4 @@
-"""Generators of the improved GAN (Salimans et al., 2016), of data-free distillation and of labelled images."""
+"""Generators for the improved GAN (Salimans et al., 2016), data-free distillation and labelled images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.models.layers import WeightNormLinear
 
 
 class Generator(nn.Module):
-    """Base of generators: `project` maps noise to maps of the shape `low`, and `net` maps these to images."""
+    """Base of generators: `project` turns noise into feature maps of shape `low`, and `net` turns these into images."""
 
     project: nn.Module
     net: nn.Module
@@ -51,11 +51,11 @@ class DenseGenerator(Generator):
 class ConvGenerator(Generator):
     """Noise -> 4x4x512 at 32x32 -> three 5x5 transposed convolutions (256, 128, channels) -> image.
 
-    By ``mnist_svhn_cifar10/train_svhn_feature_matching.py`` of openai/improved-gan, with a sigmoid instead of tanh.
+    Follows ``mnist_svhn_cifar10/train_svhn_feature_matching.py`` of openai/improved-gan, but with sigmoid for tanh.
     """
 
     def __init__(self, channels: int, height: int, width: int, noise_size: int = 100, units: int = 512) -> None:
-        """Raise BenchError where a side is not divisible by 8."""
+        """Raise BenchError if a side is not divisible by 8."""
         if height % 8 or width % 8:
             raise BenchError(f"the convolutional generator needs sides divisible by 8, not {height}x{width}.")
         super().__init__((channels, height, width), noise_size, (units, height // 8, width // 8))
@@ -82,17 +82,17 @@ class ShiftedBatchNorm(nn.BatchNorm1d):
 
 
 def generator_for(channels: int, height: int, width: int) -> DenseGenerator | ConvGenerator:
-    """Return the improved GAN's generator for such images: dense for grey ones, convolutional for 8k-sided colour."""
+    """Return the improved GAN's generator: convolutional for colour images with sides divisible by 8, else dense."""
     if channels > 1 and height % 8 == 0 and width % 8 == 0:
         return ConvGenerator(channels, height, width)
     return DenseGenerator(channels, height, width)
 
 
 class DataFreeGenerator(Generator):
-    """Gaussian noise -> quarter-sized maps -> two times up, each with a convolution -> pixels by a sigmoid.
+    """Gaussian noise -> quarter-size maps -> two upsamplings, each with a convolution -> sigmoid pixels.
 
     DAFL's generator (Chen et al., ICCV 2019, arXiv:1904.01186), which DGD and DPSD build on, with a sigmoid instead of
-    tanh and batch normalisation at the end. Its batch statistics are those of generated images only.
+    tanh and batch normalisation at the end. Its batch statistics come from generated images only.
     """
 
     def __init__(self, channels: int, height: int, width: int, noise_size: int = 100, units: int = 128) -> None:
@@ -117,9 +117,9 @@ class DataFreeGenerator(Generator):
 
 
 class ConditionalGenerator(Generator):
-    """Gaussian noise and a class -> dense layer -> quarter-sized maps -> two times up, each with a convolution.
+    """Gaussian noise and a class -> dense layer -> quarter-size maps -> two upsamplings, each with a convolution.
 
-    ``code_balanced/models_gen.py`` of ParkLabML/DP-MERF, with its sigmoid; 5 values of noise, 200 units, 16 maps.
+    Follows ``code_balanced/models_gen.py`` of ParkLabML/DP-MERF, sigmoid and sizes included (the defaults here).
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class ConditionalGenerator(Generator):
         )  # fmt: skip
 
     def codes(self, labels: Tensor, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
-        """Return inputs (n, noise_size + classes) for images of the classes `labels`, int64 (n,), with drawn noise."""
+        """Draw noise and return inputs (n, noise_size + classes) for images of the classes `labels`, int64 (n,)."""
         noise = torch.randn(len(labels), self.noise_size, generator=generator, device=generator.device)
         return torch.cat([noise.to(device), nn.functional.one_hot(labels.to(device), self.classes)], 1)
 
@@ -151,7 +151,7 @@ class ConditionalGenerator(Generator):
 def generator_of(
     weights: Mapping[str, Tensor], shape: tuple[int, int, int], classes: int
 ) -> DataFreeGenerator | ConditionalGenerator | None:
-    """Return the net, in evaluation mode, of a release's generator `weights`; None if they are of another net."""
+    """Return a release's generator with its `weights`, in evaluation mode; None if they fit neither net."""
     net: DataFreeGenerator | ConditionalGenerator
     try:
         if "project.weight" in weights:

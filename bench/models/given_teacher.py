@@ -1,6 +1,6 @@
-"""A trained classifier that a user gives as the teacher, with its head: a registry package's weights, or a file.
+"""A user's trained classifier, head included, as the teacher: weights from a registry package or a file.
 
-Of a file only path and digest are kept, in the data root: records name it by SHA-256.
+The data root keeps only a file's path and digest; records name the file by SHA-256.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bench.models.weight_store import (
     write_manifest,
 )
 
-AT_ONCE = 64  # images of one forward pass: activations of large images fill the memory
+AT_ONCE = 64  # images per forward pass, since activations of large images fill the memory
 
 
 class GivenNet(nn.Module):
@@ -67,10 +67,10 @@ class GivenNet(nn.Module):
 
 
 def pin(given: GivenTeacher, facts: Facts) -> GivenTeacher:
-    """Return `given` named by digest, without its file's folder.
+    """Return `given` identified by digest, with the name of its file but not the folder.
 
-    Raise UnknownNameError for an unknown net or package, BenchError for a file that is missing, no safetensors, of
-    another digest or net, or with another number of classes than the data of `facts`.
+    Raise UnknownNameError for an unknown net or package; BenchError if the file is missing, is not safetensors, has
+    another digest, does not fit the net, or has a different number of classes than `facts`.
     """
     check_model(given.net)
     _ready(given, facts)
@@ -80,7 +80,7 @@ def pin(given: GivenTeacher, facts: Facts) -> GivenTeacher:
             raise UnknownNameError("teacher with a package of weights", given.net, PACKAGES, hint)
         pinned = PACKAGES[given.net].sha256
         known: Any = timm.get_pretrained_cfg(given.net)
-        classes = 1000 if known is None else int(known.num_classes)  # Keras' net: ImageNet's
+        classes = 1000 if known is None else int(known.num_classes)  # None: Keras' net, for ImageNet
         if classes != facts.classes:
             raise BenchError(_other_classes(given.net, classes, facts))
         if given.sha256 not in ("", pinned):
@@ -88,7 +88,7 @@ def pin(given: GivenTeacher, facts: Facts) -> GivenTeacher:
         return replace(given, sha256=pinned)
     path = user_path(given.weights.removeprefix("file:")).absolute()
     if given.sha256 and not path.is_file():
-        return given  # the name in an earlier plan: the digest finds the file
+        return given  # a file name from an earlier plan: load_given finds the file by digest
     if path.suffix != ".safetensors":
         raise BenchError(
             f"{path} is no file of safetensors, and others may run code when read. Save the model's state dict with "
@@ -98,7 +98,7 @@ def pin(given: GivenTeacher, facts: Facts) -> GivenTeacher:
     digest = file_sha256(path)
     if given.sha256 not in ("", digest):
         raise BenchError(f"{path} has SHA-256 {digest}, not {given.sha256}.")
-    # As a frozen backbone the same file has this manifest too.
+    # The same file has the same manifest when it serves as a frozen backbone.
     size, mean, std = 0, (), ()  # type: tuple[int, tuple[float, ...], tuple[float, ...]]
     with contextlib.suppress(BenchError):
         size, mean, std, _ = native_input(given.net)
@@ -107,7 +107,7 @@ def pin(given: GivenTeacher, facts: Facts) -> GivenTeacher:
 
 
 def load_given(given: GivenTeacher, facts: Facts, progress: Progress | None = None) -> GivenNet:
-    """Return the teacher that :func:`pin` gave, for images of `facts`, fetching a package; raise BenchError if gone."""
+    """Load a teacher that :func:`pin` returned, for images of `facts`; fetch its package; BenchError if it is gone."""
     if given.public:
         found = find_weights(given.net, given.weights, given.sha256, progress=progress)
     else:
@@ -119,14 +119,14 @@ def load_given(given: GivenTeacher, facts: Facts, progress: Progress | None = No
                 "changed. Give them again by --set teacher_weights=file:PATH."
             )
     spec = _ready(given, facts)
-    with torch.random.fork_rng(devices=[]):  # the initial weights are replaced: no other stream may advance
+    with torch.random.fork_rng(devices=[]):  # overwritten initial weights must not advance the RNG
         net = timm.create_model(given.net, **_options(given, facts))
     net.load_state_dict(read_state(found.path))
     return GivenNet(net, spec, facts.classes)
 
 
 def _ready(given: GivenTeacher, facts: Facts) -> BackboneSpec | None:
-    """Return the preprocessing, None where the net takes the data's images as they are."""
+    """Return the preprocessing, or None if the net takes the data's images as they are."""
     own = timm.models.model_entrypoint(given.net).__module__.startswith(OWN_MODULES)
     if given.size == 0 or (own and given.net not in PACKAGES):
         if given.size:

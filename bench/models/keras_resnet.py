@@ -1,7 +1,7 @@
 """Keras' first ResNet-50 (``resnet50_keras``), registered with timm, for weights trained with it.
 
-Unlike timm's ``resnet50``, layers 2 to 4 have their stride on the first convolution (He et al., CVPR 2016), and batch
-normalisation adds 1e-3 to the variance. :mod:`bench.models.weight_packages` moves biases into the running means.
+Unlike timm's ``resnet50``, layers 2 to 4 stride in the first convolution (He et al., CVPR 2016), and batch
+normalisation adds 1e-3 to the variance. :mod:`bench.models.weight_packages` folds biases into the running means.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 from bench.core.errors import BenchError
 
 MEAN = (123.68 / 255, 116.779 / 255, 103.939 / 255)
-"""Of RGB in [0, 1]: Keras subtracts these from bytes and does not scale, so the deviation is one byte."""
+"""For RGB in [0, 1]. Keras subtracts the mean from bytes and does not scale, so `STD` is one byte step."""
 STD = (1 / 255, 1 / 255, 1 / 255)
 
 default_cfgs = generate_default_cfgs(
@@ -35,7 +35,7 @@ def resnet50_keras(
 ) -> nn.Module:
     """Build Keras' first ResNet-50 for normalised RGB images (n, 3, height, width) of 32 pixels or more.
 
-    `img_size` is ignored. Raise BenchError for other than 3 channels, and for `pretrained`: its weights are on no hub.
+    `img_size` is ignored. Raise BenchError unless `in_chans` is 3, and for `pretrained`: no hub has the weights.
     """
     if in_chans != 3:
         raise BenchError(f"resnet50_keras takes images of 3 channels, not of {in_chans}: repeat a grey channel.")

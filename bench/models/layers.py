@@ -1,4 +1,4 @@
-"""Layers that torch lacks. Images are normalised by public constants: private statistics would leak past the ledger."""
+"""Layers that torch lacks. Images are normalised by public constants: private statistics would bypass the ledger."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class BytesAboutHalf(nn.Module):
     """Map images in [0, 1] to [-0.5, 254.5], the scale on which the published PATE nets train on MNIST.
 
     ``research/pate_2017/input.py`` of tensorflow/privacy normalises MNIST by a `pixel_depth` of 1, so pixels stay on
-    the scale of bytes, contrary to its docstring. The nets' starts of 1e-4 train only because of that.
+    the byte scale, contrary to its docstring. Nets with initial weights of 1e-4 train only on that scale.
     """
 
     def forward(self, images: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class TemperedSigmoid(nn.Module):
 
 
 class GaussianNoise(nn.Module):
-    """Add N(0, `sigma`^2) to every value while training; nothing in evaluation."""
+    """Add N(0, `sigma`^2) noise to every value in training; change nothing in evaluation."""
 
     def __init__(self, sigma: float) -> None:
         super().__init__()
@@ -66,10 +66,10 @@ class GaussianNoise(nn.Module):
 
 
 class WeightNormLinear(nn.Module):
-    """A dense layer whose rows are ``scale * direction / |direction|``, with data-dependent start.
+    """A dense layer whose rows are ``scale * direction / |direction|``, with data-dependent initialisation.
 
-    Salimans and Kingma 2016, by ``nn.DenseLayer`` in ``mnist_svhn_cifar10/nn.py`` of openai/improved-gan. Inside
-    :func:`data_dependent_start` a batch sets scale and bias so that outputs have mean 0, deviation 1.
+    Salimans and Kingma 2016; follows ``nn.DenseLayer`` in ``mnist_svhn_cifar10/nn.py`` of openai/improved-gan. Inside
+    :func:`data_dependent_start`, a batch sets scale and bias so that outputs have mean 0 and deviation 1.
     """
 
     def __init__(self, inputs: int, outputs: int, *, train_scale: bool = False) -> None:
@@ -99,7 +99,7 @@ class WeightNormLinear(nn.Module):
 
 @contextmanager
 def data_dependent_start(model: nn.Module) -> Iterator[None]:
-    """In it a forward pass initialises weight-normed layers; its batch must be public: the values are released."""
+    """Make forward passes initialise weight-normed layers. The batch must be public, since the values are released."""
     layers = [layer for layer in model.modules() if isinstance(layer, WeightNormLinear)]
     for layer in layers:
         layer.starting = True
@@ -113,7 +113,7 @@ def data_dependent_start(model: nn.Module) -> Iterator[None]:
 class ChannelNorm(nn.Module):
     """Local response normalisation across channels: ``x / (1 + alpha * sum of x^2 over 2 * radius + 1 channels)^0.75``.
 
-    TensorFlow's form: `alpha` is not divided by the window. A banded matrix is much faster on CPUs than torch's.
+    As in TensorFlow, `alpha` is not divided by the window. A banded matrix is much faster on CPUs than torch's layer.
     """
 
     band: Tensor
@@ -127,5 +127,5 @@ class ChannelNorm(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """Return `values`, (n, channels, height, width), normalised."""
         root = (1.0 + functional.conv2d(values.square(), self.band)).rsqrt()
-        # Under autocast the product stays in the type of the values: mixed products are several times slower.
+        # Under autocast, multiply in the type of `values`: mixed-type products are several times slower.
         return values * (root * root.sqrt()).to(values.dtype)

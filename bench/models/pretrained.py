@@ -1,7 +1,7 @@
 """Public weights of timm models: found by name, stored once, identified by the SHA-256 of their file.
 
-They come from a registry package (:mod:`bench.models.weight_packages`), timm's hub or a user's file. Fetched ones
-become ``weights/BACKBONE-ORIGIN.safetensors`` below the data root; of a user's file only digest and path are kept.
+They come from a registry package (:mod:`bench.models.weight_packages`), timm's hub or a user's file. Fetched weights
+become ``weights/BACKBONE-ORIGIN.safetensors`` in the data root; only the digest and path of a user's file are stored.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ FORMS = "auto, package, hub or file:PATH"
 def find_weights(
     backbone: str, weights: str = "auto", sha256: str = "", *, fetch: bool = True, progress: Progress | None = None
 ) -> PublicWeights:
-    """Return weights for the timm model `backbone`, fetching and converting them where they are missing.
+    """Return weights for the timm model `backbone`, fetching and converting missing ones.
 
-    `weights` is ``auto`` (a package where known, else timm's hub), ``package``, ``hub`` or ``file:PATH``; `sha256` is
-    the required digest or empty. Raise UnknownNameError, or BenchError where weights are missing, do not fit or match.
+    `weights` is ``auto`` (a package if known, else timm's hub), ``package``, ``hub`` or ``file:PATH``; `sha256` is the
+    required digest or empty. Raise UnknownNameError, or BenchError if weights are missing, do not fit or do not match.
     """
     check_backbone(backbone)
     say = progress or silent
@@ -79,7 +79,7 @@ def find_weights(
 
 @telling()
 def weights_by_digest(backbone: str, sha256: str) -> PublicWeights:
-    """Return known weights by digest, never fetching; raise BenchError, with how to get them, if missing or changed."""
+    """Return known weights by digest without fetching; if missing or changed, BenchError tells how to get them."""
     check_backbone(backbone)
     wanted, reason = sha256.lower(), ""
     how = "They are from timm's hub or a user's file: find them again with weights=hub or weights=file:PATH."
@@ -99,10 +99,10 @@ def weights_by_digest(backbone: str, sha256: str) -> PublicWeights:
 
 @telling()
 def load_backbone(found: PublicWeights, size: int | None = None) -> nn.Module:
-    """Return the timm model with the weights `found`, without its classifier: images to pooled features (n, d).
+    """Return the timm model with the weights `found` and without classifier: images to pooled features (n, d).
 
-    It is in evaluation mode, without gradients, for images (n, 3, height, width) normalised by `found.mean` and `.std`;
-    `size` refits models for one input size (most transformers). Raise BenchError if the file changed or does not fit.
+    It is in evaluation mode, without gradients, for images (n, 3, height, width) normalised by `found.mean` and `.std`.
+    `size` refits models of fixed input size (most transformers). Raise BenchError if the file changed or does not fit.
     """
     if not is_whole(found):
         digest = f"has SHA-256 {file_sha256(found.path)}" if found.path.is_file() else "is gone"
@@ -110,7 +110,7 @@ def load_backbone(found: PublicWeights, size: int | None = None) -> nn.Module:
             f"{found.path} {digest}, and had {found.sha256} when it was found: it was changed or is damaged. "
             f"Check it with: python -m bench weights verify {found.backbone}"
         )
-    # The initial weights, which are replaced, must not change the caller's random state.
+    # Drawing initial weights, which are overwritten, must not change the caller's random state.
     with torch.random.fork_rng(devices=[]):
         model = _headless(found.backbone)
     model.load_state_dict(_fitting(found.backbone, read_state(found.path), found.path), strict=True)
@@ -121,7 +121,7 @@ def load_backbone(found: PublicWeights, size: int | None = None) -> nn.Module:
 
 @functools.cache
 def image_size_problem(backbone: str, size: int) -> str:
-    """Return why `backbone` cannot take RGB images of `size` x `size` even when refitted; empty where it can."""
+    """Return why `backbone` cannot take RGB images of `size` x `size` even when refitted; empty if it can."""
     check_backbone(backbone)
     if size < 1:
         return f"{backbone} takes images of 1 pixel or more, not of {size}"
@@ -145,7 +145,7 @@ def image_size_problem(backbone: str, size: int) -> str:
 
 
 def verify_weights(backbone: str, progress: Progress | None = None) -> list[PublicWeights]:
-    """Rehash and return the weights of `backbone`; raise BenchError if absent or damaged (fetched: set aside)."""
+    """Rehash and return the weights of `backbone`; BenchError if absent or damaged (a fetched file is set aside)."""
     check_backbone(backbone)
     found = [weights for weights in known_weights() if weights.backbone == backbone]
     if not found:
@@ -185,7 +185,7 @@ def check_backbone(backbone: str) -> None:
 
 
 def native_input(backbone: str) -> tuple[int, tuple[float, ...], tuple[float, ...], str]:
-    """Return size, mean, std and tag that timm states; raise BenchError unless it takes square RGB images."""
+    """Return timm's input size, mean, std and tag for `backbone`; BenchError unless it takes square RGB images."""
     config: Any = timm.get_pretrained_cfg(backbone)
     if config is None:
         raise BenchError(f"timm does not say which images {backbone} takes: it has no default configuration.")
@@ -207,7 +207,7 @@ def _set_size(model: nn.Module, size: int) -> None:
 
 
 def _fitting(backbone: str, state: Mapping[str, Tensor], path: Path) -> State:
-    """Return `state` without the classifier; raise BenchError for a missing or foreign tensor or another shape."""
+    """Return `state` without the classifier; raise BenchError for a missing or unknown tensor or a wrong shape."""
     with torch.device("meta"):
         body, whole = _headless(backbone).state_dict(), timm.create_model(backbone, pretrained=False).state_dict()
     advice = f"Give weights of {backbone} in timm's names, or the model they belong to."
@@ -263,7 +263,7 @@ def _fetched(backbone: str, origin: str, fetch: bool, say: Progress) -> PublicWe
             size, mean, std, tag = native_input(backbone)
             state, source = fetch_from_hub(backbone, tuple(PACKAGES), say)
             data = trained_on(tag)
-        # Cloned: safetensors refuses shared memory. Sorted and without metadata, the bytes are always the same.
+        # Clone, because safetensors refuses shared memory. Sorting and no metadata make the bytes reproducible.
         raw = tensor_files.save({name: state[name].contiguous().clone() for name in sorted(state)})
         digest = hashlib.sha256(raw).hexdigest()
         if origin == "package" and digest != PACKAGES[backbone].sha256:
@@ -295,9 +295,9 @@ def _from_package(backbone: str, say: Progress) -> State:
         state = package.convert(into, model)
         _fitting(backbone, state, into)
     finally:
-        # The archive is pinned: a later conversion would fail alike.
+        # The archive is pinned: converting it again would fail again.
         shutil.rmtree(into, ignore_errors=True)
-        with contextlib.suppress(OSError):  # others are fetching
+        with contextlib.suppress(OSError):  # not empty: other weights are being fetched
             into.parent.rmdir()
     return state
 

@@ -1,4 +1,4 @@
-"""Nets of releases that others may have made: name and options are checked before anything is built."""
+"""Rebuild nets from untrusted releases: name and options are checked before anything is built."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Factor = Annotated[float, Field(ge=-1e6, le=1e6)]
 
 
 class _Timm(Row):
-    """Options of a release of one of timm's nets; its other arguments open files and fetch weights."""
+    """Options that a release may set on timm's nets, whose other arguments open files and fetch weights."""
 
     model_config = ConfigDict(strict=True)
 
@@ -33,7 +33,7 @@ class _Timm(Row):
 
 
 class _Own(_Timm):
-    """Options of a release of any other net."""
+    """Options that a release may set on any other net."""
 
     width: Units = 0
     filters: Units = 0
@@ -52,7 +52,7 @@ class _Own(_Timm):
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raise :class:`BenchError` unless a release may name the net `name` with these `options`."""
+    """Raise :class:`BenchError` unless a release may use the net `name` with these `options`."""
     check_known(name)
     kind = _Timm if timm.models.model_entrypoint(name).__module__.startswith("timm.") else _Own
     try:
@@ -75,13 +75,13 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
 def rebuild(name: str, options: Mapping[str, Any], weights: Mapping[str, Tensor]) -> nn.Module:
     """Return the net of a release with its `weights`, in evaluation mode.
 
-    Raise :class:`BenchError` as :func:`check_options`, or if the `weights` are not those of the net.
+    Raise :class:`BenchError` as :func:`check_options` does, or if the `weights` do not fit the net.
     """
     check_options(name, options)
     spec = options.get("backbone")
     try:
-        if spec is None or spec["origin"] in ("random", "trained"):  # other backbones load weights of their own
-            with torch.device("meta"):  # takes no memory, whatever the size
+        if spec is None or spec["origin"] in ("random", "trained"):  # other backbones load their own weights
+            with torch.device("meta"):  # allocates nothing, whatever the size
                 _compare(timm.create_model(name, **options), weights)
         net: nn.Module = timm.create_model(name, **options)
         _compare(net, weights)

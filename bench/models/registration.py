@@ -1,4 +1,4 @@
-"""Registration of this project's nets with timm; with `pretrained` they load a folder that ``bench export`` wrote."""
+"""Register this project's nets with timm; with `pretrained` they load a folder written by ``bench export``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ OWN_MODULES = "bench.models."
 
 
 def check_model(name: str) -> None:
-    """Raise :class:`UnknownNameError` where no net is called `name`, neither one of timm's nor one of this project."""
+    """Raise :class:`UnknownNameError` if neither timm nor this project has a net called `name`."""
     register_all()
     if not timm.is_model(name):
         raise UnknownNameError(

@@ -1,8 +1,8 @@
-"""The scattering transform, and classifiers on it: features of images without training or data.
+"""The scattering transform, image features that need no training or data, and classifiers on it.
 
 Bruna and Mallat, "Invariant Scattering Convolution Networks", 2013, with two scales, eight angles and two orders: 81
-coefficients a channel, at a quarter of the resolution. Filters, padding and order of coefficients are those of
-kymatio 0.3.0 (Andreux et al. 2020), which Tramer and Boneh (ICLR 2021) use for private classifiers.
+coefficients per channel, at a quarter of the resolution. Filters, padding and coefficient order follow kymatio 0.3.0
+(Andreux et al. 2020), which Tramer and Boneh (ICLR 2021) use for private classifiers.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from bench.models.feature_net import FixedMap, OnFixedMap, Size, height_width
 from bench.models.registration import register_own
 
 VERSION = 1
-"""Incremented when an image would get other features."""
+"""Increment when the same image would get different features."""
 ANGLES = 8
 COEFFICIENTS = 1 + 2 * ANGLES + ANGLES**2
 GROUPS = 27
 STRIDE = 4
 BATCH = 64  # images transformed at once, to bound memory
-KYMATIO_PI = 3.1415  # in the norm of its filters; pi itself would differ by 3e-5
+KYMATIO_PI = 3.1415  # kymatio's pi in the filter norms; math.pi would change them by 3e-5
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
@@ -35,7 +35,7 @@ def _gabor(height: int, width: int, sigma: float, angle: float, frequency: float
     along = rows[:, None] * math.cos(angle) + columns * math.sin(angle)
     across = -rows[:, None] * math.sin(angle) + columns * math.cos(angle)
     envelope = torch.exp(-(along.square() + (slant * across).square()) / (2 * sigma**2))
-    # Envelopes end within two periods.
+    # Envelopes vanish within two periods.
     periods = torch.polar(envelope, frequency * along).reshape(5, height, 5, width)
     gabor: Tensor = periods.sum((0, 2)) * slant / (2 * KYMATIO_PI * sigma**2)
     return gabor
@@ -50,9 +50,9 @@ def _morlet(height: int, width: int, scale: int, angle: float) -> Tensor:
 
 
 def _lowpass(size: int, halved: bool) -> Tensor:
-    """Return the smoothing of one axis to every fourth pixel, without the margins: (size / 4 - 2, size).
+    """Return the matrix that smooths one axis and keeps every fourth pixel, without margins: (size / 4 - 2, size).
 
-    If `halved` it takes an axis of size / 2, whose filter has lost its upper half of frequencies.
+    If `halved`, the input axis has length size / 2 and the filter keeps only the lower half of the frequencies.
     """
     sigma = 1.6
     at = torch.arange(-2 * size, 3 * size, dtype=torch.float64)
@@ -66,7 +66,7 @@ def _lowpass(size: int, halved: bool) -> Tensor:
 
 
 def _reflected(size: int) -> Tensor:
-    """Return the pixels of one axis after padding by reflection to a multiple of four with a margin."""
+    """Return the pixel indices of one axis, reflection-padded to a multiple of four with a margin."""
     whole = (size // STRIDE + 2) * STRIDE
     at = torch.arange(whole) - (whole - size) // 2
     turned = at.remainder(2 * (size - 1))
@@ -76,8 +76,8 @@ def _reflected(size: int) -> Tensor:
 class Scattering(FixedMap):
     """Maps images in [0, 1] to their scattering coefficients, normalised in 27 groups within each image.
 
-    Group normalisation uses no private statistics. If not `grouped`, coefficients of order m come times 8 to the m, all
-    about equally large. Raises :class:`BenchError` for images below 4x4.
+    Group normalisation uses no private statistics. If not `grouped`, coefficients of order m are instead multiplied by
+    8**m, so that all are about equally large. Raises :class:`BenchError` for images below 4x4.
     """
 
     dtype = torch.float16
@@ -148,17 +148,17 @@ class Scattering(FixedMap):
 
 
 def _twice(spectrum: Tensor) -> Tensor:
-    """Return a real spectrum as a factor of real and imaginary parts in turn: (..., rows, 2 columns).
+    """Repeat a real spectrum to multiply interleaved real and imaginary parts: (..., rows, 2 * columns).
 
-    Three dimensions, since the training loop gives buffers of four another memory layout.
+    It stays three-dimensional, because the training loop changes the memory layout of 4-d buffers.
     """
     return spectrum.repeat_interleave(2, -1)
 
 
 def _halved(spectrum: Tensor, wavelets: Tensor) -> Tensor:
-    """Return the spectra, (..., rows / 2, columns / 2, 2), of every second pixel filtered by each of `wavelets`.
+    """Filter by each of `wavelets` and return the spectra of every second pixel, (..., rows / 2, columns / 2, 2).
 
-    Sampling adds the four frequencies that become one; the division by four is in `wavelets`.
+    Subsampling sums the four frequencies that alias; `wavelets` include the division by four.
     """
     rows, columns = wavelets.shape[-3] // 2, wavelets.shape[-2] // 2
     total = spectrum.new_zeros(())
@@ -169,7 +169,7 @@ def _halved(spectrum: Tensor, wavelets: Tensor) -> Tensor:
 
 
 def _modulus(spectrum: Tensor) -> Tensor:
-    # torch gives the modulus at 0 the gradient 0.
+    # torch defines the gradient of the modulus at 0 as 0.
     modulus: Tensor = torch.fft.ifft2(torch.view_as_complex(spectrum)).abs()
     return modulus
 
@@ -179,7 +179,7 @@ def _smoothed(maps: Tensor, down: Tensor, across: Tensor) -> Tensor:
 
 
 class ChannelNorm(nn.Module):
-    """Maps (n, features) of equally long channels to mean 0 and deviation 1 in each channel, by constants."""
+    """Standardises each channel of (n, features) by constants; all channels are equally long."""
 
     mean: Tensor
     deviation: Tensor

@@ -1,4 +1,4 @@
-"""Nets for sentences, images (n, 2, 1, length) in [0, 1] (:mod:`bench.data.text`); the input has no gradient."""
+"""Nets for sentences, stored as images (n, 2, 1, length) in [0, 1] (:mod:`bench.data.text`), without input gradient."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _check(name: str, shape: tuple[int, ...]) -> None:
 
 
 class WordNumbers(nn.Module):
-    """Turn images (n, 2, 1, length) in [0, 1] into word numbers, int64 (n, length), unknown beyond `vocabulary`."""
+    """Turn images (n, 2, 1, length) in [0, 1] into word numbers, int64 (n, length); beyond `vocabulary` UNKNOWN."""
 
     def __init__(self, name: str, vocabulary: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class WordNumbers(nn.Module):
 
 
 class CountWords(nn.Module):
-    """Turn word numbers (n, length) into counts (n, `vocabulary`), float32, without padding and unknown words."""
+    """Turn word numbers (n, length) into counts (n, `vocabulary`), float32, ignoring padding and unknown words."""
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def naive_bayes_words(
 ) -> FeatureNet:  # fmt: skip
     """Build naive Bayes over words (TrPATE, section V.B.2): word counts times a table of log-probabilities.
 
-    The table is ``head.weight`` (classes, vocabulary), 0 until :func:`set_words`, and the log-prior ``head.bias``.
+    ``head.weight`` (classes, vocabulary) is the table, 0 until :func:`set_words`; ``head.bias`` is the log-prior.
     """
     _check("naive_bayes_words", (in_chans, *height_width(img_size)))
     head = nn.Linear(vocabulary, num_classes)
@@ -89,10 +89,10 @@ class TextCNN(TwoPartNet):
         self.num_classes, self.num_features, self.head_hidden_size = classes, filters, hidden if classes else filters
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Map sentences (n, 2, 1, length) to the largest value of each filter, (n, filters)."""
+        """Map sentences (n, 2, 1, length) to the maximum of each filter over the words, (n, filters)."""
         numbers = self.numbers(images)
         values: Tensor = self.convolution(self.embedding(numbers).transpose(1, 2)).relu()
-        # Padding does not count, so features do not depend on the length of the image.
+        # Mask padding, so that features do not depend on the image length.
         pooled: Tensor = (values * (numbers != PADDING)[:, None]).amax(2)
         return pooled
 
@@ -110,10 +110,10 @@ def text_cnn(
     num_classes: int = 2, in_chans: int = 2, img_size: Size = (1, 64),
     vocabulary: int = VOCABULARY, width: int = 50, filters: int = 250, hidden: int = 250, **_: Any,
 ) -> TextCNN:  # fmt: skip
-    """Build TrPATE's net for sentences: embedding 50, 250 filters, largest value over the words, dense 250, dense.
+    """Build TrPATE's sentence net: embedding of 50, 250 filters, maximum over the words, dense 250, dense.
 
-    Section V.B.1; its "3 x 3 convolution" is read as one over three words and the whole embedding, the ReLUs are ours.
-    With `num_classes` 0 the net ends at the pool, the part trained on the source.
+    Section V.B.1. We read its "3 x 3 convolution" as covering three words and the whole embedding; the ReLUs are ours.
+    With `num_classes` 0 the net ends at the pooling, the part trained on the source data.
     """
     _check("text_cnn", (in_chans, *height_width(img_size)))
     return TextCNN(num_classes, vocabulary, width, filters, hidden)

@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from bench.core.fetch_progress import Progress
 
 ANSWER_SECONDS = 6.0
-"""Time limit for the hub's first answer; its client alone would try for most of a minute."""
+"""Time limit for the hub's first answer; its client would retry for most of a minute."""
 
 SOURCES = {"in1k": "imagenet", "in12k": "imagenet-21k", "in21k": "imagenet-21k", "in22k": "imagenet-21k"}
-"""Public data sets by part of timm's tag; ImageNet-12k is a subset of ImageNet-21k."""
+"""Public data set by part of a timm tag; ImageNet-12k is a subset of ImageNet-21k."""
 
 OTHERS = (
     "ig", "yfcc", "jft", "laion", "openai", "clip", "mclip", "tinyclip", "metaclip", "webli", "dfn", "lvd", "m30m",
     "m38m", "seer", "swag", "sa1b", "datacomp", "merged", "cc12m", "ssld", "swsl", "wsl", "ssl", "indomain", "inw21k",
 )  # fmt: skip
-"""Prefixes of tag parts for other data, mostly not public."""
+"""Prefixes of tag parts that name other data, mostly not public."""
 
 
 def trained_on(tag: str) -> str:
-    """Return the largest public data set in a tag of timm; empty where it has others or none."""
+    """Return the largest public data set that a timm tag names; empty if it names none, or also other data."""
     parts = tag.split("_")
     named = [SOURCES[part] for part in parts if part in SOURCES]
     if not named or any(part.startswith(OTHERS) for part in parts):
@@ -41,7 +41,7 @@ def trained_on(tag: str) -> str:
 
 
 def fetch_from_hub(backbone: str, packages: Sequence[str], say: Progress) -> tuple[dict[str, Tensor], str]:
-    """Return the hub's state dict of `backbone` and its source; raise BenchError, with `packages` that need no hub."""
+    """Return the hub's state dict of `backbone` and its source; on failure, BenchError suggests `packages` instead."""
     config: Any = timm.get_pretrained_cfg(backbone)
     if config is None or not config.has_weights:
         raise BenchError(
@@ -52,14 +52,14 @@ def fetch_from_hub(backbone: str, packages: Sequence[str], say: Progress) -> tup
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co") if config.hf_hub_id else str(config.url or "")
     offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
     say(f"fetching weights of {backbone}: {place}", 0, None)
-    # Offline, the client reads its own cache and fails at once.
+    # Offline, the client reads only its cache and fails at once.
     if not offline and endpoint.startswith("http") and not _answers(endpoint):
         raise BenchError(
             f"could not fetch weights of {backbone}: {endpoint} does not answer. {_else(packages)} "
             "HF_HUB_OFFLINE=1 takes what the hub's own cache holds."
         )
     try:
-        with torch.random.fork_rng(devices=[]):  # the caller's random state does not change
+        with torch.random.fork_rng(devices=[]):  # keep the caller's random state
             model = timm.create_model(backbone, pretrained=True)
     except Exception as error:
         # timm has several clients, each with its own errors.
@@ -73,7 +73,7 @@ def _else(packages: Sequence[str]) -> str:
 
 
 def _answers(endpoint: str) -> bool:
-    """Return whether any answer, even a refusal, comes in time, through the environment's proxies."""
+    """Return whether `endpoint` answers in time, even with a refusal, through the environment's proxies."""
     answers: list[bool] = []
 
     def ask() -> None:
@@ -83,7 +83,7 @@ def _answers(endpoint: str) -> bool:
         except (OSError, ValueError) as error:
             answers.append(isinstance(error, urllib.error.HTTPError))
 
-    # A thread, because name resolution without a network has no time limit.
+    # Use a thread, because name resolution has no timeout without a network.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(ANSWER_SECONDS + 1)

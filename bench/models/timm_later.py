@@ -1,4 +1,4 @@
-"""timm, imported when it is first used: it takes a second, and plans and lists need none of it."""
+"""timm, imported on first use: the import takes a second, and plans and listings do not need it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Public weights in package registries, converted to state dicts of timm models; both files are pinned by digest."""
+"""Public weights in package registries, converted to timm state dicts; digests pin both archive and conversion."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Convert = Callable[[Path, Mapping[str, Tensor]], State]
-"""Maps a folder of unpacked files and the timm model's state dict to that of the published weights."""
+"""Maps a folder of unpacked files and the timm model's state dict to the published weights in timm's names."""
 
 
 @dataclass(frozen=True)
 class WeightPackage:
-    """Weights of one timm model in a package. `sha256` is that of the converted file, `size` the input in pixels."""
+    """A timm model's weights in a package. `sha256` is the converted file's digest, `size` the input side in pixels."""
 
     route: ArchiveRoute
     convert: Convert
@@ -88,7 +88,7 @@ def keras_resnet(folder: Path, model: Mapping[str, Tensor]) -> State:
 
     def put_pair(keras_conv: str, keras_norm: str, conv: str, norm: str) -> None:
         kernel = arrays[f"{keras_conv}/kernel"].transpose(3, 2, 0, 1)
-        # Keras feeds BGR; the reversed first convolution takes RGB.
+        # Keras takes BGR; reversing the first kernel's channels makes it take RGB.
         put(f"{conv}.weight", kernel[:, ::-1] if conv == "conv1" else kernel)
         put(f"{norm}.weight", arrays[f"{keras_norm}/gamma"])
         put(f"{norm}.bias", arrays[f"{keras_norm}/beta"])

@@ -1,4 +1,4 @@
-"""Files of public weights: state dicts, each with a manifest by backbone and origin; a user's file is not copied."""
+"""Stored public weights: state dicts, with a manifest per backbone and origin; a user's file is not copied."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def is_whole(found: PublicWeights, *, anew: bool = False) -> bool:
 
 
 def known_weights() -> list[PublicWeights]:
-    """Return the weights of all manifests, sorted by file name; the weights themselves are not read."""
+    """List the weights of all manifests, sorted by file name, without reading the weights themselves."""
     found = [read_manifest(path) for path in sorted(folder().glob("*.json"))]
     return [weights for weights in found if weights is not None]
 
@@ -106,13 +106,13 @@ def write_manifest(found: PublicWeights) -> None:
 
 
 def read_manifest(path: Path) -> PublicWeights | None:
-    """Return the weights of a manifest; None where it is missing or unreadable, as after a disk failure."""
+    """Return the weights of a manifest; None if it is missing or unreadable, for example after a disk failure."""
     try:
         held = json_object(read_plain(path))
         if held.pop("format") != FORMAT:
             return None
         file = Path(held.pop("file"))
-        # A stored file is beside its manifest, regardless of the manifest.
+        # A stored file lies beside its manifest, whatever the manifest says.
         held["path"] = file if held["origin"] == "file" else path.parent / file.name
         return TypeAdapter(PublicWeights).validate_python(held)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -134,9 +134,9 @@ def read_state(path: Path) -> State:
 
 
 def read_checkpoint(path: Path) -> State:
-    """Return the state dict in a file of torch.save, alone or under ``state_dict`` or ``model``, without running code.
+    """Return the state dict of a torch.save file, alone or under ``state_dict`` or ``model``, without running code.
 
-    The prefix ``module.`` of data parallel training is removed. Raise BenchError for a damaged file or other content.
+    The prefix ``module.`` of data-parallel training is removed. Raise BenchError for a damaged file or other content.
     """
     try:
         held: Any = torch.load(path, map_location="cpu", weights_only=True)

@@ -16,7 +16,7 @@ from bench.core.types import Adjacency, AuditKind, Instrument, PrivacyUnit
 from bench.results.record import VISIBLE, Failure, Provenance, Status
 
 NO_FULL_SIZE = "no pair at full size"
-"""How the note of an audit begins that ran none."""
+"""Start of the note of an audit that ran no pair at full size."""
 
 
 class Role(StrEnum):
@@ -129,7 +129,7 @@ class Channel(Row):
     """That family; empty where none is proven."""
 
     @model_validator(mode="after")
-    def _possible_counts(self) -> Self:  # pages compute the bound again, from the pooled counts
+    def _possible_counts(self) -> Self:  # pages recompute the bound from the pooled counts
         wrong, without, missed, with_it = self.errors or (0, 1, 0, 1)
         guessed = 0 <= wrong <= without and 0 <= missed <= with_it and without and with_it
         if not (self.correct <= self.guesses <= self.canaries or self.errors) or not guessed:
@@ -200,12 +200,12 @@ class PairBound(Row):
 
     @property
     def at_most(self) -> float:
-        """The largest bound that could have been seen: the cap, or what is seen without noise if that is less."""
+        """The largest bound that could have been seen: the smaller of the cap and the bound without noise."""
         return self.cap if self.power is None else min(self.power, self.cap)
 
 
 def above(bound: float | None, limit: float | None) -> bool:
-    """Return whether a bound exceeds a limit, by more than rounding: an exact loss may equal what is proven."""
+    """Return whether a bound exceeds a limit by more than rounding, since an exact loss may equal the proven one."""
     return bound is not None and limit is not None and bound > limit * (1 + 1e-6)
 
 
@@ -274,7 +274,7 @@ class AuditRecord(Row):
 
     @property
     def violated(self) -> bool:
-        """Whether the audit refutes the proven epsilon or a mechanism's own, or saw data leave outside the ledger."""
+        """Whether the audit refutes the proven epsilon or a mechanism's cost, or saw private data bypass the ledger."""
         if self.allowed is not None and (above(self.epsilon, self.allowed) or self._escaped):
             return True
         return any(found.verdict is MechanismVerdict.VIOLATED for found in self.mechanisms)
@@ -294,10 +294,10 @@ class AuditRecord(Row):
         return min([limit for limit in (self.claimed, self.allowed) if limit is not None], default=math.inf)
 
     def conclusive(self, pair: PairBound) -> bool:
-        """Whether a bound exceeds :attr:`limit` or would have, had the limit been wrong: only then a low one tells.
+        """Whether a bound exceeds :attr:`limit`, or would if the limit were wrong: only then is a low bound evidence.
 
-        A transcript needs no run without noise, its loss is exact; but it tells nothing where the pair does not move it
-        or private data bypass the ledger. One at full size never makes a low bound tell: its pair is not the worst.
+        A transcript's loss is exact and needs no run without noise, but it is no evidence if the pair does not change
+        it or private data bypass the ledger. A low bound at full size is never evidence: its pair is not the worst.
         """
         if above(pair.epsilon, self.limit):
             return True
@@ -309,7 +309,7 @@ class AuditRecord(Row):
 
     @property
     def at_most(self) -> float | None:
-        """The largest bound that the guesses or releases could have given; None for a transcript alone."""
+        """The largest bound that the guesses or releases could have given; None with only a transcript."""
         if self.channels:
             caps = max(channel.cap for channel in self.channels)
             return min([caps, *([max(channel.epsilon for channel in self.power)] if self.power else [])])
@@ -319,7 +319,7 @@ class AuditRecord(Row):
     def powerless(self) -> bool:
         """Whether the audit could not have refuted the claimed or proven epsilon, so that its bound is inconclusive.
 
-        Either all guesses right would not refute it, or the guesses on the pipeline without noise do not.
+        With canaries: even all guesses right would not refute it, or those on the pipeline without noise do not.
         """
         if self.kind is AuditKind.PAIR:
             return not self.violated and not any(map(self.conclusive, self.pairs))

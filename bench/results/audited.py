@@ -1,7 +1,7 @@
 """The audited column: one lower bound from the audits of a row. Reads records only.
 
-Pair audits count before canary audits, whatever either has seen. Of the pair audits of a row one counts, so there is
-nothing to correct for; canary audits are pooled.
+Pair audits take precedence over canary audits, whatever either has seen. Only one pair audit of a row counts, so there
+is nothing to correct for; canary audits are pooled.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def bounded(
     confidence: float,
     events: Sequence[Event] = (),
 ) -> Channel:
-    """Return the channel with its one-run bound for one record, and the bound by the curve of `events` if proven."""
+    """Return the channel with its one-run bound for one record and, if proven, the bound by the curve of `events`."""
     from bench.privacy.auditing.curve_bounds import one_run_by_curve
     from bench.privacy.auditing.one_run import one_run_cap, one_run_epsilon
 
@@ -71,7 +71,7 @@ def many_bounded(
     confidence: float,
     events: Sequence[Event] = (),
 ) -> Channel:
-    """Return the channel of one canary over many runs, with its bounds as :func:`bounded`."""
+    """Return the channel of one canary over many runs, with bounds as in :func:`bounded`."""
     from bench.privacy.auditing.bounds import many_run_epsilon
     from bench.privacy.auditing.curve_bounds import many_run_by_curve
 
@@ -85,9 +85,9 @@ def many_bounded(
 
 
 def counted(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> list[AuditRecord]:
-    """Return the finished audits that count for `unit`: the first pair audit, by seed and key, or all of canaries.
+    """Return the finished audits that count for `unit`: the first pair audit by seed and key, else all canary audits.
 
-    A pair audit counts if it has bounds or had an epsilon to refute, one of canaries if it has channels.
+    A pair audit counts if it has bounds or had an epsilon to refute, a canary audit if it has channels.
     """
     done = [a for a in audits if a.status is Status.DONE and a.unit is unit]
     pairs = [a for a in done if a.kind is AuditKind.PAIR and (a.pairs or math.isfinite(a.limit))]
@@ -95,19 +95,19 @@ def counted(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> list[AuditRecor
 
 
 def _place(audit: AuditRecord) -> tuple[list[str | int], int, str]:
-    # The students of a row differ in seed and digest alone: seed 2 precedes seed 10.
+    # Students of a row differ only in seed and digest. Compare numbers, so that seed 2 precedes seed 10.
     parts = [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", audit.student)]
     return parts, audit.plan.get("seed", 0), audit.key
 
 
 def bound_text(audit: AuditRecord, pair: PairBound) -> str:
-    """Return one bound of a pair audit as text; a bound that could not have been seen is not printed as 0."""
+    """Return one bound of a pair audit as text; an inconclusive bound is not printed as 0."""
     seen = pair.epsilon >= VISIBLE or audit.conclusive(pair)
     return epsilon_text(pair.epsilon, "down") if seen else "inconclusive"
 
 
 def runs_text(pair: PairBound) -> str:
-    """Return the counted runs on the first and the second data set, or that there was nothing to draw."""
+    """Return the counted runs on the first and second data set, or "exact" for a bound without draws."""
     return "exact" if pair.exact else f"{pair.runs[0]:,} + {pair.runs[1]:,}"
 
 
@@ -124,7 +124,7 @@ def _pair_audited(audit: AuditRecord) -> Audited:
         said.append(f"{pair.instrument} {bound_text(audit, pair)} ({pair.seen}; {pair.pair}; {', '.join(counts)})")
     if audit.bypassed:
         said.append(f"outside the ledger: {audit.bypassed}")
-    # What one pair of runs at full size shows does not make an inconclusive audit count.
+    # The bound at full size does not make an inconclusive audit count.
     telling = [pair for pair in audit.pairs if not audit.powerless or pair.instrument is not Instrument.FULL_SIZE]
     return Audited(
         epsilon=max((pair.epsilon for pair in telling), default=0.0),
@@ -136,9 +136,9 @@ def _pair_audited(audit: AuditRecord) -> Audited:
 
 
 def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | None:
-    """Return the audited epsilon of students that differ in their seeds alone, None without an audit.
+    """Return the audited epsilon of students that differ only in their seeds, None without an audit.
 
-    Of pair audits one counts (:func:`counted`). One-run audits with the same options have independent coins, so their
+    One pair audit counts (:func:`counted`). One-run audits with the same options have independent coins, so their
     counts are pooled. Many-run audits stay separate: each chose its own threshold. The Bonferroni correction counts
     :data:`CHANNELS` tests for each pool and each separate audit, empty channels included, because it must cover every
     possible test.

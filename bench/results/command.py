@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 START, TUNE = "python -m bench run", "python -m bench tune"
 PATH = "PATH"
 _FLAGS = {"teacher": "--teacher", "backbone": "--teacher", "student": "--student"}
-"""Fields with an option of their own; ``--teacher`` also gives a frozen backbone."""
+"""Fields that have their own option; ``--teacher`` also sets a frozen backbone."""
 
 
 def public_overrides(overrides: Mapping[str, str], config: object) -> dict[str, str]:
@@ -43,7 +43,7 @@ def command_for(
 ) -> tuple[str, str]:
     """Return the shortest command for the cell (no default ``--delta``), and a note on its placeholders, if any.
 
-    `own` is the method's own adjacency, `noise_salt` that of :attr:`bench.results.record.Record.noise_salt_option`.
+    `own` is the method's own adjacency, `noise_salt` is :attr:`bench.results.record.Record.noise_salt_option`.
     """
     missing: list[str] = []
     method, dataset = spec.method, spec.dataset

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -> pandas.DataFrame:
     """Return one row per record, ordered by seed and key, with `audited` from the `audits` of that record.
 
-    The columns are those of :data:`bench.api.COLUMNS` except attacks, with `target` for `epsilon` and `cost` for
-    `wall_seconds`, and the board's own: `subset` (whether the config limits the private records), `config` (digest) and
-    `audits`. Failed cells have no numbers.
+    The columns are those of :data:`bench.api.COLUMNS` except attacks, with `epsilon` renamed `target` and
+    `wall_seconds` renamed `cost`, plus the board's own: `subset` (whether the config limits the private records),
+    `config` (digest) and `audits`. Failed cells have no numbers.
     """
     import pandas
 
@@ -106,7 +106,7 @@ def _audited(record: Record, audits: Sequence[AuditRecord]) -> dict[str, Any]:
     transcript = any(pair.instrument is Instrument.TRANSCRIPT and pair.epsilon >= VISIBLE for pair in pairs)
     return {
         "audited": None if audited.silent else audited.epsilon,
-        # Pooled audits may show more than each could.
+        # Pooled audits may show more than any one of them could.
         "audit_power": math.inf if transcript else max(audited.at_most or 0.0, audited.epsilon),
         "inconclusive": audited.inconclusive,
     }
@@ -127,7 +127,7 @@ def _utility(utility: Utility | None) -> dict[str, Any]:
 
 
 def row_key(record: Record) -> str:
-    """Return the common key of the records in one board row: the target without the seed."""
+    """Return the key that all records of one board row share: what was requested, without the seed."""
     return digest_of(
         [
             record.dataset, record.dataset_revision, record.method, record.method_version, record.preset,

@@ -1,4 +1,4 @@
-"""Merge run directories: what other machines have finished goes into one directory, each record once."""
+"""Merge run directories: collect in one directory what other machines have finished, each record once."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from bench.results.run_dir import RunDir
 from bench.storage.files import write_atomic
 
 LARGEST = 1 << 36
-"""Bytes of the weights of a student."""
+"""Largest file that is copied, in bytes, for a student's weights."""
 
 
 @dataclass(slots=True)
 class Merged:
-    """Keys of what was copied, what was there already, and a line for each row that was left out."""
+    """Keys that were copied, keys that were there already, and a line for each row that was left out."""
 
     added: list[str] = field(default_factory=list)
     there: list[str] = field(default_factory=list)
@@ -30,10 +30,10 @@ class Merged:
 
 
 def merge(sources: Sequence[RunDir], into: RunDir) -> Merged:
-    """Copy records, students, attacks and audits of `sources` into `into`; of a failed cell, a later success.
+    """Copy records, students, attacks and audits of `sources` into `into`; a success replaces a failed record.
 
-    Caches, noise and logs stay where they are. A row is left out, with the reason, where `into` has another one of its
-    key, or where a file is not the one that it names. Raises :class:`BenchError` where `into` is in use alone.
+    Caches, noise and logs are not copied. A row is left out, with the reason, if `into` has another row of its key or
+    a file is not the one that it names. Raises :class:`BenchError` if another process holds `into` exclusively.
     """
     for source in sources:
         if source.path.resolve() == into.path.resolve():
@@ -92,7 +92,7 @@ def _take_row(row: AttackRecord | AuditRecord, source: RunDir, into: RunDir, kno
 
 
 def content_of(row: Record | AttackRecord | AuditRecord) -> dict[str, Any]:
-    """Return what a record says without provenance, ``--set`` values and the labels of its plug-in."""
+    """Return a record's content without provenance, ``--set`` values and the labels of its plug-in."""
     content: dict[str, Any] = json.loads(
         row.model_dump_json(exclude={"provenance": True, "cell": {"overrides", "plugin"}})
     )
@@ -107,7 +107,7 @@ def _there(key: str, same: bool, done: Merged) -> None:
 
 
 def _read_files(names: Iterable[str], source: RunDir, key: str, done: Merged) -> dict[str, bytes] | None:
-    """Return the files `names` below `source`; None, with a line, where one is missing or lies elsewhere."""
+    """Return the files `names` below `source`; None, with a line in `done`, if one is missing or lies elsewhere."""
     found: dict[str, bytes] = {}
     for name in names:
         path = source.path / name

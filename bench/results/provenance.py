@@ -1,4 +1,4 @@
-"""Provenance of a cell; an unreadable value is None with a reason and never fails a run."""
+"""Provenance of a cell. A value that cannot be read is None, with a reason, and never fails a run."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Clock:
         waited: float = 0.0,
         private: bool = False,
     ) -> Provenance:
-        """Return the provenance since the start, less the seconds `waited` for other processes.
+        """Return the provenance since the start, without the seconds `waited` for other processes.
 
-        For `private` data, whose records may tell in all of these: the date of the start alone, the running time in
-        minutes and the memory as a power of 2, both rounded up.
+        Time and memory may reveal `private` data, so it gets only the start date, the running time rounded up to
+        minutes, and the memory rounded up to a power of 2.
         """
         unread: dict[str, str] = {}
         started, seconds, memory = self.started, time.perf_counter() - self._begin - waited, _peak_memory_mib()
@@ -90,7 +90,7 @@ def _git(unread: dict[str, str]) -> tuple[str | None, bool | None]:
         return done.stdout.strip()
 
     try:
-        # A package installed inside another repository must not state that repository's commit.
+        # A package installed inside another repository must not report that repository's commit.
         ask("ls-files", "--error-unmatch", Path(__file__).name)
         return ask("rev-parse", "HEAD"), bool(ask("status", "--porcelain", "--untracked-files=no"))
     except FileNotFoundError:

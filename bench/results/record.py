@@ -1,4 +1,4 @@
-"""Typed records of cells, keyed by the hash of the specification; two runs differ in ``provenance`` alone."""
+"""Typed records of cells, keyed by the hash of the specification; two runs of a cell differ only in ``provenance``."""
 
 # Pydantic copies mutable defaults; ruff does not recognise Row as a pydantic model.
 # ruff: noqa: RUF012
@@ -19,7 +19,7 @@ from bench.core.types import Adjacency, PrivacyUnit, PublicKind
 from bench.results.cell_spec import CellSpec, Specified
 from bench.results.record_upgrades import UPGRADES
 
-SCHEMA_VERSION = 3  # incremented when a field changes its meaning or is removed; older records are upgraded
+SCHEMA_VERSION = 3  # increment when a field is removed or changes its meaning; older records are upgraded
 
 
 SAFE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")  # keys name files
@@ -35,7 +35,7 @@ def _counted(event: dict[str, Any]) -> dict[str, Any]:
 
 
 StoredEvent = Annotated[dict[str, Any], AfterValidator(_counted)]
-"""A ledger's event as plain values; `times`, where given, is how often it ran in a row."""
+"""A ledger's event as plain values; `times`, if given, is how often it ran in a row."""
 
 
 class Status(StrEnum):
@@ -95,7 +95,7 @@ class Audited(Row):
 
     @property
     def silent(self) -> bool:
-        """Whether nothing was seen by an audit that could not have seen it: no figure to print."""
+        """Whether the audit saw nothing and lacked the power to, so that there is no figure to print."""
         return self.inconclusive and self.epsilon < VISIBLE
 
 
@@ -210,7 +210,7 @@ class Failure(Row):
     """Ledger events before the failure, as in `events`; another run with fresh noise costs as much again."""
 
     def words(self, run_dir: Path | None) -> str:
-        """Return the reason, and the path of the log as it is from here, if `run_dir` is known."""
+        """Return the reason, with the path of the log if `run_dir` is known."""
         return self.reason + (f" (log: {run_dir / self.log})" if run_dir and self.log else "")
 
 
@@ -302,7 +302,7 @@ class Record(Row, Specified):
 
     @property
     def collapsed(self) -> bool:
-        """Whether it failed as its generator's images were useless: a result, which is published."""
+        """Whether it failed because its generator's images were useless: a result that is published."""
         return self.failure is not None and self.failure.kind == COLLAPSED and self.image_grid is not None
 
     @property
@@ -312,7 +312,7 @@ class Record(Row, Specified):
 
     @property
     def own_adjacency(self) -> Adjacency:
-        """The adjacency of the method's own analysis; replace where a failed cell states none."""
+        """The adjacency of the method's own analysis; replace if a failed cell states none."""
         return Adjacency.REPLACE if self.privacy is None else self.privacy.adjacency
 
     @property
@@ -327,7 +327,7 @@ class Record(Row, Specified):
 
     @property
     def noise_salt_option(self) -> str:
-        """The ``--noise-salt`` that draws the same noise again; empty where there is none or it is secret."""
+        """The ``--noise-salt`` that redraws the same noise; empty if there is none or it is secret."""
         known = self.public_benchmark and self.noise is NoiseKind.SEEDED and self.epsilon is not None
         return (self.noise_salt or "none") if known else ""
 
@@ -339,7 +339,7 @@ def parse_record(text: str | bytes) -> Record:
     """
     data = json_object(text)
     version = data.get("schema_version")
-    while isinstance(version, int) and version in UPGRADES:  # of a stranger's file it may be a list
+    while isinstance(version, int) and version in UPGRADES:  # in an untrusted file it may be a list
         data = UPGRADES[version](data)
         version = data["schema_version"]
     if version != SCHEMA_VERSION:
@@ -349,7 +349,7 @@ def parse_record(text: str | bytes) -> Record:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """The fields of a record that planning needs; `file` is its student's, None without one."""
+    """The fields of a record that planning needs; `file` is its student's file, None without a student."""
 
     key: str
     status: Status
@@ -357,7 +357,7 @@ class Glance:
 
 
 def glance(data: bytes) -> Glance | None:
-    """Return the glance at the record in `data`, None if invalid; skips full validation, as plans read thousands."""
+    """Return a glance at the record in `data`, None if invalid; no full validation, because plans read thousands."""
     try:
         values = json_object(data)
         if values["schema_version"] not in (SCHEMA_VERSION, *UPGRADES):

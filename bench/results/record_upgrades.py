@@ -1,4 +1,4 @@
-"""Upgrades of older records to the next schema; they leave invalid values to the parser's error messages."""
+"""Upgrade older records to the next schema; the parser reports invalid values, which stay as they are."""
 
 from __future__ import annotations
 

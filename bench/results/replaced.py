@@ -1,7 +1,7 @@
-"""The proven epsilon of a record for replace neighbours, from its ledger's events: it is no field of a record.
+"""A record's proven epsilon for replace neighbours, computed from its ledger's events: records do not store it.
 
-A board has dozens of different ledgers, and one may take seconds, so that figures stay in the folder of data sets.
-Their names hash the events, the accountants' source and the versions of their packages.
+A board has dozens of different ledgers, and one may take seconds, so figures are cached in the data root. File names
+hash the events, the accountants' source and the versions of their packages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bench.storage.locks import holding
 
 
 def replaced_epsilon(privacy: Privacy) -> float:
-    """Return the proven epsilon for replace neighbours; infinite where the events do not give one."""
+    """Return the proven epsilon for replace neighbours; infinite if the events do not give one."""
     if privacy.adjacency is Adjacency.REPLACE or math.isinf(privacy.proven.epsilon):
         return privacy.proven.epsilon
     return _replaced(json.dumps(privacy.events, sort_keys=True), privacy.delta)
@@ -43,7 +43,7 @@ def _replaced(events: str, delta: float) -> float:
     if (kept := _kept(path)) is not None:
         return kept
     with contextlib.ExitStack() as alone:
-        with contextlib.suppress(BenchError):  # without locks, two processes may compute one figure
+        with contextlib.suppress(BenchError):  # without locks, two processes may compute the same figure
             alone.enter_context(holding(path.parent.with_suffix(".lock")))
         if (kept := _kept(path)) is not None:
             return kept
@@ -51,7 +51,7 @@ def _replaced(events: str, delta: float) -> float:
             found = replace_one(restored(listed), delta).epsilon
         except (BenchError, TypeError, ValueError, OverflowError):
             return math.inf
-        with contextlib.suppress(BenchError):  # a cache that cannot be written is none
+        with contextlib.suppress(BenchError):  # go on without a cache if it is not writable
             write_atomic(path, found.hex().encode())
     return found
 
@@ -64,7 +64,7 @@ def _kept(path: Path) -> float | None:
 
 @functools.cache
 def _accountants() -> str:
-    """Return the digest of what a figure depends on beside the events."""
+    """Return the digest of everything that a figure depends on besides the events."""
     digest = hashlib.sha256(" ".join(version(name) for name in ("dp-accounting", "numpy", "scipy")).encode())
     for path in sorted(Path(next(iter(accounting.__path__))).rglob("*.py")):
         digest.update(path.read_bytes())

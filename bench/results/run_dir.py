@@ -6,13 +6,13 @@
     RUN_DIR/attacks/KEY.json         one record per attack on a student, with its pictures
     RUN_DIR/audits/KEY.json          one record per audit of a student's pipeline
     RUN_DIR/logs/KEY.log             traceback of a failed cell
-    RUN_DIR/claims/KEY               held by the process that makes the cell or audit; see bench.storage.locks
+    RUN_DIR/claims/KEY               held by the process that runs the cell or audit; see bench.storage.locks
     RUN_DIR/launches/ID/             plan of one `bench run`, for its workers and for `bench status`
     RUN_DIR/cache/                   private artefacts (mode 0700): never published
     RUN_DIR/tuning/ID/               trials of an unfinished tuning (mode 0700): deleted when it ends
     RUN_DIR/noise/KEY                salt of an unfinished cell's noise (mode 0700); see bench.experiments.noise_salt
 
-All writes are atomic: aside, sync, rename.
+All writes are atomic: write to a temporary file, sync, rename.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LAYOUT_VERSION = 1
 
 
 def _lock(descriptor: int, kind: int) -> None:
-    """Take the lock or raise OSError; retries for half a second, as readers hold it briefly."""
+    """Take the lock or raise OSError; retries for half a second, because readers hold it briefly."""
     for last in (*[False] * 9, True):
         try:
             return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
@@ -89,7 +89,7 @@ class RunDir:
                 folder.rmdir()
 
     def create(self) -> RunDir:
-        """Create the directory; raise BenchError if it is unwritable, no directory, or of another layout version."""
+        """Create the directory; raise BenchError if it is unwritable, a file, or of another layout version."""
         try:
             folders = (self.records_path, self.released_path, self.attacks_path, self.audits_path, self.logs_path)
             for folder in (self.path, *folders):
@@ -107,12 +107,12 @@ class RunDir:
             try:
                 write_atomic(marker, json.dumps({"layout": LAYOUT_VERSION, "schema": SCHEMA_VERSION}).encode() + b"\n")
             except BenchError:
-                if not marker.exists():  # else another process made it, and cleaned up what this one wrote aside
+                if not marker.exists():  # else another process made it and removed this one's temporary file
                     raise
         return self
 
     def check_layout(self) -> None:
-        """Raise :class:`BenchError` on another layout version, or a file."""
+        """Raise :class:`BenchError` if the path is a file or has another layout version."""
         if self.path.exists() and not self.path.is_dir():
             raise BenchError(f"{self.path} is a file, not a directory. Choose another with --out.")
         marker = self.path / "run.json"
@@ -153,7 +153,7 @@ class RunDir:
         with self._opened_lock() as descriptor:
             with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.ftruncate(descriptor, 0)  # remove the name of a killed attack
+                os.ftruncate(descriptor, 0)  # remove the process id of a killed attack
                 self._clean()  # safe: no other process uses the directory
             begin = time.monotonic()
             while True:
@@ -161,7 +161,7 @@ class RunDir:
                     fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
                     break
                 except OSError as error:
-                    # An empty lock file: another run is cleaning up, briefly or, on a slow disk, for seconds.
+                    # If the lock file is empty, another run is cleaning up, which takes seconds on a slow disk.
                     wait = patience if os.pread(descriptor, 32, 0).strip() else max(patience, 60.0)
                     if error.errno in NO_LOCKS or time.monotonic() - begin >= wait:
                         raise self._in_use(descriptor, error) from error
@@ -193,7 +193,7 @@ class RunDir:
         )
 
     def _clean(self) -> None:
-        """Remove partial writes of killed processes and artefact locks, none behind a link out of the directory.
+        """Remove artefact locks and killed processes' partial writes, but nothing behind a link out of the directory.
 
         Requires the exclusive lock.
         """
@@ -236,9 +236,9 @@ class RunDir:
 
     @contextmanager
     def guarded(self, private: bool) -> Iterator[None]:
-        """Let only the owner read what is written in the block, and the folders of results, if `private`.
+        """If `private`, let only the owner read the result folders and what is written in the block.
 
-        For data that is no public benchmark. Raise :class:`BenchError` where others may write into the cache.
+        For data that is no public benchmark. Raise :class:`BenchError` if others may write to the cache.
         """
         if private:
             check_unshared(self.cache_path)
@@ -258,7 +258,7 @@ class RunDir:
         return path
 
     def read_record(self, key: str) -> Record | None:
-        """Return the cell's record, None if it is missing, cannot be read, or is damaged (then set aside)."""
+        """Return the cell's record; None if it is missing, unreadable, or damaged (then it is set aside)."""
         records = Records()
         self._read_into(records, self.record_path(key))
         return records.found[0] if records.found else None
@@ -273,8 +273,8 @@ class RunDir:
     def read_records(self, *, set_aside: bool = True) -> Records:
         """Return all records; damaged ones move to records/damaged if `set_aside`, and their cells run again.
 
-        A record that the system cannot read now (permission, disk, network) may be a good one: it stays, and its cell
-        does not run again. Raise :class:`BenchError` on a missing directory or another layout version.
+        A record that the system cannot read now (permission, disk, network) may be intact: it stays, and its cell does
+        not run again. Raise :class:`BenchError` for a missing directory or another layout version.
         """
         if not self.path.is_dir():
             raise BenchError(f"no such run directory: {self.path}. `python -m bench run --out DIR` makes one.")
@@ -291,8 +291,8 @@ class RunDir:
     def statuses(self, keys: Collection[str]) -> dict[str, Status | None]:
         """Return the status of each cell in `keys` with a valid record and an existing student file.
 
-        None is the status where the system cannot read the record. Reads only these records and moves none. Raise
-        :class:`BenchError` on another layout version.
+        The status is None if the system cannot read the record. Reads only these records and moves none. Raise
+        :class:`BenchError` for another layout version.
         """
         self.check_layout()
         # One listing saves a system call per missing record.
@@ -330,7 +330,7 @@ class RunDir:
         return path
 
     def read_attack(self, key: str) -> AttackRecord | None:
-        """Return the attack `key`, None if it is missing or damaged; raise BenchError if the system cannot read it."""
+        """Return the attack `key`; None if it is missing or damaged; raise BenchError if the system cannot read it."""
         return self._read_row(self.attacks_path / f"{key}.json", AttackRecord)
 
     def read_audit(self, key: str) -> AuditRecord | None:

@@ -19,7 +19,7 @@ def schema_of(kind: str) -> dict[str, Any]:
 
 
 def fields_page(columns: Mapping[str, str]) -> str:
-    """Return the page of all fields as Markdown, with the `columns` of a frame of results."""
+    """Return the page of all fields as Markdown, with the `columns` of a results frame."""
     parts = [
         "# Fields\n",
         "Made by `python -m bench schema --into docs` from the program's own descriptions.\n",

@@ -24,8 +24,8 @@ _ROUNDING: dict[Toward, str] = {"nearest": ROUND_HALF_EVEN, "up": ROUND_CEILING,
 def epsilon_text(epsilon: float | None, toward: Toward = "nearest") -> str:
     """Return an epsilon with two decimals, or two digits in scientific notation below 0.01 and from 1e5.
 
-    Round an upper bound `up` and a lower one `down`: the text, read back, is then never on the wrong side. Only zero
-    is ``0.00``, and an upper bound of zero says that it is one: delta alone covers the whole loss.
+    Round an upper bound `up` and a lower bound `down`, so that the printed value is still a bound. Only zero prints as
+    ``0.00``, and an upper bound of zero says that delta alone covers the whole loss.
     """
     if epsilon is None:
         return "–"
@@ -33,7 +33,7 @@ def epsilon_text(epsilon: float | None, toward: Toward = "nearest") -> str:
         return "∞"
     if epsilon == 0 and toward == "up":
         return "0 (within delta)"
-    # The shortest decimal that reads back as this float: 0.29 is 0.29, where 0.29 * 100 is below 29.
+    # repr is the shortest decimal that parses to this float: 0.29 stays 0.29, while 0.29 * 100 is below 29.
     exact = Decimal(repr(float(epsilon)))
     plain = epsilon == 0 or 0.01 <= epsilon < 1e5
     rounded = exact.quantize(Decimal("0.01") if plain else Decimal(1).scaleb(exact.adjusted() - 1), _ROUNDING[toward])
@@ -49,7 +49,7 @@ def epsilon_digits(epsilon: float | None, toward: Toward) -> str:
 
 
 def audited_text(audited: Audited | None) -> str:
-    """Return the audited column's text: the lower bound, or that the audit could not have seen one."""
+    """Return the audited column's text: the lower bound, or "inconclusive" if the audit could not have seen one."""
     if audited is None:
         return "–"
     if not audited.silent:
@@ -61,13 +61,13 @@ def audited_text(audited: Audited | None) -> str:
 _ESCAPES = (
     ("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "\\`"),
     ("[", "\\["), ("!", "\\!"),
-    # GitHub makes links of plain addresses.
+    # GitHub turns plain addresses into links.
     ("://", "&#58;//"), ("www.", "www&#46;"),
 )  # fmt: skip
 
 
 def md(text: str) -> str:
-    """Return `text` escaped for a Markdown table cell: it makes no link, no image and no HTML."""
+    """Return `text` escaped for a Markdown table cell, so that it renders no link, image or HTML."""
     flat = " ".join(text.split())
     for raw, safe in _ESCAPES:
         flat = flat.replace(raw, safe)
@@ -106,7 +106,7 @@ def csv_cell(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table about a record; the first cell of a row is its header, `note` is above the table."""
+    """A table about a record; the first cell of each row is its header, and `note` goes above the table."""
 
     caption: str
     columns: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Extraction of chosen members from an untrusted archive, each to a path that the caller gives; links are refused."""
+"""Extract chosen members from an untrusted archive, each to a path that the caller chooses; links are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LARGEST_MEMBER = 16 << 30
 
 _UNREADABLE = (
     tarfile.TarError, zipfile.BadZipFile, EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError,
-    RuntimeError,  # of zipfile: encrypted, or packed in an unknown way
+    RuntimeError,  # from zipfile: encrypted, or an unknown compression
 )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def only(*patterns: str, keep: int = 1) -> Wanted:
 def extract(archive: Path, into: Path, wanted: Wanted) -> int:
     """Unpack the `wanted` members of `archive` (tar, zip, wheel or Debian package) below `into`; return their number.
 
-    Raise BenchError for a damaged archive, no wanted member, one that is no plain file, or a path that leaves `into`.
+    Raise BenchError for a damaged archive, no wanted member, one that is not a plain file, or a path outside `into`.
     """
     into.mkdir(parents=True, exist_ok=True)
     count = 0
@@ -106,7 +106,7 @@ def _tar(archive: Path) -> Iterator[tarfile.TarFile]:
         with tarfile.open(fileobj=process.stdout, mode="r|") as packed:
             yield packed
     finally:
-        # Otherwise the process would stay blocked on the pipe of a caller that stops early.
+        # Otherwise the process would stay blocked on its pipe when the caller stops early.
         process.kill()
         process.wait()
         if process.stdout:

@@ -1,7 +1,7 @@
 """Atomic storage of decoded data sets.
 
-Each is a folder below the data root: one ``.npy`` per array and ``manifest.json`` with the SHA-256 of raw bytes in C
-order, the same by all routes. It is written elsewhere, flushed and renamed. Only :func:`verify_store` reads all bytes.
+Each is a folder below the data root: one ``.npy`` per array, and ``manifest.json`` with the SHA-256 of the raw bytes in
+C order, equal for all routes. It is staged, flushed and renamed. Only :func:`verify_store` reads all bytes.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def storage_errors(path: Path) -> Iterator[None]:
             raise StorageError(
                 f"the disk is full: could not write {where}. What was stored before is untouched."
             ) from error
-        # A folder above cannot be made: a home that does not exist.
+        # A parent folder cannot be created, for instance in a missing home.
         nowhere = isinstance(error, FileNotFoundError) and not os.path.isdir(path.parent)
         refused = isinstance(error, PermissionError | NotADirectoryError | FileExistsError) or nowhere
         if refused or error.errno in (errno.EROFS, errno.ENAMETOOLONG):
@@ -102,7 +102,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(root: Path, store: str, progress: Progress) -> Iterator[None]:
-    """Hold the lock of `store`, waiting for another process that fetches it; a lock ends with its process."""
+    """Hold the lock of `store`, waiting for another process that fetches it; the lock of a dead process is free."""
     with storage_errors(root):
         root.mkdir(parents=True, exist_ok=True)
         lock = FileLock(root / f".{store}.lock")
@@ -122,7 +122,7 @@ def write_store(
 ) -> None:
     """Store `arrays` by name under `root`/`store`, replacing an older version once all are written and verified.
 
-    Raise BenchError for a SHA-256 not `pinned` by array, StorageError on a full or read-only disk; both keep the old.
+    Raise BenchError if an array's SHA-256 is not `pinned`, StorageError on a full or read-only disk; both keep the old.
     """
     staging = root / f".{store}.staging"
     with storage_errors(root / store):
@@ -147,7 +147,7 @@ def write_store(
 
 
 def put_in_place(root: Path, store: str, staging: Path, manifest: Mapping[str, Any]) -> None:
-    """Make the folder `staging`, on the same disk, the `store`, once its `manifest` is written and flushed."""
+    """Write and flush the `manifest` of the folder `staging`, on the same disk, then rename the folder to `store`."""
     with (staging / "manifest.json").open("wb") as handle:
         _write(handle, (json.dumps(manifest, indent=1) + "\n").encode())
         os.fsync(handle.fileno())
@@ -192,7 +192,7 @@ def _write_array(path: Path, blocks: Blocks) -> dict[str, Any]:
 
 
 def read_manifest(root: Path, store: str) -> dict[str, Any] | None:
-    """Return the manifest of `store`, None where it is not stored; raise DamagedError where it is unreadable."""
+    """Return the manifest of `store`, None if it is not stored; raise DamagedError if it is unreadable."""
     path = root / store / "manifest.json"
     try:
         manifest = json_object(read_plain(path))
@@ -211,7 +211,7 @@ def read_manifest(root: Path, store: str) -> dict[str, Any] | None:
 def read_store(
     root: Path, store: str, pinned: Mapping[str, str] | None = None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
-    """Return mapped read-only arrays and the manifest, or None; raise DamagedError if cut, changed or not `pinned`."""
+    """Return mapped read-only arrays and the manifest, or None; raise DamagedError if changed or not `pinned`."""
     manifest = read_manifest(root, store)
     if manifest is None:
         return None
@@ -237,7 +237,7 @@ def read_store(
 
 
 def verify_store(root: Path, store: str, progress: Progress) -> None:
-    """Compare every byte of `store` with its manifest; raise DamagedError where they differ, BenchError if absent."""
+    """Compare every byte of `store` with its manifest; raise DamagedError if they differ, BenchError if absent."""
     found = read_store(root, store)
     if found is None:
         raise BenchError(f"{store} is not under {root}. Fetch it with: python -m bench data get {store}")
@@ -256,7 +256,7 @@ def verify_store(root: Path, store: str, progress: Progress) -> None:
 
 
 def set_aside(root: Path, store: str, error: DamagedError) -> Path:
-    """Rename the damaged file to ``STORE.FILE.damaged`` beside the folder, remove the folder, return the new path."""
+    """Rename the damaged file to ``STORE.FILE.damaged`` beside its folder, delete the folder, return the new path."""
     target = root / f"{store}.{error.path.name}.damaged"
     with storage_errors(root):
         if error.path.exists():

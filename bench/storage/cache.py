@@ -127,7 +127,7 @@ class Cache:
             self._say(text)
 
     def child(self, **variation: Any) -> Cache:
-        """Return a cache for a variation of the data set, with artefacts of its own and this one as `parent`."""
+        """Return a cache for a variation of the data set, with its own artefacts and this one as `parent`."""
         made = Cache(self.root, {**self.base, **variation}, self._say)
         made.parent = self
         return made

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bench.core.progress import Stage
     from bench.storage.cache import Cache
 
-VERSION = 2  # Increase with every change of the layout.
+VERSION = 2  # Increment with every change of the layout.
 SECONDS = 120.0  # Seconds between two saves.
 FIRST = 600.0  # Seconds before the first save: shorter stages are cheaper to retrain than to checkpoint.
 LARGEST_SHARE = 0.05  # Maximum share of the running time spent on saving, however slow the disk.

@@ -61,7 +61,7 @@ def file_digest(path: Path, algorithm: str) -> str:
 
 @dataclass(frozen=True)
 class HttpFile:
-    """A file on mirrors, tried in order, with the MD5 that its owner publishes, or empty."""
+    """A file on mirrors, which are tried in order; `md5` is the digest that its owner publishes, or empty."""
 
     name: str
     urls: tuple[str, ...]
@@ -111,7 +111,7 @@ def download(url: str, target: Path, progress: Progress, md5: str = "", timeout:
     """Download `url` to `target`, resuming ``TARGET.part`` where an earlier attempt stopped.
 
     A file that does not match `md5` is renamed ``TARGET.damaged`` and fetched again; broken connections are retried
-    while attempts bring new bytes. Raise RouteError with the reason, StorageError where the disk is full (part kept).
+    while attempts bring new bytes. Raise RouteError with the reason, StorageError if the disk is full (part kept).
     """
     if target.exists() and (not md5 or file_digest(target, "md5") == md5):
         return
@@ -178,7 +178,7 @@ def _resume(url: str, part: Path, progress: Progress, timeout: float) -> None:
 
 @dataclass(frozen=True)
 class ArchiveRoute:
-    """A registry package: `command` leaves a file `pattern`, unpacked by `wanted`; `sha256` pins it, or is empty."""
+    """A registry package: `command` leaves a file `pattern` that holds the `wanted` members; `sha256` may pin it."""
 
     label: str
     client: str
@@ -253,7 +253,7 @@ class JointRoute:
         return " and ".join(part.by_hand for part in self.parts)
 
     def adopt(self, given: Path, into: Path) -> Path | None:
-        """Return `into` with all archives in `given` unpacked, or None where one is missing."""
+        """Return `into` with all archives in `given` unpacked, or None if one is missing."""
         return into if all([part.adopt(given, into) is not None for part in self.parts]) else None
 
     def fetch(self, into: Path, progress: Progress) -> None:
@@ -286,7 +286,7 @@ def npm(package: str, version: str, wanted: Wanted, sha256: str = "") -> Archive
 
 
 def debian(package: str, wanted: Wanted) -> ArchiveRoute:
-    """Return the route by ``apt-get download``; apt checks the signature, as the hash changes with rebuilds."""
+    """Return the route by ``apt-get download``; apt checks the signature, since the hash changes with rebuilds."""
     command = ("apt-get", "download", package)
     return ArchiveRoute(f"Debian package {package}", "apt-get", command, f"{package}_*.deb", wanted, " ".join(command))
 

@@ -30,13 +30,13 @@ class Context:
     note: Callable[[str], None] = lambda text: None
     """Report a public fact about this run; it is kept in the record and printed."""
     cell: str = field(default_factory=new_salt)
-    """An opaque token of this run; checkpoints that no other run may resume depend on it."""
+    """An opaque token of this run, on which checkpoints depend that no other run may resume."""
     precision: Precision = "float32"  # Precision of teacher training and prediction; part of the artefacts' names.
     devices: tuple[str, ...] = ()
-    """With more than one, large teachers train on all, a share of every batch on each; empty: on `device`."""
+    """If several, large teachers train on all of them, which split every batch; empty: on `device`."""
 
     def checkpoint(self, kind: str, depends: Mapping[str, Any]) -> Checkpoint:
-        """Return the checkpoint of stage `kind`; `depends`, besides data set, seed, device, is as in `Cache.get`."""
+        """Return the checkpoint of stage `kind`; `depends` is as in `Cache.get`, without data set, seed and device."""
         from bench.storage.checkpoint import Checkpoint
 
         return Checkpoint(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bench.training.gan import GanGenerator
 
 Reading = Literal["dafl", "printed"]
-"""Reading of the two terms that the papers print otherwise than DAFL computes them: :func:`generator_terms`."""
+"""How to read the two terms that the papers print differently from DAFL's code; see :func:`generator_terms`."""
 
 
 def generator_terms(
@@ -29,10 +29,10 @@ def generator_terms(
 ) -> dict[str, Tensor]:
     """Return the scalar losses ``one_hot``, ``entropy`` and ``activation`` of a batch.
 
-    `features` (n, features) is the classifier's last hidden layer, its `norm` 1 in DGD and DAFL, 2 in DPSD; `logits` is
-    (n, classes). ``dafl`` is what both papers describe: the mean prediction's entropy, negated, balances classes, and
-    the activations, negated, grow. ``printed`` is their formulas: the mean over images of sum p log p pulls each
-    prediction towards uniform, and activations shrink.
+    `features` (n, features) is the classifier's last hidden layer, with `norm` 1 in DGD and DAFL, 2 in DPSD; `logits`
+    is (n, classes). ``dafl`` is what both papers describe: the negated entropy of the mean prediction balances classes,
+    and the negated activation makes activations grow. ``printed`` follows their formulas: the mean over images of sum
+    p log p pulls each prediction towards uniform, and activations shrink.
     """
     one_hot = functional.cross_entropy(logits, logits.argmax(1))
     strength = features.abs().mean() if norm == 1 else features.norm(dim=1).mean() / math.sqrt(features.shape[1])
@@ -47,7 +47,7 @@ def generator_terms(
 class GeneratorSettings:
     """Settings of a data-free generator: Adam at `lr`, divided by 10 after every `decay_steps` (0: never).
 
-    `alpha`, `beta` weigh entropy and activation (DGD, Eq. 2). Images move up to `shift` pixels before the classifier.
+    `alpha`, `beta` weigh entropy and activation (DGD, Eq. 2). The classifier sees images moved up to `shift` pixels.
     """
 
     steps: int
@@ -75,7 +75,7 @@ def train_generator(
     classifier.to(device).eval().requires_grad_(False)
     optimizer = torch.optim.Adam(net.parameters(), settings.lr)
     held: dict[str, Part] = {"generator": net, "optimizer": optimizer, "order": generator}
-    # Another classifier, even by a bit, makes another generator.
+    # A classifier that differs in one bit gives a different generator.
     loop = Loop(checkpoint, held, classifier.state_dict().values(), device)
     for step in range(loop.start(stage), settings.steps):
         if settings.decay_steps and step and step % settings.decay_steps == 0:

@@ -1,9 +1,9 @@
-"""One net trained on several devices of one machine, a share of every batch on each.
+"""Train one net on several devices of one machine; each device gets a share of every batch.
 
-For a net too large or slow for one device; many small nets are faster by :mod:`bench.training.vectorised`. One process
-per device trains a copy. All draw the same batches and shifts and sum their gradients, weighted by the sizes of the
-shares: the whole batch's gradient up to rounding, so that copies stay equal. Unlike on one device, random layers draw
-other numbers and batch normalisation sees its device's share; its running statistics are averaged at the end.
+For a net too large or slow for one device; :mod:`bench.training.vectorised` is faster for many small nets. One process
+per device trains a copy. All draw the same batches and shifts and sum their gradients, weighted by share size, which
+gives the whole batch's gradient up to rounding, so copies stay equal. Unlike on one device, random layers draw other
+numbers and batch normalisation sees only its device's share; its running statistics are averaged at the end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STATE = "state/"
 
 
 class Share:
-    """Part `rank`, from 0, of every batch, for one of `processes` that train copies of one net."""
+    """Part `rank` (from 0) of every batch, for one of the `processes` that train copies of one net."""
 
     def __init__(self, rank: int, processes: int) -> None:
         self.rank, self.processes = rank, processes
@@ -61,7 +61,7 @@ class Share:
             gradient.copy_(total.view_as(gradient))
 
     def reseed(self) -> None:
-        """Give this process's random layers other numbers than the other processes'."""
+        """Make the random layers draw other numbers in this process than in the others."""
         torch.manual_seed(torch.initial_seed() + self.rank)
 
     def average_statistics(self, model: nn.Module) -> None:
@@ -96,7 +96,7 @@ def fit_on_devices(
         raise BenchError("training on several devices has no early stopping: their copies might not stop together.")
     check_precision(precision, devices[0])
     payload = io.BytesIO()
-    # By value: shared tensors would need /dev/shm, which is small in containers.
+    # Pass tensors by value: sharing them would need /dev/shm, which is small in containers.
     torch.save((model.cpu(), images.cpu(), labels.cpu(), settings, generator.get_state()), payload)
     with tempfile.TemporaryDirectory(prefix="bench-devices-") as folder:
         options = (precision, must_converge)
@@ -132,7 +132,7 @@ def _run(arguments: tuple[Any, ...], processes: int, folder: Path, stage: Stage 
 
 
 def _why(processes: Sequence[Any], devices: list[str], folder: Path) -> str:
-    """Return why training ended: a kill before an error, the first error before those that it caused."""
+    """Return why training ended; a kill takes precedence over an error, the first error over those it caused."""
     for number, process in enumerate(processes):
         code = process.exitcode
         if code is not None and code < 0 and code != -signal.SIGTERM:

@@ -1,4 +1,4 @@
-"""The errors for losses that are not finite, and for generated images that are of no use."""
+"""Errors for losses that are not finite and for generated images that are useless."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NotFiniteError(BenchError):
 
 
 class CollapsedError(BenchError):
-    """Generated images are of no use; a failed row shows `images` (n, channels, height, width) by `labels` (n,)."""
+    """Generated images are useless; the failed row shows `images` (n, channels, height, width) by `labels` (n,)."""
 
     def __init__(self, message: str, images: Tensor, labels: Tensor) -> None:
         super().__init__(message)

@@ -1,6 +1,6 @@
 """Early stopping by a public rule: stop when a net's labels of public images no longer change.
 
-The rule reads public images and the net only. So a teacher remains a function of its own part, and one record still
+The rule reads only public images and the net, so a teacher remains a function of its own part and one record still
 changes one teacher's votes; stopping by accuracy on held-out private records would break this.
 """
 
@@ -18,7 +18,7 @@ from bench.core.errors import BenchError
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Stop once at most `share` of the labels changed at each of `looks` looks in a row, one every `every` steps."""
+    """Stop once at most `share` of the labels changed at each of `looks` consecutive looks, one per `every` steps."""
 
     looks: int = 3
     every: int = 100

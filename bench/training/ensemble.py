@@ -3,7 +3,7 @@
 A teacher depends only on its own part, its random stream (named by its number) and the settings, not on the number of
 teachers, the chunk or the worker process. So changing one record changes one teacher and at most one vote per query,
 the sensitivity that every vote mechanism here assumes. To keep this true to the byte, a CPU trains each teacher alone
-on one thread, faster there than batched small nets; a GPU trains many: :mod:`bench.training.vectorised`.
+on one thread, which also beats batching small nets there; a GPU trains many: :mod:`bench.training.vectorised`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Ensemble:
         return found
 
     def labels(self, images: Tensor, pool: ProcessPoolExecutor | None = None, stage: Stage | None = None) -> Labels:
-        """Return all labels (teachers, n), int64, of `images` (n, channels, height, width), equal with any `pool`."""
+        """Return all labels (teachers, n), int64, of `images` (n, channels, height, width), whatever the `pool`."""
         if self._together():
             chosen: Labels = self._logits_together(images, stage).argmax(2).numpy()
             return chosen
@@ -76,12 +76,12 @@ class Ensemble:
         return np.stack(list(_each(pool, teacher_labels, jobs, stage)))
 
     def _one_by_one(self, images: Tensor, stage: Stage | None) -> Iterator[Tensor]:
-        """Yield each teacher's logits (n, classes) from one net: new nets would scatter large pieces of memory."""
+        """Yield each teacher's logits (n, classes), reusing one net, because new nets would fragment memory."""
         net = self.teacher(0)
         with one_thread(), arithmetic(self.task.precision, self.task.device):
             for number in range(len(self)):
                 weights = {name: torch.as_tensor(array[number]) for name, array in self.states.items()}
-                net.load_state_dict(weights, strict=not self.task.batch_statistics)  # which has none of its own
+                net.load_state_dict(weights, strict=not self.task.batch_statistics)  # `net` has no running ones
                 yield predict(net, images, device=self.task.device, bf16=self.task.bf16)
                 release_freed()
                 if stage is not None:
@@ -122,12 +122,12 @@ def train_teachers(
     """Train one teacher on each of `parts` of the private records and return them.
 
     Teacher i draws from ``streams.child("teacher-i")``; `chunk` and `pool` do not change a byte. ``keep(first, last,
-    make)`` stores what ``make()`` returns for teachers first..last-1, or returns what is stored: a killed run loses one
-    chunk at most, or, as one program, all chunks trained together: those where ``find(first, last)`` is None, `at_once`
-    teachers at most (None: as memory allows). ``say`` gets the reason if the net cannot be one program. `stage`
-    advances once per teacher. `watched` are the public images for `settle`. `only` selects the chunks that begin in it:
-    a shard. ``checkpoint(kind, number)`` returns the checkpoint of a teacher ("teacher") or of the finished teachers of
-    the chunk that begins with it ("teachers"). Raises :class:`BenchError` for parts that overlap or are empty.
+    make)`` stores what ``make()`` returns for teachers first..last-1, or returns what is stored, so a killed run loses
+    at most one chunk. One program trains all chunks for which ``find(first, last)`` is None, at most `at_once` teachers
+    at a time (None: as memory allows); a kill loses these. ``say`` gets the reason if the net cannot be one program.
+    `stage` advances once per teacher. `watched` are the public images for `settle`. `only` selects a shard: the chunks
+    that begin in it. ``checkpoint(kind, number)`` returns the checkpoint of a teacher ("teacher") or of the finished
+    teachers of the chunk that begins with it ("teachers"). Raises :class:`BenchError` for overlapping or empty parts.
     """
     check_disjoint(parts, len(images))
     if chunk < 1:
@@ -139,7 +139,7 @@ def train_teachers(
     states: Arrays = {}
 
     def put(one: tuple[int, int], made: Arrays) -> None:
-        """Copy what a chunk made to its place, so that no weights are in memory twice at the end."""
+        """Copy a chunk's weights to their place, so that no weights are in memory twice at the end."""
         for name, array in made.items():
             if name not in states:
                 states[name] = np.empty((chunks[-1][1] - starts[0], *array.shape[1:]), array.dtype)
@@ -149,7 +149,7 @@ def train_teachers(
     shown = 0
 
     def show(begun: int = 0) -> None:
-        """Advance the stage to the teachers of finished chunks and those `begun` of the next."""
+        """Advance the stage to all teachers of finished chunks plus `begun` of the next chunk."""
         nonlocal shown
         now = sum(last - first for first, last in done) + begun
         if stage is not None and now > shown:
@@ -168,7 +168,7 @@ def train_teachers(
         missing = [one for one in chunks if one not in done]
         for one, made in _trained_together(task, images, labels, parts, streams, missing, watched, at_once):
             finish(one, lambda made=made: made)  # type: ignore[misc]
-    # All workers fill one chunk together: what is kept does not depend on their number.
+    # All workers fill one chunk together, so that what is kept does not depend on their number.
     for first, last in [one for one in chunks if one not in done]:
 
         def make(first: int = first, last: int = last) -> Arrays:
@@ -183,7 +183,7 @@ def train_teachers(
                     part, own = torch.from_numpy(parts[number]), streams.child(f"teacher-{number}")
                     jobs.append((task, rows_of(images, part), labels[part], own, watched))
                     if checkpoint is not None and pool is None and len(task.devices) < 2:
-                        # Only in this process can a teacher resume from inside its training.
+                        # A teacher can resume in the middle of its training only in this process.
                         jobs[-1] = (*jobs[-1], until_done.enter_context(checkpoint("teacher", number)))
                 for state in _each(pool, train_teacher, jobs, None):
                     trained.append(state)
@@ -232,7 +232,7 @@ def _trained_together(
     watched: Tensor | None,
     at_once: int | None,
 ) -> Iterator[tuple[tuple[int, int], Arrays]]:
-    """Train the `missing` chunks, as many teachers at once as fit; yield them chunk by chunk."""
+    """Train the `missing` chunks, as many teachers at once as fit in memory; yield them chunk by chunk."""
     from bench.training.vectorised import evenly, fitting, train_together
 
     if not missing:

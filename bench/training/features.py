@@ -1,7 +1,7 @@
-"""Features of images by a public map, a frozen backbone say, computed once for all methods, seeds and epsilons.
+"""Image features from a public map, such as a frozen backbone, computed once for all methods, seeds and epsilons.
 
-Those of private images are private artefacts, in chunks; by digests, a shadow run reuses what the original shares.
-Mapped images are read batch by batch, and many features lie in a mapped file without a name: memory stays flat.
+Features of private images are private artefacts, stored in chunks; by image digest, a shadow run reuses the original
+run's. Mapped images are read batch by batch and large features live in an unnamed mapped file: memory stays flat.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from bench.training.context import Context
 
 CHUNK = 1_000  # Images per artefact.
-SPILL = 2**25  # Bytes from which features lie in a file.
+SPILL = 2**25  # Features of this many bytes or more go to a file.
 BATCH = 50  # Images per forward pass on a CPU, ten times as many on a GPU.
 Part = Literal["private", "public", "test", "source", "counterfactual"]
 
@@ -66,13 +66,13 @@ def features_of(images: Tensor, fixed: FixedMap, context: Context, part: Part) -
 
 
 def _on_disk(shape: tuple[int, int], dtype: torch.dtype, context: Context) -> Tensor:
-    """Return an uninitialised tensor over a file in the private cache, which ends with its mapping."""
+    """Return an uninitialised tensor on an unnamed file in the private cache, freed together with its mapping."""
     folder = context.cache.root
     assert folder is not None
     with writing(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
-            # All of it at once: a full disk must be an error here, and not a signal at some later write.
+            # Allocate all of it now: a full disk must be an error here, not a signal at a later write.
             os.posix_fallocate(file.fileno(), 0, math.prod(shape) * dtype.itemsize)
             held = mmap.mmap(file.fileno(), 0)
     return torch.frombuffer(held, dtype=dtype).view(shape)
@@ -103,7 +103,7 @@ def trained_part(student: nn.Module, images: Tensor, context: Context, part: Par
 
 def image_digests(images: Tensor) -> NDArray[np.void]:
     """Return 16 bytes per image of `images` (n, ...), equal for equal images: (n,) of void."""
-    if found := mapping_of(images):  # they were made with the file
+    if found := mapping_of(images):  # computed with the file
         mapping, first = found
         return np.frombuffer(mapping.digests[first : first + len(images)].tobytes(), dtype="V16")
     flat = images.contiguous().flatten(1).numpy()
@@ -144,7 +144,7 @@ def _compute(
     def look() -> list[int]:
         for first in list(left):
             chunk = context.cache.find("features", depends[first])
-            # Only digests identify images: a shadow run has its own, and another part may have the same name.
+            # Only digests identify images: a shadow run has others, and another part may have the same name.
             if chunk is not None and np.array_equal(chunk["digests"], wanted[first : first + CHUNK]):
                 result[positions[first]] = torch.from_numpy(chunk["features"])
                 left.remove(first)
@@ -152,7 +152,7 @@ def _compute(
 
     if not look():
         return
-    # Another process may make them meanwhile.
+    # Another process may compute them meanwhile.
     with context.cache.making("all-features", depends[0]):
         if not look():
             return
@@ -170,7 +170,7 @@ def _compute(
 
 
 def _pool(fixed: FixedMap, context: Context, chunks: int) -> Any:
-    # A process takes seconds to start, and a backbone that is not on disk would be sent with each job.
+    # A process takes seconds to start, and a backbone that is not on disk would have to be sent with each job.
     workers = min(context.workers, chunks) if chunks > 2 and not fixed.carried else 1
     return worker_pool(workers, context.device.type)
 

@@ -1,6 +1,6 @@
 """GANs on private images, without any privacy: DGD's comparison for its data-free generator (Fig. 4).
 
-**No epsilon may be attached to what comes of these generators.** They are fitted to private images without noise: their
+**Attach no epsilon to anything from these generators.** They are fitted to private images without noise, so their
 weights, their images and students trained on these reveal the records. A method declares them with ``ledger.bypass``.
 
 - ``acgan``: Odena, Olah and Shlens, ICML 2017 (arXiv:1610.09585). Binary cross-entropy for real or fake, cross-entropy
@@ -43,11 +43,11 @@ CLIP = 0.01  # Largest absolute weight of a WGAN's critic.
 
 @dataclass(frozen=True, slots=True)
 class GanSettings:
-    """Training settings of a GAN; rates and losses are its paper's.
+    """Training settings of a GAN; learning rates and losses are its paper's.
 
-    `steps` counts generator steps, for each of which a WGAN takes `critic_steps` batches. `width` is the number of maps
-    at half the image size, doubled at a quarter. `noise_size` None is the paper's: 62 for InfoGAN, else 100.
-    `rate_scale` multiplies the paper's rates, for shorter training: a WGAN's 5e-5 moves little in some hundred steps.
+    `steps` counts generator steps; a WGAN takes `critic_steps` batches for each. `width` is the number of maps at half
+    the image size, doubled at a quarter. `noise_size` None is the paper's: 62 for InfoGAN, else 100. `rate_scale`
+    multiplies the paper's rates for shorter training: a WGAN's 5e-5 changes little in a few hundred steps.
     """
 
     steps: int
@@ -111,7 +111,7 @@ class GanGenerator(nn.Module):
 
 
 class _Critic(nn.Module):
-    """Two strided convolutions, a head for real or fake, and one for labels, then codes."""
+    """Two strided convolutions, a head for real or fake, and a head for labels followed by codes."""
 
     def __init__(self, shape: tuple[int, int, int], width: int, told: int, hidden: int) -> None:
         super().__init__()
@@ -148,11 +148,11 @@ def train_gan(
 ) -> GanGenerator:
     """Train a GAN on `images` without any privacy and return its generator, in evaluation mode, on `device`.
 
-    No epsilon may be attached to what comes of it: see the module. `images` (n, channels, height, width) is uint8 or
-    float in [0, 1], at least 8x8; only ``acgan`` learns from `labels`, int64 (n,); `classes` is also InfoGAN's number
-    of categories. All randomness comes from `generator`. The caller clears `checkpoint`. Raises :class:`BenchError` for
-    an unknown kind, fewer than two images, too small ones, or labels of another length or outside 0..classes - 1, and
-    NotFiniteError where a loss is not finite.
+    Attach no epsilon to the result: see the module. `images` (n, channels, height, width) is uint8 or float in [0, 1],
+    at least 8x8; only ``acgan`` learns from `labels`, int64 (n,); `classes` is also InfoGAN's number of categories. All
+    randomness comes from `generator`. The caller clears `checkpoint`. Raises :class:`BenchError` for an unknown kind,
+    fewer than two images, too small ones, or labels of another length or outside 0..classes - 1, and NotFiniteError if
+    a loss is not finite.
     """
     _check(kind, images, labels, classes)
     device = torch.device(device)

@@ -1,4 +1,4 @@
-"""glibc's heap: memory that is freed stays in the process, unless there is much of it."""
+"""glibc's heap: keep freed memory in the process, unless there is a lot of it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def tune_malloc() -> bool:
 
 
 def release_freed(above: int = 2**29) -> bool:
-    """Return freed pages to the system where they exceed `above` bytes; return whether that was done.
+    """Return freed pages to the system if they exceed `above` bytes; return whether that was done.
 
-    For the pauses between large pieces of work: after :func:`tune_malloc`, the heap of a process that trains large nets
-    one after another would grow to several times what they hold, since freed pieces seldom fit the next request.
+    Call it between large pieces of work. After :func:`tune_malloc`, freed blocks rarely fit the next request, so a
+    process that trains large nets one after another would grow its heap to several times what they hold.
     """
     try:
         libc = _libc()
@@ -44,7 +44,7 @@ def release_freed(above: int = 2**29) -> bool:
 
 
 def _libc() -> ctypes.CDLL:
-    """Return the C library; raise OSError on another system than Linux."""
+    """Return the C library; raise OSError on systems other than Linux."""
     if not sys.platform.startswith("linux"):
         raise OSError("no glibc")
     return ctypes.CDLL(None)

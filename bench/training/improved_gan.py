@@ -1,4 +1,4 @@
-"""Students by the improved GAN with feature matching (Salimans et al., 2016), as in PATE 2017.
+"""Train students by the improved GAN with feature matching (Salimans et al., 2016), as in PATE 2017.
 
 The student is the discriminator: with Z(x) = log sum exp of its logits, sigmoid(Z) is the probability that x is real.
 It learns the labels of the labelled images, real for unlabelled and fake for generated ones. The generator matches the
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ImprovedGANSettings:
-    """The published MNIST settings, of the script that PATE's authors used for their student.
+    """The published MNIST settings, from the script that PATE's authors used for their student.
 
     openai/improved-gan, ``mnist_svhn_cifar10/train_mnist_fm_custom_labels.py``: Adam 0.003 with beta1 0.5 for both
     nets, unlabelled weight 1, 300 epochs by default; tensorflow/privacy, ``research/pate_2017/README.md``: 600 epochs.
@@ -79,7 +79,7 @@ def train_improved_gan(
     student.to(device).train()
     generator.to(device).train()
     images, labels, unlabelled = as_float(images).to(device), labels.to(device), as_float(unlabelled).to(device)
-    # The published ``adam_updates`` (``nn.py``) adds 1e-8 below the root, which is 1e-4 outside it.
+    # The published ``adam_updates`` (``nn.py``) adds 1e-8 inside the square root, which is 1e-4 outside it.
     student_step, generator_step = (
         torch.optim.Adam(net.parameters(), settings.lr, (0.5, 0.999), 1e-4, fused=True) for net in (student, generator)
     )
@@ -97,7 +97,7 @@ def train_improved_gan(
             "generator_step": generator_step, "randomness": randomness, "labelled": labelled_order,
             "real": real_order, "matched": matched_order,
         }  # fmt: skip
-        # After the data-dependent start, which replaces the average and is cheap to repeat.
+        # Resume after the data-dependent start, which replaces the average and is cheap to repeat.
         loop = Loop(checkpoint, held, [images, labels, unlabelled], device)
         for step in range(loop.start(stage), total):
             index = next(labelled_order).to(device)

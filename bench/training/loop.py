@@ -29,12 +29,12 @@ class FitSettings:
     """Training settings, with exactly one of `steps` and `epochs`; `lr` is the optimiser's, unscaled.
 
     `schedule`: ``constant``, ``cosine`` or ``linear`` to zero, or ``staircase``: times `decay_factor` every
-    `decay_steps`. `order`: ``shuffle`` draws a permutation per epoch; ``sequential`` keeps the records' order, a short
-    last batch being moved back to full size (the published PATE code). `weight_decay` applies to all parameters,
-    `dense_decay`, half the squared L2 norm, to dense layers but the last. Training returns the weight average of decay
-    `ema`, warmed up as in TensorFlow: min(ema, (1 + step) / (10 + step)). `shift` is the largest random translation in
-    pixels. `mixup` is the alpha of :func:`bench.core.transforms.mixed`, for soft labels; 0: none. `settle` stops
-    early by public images only.
+    `decay_steps`. `order`: ``shuffle`` draws a permutation per epoch; ``sequential`` keeps the records' order and moves
+    a short last batch back to full size, as the published PATE code does. `weight_decay` applies to all parameters,
+    `dense_decay` (half the squared L2 norm) to all dense layers but the last. With `ema`, training returns the weight
+    average of that decay, warmed up as in TensorFlow: min(ema, (1 + step) / (10 + step)). `shift` is the largest random
+    translation in pixels. `mixup` is the alpha of :func:`bench.core.transforms.mixed`, for soft labels; 0: none.
+    `settle` stops early, by public images only.
     """
 
     steps: int | None = None
@@ -57,7 +57,7 @@ class FitSettings:
     mixup: float = 0.0
 
     def __repr__(self) -> str:
-        """Name every setting, but `settle` and `mixup` only if set: keys of older artefacts hold this text."""
+        """Name every setting, but `settle` and `mixup` only if set, since keys of older artefacts contain this text."""
         later = [name for name in ("settle", "mixup") if not getattr(self, name)]
         named = [entry.name for entry in fields(self) if entry.name not in later]
         return f"FitSettings({', '.join(f'{name}={getattr(self, name)!r}' for name in named)})"
@@ -219,10 +219,10 @@ def fit(
 
 
 class Batches:
-    """Endless batches of the numbers 0..count-1; the rest of a permutation is the state.
+    """Endless batches of the numbers 0..count-1; the state is the rest of the permutation.
 
-    Each pass draws a permutation from `generator`; its last batch may be short: below `least` it is dropped, with
-    `joined` it is filled from the next one. Without a generator: in order, a short last batch moved back to full size.
+    Each pass draws a permutation from `generator`. A short last batch is dropped if below `least`, and filled from the
+    next pass if `joined`. Without a generator, numbers come in order and a short last batch moves back to full size.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class Batches:
 def classification_loss(
     logits: Tensor, labels: Tensor, weights: Tensor | None = None, label_smoothing: float = 0.0
 ) -> Tensor:
-    """Return the mean cross-entropy of `logits` (n, classes) to hard (n,) or soft (n, classes) labels, weighed (n,)."""
+    """Return the cross-entropy of `logits` (n, classes) to hard (n,) or soft (n, classes) labels, a weighted mean."""
     if weights is None:
         return functional.cross_entropy(logits, labels, label_smoothing=label_smoothing)
     losses = functional.cross_entropy(logits, labels, label_smoothing=label_smoothing, reduction="none")
@@ -276,7 +276,7 @@ def predict(
 ) -> Tensor:  # fmt: skip
     """Return the logits (n, classes) of `model` in evaluation mode, float32 on the CPU; restore its mode.
 
-    A batch has `batch_size` images, but at most 64 MiB of pixels: a net's activations are many times that.
+    A batch has `batch_size` images, but at most 64 MiB of pixels, because activations take many times that.
     """
     device = torch.device(device)
     layout = _layout(model, images)
@@ -312,7 +312,7 @@ def make_optimizer(model: nn.Module, settings: FitSettings) -> torch.optim.Optim
 
 
 def dense_weights(model: nn.Module) -> list[Tensor]:
-    """Return the weights that the published PATE code decays: of all linear layers but the last."""
+    """Return the weights that the published PATE code decays: all linear layers' but the last one's."""
     linear = [layer.weight for layer in model.modules() if isinstance(layer, nn.Linear)]
     return linear[:-1]
 

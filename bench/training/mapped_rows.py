@@ -1,4 +1,4 @@
-"""Rows of a mapped file of images, gathered batch by batch, and sent to a worker by the file's name."""
+"""Rows of a memory-mapped image file, read batch by batch and sent to workers by the file's name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.data.image_map import mapping_of, open_mapping
 
 
 class MappedRows:
-    """The images at the positions `rows` of the mapping at `path`; stands for a uint8 tensor that is only read."""
+    """The images at the positions `rows` of the mapping at `path`; stands in for a read-only uint8 tensor."""
 
     def __init__(self, path: Path, identity: tuple[int, int], rows: Tensor) -> None:
         self._path, self._identity, self._rows = path, identity, rows
@@ -27,12 +27,12 @@ class MappedRows:
         return torch.from_numpy(open_mapping(self._path, self._identity).images[rows.numpy()])
 
     def to(self, device: torch.device | str) -> Tensor:
-        """Return these rows on a GPU as a tensor: they are one teacher's. On the CPU they stay in the file."""
+        """Return the rows as a tensor on a GPU, since they are one teacher's; on the CPU, leave them in the file."""
         return cast(Tensor, self) if torch.device(device).type == "cpu" else self[:].to(device)
 
 
 def rows_of(images: Tensor, rows: Tensor) -> Tensor:
-    """Return ``images[rows]`` (`rows` int64 (k,)), left in its file where `images` is a piece of a mapping."""
+    """Return ``images[rows]`` (`rows` int64 (k,)), left in its file if `images` is a slice of a mapping."""
     found = mapping_of(images)
     if found is None:
         return images[rows]
@@ -41,5 +41,5 @@ def rows_of(images: Tensor, rows: Tensor) -> Tensor:
 
 
 def sendable(images: Tensor) -> Tensor:
-    """Return `images` for a worker process: a piece of a mapping by its file, as torch would copy the whole file."""
+    """Return `images` to send to a worker: a slice of a mapping goes by file name, else torch copies the whole file."""
     return images if mapping_of(images) is None else rows_of(images, torch.arange(len(images)))

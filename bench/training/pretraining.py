@@ -1,4 +1,4 @@
-"""Training of a backbone, a public artefact that all cells share, on labelled public data (TrPATE, IV.A and V)."""
+"""Train a backbone on labelled public data (TrPATE, IV.A and V); it is a public artefact that all cells share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bench.storage.cache import Arrays
     from bench.training.context import Context
 
-VERSION = 1  # Raised whenever the same source and settings would give another backbone.
+VERSION = 1  # Increment when the same source and settings would give a different backbone.
 HALF = 0.5  # Assumed mean and deviation of pixels in [0, 1], not statistics of a data set.
 
 
@@ -73,9 +73,9 @@ def train_source(
 ) -> FrozenBackbone:
     """Return the timm model `name`, trained on the public `images` (n, c, h, w) with `labels` (n,), without its head.
 
-    `source`, `revision` and `fraction` (the paper: all, half and a tenth of ImageNet; SST) name the records in the
-    artefact's name; `size` is the side of the resized images, 0 for none. Start and batch order come from a public
-    stream: all seeds share one backbone. Raises BenchError if timm does not know the model or it cannot take them.
+    `source`, `revision` and `fraction` (the paper: all, half and a tenth of ImageNet; SST) identify the records in the
+    artefact's name; `size` is the side of resized images, 0 for no resizing. Initial weights and batch order come from
+    a public stream, so all seeds share one backbone. Raises BenchError if timm lacks the model or it cannot take them.
     """
     channels = facts.shape[0] if facts.shape[0] not in (1, 3) else 3
     mean = (HALF,) * channels if channels == 3 else ()

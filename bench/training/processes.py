@@ -17,7 +17,7 @@ from bench.core.processes import end_with_parent
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch on one thread inside the block: sums then have one order on any number of cores."""
+    """Run torch on one thread inside the block, so that sums have the same order on any number of cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -37,7 +37,7 @@ def worker_pool(workers: int, device: str = "cpu") -> Iterator[ProcessPoolExecut
         yield pool
     except BaseException as error:
         if isinstance(error, BrokenProcessPool):
-            # Slurm signals a whole job: let the signal end this process too, before an error counts as the cell's.
+            # Slurm signals a whole job: wait for the signal to end this process too, before the cell counts as failed.
             time.sleep(1.0)
         # Do not wait for work in progress.
         for child in multiprocessing.active_children():

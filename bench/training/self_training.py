@@ -1,8 +1,8 @@
-"""Students from few labels in seconds: the quick preset's substitute for the improved GAN.
+"""Train students from few labels in seconds: the quick preset's substitute for the improved GAN.
 
-A committee is fitted to the released labels; its predictions on shifted copies of each public image, averaged and
-sharpened (MixMatch, Berthelot et al. 2019), are the student's soft labels (self-training, Lee 2013). With few labels, a
-neighbour graph replaces it (Poisson learning, Calder et al. 2020). Only public images and released labels are used.
+A committee fits the released labels; its predictions on shifted copies of each public image, averaged and sharpened
+(MixMatch, Berthelot et al. 2019), are the student's soft labels (self-training, Lee 2013). With few labels, a neighbour
+graph replaces the committee (Poisson learning, Calder et al. 2020). Only public images and released labels are used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SelfTrainingSettings:
     committee: int = 5
     rounds: int = 1
     views: int = 3  # Shifted copies over which predictions are averaged.
-    temperature: float = 0.5  # Soft labels are raised to one over this and normalised; below 1 sharpens them.
+    temperature: float = 0.5  # Raises soft labels to the power 1 / temperature and normalises; below 1 sharpens.
     graph_below: int = 20  # With fewer labels per class, the pool's first labels come from the graph; 0: never.
     neighbours: int = 10
     graph_steps: int = 150
@@ -96,7 +96,7 @@ def train_self_trained(
     else:
         beliefs = torch.zeros(len(pool), classes)
         for number in range(settings.committee):
-            member = fresh()  # even in a finished phase: `make` has its own random stream
+            member = fresh()  # even in a finished phase, because `make` has its own random stream
             if number < reached:
                 skip(settings.labelled.total_steps(len(images)))
                 continue
@@ -143,7 +143,7 @@ def poisson_labels(images: Tensor, labels: Tensor, classes: int, neighbours: int
 
     Poisson learning (Calder, Cook, Thorpe and Slepcev, ICML 2020): labels are sources and sinks of a heat flow on the
     graph of nearest neighbours by pixels, which works with few labels, unlike label propagation. Edge weights (section
-    4) are ``exp(-4 d^2 / d_k^2)``, `d_k` the distance to the last neighbour, and the larger of both directions.
+    4) are ``exp(-4 d^2 / d_k^2)``, with `d_k` the distance to the last neighbour; the larger direction counts.
     """
     points = images.flatten(1)
     count = len(points)

@@ -1,4 +1,4 @@
-"""Students built from timm by name, with seeded weights."""
+"""Build students from timm by name, with seeded weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One teacher: training on its part of the private records, and prediction."""
+"""Train one teacher on its part of the private records, and predict with it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class TeacherTask:
     options: Mapping[str, Any] = field(default_factory=dict)  # Further options of the net's entry point.
     device: str = "cpu"
     precision: Precision = "float32"
-    devices: tuple[str, ...] = ()  # With more than one, each teacher trains on all, a share of every batch on each.
-    batch_statistics: bool = False  # Whether batch norms of a trained teacher take the statistics of the queries.
+    devices: tuple[str, ...] = ()  # If several, each teacher trains on all of them, which split every batch.
+    batch_statistics: bool = False  # Whether a trained teacher's batch norms use the statistics of the queries.
     batched: bool | None = None
     """Run many teachers as one program (None: on a GPU); weights equal the loop's up to rounding."""
 
@@ -76,7 +76,7 @@ def train_teacher(
     with one_thread(), arithmetic(task.precision, task.device), seeded(start):
         model = build(task.model, task.classes, images.shape[1], (images.shape[2], images.shape[3]), **task.options)
         order = streams.torch("order")
-        # A diverged teacher still votes: with an error, one record could decide whether there is a student.
+        # A diverged teacher still votes: an error would let one record decide whether there is a student.
         if len(task.devices) > 1:
             from bench.training.data_parallel import fit_on_devices
 
@@ -104,7 +104,7 @@ def rebuilt(task: TeacherTask, shape: tuple[int, int, int], state: Arrays) -> nn
     """Return the net with weights `state`, in evaluation mode."""
     from bench.models.build import build
 
-    with torch.random.fork_rng([]):  # the drawn weights are overwritten: no other stream may advance
+    with torch.random.fork_rng([]):  # overwritten initial weights must not advance the RNG
         model = build(task.model, task.classes, shape[0], shape[1:], **task.options)
     model.load_state_dict({name: torch.as_tensor(array) for name, array in state.items()})
     if task.batch_statistics:

@@ -1,12 +1,12 @@
 """Many small nets as one program: teachers of an ensemble train and predict side by side on one device.
 
-The weights of many are stacked, (teachers, ...). Each has the start, batches and shifts of
-:func:`bench.training.teacher.train_teacher`: in float32 its weights are the loop's up to rounding.
+Weights are stacked, (teachers, ...). Each teacher has the initial weights, batches and shifts of
+:func:`bench.training.teacher.train_teacher`: in float32 it ends with the loop's weights up to rounding.
 
 A teacher does not depend on the others' records. Shapes and kernels follow from public facts: the net, the number of
-teachers, the sizes of their parts, the free memory. No operation mixes teachers, so weights that are not finite stay
-with theirs; the sum of losses that starts the backward pass gives each the gradient 1. A settled teacher stays in the
-program, unread, as a smaller program could round otherwise. (Some GPU kernels sum a net's own terms in no fixed order.)
+teachers, the sizes of their parts, the free memory. No operation mixes teachers, so non-finite weights affect no other
+teacher; backward starts from the sum of losses, which gives each the gradient 1. A settled teacher stays, ignored, in
+the program: a smaller one could round differently. (Some GPU kernels sum a net's own terms in no fixed order.)
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from bench.training.loop import FitSettings
     from bench.training.teacher import Arrays, Labels, TeacherTask
 
-VERSION = 1  # Raised whenever the same task would give other weights; part of the artefacts' names.
+VERSION = 1  # Increment when the same task would give different weights; part of the artefacts' names.
 ROWS = 500  # Images per batch of predictions.
 USED = 0.6  # Share of the free memory to plan for; the estimate omits buffers of convolutions.
 
@@ -49,7 +49,7 @@ Named = dict[str, Tensor]
 
 
 def why_not(task: TeacherTask, shape: Shape) -> str:
-    """Return why `task` cannot run as one program, empty if it can; found by trying two nets on black images."""
+    """Return why `task` cannot run as one program, empty if it can, after trying two nets on black images."""
     with torch.random.fork_rng([]):
         net = _build(task, shape).train()
         if len(list(net.named_parameters(remove_duplicate=False))) != len(list(net.parameters())):
@@ -88,8 +88,8 @@ def train_together(
 ) -> Arrays:
     """Train one teacher per part, each from its own `streams`; return their weights, (teachers, ...) by name.
 
-    Teachers with parts of equal size share a program, `at_once` at most (None: as memory allows). `watched` are the
-    public images for `settle`. Raises :class:`BenchError` for a net that :func:`why_not` rejects.
+    Teachers with parts of equal size share a program, at most `at_once` of them (None: as memory allows). `watched` are
+    the public images for `settle`. Raises :class:`BenchError` for a net that :func:`why_not` rejects.
     """
     shape = _shape(images)
     reason = why_not(task, shape)
@@ -142,7 +142,7 @@ def fitting(task: TeacherTask, shape: Shape, part: int, *, rows: int = 0) -> int
         weights = sum(p.numel() * p.element_size() for p in net.parameters())
         image = _kept(net, shape, 3) - _kept(net, shape, 2)
     batch = rows or min(task.settings.batch_size, part)
-    # In training: weights, gradients, averages, two moments, a copy; twice the activations with their gradients.
+    # In training: weights, gradients, average, two moments and a copy; activations and their gradients.
     each = weights * (1 if rows else 6) + 2 * image * batch + (0 if rows else part * math.prod(shape))
     return max(1, int(USED * free_memory(task.device) / each))
 
@@ -209,7 +209,7 @@ def _train_group(
     decayed = [stack.weights[name] for name, weight in _trained(stack.net) if id(weight) in decay]
     average = [weight.detach().clone() for weight in weights] if settings.ema is not None else []
     own = torch.empty(count, size, *images.shape[1:], dtype=images.dtype, device=device)
-    for place, part in enumerate(parts):  # one teacher's at a time: the host holds no more than these
+    for place, part in enumerate(parts):  # one part at a time, so that the host holds no more than one
         own[place] = images[torch.from_numpy(part)].to(device)
     targets = labels[torch.from_numpy(np.concatenate(parts))].to(device).view(count, size)
     number = torch.arange(count, device=device)[:, None]
@@ -266,10 +266,10 @@ def _chosen(mask: Tensor, then: Tensor, otherwise: Tensor) -> Tensor:
 def _plan(
     size: int, total: int, settings: FitSettings, streams: list[Streams]
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Yield each step's records (teachers, batch) and moves (2, teachers * batch, 1), None without shift, as `fit`."""
+    """Yield what `fit` draws: each step's records (teachers, batch) and moves (2, teachers * batch, 1), if any."""
     generators = [stream.torch("order") for stream in streams]
     for generator in generators:
-        torch.randint(0, 2**62, (), generator=generator)  # the seed that `seeded` takes, unused here
+        torch.randint(0, 2**62, (), generator=generator)  # the seed that `seeded` draws in `fit`, unused here
     shuffled = settings.order != "sequential"
     sources = [Batches(size, settings.batch_size, generator if shuffled else None) for generator in generators]
     epoch, most = math.ceil(size / min(settings.batch_size, size)), settings.shift
@@ -319,7 +319,7 @@ def _start(task: TeacherTask, shape: Shape, streams: list[Streams], device: torc
 
 
 class _ShortProducts(TorchFunctionMode):
-    """Rounds inputs of convolutions and dense layers to bfloat16: under vmap, autocast misses convolutions on a CPU."""
+    """Rounds inputs of convolutions and dense layers to bfloat16, as autocast misses CPU convolutions under vmap."""
 
     LAYERS = (functional.conv1d, functional.conv2d, functional.conv3d, functional.linear)
 
