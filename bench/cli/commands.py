@@ -78,9 +78,10 @@ class Command(TyperCommand):
                 after = dropwhile(lambda word: word.partition("=")[0] != option, args)
                 value = next(after, "").partition("=")[2] or next(after, "VALUE")
                 return f"{field} is a setting of {kind}. Give it by --set {field}={value}."
-            options = [max(p.opts, key=len) for p in self.params if p.param_type_name == "option"]
-            near = nearest_names(option, [*options, "--help"], 1)
-            return f"there is no option {option}.{f' Did you mean {near[0]}?' if near else ''}"
+            options = [name.removeprefix("--") for p in self.params for name in p.opts if name.startswith("--")]
+            # The dashes are not compared: all options would be similar.
+            near = nearest_names(option.lstrip("-"), [*options, "help"], 1, cutoff=0.6)
+            return f"there is no option {option}.{f' Did you mean --{near[0]}?' if near else ''}"
         if not extra:
             return ""
         meant = ",".join(extra)

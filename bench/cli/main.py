@@ -105,7 +105,8 @@ def list_(
     if json_:
         print_json({"title": title, "rows": [dict(zip(columns, row, strict=True)) for row in rows], "notes": notes})
         return
-    print_table(title, columns, rows)
+    if rows or not notes:  # "none" would be wrong of records that cannot be read
+        print_table(title, columns, rows)
     for note in notes:
         echo(note)
 

@@ -62,9 +62,12 @@ class UnknownNameError(BenchError):
         super().__init__(f"unknown {kind} {name!r}.{guess} Accepted: {shown or 'none'}.{' ' + hint if hint else ''}")
 
 
-def nearest_names(name: str, known: Iterable[str], most: int = 3) -> list[str]:
-    """Return up to `most` of the `known` names: similar spellings, closest first, then names that contain `name`."""
+def nearest_names(name: str, known: Iterable[str], most: int = 3, *, cutoff: float = 0.5) -> list[str]:
+    """Return up to `most` of the `known` names: similar spellings, closest first, then names that contain `name`.
+
+    `cutoff` is the least similarity of two spellings, from 0 to 1 (:func:`difflib.get_close_matches`).
+    """
     spelled, wanted = {each.casefold(): each for each in known}, name.casefold()
-    near = difflib.get_close_matches(wanted, spelled, n=most, cutoff=0.5)
+    near = difflib.get_close_matches(wanted, spelled, n=most, cutoff=cutoff)
     near += [each for each in spelled if len(wanted) > 2 and wanted in each and each not in near]
     return [spelled[each] for each in near[:most]]
