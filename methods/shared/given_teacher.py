@@ -1,8 +1,8 @@
-"""A given teacher: one trained model that a user has, with the number of its training records but without them.
+"""A given teacher: a user's trained model and the number of its training records, without the records.
 
-The records that trained it are private, and they alone: the data set gives classes, image shape and test images. One
-record may change the whole teacher, hence every answer, as for a teacher trained here. What depends on the teacher
-otherwise, its file's SHA-256 above all, is in the user's record, and outside any epsilon.
+Only the records that trained it are private: the data set gives classes, image shape and test images. One record may
+change the whole teacher, hence every answer, as for a teacher trained here. The user's record also holds values that
+depend on the teacher, notably its file's SHA-256; no epsilon covers these.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class TakesTeacher(Method):
         return given_teacher(self.config)
 
     def pin_teacher(self) -> Any:
-        """Return `config` with the teacher's digest; an ensemble is that one teacher."""
+        """Return `config` with the teacher's digest and, for an ensemble, one teacher."""
         given = given_teacher(self.config)
         if given is None:
             return self.config
