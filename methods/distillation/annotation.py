@@ -75,10 +75,10 @@ def gradient_sensitivity(kind: Distillation, classes: int, k: int, weight: float
     - q_r))`` if q_r > p_r; the others are ``-weight p_j / ((1 - p_j) q_j (1 - q_j))``.
 
     Let D = 1 - q_r, f_j = q_j (1 - q_j) and m = k - 1. The others x_j satisfy ``sum |x_j| f_j >= weight (1 - p_r)``, so
-    the norm of the m largest is at least weight (1 - p_r) / ||f||, where ||f|| is the dual norm (m-support norm).
-    Probabilities sum to 1 and are at least :data:`LEAST` (L), so f is at most D - L on one entry plus L on all: ``||f||
-    <= D - L + L (classes - 1) / sqrt(m)``. As (1 - p_r) / (q_r - p_r) >= 1 / q_r, the positive entry is at most 1 / R
-    times the norm of the m largest others, ``R = weight D / ||f||``, and at most ``s = 1 / sqrt(1 + R^2)`` of the
+    the norm of the m largest is at least weight (1 - p_r) / ||f||(||f|| in the dual, m-support norm). Probabilities sum
+    to 1 and are at least :data:`LEAST` (L), so f is at most L, plus D - L on one entry:
+    ``||f|| <= D - L + L (classes - 1) / sqrt(m)``. As (1 - p_r) / (q_r - p_r) >= 1 / q_r, the positive entry is at most
+    1 / R of the m largest others' norm, ``R = weight D / ||f||``, and at most ``s = 1 / sqrt(1 + R^2)`` of the
     gradient.
 
     If one gradient has a positive entry, ``<u, v> >= -s`` with the smallest R, at D = L: weight sqrt(m) / (classes -

@@ -30,7 +30,7 @@ CITATION = (
 
 
 def quick_settings(facts: Facts) -> dict[str, Any]:
-    """Return the changes of ``quick``: without random images the student is near 20% on MNIST, even without noise."""
+    """Return the changes of ``quick``: without random images the student gets 20% on MNIST, even without noise."""
     # Teachers with this many classes are slow, so they answer few images, each reused in thirty batches.
     many = {"amount": 4096, "iterations": 500} if facts.classes >= 1000 else {}
     return {

@@ -2,7 +2,7 @@
 
 Tramer and Boneh, "Differentially Private Learning Needs Better Features (or Much More Data)", ICLR 2021, section 3.
 They normalise coefficients in groups within each image, or by noisy statistics of the private records, which they
-charge for; here the second follow the first (see :mod:`bench.methods.dpsgd.scatter`).
+charge for; both are built here (see :mod:`bench.methods.dpsgd.scatter`).
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records, the scattering transform. Released: the student, which transforms images itself. Unit

@@ -75,7 +75,7 @@ def low_pass(size: int, block: int, ratio: float) -> Tensor:
 
 
 def filtered(gradient: Tensor, block: int, ratio: float) -> Tensor:
-    """Return `gradient` of a kernel (outputs, inputs, ...), of a linear layer or of others without high frequencies."""
+    """Return the `gradient` of a kernel (outputs, inputs, ...), linear layer or other parameter, low-pass filtered."""
     linear = gradient.dim() == 2
     for axis in [1] if linear else range(2, gradient.dim()):
         size = gradient.shape[axis]
@@ -113,7 +113,7 @@ class SpectralDP(DPSGD):
 
     @classmethod
     def accountant(cls) -> str:
-        """Return Renyi accounting with the improved conversion, that of the Opacus that the authors' code asks."""
+        """Return Renyi accounting with the improved conversion, as in the Opacus that the authors' code requires."""
         return "rdp"
 
     def claimed(self, delta: float) -> Claim:

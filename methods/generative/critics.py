@@ -1,4 +1,4 @@
-"""Discriminators on disjoint parts of the private records, side by side. One record changes one of them. Private."""
+"""Discriminators on disjoint parts of the private records, trained together. One record changes one. Private."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Loss = Literal["binary", "wasserstein"]
 
 
 class CriticConfig:
-    """The settings that :class:`Critics` read: a base of configs that state them."""
+    """The settings that :class:`Critics` reads; configs that have them derive from this."""
 
     teachers: int
     critic_batch: int
@@ -25,16 +25,16 @@ class CriticConfig:
 
 
 class Critics:
-    """Nets of one hidden layer with a score for each class, each on its own part, in training with Adam.
+    """Nets with one hidden layer and one score per class, each trained on its own part with Adam.
 
-    Weights are stacked, (teachers, ...): no operation mixes them, and which records of a part and which generated
-    images a step takes is public.
+    Weights are stacked, (teachers, ...): no operation mixes them. Which records of a part and which generated images a
+    step uses is public.
     """
 
     def __init__(
         self, private: PrivateData, parts: list[Any], config: CriticConfig, draws: torch.Generator, device: torch.device
     ) -> None:  # fmt: skip
-        # Sizes of parts differ by one record at most, which is left out.
+        # Part sizes differ by at most one record, which is left out.
         size = min(map(len, parts))
         self._rows = torch.stack([torch.from_numpy(part[:size]) for part in parts])
         self._images, self._labels = private.images.flatten(1), private.labels
@@ -66,12 +66,12 @@ class Critics:
         return self._images[rows].to(self._device).float() / 255, self._labels[rows].to(self._device)
 
     def learn(self, forger: Forger, steps: int, loss: Loss = "binary") -> None:
-        """Take `steps` steps of every net on real images and as many of `forger`, the same for all."""
+        """Train every net for `steps` steps on real images and as many of `forger`'s, the same for all nets."""
         for _ in range(steps):
             images, labels = self.real()
             with torch.no_grad():
                 count = images.shape[1]
-                made, given = (whole[:count] for whole in forger.images(max(2, count)))  # it normalises by the batch
+                made, given = (whole[:count] for whole in forger.images(max(2, count)))  # batch normalisation needs two
             fakes, asked = self._for_all(made.flatten(1)), self._for_all(given)
             real, fake = self.scores(images, labels), self.scores(fakes, asked)
             if loss == "binary":
@@ -92,14 +92,14 @@ class Critics:
         return penalty
 
     def directions(self, images: Tensor, labels: Tensor, loss: Loss = "binary") -> Tensor:
-        """Return (teachers, n, pixels): where each net would move each pixel of `images` to fool it."""
+        """Return (teachers, n, pixels): how to move each pixel of `images` to fool each net."""
         seen = self._for_all(images.detach().flatten(1)).clone().requires_grad_()
         scores = self.scores(seen, self._for_all(labels))
         fooled = scores if loss == "wasserstein" else -functional.softplus(-scores)
         return torch.autograd.grad(fooled.sum(), seen)[0]
 
     def votes(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Return bool (teachers, n): which nets take which of `images` for real."""
+        """Return bool (teachers, n): whether each net takes each of `images` for real."""
         with torch.no_grad():
             return self.scores(self._for_all(images.flatten(1)), self._for_all(labels)) > 0
 
@@ -108,7 +108,7 @@ class Critics:
 
 
 def critics_of(config: CriticConfig, private: PrivateData, context: Context, groups: int = 1) -> list[Critics]:
-    """Return discriminators on `config.teachers` parts, in `groups` at most that train apart from each other."""
+    """Return discriminators on `config.teachers` parts, in at most `groups` groups that train separately."""
     groups = min(groups, config.teachers)
     parts = partition(len(private), config.teachers, "critics")
     draws = context.streams.torch("critics")

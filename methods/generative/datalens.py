@@ -1,19 +1,20 @@
 """DataLens: discriminators on disjoint parts vote where a generated image is to move by the signs of few pixels.
 
 Wang, Wu, Long, Rimanic, Zhang, Li, "DataLens: Scalable Privacy Preserving Training via Gradient Compression and
-Aggregation", CCS 2021 (arXiv:2103.11109). Each teacher keeps the `kept` largest entries of its gradient of an image and
-rounds them to -1 or 1 at random; the sum over teachers gets Gaussian noise and is rounded to -1, 0 or 1 by a threshold.
+Aggregation", CCS 2021 (arXiv:2103.11109). Each teacher keeps the `kept` largest entries of its gradient at an image and
+randomly rounds them to -1 or 1; the sum over teachers gets Gaussian noise and is rounded to -1, 0 or 1 by a threshold.
 
 Threat model: the attacker holds all that is released, the noisy sums too, and may know all records but one. Private:
 images and labels; each record trains one of `teachers` discriminators. Public: the number of records, the random
 numbers of the rounding. Released: the generator, some of its images, the student. Unit record, adjacency replace: one
-record changes one discriminator, hence the signs of all entries that it keeps: a sum by at most ``2 sqrt(kept)`` in L2.
+record changes one discriminator, hence the signs of all entries that it keeps, so a sum moves by at most
+``2 sqrt(kept)`` in L2.
 
 Claimed: the paper's Renyi bound, ``2 kept / sigma^2`` times the order for an image, with the classic conversion; it
-needs no votes, is sound and loose. The authors' code (AI-secure/DataLens) also takes a bound on votes where that is
-lower, which is one for an arg max and not for sums. Proven: the exact figure of Gaussian noise. In that code images are
-dealt class by class and start again where a class runs out, so that on MNIST some are in several parts, and CelebA's
-are repeated until classes are balanced: one record then changes several teachers. Here parts are disjoint.
+needs no votes, is sound and loose. The authors' code (AI-secure/DataLens) also uses a data-dependent bound if lower,
+which holds for an arg max, not for sums. Proven: the exact figure of Gaussian noise. That code deals images class by
+class and restarts a class that runs out, so some of MNIST's are in several parts, and repeats CelebA's until classes
+are balanced: one record then changes several teachers. Here parts are disjoint.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class DataLensConfig(GuidedConfig):
 
     @property
     def sensitivity(self) -> float:
-        """The most by which one teacher moves the sums of a batch, in L2."""
+        """The most that one teacher moves the sums of a batch, in L2."""
         return 2 * math.sqrt(_calibrated("kept", self.kept) * self.batch)
 
 
@@ -118,7 +119,7 @@ class DataLens(Guided):
         return dataclasses.replace(config, sigma=sigma)
 
     def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:
-        """Return a record that turns all signs of its teacher; smaller images have fewer pixels than are kept."""
+        """Return pairs whose record flips all its teacher's signs; smaller images have fewer pixels than `kept`."""
         small = dataclasses.replace(self.facts, private_records=1, test_records=20)
         label = torch.zeros(1, dtype=torch.int64)
         dark, bright = (
@@ -162,7 +163,7 @@ class DataLens(Guided):
 def summed_signs(gradients: Tensor, kept: int, bound: float, draws: torch.Generator) -> Tensor:
     """Return the sum (n, pixels) over teachers of the signs of `kept` entries of `gradients` (teachers, n, pixels)."""
     total = torch.zeros(gradients.shape[1:], device=gradients.device)
-    # Image by image: the entries' order takes memory.
+    # Image by image, as sorting all entries at once takes too much memory.
     for number in range(gradients.shape[1]):
         given = gradients[:, number].nan_to_num(nan=0.0)
         places = given.abs().topk(min(kept, given.shape[1]), dim=1, sorted=False).indices

@@ -1,4 +1,4 @@
-"""Images that learn from a net's noisy gradients, and the net from them. All of it is public once the gradients are."""
+"""Images learnt from a net's noisy gradients, and the net from them. All is public once the gradients are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.interface import Facts
 
 
 class ImageConfig:
-    """The settings that :class:`LearnedImages` read: a base of configs that state them."""
+    """The settings that :class:`LearnedImages` reads; configs that have them derive from this."""
 
     per_class: int
     image_lr: float
@@ -27,26 +27,26 @@ class ImageConfig:
 
     @property
     def run_steps(self) -> int:
-        """The private batches of one start."""
+        """The private batches per random start."""
         return self.outer_steps * self.batches
 
 
 class LearnedImages:
-    """The images, their optimiser, and what happens after a step of DP-SGD, whose noisy gradient `net` then has."""
+    """The images, their optimiser, and the update after each DP-SGD step, which leaves its noisy gradient in `net`."""
 
     def __init__(self, net: nn.Module, facts: Facts, config: ImageConfig, draws: torch.Generator) -> None:
         self._net, self._config, self._draws = net, config, draws
-        self._plain = copy.deepcopy(net)  # whose passes DP-SGD's hooks do not see
+        self._plain = copy.deepcopy(net)  # a copy without DP-SGD's hooks
         device = next(net.parameters()).device
         self.labels = torch.arange(config.per_class * facts.classes) % facts.classes
         start = torch.randn(len(self.labels), *facts.shape, generator=draws)
-        self.images = start.clamp(-1, 1).to(device).requires_grad_()  # in [-1, 1], as they are released as bytes
-        self.mean = self.images.detach().clone()  # over the steps, or the last images
+        self.images = start.clamp(-1, 1).to(device).requires_grad_()  # in [-1, 1], the range of the released bytes
+        self.mean = self.images.detach().clone()  # mean over the steps, or the last images
         self._optimizer = torch.optim.SGD([self.images], config.image_lr, momentum=0.5)
         self._targets, self._turns = self.labels.to(device), 0
 
     def after_step(self) -> None:
-        """Turn the images' gradient towards the noisy one; learn the images after `batches`, start again after all."""
+        """Turn the images' gradient towards the noisy one; train on them every `batches` steps; restart after a run."""
         config = self._config
         wanted = [parameter.grad for parameter in self._net.parameters()]
         self._plain.load_state_dict(self._net.state_dict())
@@ -56,7 +56,7 @@ class LearnedImages:
         with torch.no_grad():
             self.images.clamp_(-1, 1)
         self._turns += 1
-        share = max(1 - self._config.image_average, 1 / self._turns)  # the plain mean at first, without the start
+        share = max(1 - self._config.image_average, 1 / self._turns)  # the plain mean at first, excluding the start
         self.mean.lerp_(self.images.detach(), share)
         if self._turns % config.run_steps == 0:
             self._start()
@@ -100,7 +100,7 @@ class LearnedImages:
 
 
 def distance(found: Sequence[Tensor], wanted: Sequence[Tensor | None]) -> Tensor:
-    """Return one minus the cosine of `found` to `wanted`, summed over the rows of all matrices and kernels."""
+    """Return one minus the cosine between `found` and `wanted`, summed over rows of all matrices and kernels."""
     total: Any = 0.0
     for mine, other in zip(found, wanted, strict=True):
         assert other is not None
@@ -113,7 +113,7 @@ def distance(found: Sequence[Tensor], wanted: Sequence[Tensor | None]) -> Tensor
 
 
 class Standstill(torch.optim.SGD):
-    """SGD of rate 0 for a net that DP-SGD takes gradients of; `images` follow each, and are in its checkpoints."""
+    """SGD with rate 0 for a net whose gradients DP-SGD takes; `images` follow each and are checkpointed with it."""
 
     def __init__(self, parameters: Iterator[nn.Parameter], images: LearnedImages) -> None:
         super().__init__(parameters, lr=0.0)

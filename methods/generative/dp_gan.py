@@ -1,23 +1,23 @@
 """DP-GAN: a GAN whose discriminator is trained by DP-SGD.
 
-By the recipe of Bie, Kamath, Zhang, "Private GANs, Revisited", TMLR 2023 (arXiv:2302.02936): many steps of the
-discriminator for each of the generator, both class-conditional. The generator and the discriminator's side of
-generated images are post-processing: only real images' gradients get noise, and those of generated ones, clipped to the
-same norm, are added to it.
+By the recipe of Bie, Kamath, Zhang, "Private GANs, Revisited", TMLR 2023 (arXiv:2302.02936): many discriminator steps
+per generator step, both class-conditional. The generator and the discriminator's gradients on generated images are
+post-processing: only real images' gradients get noise, then those of generated images, clipped to the same norm, are
+added.
 
 The first DP-GAN is Xie, Lin, Wang, Wang, Zhou, "Differentially Private Generative Adversarial Network",
 arXiv:1802.06739 (2018): the critic of a Wasserstein GAN whose weights are clamped, with the moments accountant.
-Settings ``loss=wasserstein`` and ``clamp=0.01`` give its game. Its claim rests on a bound of the critic's gradient that
-follows from the clamped weights; the authors' code (illidanlab/dpgan) adds noise of deviation sigma / batch to the mean
-gradient of a batch without that bound as a factor, and clips no record's gradient. A clamped critic has gradients of
-norms above 1, which a test shows, so that noise protects less than is claimed. Here every gradient is clipped too, and
-the charge holds with any clamp.
+Settings ``loss=wasserstein`` and ``clamp=0.01`` give its game. Its claim rests on a bound on the critic's gradient that
+follows from clamped weights; the authors' code (illidanlab/dpgan) adds noise of deviation sigma / batch to a batch's
+mean gradient without that bound as a factor, and clips no record's gradient. A test shows that a clamped critic's
+gradients exceed norm 1, so that noise protects less than claimed. Here every gradient is clipped too, and the charge
+holds with any clamp.
 
 Threat model: the attacker holds all that is released, and might hold the discriminator's weights at every step, and may
 know all records but one. Private: images and labels. Public: the number of records. Released: the generator, some of
 its images, the student. Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson
 batches, the gradient of each real image clipped to `max_grad_norm` in L2, noise of `noise_multiplier` times that on the
-sum. The discriminator's steps cost what so many steps of DP-SGD cost, however many of the generator are between them.
+sum. The discriminator's steps cost as much as DP-SGD's, however many generator steps come between them.
 
 Claimed: Renyi accounting of the discriminator's steps. Proven: their PLD.
 """
@@ -107,8 +107,8 @@ class DPGAN(Generative, DPSGD):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`.
 
-        Quick, with 10,000 of MNIST's training records held out, at a claimed 10, one seed: 92.5% in under two minutes
-        of a core; 91.3% with steps of 512 and a mismatch of 0.5; 88.9% and 86.4% with a mismatch of 0.2 and 0 and 128
+        Quick, with 10,000 of MNIST's training records held out, at a claimed 10, one seed: 92.5% in under two core
+        minutes; 91.3% with batches of 512 and a mismatch of 0.5; 88.9% and 86.4% with a mismatch of 0.2 and 0 and 128
         units; 60% in eight minutes with convolutions and 256 images of either kind a step.
         """
         given = super().presets(facts)
@@ -140,7 +140,7 @@ class DPGAN(Generative, DPSGD):
         return claim_by(self.accountant(), self.charges(), delta, source, note)
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
-        """Train the discriminator through the ledger, the generator between its steps."""
+        """Train the discriminator through the ledger and the generator between its steps."""
         facts = private.facts
         forger = Forger(self.config, facts, context)
         with seeded(context.streams.torch("discriminator/start")):
@@ -163,28 +163,28 @@ class DPGAN(Generative, DPSGD):
 
 
 def discriminator(config: DPGANConfig, facts: Facts) -> nn.Module:
-    """Return a new discriminator of the kind that `config` names."""
+    """Return a new discriminator of the kind in `config`."""
     if config.discriminator_units is None:
         return ConvDiscriminator(*facts.shape, facts.classes, config.discriminator_maps)
     return DenseDiscriminator(*facts.shape, facts.classes, config.discriminator_units)
 
 
 class Game:
-    """What happens around a step of DP-SGD on the discriminator `critic`: all of it from noisy weights alone."""
+    """The work around each step of DP-SGD on the discriminator `critic`; it uses only noisy weights."""
 
     def __init__(self, critic: nn.Module, forger: Forger, config: DPGANConfig) -> None:
         self._critic, self._forger, self._config = critic, forger, config
-        # Copies, whose passes DP-SGD's hooks do not see; those of the first one are seen by hooks of its own.
+        # Copies without DP-SGD's hooks; the first has hooks of its own.
         self._copy, self._plain = copy.deepcopy(critic), copy.deepcopy(critic)
         self._gradients = ExampleGradients(self._copy)
 
     def real_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss of real images with `labels`, or of generated ones for their generator."""
+        """Return the mean loss of real images with `labels`, or the generator's loss on generated ones."""
         own = scores.gather(1, labels[:, None])
         return -own.mean() if self._config.loss == "wasserstein" else functional.softplus(-own).mean()
 
     def private_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss of real images; each one's own, as DP-SGD needs."""
+        """Return the mean loss of real images, as DP-SGD needs it: a mean of separate per-image losses."""
         loss = self.real_loss(scores, labels)
         if self._config.mismatch:
             others = 1 - functional.one_hot(labels, scores.shape[1])
@@ -196,7 +196,7 @@ class Game:
         return self.real_loss(-scores, labels)
 
     def before_step(self) -> None:
-        """Add the clipped gradients of generated images, with as much weight as a batch of real ones has."""
+        """Add the clipped gradients of generated images, weighted like a batch of real ones."""
         self._copy.load_state_dict(self._critic.state_dict())
         with torch.no_grad():
             images, labels = self._forger.images(self._config.generated or self._config.batch_size)
@@ -209,7 +209,7 @@ class Game:
             parameter.grad += weighted_sum(sample, factors)
 
     def after_step(self) -> None:
-        """Clamp the weights, where they are; after some steps, take one with the generator."""
+        """Clamp the weights if set; every few steps, take one with the generator."""
         config = self._config
         if config.clamp is not None:
             with torch.no_grad():

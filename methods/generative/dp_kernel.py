@@ -2,20 +2,20 @@
 
 Jiang, Sun, Yu, "Functional Renyi Differential Privacy for Generative Modeling", NeurIPS 2023; algorithm and settings of
 the authors' code. Each step takes a Poisson sample of records and evaluates its mean embedding f(y), the mean of
-``k(x, y)`` over the sample, at records and generated images, with labels of their own in the kernel; a draw of a
-Gaussian process is added to the values, and the generator descends the square of the squared distance made of them.
+``k(x, y)`` over the sample, at records and generated images, with each one's label in the kernel; a Gaussian process
+draw is added to the values, and the generator descends the square of the squared distance computed from them.
 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
 Public: the number of records; generated labels are drawn evenly. Released: the generator, some of its images, the
-student. Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`), the neighbours of what
-is claimed; an image's embedding has norm sqrt(m) in the kernel's norm, for m kernels.
+student. Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`), the adjacency of the
+claim; for m kernels an image's embedding has norm sqrt(m) in the kernel's norm.
 
 Claimed: Renyi accounting of a Gaussian release on Poisson samples, as if each step released f plus the process. Proven:
-nothing. The noise is a sample that autograd does not differentiate (``mmd.py``: mvn_Dxy.sample()): what reaches the
-generator is the exact gradient of f on the private batch times one noisy number, the distance, whose scale RMSprop
-takes away. :func:`distance` is that of the code, with its covariance: ``coeff * K`` has deviation sqrt(coeff), not
-coeff. In DPImageBench's port (models/dp_kernel.py) generated labels are the private ones, and where the draw fails
-there is no noise at all; neither is done here. Repaired: `dp-kernel-sound`.
+nothing. The noise is a sample that autograd does not differentiate (``mmd.py``: mvn_Dxy.sample()): the generator gets
+the exact gradient of f on the private batch times one noisy number, the distance, whose scale RMSprop removes.
+:func:`distance` follows the code, including its covariance: ``coeff * K`` has deviation sqrt(coeff), not coeff.
+DPImageBench's port (models/dp_kernel.py) uses the private labels for generated images and skips the noise if the draw
+fails; neither is done here. Repaired: `dp-kernel-sound`.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class DPKernel(Generative):
         return dataclasses.replace(self.config, noise_multiplier=noise)
 
     def claimed(self, delta: float) -> Claim:
-        """Return Renyi accounting of subsampled Gaussian releases; it gives the authors' noise of 0.6 9.7."""
+        """Return Renyi accounting of subsampled Gaussian releases; for the authors' noise of 0.6 it gives 9.7."""
         source = "Jiang, Sun, Yu, NeurIPS 2023: functional Renyi accounting of subsampled Gaussian releases"
         return claim_by("rdp", steps(self.config, self.facts), delta, source, f"does not hold: {self.bypass}")
 
@@ -167,7 +167,7 @@ class DPKernel(Generative):
 
 
 def steps(config: DPKernelConfig, facts: Facts) -> Sequence[Event]:
-    """Return what the paper charges for: as many Gaussian releases on Poisson samples."""
+    """Return what the paper charges for: one Gaussian release on a Poisson sample per step."""
     return [Steps(config.batch_size / facts.private_records, config.noise_multiplier, config.iterations)]
 
 
@@ -176,8 +176,8 @@ def distance(
 ) -> Tensor:
     """Return the noisy squared distance of records x (n, d) from images y (m, d), as ``mmd.py`` computes it.
 
-    `kinds` (n + m, classes) has the labels of both in one-hot form; `noise` (n + m,) is standard normal. Its factor has
-    no gradient: that of what is returned is exact.
+    `kinds` (n + m, classes) holds the one-hot labels of both; `noise` (n + m,) is standard normal. Its factor is not
+    differentiated, so the result's gradient is exact.
     """
     both = torch.cat([x, y])
     squares = torch.cdist(both, both, compute_mode="use_mm_for_euclid_dist").square()
@@ -186,7 +186,7 @@ def distance(
     values = k[: len(x)].mean(0)
     coefficient = math.sqrt(2 * len(deviations)) / len(x) * noise_multiplier
     with torch.no_grad():
-        spread, directions = torch.linalg.eigh(coefficient * k.double())  # rounding leaves k without a Cholesky factor
+        spread, directions = torch.linalg.eigh(coefficient * k.double())  # Cholesky may fail: k is rounded
         process = directions @ (spread.clamp_min(0).sqrt() * noise.double())
     noisy = values + process.float()
     result: Tensor = noisy[: len(x)].mean() - 2 * noisy[len(x) :].mean() + k[len(x) :, len(x) :].mean()

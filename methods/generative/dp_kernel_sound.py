@@ -2,10 +2,10 @@
 
 After Jiang, Sun, Yu, "Functional Renyi Differential Privacy for Generative Modeling", NeurIPS 2023, whose generator
 gets gradients without noise (:mod:`bench.methods.generative.dp_kernel`). Random Fourier features of the mean of the
-Gaussian kernels, each frequency of one kernel in turn, make the function that is released a vector: Gaussian noise on
-its entries is a draw of the Gaussian process with the approximate kernel, and values and gradients are those of one
-noisy function. It is released once for all records, not for each of many batches, and class shares come with it,
-instead of labels drawn evenly. Release, generator and accounting are those of DP-MERF, whose kernel has one bandwidth.
+Gaussian kernels, whose frequencies cycle through the kernels, turn the released function into a vector: Gaussian noise
+on its entries is a draw of the Gaussian process with the approximate kernel, and values and gradients come from one
+noisy function. It is released once for all records, not per batch, and includes class shares; labels are not drawn
+evenly. Release, generator and accounting are those of DP-MERF, whose kernel has one bandwidth.
 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
 Public: the number of records, the frequencies. Released: the generator, some of its images, the student. Unit record,

@@ -1,26 +1,25 @@
 """DP-Sinkhorn: a generator follows noisy gradients of its transport distance from Poisson samples of the records.
 
 Cao, Bie, Vahdat, Fidler, Kreis, "Don't Generate Me: Training Differentially Private Generative Models with Sinkhorn
-Divergence", NeurIPS 2021 (arXiv:2111.01177). Each step makes images X, a part of them again with fresh random numbers
-(X', the rest being of X), and takes the gradient of ``2 W(X, Y) - W(X, X')`` for a Poisson sample Y of the records: of
-X with noise, of the fresh images, on which Y has no influence, as it is.
+Divergence", NeurIPS 2021 (arXiv:2111.01177). Each step makes images X, and X' by redrawing a part of X, and takes the
+gradient of ``2 W(X, Y) - W(X, X')`` for a Poisson sample Y of the records: for X with noise, for the redrawn images,
+which Y does not influence, without.
 
-Threat model: the attacker holds all that is released, might hold every noisy gradient, and may know all records but
-one. Private: images and labels. Public: the number of records; generated labels are drawn evenly. Released: the
-generator, some of its images, the student. Unit record, adjacency add-remove, as zero-out (see
-:mod:`bench.methods.dpsgd.dp_sgd`). One record changes the transport plan, and so any row of the gradient: the matrix of
-all rows is clipped to `max_grad_norm` as a whole, as in the paper, and moves by twice that at most, to which
-`noise_multiplier` is relative. The fresh images' gradient is clipped by its own norm: by a common one, it would show
-that of X without noise.
+Threat model: the attacker holds all that is released, may hold every noisy gradient, and may know all records but one.
+Private: images and labels. Public: the number of records; generated labels are drawn evenly. Released: the generator,
+some of its images, the student. Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`).
+One record changes the transport plan, and so any row of the gradient: the matrix of all rows is clipped to
+`max_grad_norm` jointly, as in the paper, and moves by at most twice that, to which `noise_multiplier` is relative. The
+redrawn images' gradient is clipped by its own norm: a joint norm would reveal X's without noise.
 
 In the authors' code X has as many rows as the sample has records, and an empty sample is skipped: the shape of the
-noisy matrix releases the sample's size. Given a size k, the rate is k / n, and the size itself tells a little: with
-both, Renyi accounting of the paper's setting for MNIST gives 10.22 where the authors' gives 10.01. Here X always has
-`batch_size` rows, and an empty sample has a gradient of zeros.
+noisy matrix releases the sample's size. Given a size k, the rate is k / n, and the size itself leaks a little: with
+both, Renyi accounting of the paper's setting for MNIST gives 10.22, the authors' 10.01. Here X always has `batch_size`
+rows, and an empty sample has a gradient of zeros.
 
 W is regularised by `regularisation` times the relative entropy of the plan. The authors call geomloss with p = 1 and a
-blur of 0.05, of which geomloss takes the p-th power: 0.05. (Its square, which p = 2 would make of it, is near enough to
-the unregularised distance, too: costs are in the hundreds.)
+blur of 0.05; geomloss regularises by its p-th power, 0.05. (With p = 2, its square would also be close to the
+unregularised distance: costs are in the hundreds.)
 
 Claimed: Renyi accounting of Gaussian releases on Poisson samples. Proven: their PLD.
 """
@@ -114,9 +113,9 @@ class DPSinkhorn(Generative):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`.
 
-        Quick, with 10,000 of MNIST's training records held out, at a claimed 10, one seed: 41.9% in under three minutes
-        of a core; 38.5% with 6,000 steps of 20 and no mean, 32.6% with 2,000 of 50. With the L1 distance, whose best
-        constant image is black, 16% to 26%, and the images of three runs in six were black.
+        Quick, with 10,000 of MNIST's training records held out, at a claimed 10, one seed: 41.9% in under three core
+        minutes; 38.5% with 6,000 steps of 20 and no mean, 32.6% with 2,000 of 50. With the L1 distance, whose best
+        constant image is black, 16% to 26%, and three runs in six gave black images.
         """
         given = super().presets(facts)
         most = max(8, facts.private_records // 8)
@@ -128,7 +127,7 @@ class DPSinkhorn(Generative):
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the least noise whose Renyi cost or PLD is in `budget`."""
+        """Return `config` with the least noise whose Renyi cost or PLD fits `budget`."""
         if not self.config.batch_size <= self.facts.private_records:
             raise BenchError(
                 f"batch_size {self.config.batch_size} must be at most the {self.facts.private_records} private records."

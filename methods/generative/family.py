@@ -1,9 +1,9 @@
-"""What the generative methods share: a private generator makes labelled images, and a student learns from them alone.
+"""Shared by the generative methods: a private generator makes labelled images; a student learns from them alone.
 
-A method trains its generator on private records through the ledger (:meth:`Generative.fit_generator`). All that
-follows is post-processing: :class:`Source` draws labelled images from public randomness, :func:`usable` looks at them,
-and the student of every method is trained in the same way. Released: the generator's weights, some of its images with
-their labels, the student. Images that teach nothing end the cell; its failed row has their image grid.
+A method trains its generator on private records through the ledger (:meth:`Generative.fit_generator`). The rest is
+post-processing: :class:`Source` draws labelled images from public randomness, :func:`usable` checks them, and every
+method's student is trained in the same way. Released: the generator's weights, some of its images with their labels,
+the student. Unusable images end the cell; its failed row shows their image grid.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from bench.models.generators import ConditionalGenerator
 from bench.training.divergence import CollapsedError
 
 SAME = "ours: the same student for all generative methods"
-LEAST_SPREAD = 0.01  # mean standard deviation of a pixel over the images; of MNIST's it is 0.19
-LEAST_BETWEEN = 1.5  # variance between classes over that within them, 1 on average for images that ignore their label
-LOOKED_AT = 5000  # images at most
-ENOUGH = 50  # images of a class
+LEAST_SPREAD = 0.01  # mean standard deviation of a pixel over the images; MNIST's is 0.19
+LEAST_BETWEEN = 1.5  # variance between over within classes, 1 on average for images that ignore their label
+LOOKED_AT = 5000  # the most images that are checked
+ENOUGH = 50  # images per class
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ def tiny_student(facts: Facts) -> dict[str, Any]:
 class Source:
     """A sampler of labelled images.
 
-    `draw` takes a number and a generator of random numbers, and returns at most so many images, uint8 or float in
-    [0, 1] (n, channels, height, width), with their labels, int64 (n,). `net` is released, None where there is none.
+    `draw` takes a count and a random generator, and returns at most that many images, uint8 or float in [0, 1] (n,
+    channels, height, width), with their labels, int64 (n,). `net`, if any, is released.
     """
 
     draw: Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
@@ -86,7 +86,7 @@ class Generative(Method):
 
     @abc.abstractmethod
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
-        """Train the generator through the ledger; what is returned must depend on private data through it alone."""
+        """Train the generator through the ledger; the result may depend on private data only through it."""
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -96,7 +96,7 @@ class Generative(Method):
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """See :meth:`bench.interface.Method.train_student`."""
         facts = private.facts
-        # Before minutes of training: a wrong name is an error.
+        # Build it first: a wrong name fails before minutes of training.
         student, options = make_student(self.config.student, facts, context.streams.torch("student/start"))
         source = self.fit_generator(private, public, ledger, context)
         images, labels = source.draw(self.config.synthetic, context.streams.torch("synthetic"))
@@ -111,7 +111,7 @@ class Generative(Method):
         return Released(student, self.config.student, options, source.net, extras)
 
     def student_settings(self) -> FitSettings:
-        """Return how a student learns the images."""
+        """Return how a student is trained on the images."""
         return FitSettings(
             epochs=self.config.student_epochs,
             batch_size=self.config.student_batch,
@@ -123,7 +123,7 @@ class Generative(Method):
         )
 
     def learn(self, student: nn.Module, images: Tensor, labels: Tensor, context: Context) -> None:
-        """Train `student` on `images` and `labels`; equal for all generative methods but those whose images are few."""
+        """Train `student` on `images` and `labels`; the same for all generative methods with many images."""
         settings = self.student_settings()
         with (
             context.checkpoint("student", student_depends(self.config, context)) as checkpoint,
@@ -138,7 +138,7 @@ class Generative(Method):
 def drawn(
     net: ConditionalGenerator, labels: Tensor, draws: torch.Generator, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Return images, uint8 (n, channels, height, width), of the classes `labels` by `net` in evaluation mode."""
+    """Return images, uint8 (n, channels, height, width), of classes `labels`, from `net` in evaluation mode."""
     net.eval()
     with torch.no_grad():
         parts = [as_bytes(net(net.codes(some, draws, device)).cpu(), some) for some in torch.split(labels, 1000)]
@@ -146,7 +146,7 @@ def drawn(
 
 
 def balanced(net: ConditionalGenerator, classes: int, device: torch.device | str) -> Source:
-    """Return the source of as many images of each class by `net`."""
+    """Return the source that draws equally many images of each class from `net`."""
 
     def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
         labels = torch.arange(count) % classes
@@ -156,7 +156,7 @@ def balanced(net: ConditionalGenerator, classes: int, device: torch.device | str
 
 
 def as_bytes(images: Tensor, labels: Tensor) -> Tensor:
-    """Return `images` as uint8; raise :class:`CollapsedError` where a pixel is not finite."""
+    """Return `images` as uint8; raise :class:`CollapsedError` if a pixel is not finite."""
     if images.dtype == torch.uint8:
         return images
     if not bool(images.isfinite().all()):
@@ -165,10 +165,10 @@ def as_bytes(images: Tensor, labels: Tensor) -> Tensor:
 
 
 def usable(images: Tensor, labels: Tensor, classes: int, context: Context) -> None:
-    """Raise :class:`CollapsedError` unless `images` (uint8) and `labels` can teach a student something; all are public.
+    """Raise :class:`CollapsedError` unless `images` (uint8) and `labels` can teach a student; all are public.
 
-    Of no use are equal images, images of a single class, and images whose pixels do not depend on the label, which
-    fewer than `ENOUGH` of each class do not show. Classes without images are noted.
+    Useless are identical images, images of a single class, and images whose pixels do not depend on the label, tested
+    only with at least `ENOUGH` per class. Classes without images are noted.
     """
     counts = labels.bincount(minlength=classes)
     missing = (counts == 0).nonzero().flatten().tolist()

@@ -1,9 +1,9 @@
 """G-PATE: discriminators on disjoint parts vote where a generated image is to move, coordinate by coordinate.
 
 Long, Wang, Yang, Kailkhura, Zhang, Gunter, Li, "G-PATE: Scalable Differentially Private Data Generator via Private
-Aggregation of Teacher Discriminators", NeurIPS 2021 (arXiv:1906.09338). Each teacher's gradient of an image is
-projected on a few fresh random directions, each coordinate is rounded to one of `bins` values, and Confident-GNMax
-answers with the value of most teachers, or with 0 where too few agree.
+Aggregation of Teacher Discriminators", NeurIPS 2021 (arXiv:1906.09338). Each teacher's gradient at an image is
+projected onto a few fresh random directions, each coordinate is rounded to one of `bins` values, and Confident-GNMax
+answers with the most common value, or 0 if too few agree.
 
 Threat model: the attacker holds all that is released, the noisy answers too, and may know all records but one. Private:
 images and labels; each record trains one of `teachers` discriminators. Public: the number of records, the random
@@ -12,9 +12,9 @@ one discriminator and its vote on each coordinate of each image: two counts by 1
 `sigma2`) and the largest count by 1 (noise `sigma1`).
 
 Claimed: the bound of PATE 2018 on the votes, as the authors' code (AI-secure/G-PATE) computes it for each coordinate;
-it is itself private, and so is the time at which it stops training. Proven: the same without the votes, by which steps
-are planned. In that code the images of CelebA are repeated until classes are balanced, so that one may be in several
-parts and the sensitivity is larger; here parts are disjoint. Here gradients have norm 1 before they are rounded.
+it is itself private, and so is its stopping time. Proven: the same without the votes; steps are planned by it. That
+code repeats CelebA's images until classes are balanced, so that one may be in several parts and the sensitivity is
+larger; here parts are disjoint. Here gradients are scaled to norm 1 before rounding.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class GPATE(Guided):
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with noise in the paper's proportion to the teachers, and the most steps that are payable."""
+        """Return `config` with noise in the paper's proportion to the teachers and the most steps in the budget."""
         config = self.config
 
         self.check_teachers()
@@ -139,7 +139,7 @@ class GPATE(Guided):
         return self.config.steps
 
     def claimed(self, delta: float) -> Claim:
-        """Return the bound of PATE 2018 as far as it needs no votes."""
+        """Return the data-independent bound of PATE 2018."""
         source = f"{CLAIM}, as far as it needs no votes"
         return claim_by("pate-2018-rdp-data-independent", self.charges(), delta, source, "sound, and loose")
 
@@ -179,7 +179,7 @@ class GPATE(Guided):
 def counted(gradients: Tensor, basis: Tensor, config: GPATEConfig) -> Tensor:
     """Return votes (n * directions, bins) of teachers with `gradients` (teachers, n, pixels)."""
     length = gradients.norm(dim=2, keepdim=True).clamp_min(1e-30)
-    # A gradient that is not finite votes for the middle: every teacher has one vote on each row.
+    # Non-finite gradients vote for the middle, so that every teacher has one vote on each row.
     places = ((gradients / length) @ basis / config.bound).nan_to_num(nan=0.0).clamp(-1, 1)
     bins = ((places + 1) / 2 * config.bins).long().clamp_max(config.bins - 1).flatten(1).T
     votes = torch.zeros(len(bins), config.bins, dtype=torch.int64, device=bins.device)

@@ -1,4 +1,4 @@
-"""The generator's side of a class-conditional GAN. All of it is public once the discriminator is."""
+"""The generator's side of a class-conditional GAN, all public once the discriminator is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.models.generators import ConditionalGenerator
 
 
 class ForgerConfig:
-    """The settings that :class:`Forger` reads: a base of configs that state them."""
+    """The settings that :class:`Forger` reads; configs that have them derive from this."""
 
     latent: int
     generator_units: int
@@ -24,12 +24,12 @@ class ForgerConfig:
 
     @property
     def betas(self) -> tuple[float, float]:
-        """Adam's decays."""
+        """Adam's decay rates."""
         return (0.5, 0.999)
 
     @property
     def generator_average(self) -> float:
-        """The decay of the moving mean of the generator's weights; 0: the last ones."""
+        """The decay of the moving average of the generator's weights; 0 uses the last ones."""
         return 0.0
 
 
@@ -45,18 +45,18 @@ class Forger:
         self.net.to(self.device).train()
         self.optimizer = torch.optim.Adam(self.net.parameters(), config.generator_lr, betas=config.betas)
         self.draws = context.streams.torch("generator/draws")
-        self.turns = 0  # of the opponent, so far
-        self.steps = 0  # of the generator, so far
+        self.turns = 0  # steps of the opponent so far
+        self.steps = 0  # steps of the generator so far
         self._average = config.generator_average
-        self.mean = copy.deepcopy(self.net)  # of the weights over the steps, or the last ones
+        self.mean = copy.deepcopy(self.net)  # mean weights over the steps, or the last ones
 
     def images(self, count: int) -> tuple[Tensor, Tensor]:
-        """Return images (count, channels, height, width) in [0, 1], with the generator's graph, and their labels."""
+        """Return images (count, channels, height, width) in [0, 1], with autograd graph, and their labels."""
         labels = torch.randint(self._classes, (count,), generator=self.draws)
         return self.again(labels), labels.to(self.device)
 
     def again(self, labels: Tensor) -> Tensor:
-        """Return further images of the classes `labels`, with the generator's graph."""
+        """Return new images of classes `labels`, with autograd graph."""
         made: Tensor = self.net(self.net.codes(labels.cpu(), self.draws, self.device))
         return made
 
@@ -66,7 +66,7 @@ class Forger:
         torch.autograd.backward(images, gradient)
         self.optimizer.step()
         self.steps += 1
-        share = max(1 - self._average, 1 / self.steps)  # the plain mean at first, without the random start
+        share = max(1 - self._average, 1 / self.steps)  # the plain mean at first, excluding the random start
         for mean, last in zip(self.mean.state_dict().values(), self.net.state_dict().values(), strict=True):
             if mean.is_floating_point():
                 mean.lerp_(last, share)
@@ -88,7 +88,7 @@ class Forger:
 
 
 class AdamAgainst(torch.optim.Adam):
-    """Adam for a discriminator that DP-SGD trains, whose checkpoints hold its opponent too.
+    """Adam for a discriminator trained by DP-SGD; its checkpoints include the opponent.
 
     `before` runs on the noisy gradient of each step, `after` on the new weights.
     """

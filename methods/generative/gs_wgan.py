@@ -9,19 +9,19 @@ Private: images and labels; each record trains one of `teachers` critics. Public
 generator, some of its images, the student; no critic. Unit record, adjacency replace: one record changes one critic,
 its gradient at one image by at most 2, and at a batch of B images by at most 2 sqrt(B) in L2.
 
-Claimed: the authors' code (DingfanChen/GS-WGAN) accounts for a chosen critic's gradient at each image as a release of
-its own with multiplier `noise_multiplier`, amplified by the choice: B times as many as steps. That does not hold: all
-images of a step have the same critic, so that their gradients are one release of B times the squared sensitivity, and
-the choice amplifies this one release. With the paper's 1.07 the claim is 9.2. At delta 1e-5 one critic out of 1000 can
-cost 330 if the choice stays secret, and about 610 if it is known; critics sampled one by one, as here, of whom each
-adds to a sum of others, cost 24.
+Claimed: the authors' code (DingfanChen/GS-WGAN) accounts for a chosen critic's gradient at each image as a separate
+release with multiplier `noise_multiplier`, amplified by the choice: B per step. That does not hold: all images of a
+step have the same critic, so their gradients are one release with B times the squared sensitivity, and the choice
+amplifies this one release. With the paper's 1.07 the claim is 9.2. At delta 1e-5, choosing one critic of 1000 can cost
+330 if the choice stays secret, and about 610 if it is known; sampling critics independently and summing, as here, costs
+24.
 
 Proven: the PLD of that release. Critics are sampled by the ledger, each with probability `sampling_rate`, instead of
-one out of all; the sum of their gradients gets the noise. The ledger takes the gradients of all critics, so that no
-method knows who is sampled. Nor may a critic's training depend on the choice, as it does in the paper, where the chosen
-one is trained: its state carries the secret of earlier steps to later ones, and composition covers steps whose secrets
-are fresh. Here critics train in `groups`, one after the other in a public order. What they learn before the first step
-(with images of the untrained generator, of a generator of their own in the paper) is of their own part alone.
+one out of all; the sum of their gradients gets the noise. The ledger takes the gradients of all critics, so the method
+does not know who is sampled. Nor may a critic's training depend on the choice, as in the paper, which trains the chosen
+one: its state would carry earlier steps' secrets to later ones, and composition needs fresh secrets in each step. Here
+critics train in `groups`, in turn, in a public order. Before the first step (on the untrained generator's images; in
+the paper, each on its own generator's) they learn only from their own parts.
 """
 
 from __future__ import annotations
@@ -83,16 +83,16 @@ class GSWGANConfig(GuidedConfig):
             raise BenchError(f"sampling_rate is at most 1, not {self.sampling_rate}.")
 
     def events(self, noise: float) -> list[Event]:
-        """Return all steps: sums of sampled critics' gradients, each of norm sqrt(batch) at most."""
+        """Return all steps: sums of sampled critics' gradients, each with norm at most sqrt(batch)."""
         multiplier = 2 * noise / math.sqrt(self.batch)
         return [SampledGaussian(self.sampling_rate, multiplier, self.steps, adjacency=Adjacency.REPLACE)]
 
 
 def per_row(events: Sequence[Event], delta: float, rows: int) -> Accounted:
-    """Return the figure of the authors' code for `events` of batches of `rows`: each row amplified by itself."""
+    """Return the figure of the authors' code for `events` with batches of `rows`: each row amplified separately."""
     (event,) = events
     assert isinstance(event, SampledGaussian)
-    # A row's noise over its own sensitivity of 2.
+    # A row's noise relative to its own sensitivity of 2.
     noise = event.noise_multiplier * math.sqrt(rows) / 2
     epsilon, order = one_of_all(noise, event.sampling_rate, event.count * rows, delta)
     return Accounted("per-row", epsilon, sound=False, data_dependent=False, releasable=True, order=order)
@@ -100,7 +100,7 @@ def per_row(events: Sequence[Event], delta: float, rows: int) -> Accounted:
 
 @lru_cache(maxsize=256)
 def one_of_all(noise: float, rate: float, count: int, delta: float) -> tuple[float, float]:
-    """Return epsilon and order of `count` releases of a part, one of ``1 / rate`` of all that is chosen each time."""
+    """Return epsilon and order of `count` releases, each of one part chosen among ``1 / rate``."""
     accountant = RdpAccountant(range(2, 65), NeighboringRelation.REPLACE_ONE)
     many = 1_000_000
     one = SampledWithoutReplacementDpEvent(many, round(many * rate), GaussianDpEvent(noise))
@@ -174,7 +174,7 @@ class GSWGAN(Guided):
 
 
 def clipped_rows(gradients: Tensor) -> Tensor:
-    """Return `gradients` (teachers, n, pixels), each image's scaled down to norm 1; zeros where not finite."""
+    """Return `gradients` (teachers, n, pixels), each image's clipped to norm 1; zeros where not finite."""
     finite = gradients.isfinite().all(2, keepdim=True)
     given = gradients.where(finite, gradients.new_zeros(()))
     found: Tensor = given / given.norm(dim=2, keepdim=True).clamp_min(1)

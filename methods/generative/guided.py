@@ -1,7 +1,7 @@
-"""Generators that follow, through the ledger, what discriminators on disjoint parts say of their images.
+"""Generators that follow, through the ledger, discriminators on disjoint parts.
 
-PATE-GAN, G-PATE, DataLens and GS-WGAN differ in what they ask. One record changes one discriminator, whatever this does
-to it; none is released. The generator's labels are drawn evenly.
+PATE-GAN, G-PATE, DataLens and GS-WGAN differ in their queries. One record changes one discriminator, arbitrarily; none
+is released. The generator's labels are drawn evenly.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.methods.generative.gan_parts import Forger, ForgerConfig
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
 
 Guide = Callable[["Tensor", "Tensor"], "Tensor"]
-"""Maps images (n, channels, height, width) in [0, 1] and labels (n,) to where each pixel is to move, of their shape."""
+"""Maps images (n, channels, height, width) in [0, 1] and labels (n,) to each pixel's direction, in the same shape."""
 OURS = "ours: a small net, so that thousands train on one core; the paper's are convolutional"
 NET = "ours: the net of methods/generative/dp_merf.py"
 
@@ -59,7 +59,7 @@ class Guided(Generative):
         """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         quick = {"latent": 10, "generator_lr": 2e-3}
-        # A small latent part, and steps enough, so that images depend on their labels.
+        # Few latent inputs and enough steps, so that images depend on their labels.
         tiny = {
             "teachers": min(10, max(2, facts.private_records // 4)), "critic_units": 2, "critic_batch": 8,
             "warm_steps": 1, "critic_steps": 1, "generator_units": 64, "generator_maps": 8, "latent": 2,
@@ -68,7 +68,7 @@ class Guided(Generative):
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
 
     def check_teachers(self) -> None:
-        """Raise :class:`BenchError` where a discriminator has no record."""
+        """Raise :class:`BenchError` if a discriminator has no record."""
         if self.config.teachers > self.facts.private_records:
             raise BenchError(
                 f"more teachers than records: {self.config.teachers} teachers, {self.facts.private_records} "
@@ -83,10 +83,10 @@ class Guided(Generative):
     @abc.abstractmethod
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context
     ) -> Guide:  # fmt: skip
-        """Return what asks `critics` through `ledger`."""
+        """Return the function that queries `critics` through `ledger`."""
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
-        """Train discriminators and generator by turns; `critics` in groups are trained a group a turn."""
+        """Train discriminators and generator in turn, one group of `critics` per turn."""
         facts, steps = private.facts, self.generator_steps()
         forger = Forger(self.config, facts, context)
         critics = critics_of(self.config, private, context, getattr(self.config, "groups", 1))

@@ -1,11 +1,11 @@
-"""What DP-MERF and the repaired DP-Kernel share: one noisy mean of random Fourier features, a generator fitted to it.
+"""Shared by DP-MERF and the repaired DP-Kernel: a noisy mean of random Fourier features, a generator fitted to it.
 
-The mean embedding is that of ``phi(x) onehot(y)'`` over the records. phi(x), of norm 1, has the cosines and sines of
-public random frequencies, which a subclass draws: an approximation of a kernel of images, times that of labels.
+The mean embedding is that of ``phi(x) onehot(y)'`` over the records. phi(x), of norm 1, holds cosines and sines at
+public random frequencies, which a subclass draws: together they approximate an image kernel times a label kernel.
 
-One Gaussian releases the class sums of phi and the class counts. Adjacency replace: another record of the same class
-moves the sums by at most 2 in L2 and no count; one of another class moves two columns of the sums by 1 each and two
-counts by 1 each, 2 in all. So the sensitivity is 2, and the counts are free. All else is post-processing.
+One Gaussian mechanism releases the class sums of phi and the class counts. Adjacency replace: a replacement within the
+class moves the sums by at most 2 in L2 and no count; one across classes moves two columns of the sums by 1 each and two
+counts by 1 each, 2 in L2. So the sensitivity is 2, and the counts are free. All else is post-processing.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from bench.storage.checkpoint import Loop
 from bench.training.divergence import check_finite
 
 CODE = "DP-MERF's code ParkLabML/DP-MERF, code_balanced/gen_balanced.py: "
-SENSITIVITY = 2.0  # of the class sums of features of norm 1 and the class counts
+SENSITIVITY = 2.0  # L2, of class sums of features of norm 1 with class counts
 
 
 @dataclass(frozen=True)
 class EmbeddingConfig(GenerativeConfig):
-    """Settings of a generator that is fitted to noisy mean embeddings."""
+    """Settings of a generator fitted to noisy mean embeddings."""
 
     features: int = setting(10_000, CODE + "d_rff; a cosine and a sine of half as many frequencies")
     noise_multiplier: float = setting(5.0, CODE + "noise_factor, below epsilon 1; calibrated to the budget")
@@ -91,18 +91,18 @@ class MeanEmbedding(Generative):
         given = super().presets(facts)
         batch = 200 if facts.private_records > 10_000 else 50
         quick = {"features": 4000, "generator_batch": batch, "generator_epochs": 600 * batch / facts.private_records}
-        # At the paper's rate 40 steps may end in saturated pixels.
+        # At the paper's learning rate, 40 steps may saturate pixels.
         tiny = {"features": 400, "generator_batch": 50, "generator_epochs": 2000 / facts.private_records}
         tiny["generator_lr"] = 0.001
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
 
     @classmethod
     def accountant(cls) -> AccountantFunction | str:
-        """Return the accountant of :meth:`claimed`: the exact one, unless a paper has another."""
+        """Return the accountant of :meth:`claimed`: the exact one unless the paper uses another."""
         return EXACT
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the least noise whose claim or exact cost (proven) is in `budget`."""
+        """Return `config` with the least noise whose claim or exact cost (proven) fits `budget`."""
 
         def events(noise: float) -> Sequence[Event]:
             return self.changed(noise_multiplier=noise).charges()
@@ -145,7 +145,7 @@ class MeanEmbedding(Generative):
 
 
 def embedded(images: Tensor, frequencies: Tensor) -> Tensor:
-    """Return the features (n, 2 frequencies), of norm 1 at most, of float `images` (n, channels, height, width)."""
+    """Return features (n, 2 frequencies), of norm at most 1, of float `images` (n, channels, height, width)."""
     phases = images.flatten(1) @ frequencies.T
     return torch.cat([phases.cos(), phases.sin()], 1) / (math.sqrt(len(frequencies)) * margins.FLOAT32)
 
@@ -159,7 +159,7 @@ def class_sums(
     frequencies = frequencies.to(device)
 
     def mapped(images: Tensor) -> Tensor:
-        return embedded(as_float(images.to(device)), frequencies).cpu().double()  # float64: rounding stays small
+        return embedded(as_float(images.to(device)), frequencies).cpu().double()  # float64 keeps rounding small
 
     batches = in_equal_batches(mapped, private.images, size)
     for rows, labels in zip(batches, torch.split(private.labels, size), strict=True):
@@ -174,7 +174,7 @@ def fit_embedding(
     net: ConditionalGenerator, wanted: Tensor, shares: Tensor, frequencies: Tensor, config: EmbeddingConfig,
     facts: Facts, context: Context,
 ) -> None:  # fmt: skip
-    """Train `net` until the mean embedding of its images, of classes in `shares`, is near `wanted`. Nothing private."""
+    """Fit the mean embedding of `net`'s images, with class `shares`, to `wanted`. Nothing private."""
     device = context.device
     draws = context.streams.torch("generator/draws")
     net.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]  # faster

@@ -2,19 +2,19 @@
 
 Takagi, Takahashi, Cao, Yoshikawa, "P3GM: Private High-Dimensional Data Release via Privacy Preserving Phased Generative
 Model", ICDE 2021 (arXiv:2006.12101); settings of the authors' code. Three phases: principal components, EM for the
-mixture of the records' codes, DP-SGD for decoder and variances, after a start on the mixture alone. Codes of drawn
-components decode to images and labels.
+mixture of the records' codes, DP-SGD for decoder and variances, after a warm start on the mixture alone. Codes drawn
+from the mixture decode to images and labels.
 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
 Public: the number of records. Released: the net with its components, mixture and centre, some of its images, the
 student. Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`).
 
 Claimed: Renyi accounting of a Gaussian release for the principal components, 2k + 1 for each iteration of EM with k
-Gaussians, and DP-SGD. Proven: nothing. The paper's components have Wishart noise, whose analysis was retracted, by the
-account of Dockhorn et al. (TMLR 2023). The authors' code, which runs here, has Gaussian noise, but centres records by
-their exact mean and stores it (dp_utils/dp_pca.py, fit). That noise is for sensitivity 1, where the record that moves
-the mean moves the centred rows of all others. Not done here: components in the order in which `eig` returns them,
-batches that are fixed blocks, codes drawn from a standard normal instead of the mixture. Repaired: `p3gm-sound`.
+Gaussians, and DP-SGD. Proven: nothing. The paper's components have Wishart noise, whose analysis was retracted,
+according to Dockhorn et al. (TMLR 2023). The authors' code, followed here, has Gaussian noise, but centres records by
+their exact mean and stores it (dp_utils/dp_pca.py, fit). That noise is for sensitivity 1, but a record that moves the
+mean moves all others' centred rows. Not copied: components in the order in which `eig` returns them, batches that are
+fixed blocks, codes drawn from a standard normal instead of the mixture. Repaired: `p3gm-sound`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class P3GM(Generative, DPSGD):
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **quick, **tiny}}
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with all its noise times the least factor whose claim or PLD (proven) is in `budget`."""
+        """Return `config` with all noise times the least factor whose claim or PLD (proven) fits `budget`."""
         if not self.config.batch_size <= self.facts.private_records:
             raise BenchError(
                 f"batch_size {self.config.batch_size} must be at most the {self.facts.private_records} private records."
@@ -126,7 +126,7 @@ class P3GM(Generative, DPSGD):
 
     @classmethod
     def accountant(cls) -> str:
-        """Return Renyi accounting, with which the authors' setting for MNIST costs 0.99."""
+        """Return Renyi accounting, by which the authors' setting for MNIST costs 0.99."""
         return "rdp"
 
     def claimed(self, delta: float) -> Claim:
@@ -136,11 +136,11 @@ class P3GM(Generative, DPSGD):
         return claim_by(self.accountant(), self.claimed_charges(), delta, source, note)
 
     def claimed_charges(self) -> Sequence[Event]:
-        """Return the paper's: 2k + 1 releases for each iteration of EM."""
+        """Return the paper's: 2k + 1 releases per EM iteration."""
         return self._events(self.config.em_noise, self.config.em_iterations * (2 * self.config.components + 1))
 
     def charges(self) -> Sequence[Event]:
-        """Return those that run: one release for each iteration of EM."""
+        """Return what runs: one release per EM iteration."""
         return self._events(self.config.em_noise / math.sqrt(3), self.config.em_iterations)
 
     def _events(self, em_noise: float, count: int) -> Sequence[Event]:
@@ -183,7 +183,7 @@ class P3GM(Generative, DPSGD):
 
 
 def warm_start(net: PhasedVAE, codes: Any, mixture: Mixture, config: P3GMConfig, context: Context) -> None:
-    """Teach the decoder the rows that the components give for codes of `mixture`; all of it is public by now."""
+    """Train the decoder to reconstruct the components' rows for codes from `mixture`; all of it is public by now."""
     draws, device = context.streams.torch("warm-start"), context.device
     net.to(device)
     optimizer = torch.optim.Adam(net.decoder.parameters(), 1e-3)

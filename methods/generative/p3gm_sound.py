@@ -1,8 +1,8 @@
 """P3GM repaired: records are centred by a public constant, and each release has noise for what one record can move.
 
 After Takagi et al., "P3GM: Private High-Dimensional Data Release via Privacy Preserving Phased Generative Model", ICDE
-2021 (:mod:`bench.methods.generative.p3gm`). Rows are not centred at all: the constant is zero, and the first component
-takes the mean.
+2021 (:mod:`bench.methods.generative.p3gm`). The constant is zero, so rows are not centred, and the first component
+captures the mean.
 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
 Public: the number of records. Released: the net with its components and its mixture, some of its images, the student.
@@ -46,7 +46,7 @@ class P3GMSound(P3GM):
         return claim_by(self.accountant(), self.charges(), delta, source)
 
     def claimed_charges(self) -> Sequence[Event]:
-        """Return those that run."""
+        """Return what runs."""
         return self.charges()
 
     def centre(self, private: PrivateData, ledger: Ledger) -> Tensor:

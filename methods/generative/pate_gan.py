@@ -1,8 +1,8 @@
 """PATE-GAN: discriminators on disjoint parts vote on generated images, and a student of the votes guides the generator.
 
 Jordon, Yoon, van der Schaar, "PATE-GAN: Generating Synthetic Data with Differential Privacy Guarantees", ICLR 2019. The
-paper's data are tables; nets, classes and numbers for images are ours. Where discriminators take every generated image
-for generated, the student sees one class only, and the generator learns nothing.
+paper's data are tables; nets, classes and settings for images are ours. If discriminators recognise every generated
+image, the student sees only one class, and the generator learns nothing.
 
 Threat model: the attacker holds all that is released, the votes' noisy answers too, and may know all records but one.
 Private: images and labels; each record trains one of `teachers` discriminators. Public: the number of records.
@@ -10,12 +10,12 @@ Released: the generator, some of its images, the student. Unit record, adjacency
 discriminator, and so one vote of each query. The student of PATE-GAN, a discriminator too, learns from generated images
 and noisy answers alone, so the generator's steps are post-processing.
 
-Two kinds of noise on votes. ``votes=laplace``, the paper's, which the basis claimed takes: claimed is the moments
-accountant on the votes, itself private; queries are planned by the part of it that needs no
-votes. ``votes=gaussian``, which the basis proven takes: a count gets Gaussian noise of deviation `noise_scale`, and a
-query costs the rho of 1 / (2 noise_scale^2). Proven: the composition without the votes of either.
+Two kinds of noise on votes. ``votes=laplace``, the paper's, for the claimed basis: the claim is the moments accountant
+on the votes, itself private; queries are planned by its data-independent part. ``votes=gaussian``, for the proven
+basis: a count gets Gaussian noise of deviation `noise_scale`, and a query costs rho = 1 / (2 noise_scale^2). Proven,
+for either: the data-independent composition.
 
-The claim cannot be published, and public codes do less than it says. That of the authors (vanderschaarlab/
+The claim cannot be published, and public implementations fall short of it. The authors' (vanderschaarlab/
 mlforhealthlabpub, alg/pategan) trains every teacher on one part, by a stale index, draws Laplace noise of scale lambda
 and accounts for one of scale 1 / lambda, and scales columns by private extremes; Ganev, Annamalai, De Cristofaro 2024
 (arXiv:2406.13985) audit six codes, all of which leak more than they state: 17 violations and 5 other bugs, by the
@@ -83,7 +83,7 @@ class PATEGANConfig(GuidedConfig):
     def events(self, queries: int) -> list[Event]:
         """Return the noisy votes of `queries` queries."""
         if self.votes == "gaussian":
-            # Noise of s on the one count of two that matters is noise of sqrt(2) s on both.
+            # Noise s on the one count that matters equals noise sqrt(2) s on both counts.
             return [GNMax(math.sqrt(2) * self.noise_scale, queries)]
         return [LNMax(1 / self.noise_scale, queries)]
 
@@ -132,7 +132,7 @@ class PATEGAN(Guided):
         return -(-int(self.config.queries) // int(self.config.batch))
 
     def claimed(self, delta: float) -> Claim:
-        """Return the paper's accountant without the votes; that of Gaussian noise with the same conversion."""
+        """Return the paper's accountant without votes, or Gaussian noise's with the same conversion."""
         accountant = "rdp-classic" if self.config.votes == "gaussian" else "pate-2017-moments-data-independent"
         source = "Jordon et al., ICLR 2019, algorithm 1: moments accountant, as far as it needs no votes"
         return claim_by(accountant, self.charges(), delta, source, "sound, and loose")
@@ -163,7 +163,7 @@ class PATEGAN(Guided):
 
         def guide(images: Tensor, labels: Tensor) -> Tensor:
             nonlocal left
-            # The last batch asks about fewer images than it has.
+            # The last batch may query fewer images than it has.
             asked, left = min(left, len(images)), max(0, left - len(images))
             real = critics[0].votes(images[:asked], labels[:asked]).sum(0).cpu().numpy()
             votes = np.stack([self.config.teachers - real, real], 1)

@@ -1,13 +1,12 @@
-"""P3GM's parts: noisy principal components, a noisy mixture of Gaussians of the codes, and a net between them.
+"""P3GM's parts: noisy principal components, a noisy Gaussian mixture over codes, and a net that decodes codes to rows.
 
-A record is a row: its pixels in [0, 1], then its label in one-hot form. Its code is its centred projection on public
-components, clipped to a radius; images of another size have a radius in proportion to the norm of their rows.
+A record is a row: its pixels in [0, 1], then its one-hot label. Its code is its centred projection onto public
+components, clipped to a radius; for images of another size the radius scales with the norm of their rows.
 
-Sensitivities, for one record absent or present. The components come from the sum of ``r r'`` of centred rows clipped to
-norm 1: one record adds a matrix of Frobenius norm 1 at most, whose upper triangle is released. An iteration of EM
-releases the counts of the components, the sums of codes and those of their squares, in units of the radius: one record
-adds its responsibilities, of norm 1 at most, times 1, times its code and times the code's squares, also of norm 1 at
-most: sqrt(3) in all.
+Sensitivities, adding or removing one record. The components come from the sum of ``r r'`` over centred rows clipped to
+norm 1: one record adds a matrix of Frobenius norm at most 1, whose upper triangle is released. An EM iteration releases
+the components' counts and sums of codes and of squared codes, in units of the radius: one record adds its
+responsibilities, of norm at most 1, times 1, its code and the code's squares, each of norm at most 1: sqrt(3) in all.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ def rows_of(images: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 
 def chunks(private: PrivateData) -> Iterator[Tensor]:
-    """Yield the rows of some records after the other, in float64."""
+    """Yield the rows of all records in chunks, in float64."""
     for images, labels in zip(torch.split(private.images, CHUNK), torch.split(private.labels, CHUNK), strict=True):
         yield rows_of(images, labels, private.facts.classes).double()
 
 
 def clipped(rows: Tensor, norm: float = 1.0) -> Tensor:
-    """Return `rows` (n, d), those above it shortened to `norm`."""
+    """Return `rows` (n, d), each clipped to `norm`."""
     shortened: Tensor = rows / (margins.FLOAT64 * (rows.norm(dim=1, keepdim=True) / norm).clamp_min(1))
     return shortened
 
@@ -87,7 +86,7 @@ class Mixture:
 
 
 def start_mixture(components: int, latent: int, radius: float, draws: torch.Generator) -> Mixture:
-    """Return a public mixture to start from; a single component stands at zero."""
+    """Return a public initial mixture; a single component is at zero."""
     spread = radius / math.sqrt(latent)
     means = torch.randn(components, latent, generator=draws, dtype=torch.float64) * spread * (components > 1)
     weights = torch.full((components,), 1 / components, dtype=torch.float64)
@@ -108,7 +107,7 @@ def noisy_em(
     codes: Tensor, mixture: Mixture, radius: float, iterations: int, noise: float, ledger: Ledger,
     advance: Callable[[], None],
 ) -> Mixture:  # fmt: skip
-    """Return `mixture` after EM on `codes` (n, latent), every sum of which has noise of deviation `noise`."""
+    """Return `mixture` after EM on `codes` (n, latent) with noise of deviation `noise` on every sum."""
     latent = codes.shape[1]
     least = (1e-3 * radius) ** 2 / latent
     for _ in range(iterations):
@@ -117,10 +116,10 @@ def noisy_em(
             ledger.gaussian(given, sensitivity=EM_SENSITIVITY, noise_multiplier=noise / EM_SENSITIVITY)
         )
         counts = sums[:, :1].clamp_min(1.0)
-        # Noise may leave a mean outside the ball of the codes.
+        # Noise may move a mean outside the codes' ball.
         means = clipped(sums[:, 1 : latent + 1] / counts) * radius
         variances = sums[:, latent + 1 :] / counts * radius**2 - means.square()
-        # As in the authors' code, one that is not positive stays as it was.
+        # As in the authors' code, keep the old variance if the new one is not positive.
         variances = torch.where(variances > least, variances, mixture.variances).clamp(max=radius**2)
         mixture = Mixture(counts[:, 0] / counts.sum(), means, variances)
         advance()
@@ -128,9 +127,9 @@ def noisy_em(
 
 
 def draws_of(rows: Tensor, latent: int, draws: torch.Generator) -> Tensor:
-    """Return standard normal values (n, latent) that depend on each of `rows` (n, d) alone, pseudo-random for others.
+    """Return pseudo-random normal values (n, latent), each row's determined by that row of `rows` (n, d) alone.
 
-    Values that followed a record's position would change for all records behind one that is absent.
+    Values by position would change for all records after an absent one.
     """
     waves = torch.randn(rows.shape[1], latent, generator=draws, dtype=torch.float64) * 1000
     offset = torch.rand(latent, generator=draws, dtype=torch.float64)
@@ -140,10 +139,10 @@ def draws_of(rows: Tensor, latent: int, draws: torch.Generator) -> Tensor:
 
 
 class PhasedVAE(nn.Module):
-    """A variational autoencoder of rows whose codes have fixed means and a fixed mixture as their prior.
+    """A variational autoencoder of rows; its codes have fixed means and a fixed mixture prior.
 
-    It maps inputs (n, d + 2 latent), rows with their codes and normal draws, to each one's loss (n, 1): squared error
-    and divergence from the mixture, by that from each of its components (Hershey and Olsen 2007).
+    It maps inputs (n, d + 2 latent), rows with their codes and normal draws, to losses (n, 1): squared error plus the
+    divergence from the mixture, approximated by the divergences from its components (Hershey and Olsen 2007).
     """
 
     def __init__(self, codes: Codes, mixture: Mixture, hidden: int) -> None:
@@ -174,7 +173,7 @@ class PhasedVAE(nn.Module):
 
 @dataclass(frozen=True)
 class Codes:
-    """The map from rows to codes: `components` (latent, d), `centre` (d,), `radius`; all of it is released."""
+    """The map from rows to codes: `components` (latent, d), `centre` (d,), `radius`; all released."""
 
     components: Tensor
     centre: Tensor
@@ -185,5 +184,5 @@ class Codes:
         return clipped((rows - self.centre) @ self.components.T, self.radius)
 
     def rows(self, codes: Tensor) -> Tensor:
-        """Return the rows (n, d) that have these `codes` and lie in the components' span."""
+        """Return the rows (n, d) in the components' span that have these `codes`."""
         return codes @ self.components + self.centre

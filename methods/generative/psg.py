@@ -1,18 +1,18 @@
 """PSG: a few images of each class, learned so that a net's gradient on them points where DP-SGD's does.
 
 Chen, Kerkouche, Fritz, "Private Set Generation with Discriminative Information", NeurIPS 2022 (arXiv:2211.04446), by
-the authors' code DingfanChen/Private-Set. A net starts at random weights; the noisy gradients of some private batches
-at them pull the images' own gradient into their direction; then the net learns the images for some epochs, and so on,
-for many random starts. Images, nets and students follow from the noisy gradients alone.
+the authors' code DingfanChen/Private-Set. From random weights, the noisy gradients of some private batches pull the
+images' own gradient into their direction; then the net trains on the images for some epochs, and so on, for many random
+starts. Images, nets and students depend only on the noisy gradients.
 
-Threat model: the attacker holds all that is released, might hold every noisy gradient, and may know all records but
-one. Private: images and labels. Public: the number of records; images are as many of each class. Released: the images,
+Threat model: the attacker holds all that is released, may hold every noisy gradient, and may know all records but one.
+Private: images and labels. Public: the number of records; all classes have equally many images. Released: the images,
 as bytes, and the student. Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`):
 Poisson batches, the gradient of each record clipped to `max_grad_norm` in L2, noise of `noise_multiplier` times that on
-the sum. The weights at which gradients are taken follow from earlier answers, as those of DP-SGD do.
+the sum. Gradients are taken at weights that depend on earlier answers, as in DP-SGD.
 
-Claimed: Renyi accounting of `runs` starts. Off by one: the loop of ``main.py`` takes another, in whose beginning
-accuracies are measured and at whose end the images are saved. It is taken here too. Proven: the PLD of all its steps.
+Claimed: Renyi accounting of `runs` starts. Off by one: the loop of ``main.py`` runs another, measuring accuracies at
+its beginning and saving the images at its end. It is run here too. Proven: the PLD of all steps.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ class PSG(Generative, DPSGD):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`.
 
-        Quick, with 10,000 of MNIST's training records held out, at a claimed 10, one seed: 73.0% in four minutes of a
-        core; with the student of other generative methods 62% at rates of 0.3 and 0.5 and 49% at 1; 33% after a quarter
-        of the steps; 27% to 31% with 10 images of a class and 500 steps.
+        Quick, with 10,000 of MNIST's training records held out, at a claimed 10, one seed: 73.0% in four core minutes;
+        with the student of other generative methods 62% at rates of 0.3 and 0.5 and 49% at 1; 33% after a quarter of
+        the steps; 27% to 31% with 10 images per class and 500 steps.
         """
         batch = min(256, max(8, facts.private_records // 8))
         quick = {
@@ -108,7 +108,7 @@ class PSG(Generative, DPSGD):
         return {"quick": quick, "tiny": tiny}
 
     def student_settings(self) -> FitSettings:
-        """Return those of the authors' evaluation: a rate a tenth from the middle on, images as they are."""
+        """Return the authors' evaluation settings: learning rate divided by ten at half time, no augmentation."""
         settings = super().student_settings()
         return dataclasses.replace(
             settings, shift=0, label_smoothing=0.0, weight_decay=5e-4, schedule="staircase",
@@ -132,7 +132,7 @@ class PSG(Generative, DPSGD):
         return [dataclasses.replace(event, steps=self.config.runs * self.config.run_steps)]  # type: ignore[type-var]
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
-        """Learn the images between the steps of DP-SGD."""
+        """Update the images between the steps of DP-SGD."""
         facts = private.facts
         draws = context.streams.torch("nets")
         with seeded(draws):

@@ -2,18 +2,18 @@
 
 Lin et al., "Differentially Private Synthetic Data via APIs 3: Using Simulators Instead of Foundation Model",
 arXiv:2502.05505; settings of the authors' example for MNIST. Each class has candidates, rendered characters of any of
-the texts. In an iteration every private image votes for the candidate of its class whose variations are nearest on
-average; the next candidates are variations of parents that are drawn by noisy votes. No candidate is told what its
-class looks like: votes choose the texts.
+the texts. In each iteration every private image votes for the candidate of its class whose variations are nearest on
+average; the next candidates are variations of parents drawn by noisy votes. Candidates start without knowledge of their
+class: votes choose the texts.
 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
 Public: the simulator (:mod:`bench.methods.generative.text_render`), the texts. Released: some of the images, the
-student. Unit record, adjacency add-remove: a record has one vote in each iteration, so that the votes have L2
-sensitivity 1, and their number is no release. Claimed and proven: the exact cost of so many Gaussian releases.
+student. Unit record, adjacency add-remove: a record has one vote per iteration, so the votes have L2 sensitivity 1;
+their number is not released. Claimed and proven: the exact cost of one Gaussian release per iteration.
 
-Not as in the authors' example: all classes have as many candidates, where it takes the exact class shares of the
-private records, which its log warns it assumes to be public (pe/runner/pe.py); distances are those of pixels, not of
-an Inception net; there are 22 fonts, not some thousand. A data set without characters has no simulator here.
+Unlike the authors' example: all classes have equally many candidates, where it uses the private records' exact class
+shares, which its log warns it assumes to be public (pe/runner/pe.py); distances are between pixels, not Inception
+features; there are 22 fonts, not some thousand. A data set without characters has no simulator here.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class SimPE(Generative):
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], "candidates": 200, "iterations": 2}}
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the least noise whose exact cost is in `budget`."""
+        """Return `config` with the least noise whose exact cost fits `budget`."""
         check_simulator(self.config, self.facts)
 
         def events(noise: float) -> Sequence[Event]:
@@ -117,7 +117,7 @@ class SimPE(Generative):
         return [Gaussian(self.config.noise_multiplier, self.config.iterations, adjacency=self.adjacency)]
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
-        """Let private images vote, and draw images by the last votes."""
+        """Let private images vote, and draw images by the final votes."""
         facts, draws = private.facts, context.streams.torch("candidates")
         labels = torch.arange(self.config.candidates) % facts.classes
         population = random_parameters(self.config.candidates, self.config.texts, draws)
@@ -147,12 +147,12 @@ class SimPE(Generative):
 
 
 def degrees_of(turn: int) -> Degrees:
-    """Return how far variations of iteration `turn` may lie, from 0; those after the last are as in it."""
+    """Return how far variations of iteration `turn` (from 0) may lie; later turns use the last entry."""
     return Degrees(*DEGREES[min(turn, len(DEGREES) - 1)])
 
 
 def check_simulator(config: SimPEConfig, facts: Facts) -> None:
-    """Raise :class:`BenchError` where the data set is known to show none of the texts."""
+    """Raise :class:`BenchError` if the data set is known to show none of the texts."""
     names = DATASETS[facts.dataset].class_names if facts.dataset in DATASETS else ()
     if names and not set(names) & set(config.texts):
         raise BenchError(
@@ -164,7 +164,7 @@ def check_simulator(config: SimPEConfig, facts: Facts) -> None:
 def votes_for(features: Tensor, classes: Tensor, private: PrivateData, device: Any) -> Tensor:
     """Return the votes, float64 (n,), for candidates with `features` (n, pixels) of `classes` (n,).
 
-    A private image has one vote, for the nearest candidate of its class; none where the class has no candidate.
+    A private image has one vote, for its class's nearest candidate, or none if the class has no candidate.
     """
     votes = torch.zeros(len(features), dtype=torch.float64)
     for label in range(private.facts.classes):
@@ -176,7 +176,7 @@ def votes_for(features: Tensor, classes: Tensor, private: PrivateData, device: A
 
 
 def parents(weights: Tensor, classes: Tensor, wanted: Tensor, draws: Any) -> Tensor:
-    """Return a candidate of each class in `wanted` (n,), drawn by `weights`, evenly where a class has none above 0."""
+    """Return a candidate for each class in `wanted` (n,), drawn by `weights`, or evenly if its weights are all <= 0."""
     found = torch.empty_like(wanted)
     for label in range(int(wanted.max()) + 1):
         stand, places = (classes == label).nonzero()[:, 0], (wanted == label).nonzero()[:, 0]

@@ -15,11 +15,11 @@ def costs(x: Tensor, y: Tensor, l1: float) -> Tensor:
 
 
 def transport(cost: Tensor, regularisation: float, iterations: int) -> Tensor:
-    """Return ``<plan, cost>`` for the plan between uniform weights at `regularisation` times its relative entropy.
+    """Return ``<plan, cost>`` of the plan between uniform weights with entropic `regularisation`.
 
-    Its gradient is that at a fixed plan: by the envelope theorem, the gradient of the regularised distance, entropy
-    included, where the iterations have converged. The regularisation falls from the largest cost, in equal ratios; the
-    last step makes each row's weight exact.
+    Its gradient holds the plan fixed: by the envelope theorem this is the gradient of the regularised distance, entropy
+    included, once the iterations have converged. The regularisation falls geometrically from the largest cost; the last
+    step makes each row's weight exact.
     """
     rows, columns = -math.log(cost.shape[0]), -math.log(cost.shape[1])
     with torch.no_grad():

@@ -1,8 +1,8 @@
-"""A public simulator: digits, or other characters, in the fonts that matplotlib ships, of several sizes and angles.
+"""A public simulator: digits or other characters in matplotlib's fonts, in several sizes and angles.
 
-After DrawText of the authors of Sim-PE (microsoft/DPSDA, pe/api/image/draw_text_api.py), with its values of size,
-stroke and angle. Their example downloads a folder of some thousand fonts; here are 22. A character stands in the middle
-of its image, and rotation is bilinear.
+After DrawText of the authors of Sim-PE (microsoft/DPSDA, pe/api/image/draw_text_api.py), with its sizes, strokes and
+angles. Their example downloads a folder of some thousand fonts; this has 22. A character is centred in its image, and
+rotation is bilinear.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ FONTS = (
 SIZES = range(10, 30)  # pixels
 STROKES = range(3)  # pixels
 ANGLES = range(-30, 31)  # degrees
-TEXT, FONT, SIZE, STROKE, ANGLE = range(5)  # columns of the parameters of images
+TEXT, FONT, SIZE, STROKE, ANGLE = range(5)  # columns of the image parameters
 
 
 @dataclass(frozen=True)
 class Degrees:
-    """How far a variation of an image may lie from it."""
+    """How far a variation may lie from its image."""
 
     font: float
     """Probability of another font."""
@@ -45,13 +45,13 @@ class Degrees:
 
 
 def random_parameters(count: int, texts: str, draws: torch.Generator) -> Tensor:
-    """Return drawn parameters, int64 (count, 5): numbers of a text and a font, size, stroke and angle."""
+    """Return random parameters, int64 (count, 5): indices of text and font, size, stroke and angle."""
     ranges = [range(len(texts)), range(len(FONTS)), SIZES, STROKES, ANGLES]
     return torch.stack([torch.randint(one.start, one.stop, (count,), generator=draws) for one in ranges], 1)
 
 
 def varied(parameters: Tensor, degrees: Degrees, draws: torch.Generator) -> Tensor:
-    """Return a variation of each image of `parameters` (n, 5); its text stays."""
+    """Return a variation of each image's `parameters` (n, 5), with the same text."""
     found, count = parameters.clone(), len(parameters)
     other = torch.rand(count, generator=draws) < degrees.font
     found[:, FONT] = torch.where(other, torch.randint(len(FONTS), (count,), generator=draws), found[:, FONT])

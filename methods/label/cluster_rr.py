@@ -2,16 +2,16 @@
 
 After Esfandiari, Mirrokni, Syed, Vassilvitskii, "Label Differential Privacy via Clustering", AISTATS 2022
 (arXiv:2110.02159), by its abstract: records of a cluster of features get new labels drawn from the cluster's. Whether
-it draws from exact or from noisy histograms was not checked. From exact ones labels are not private: a class with one
-record in a cluster can appear there, and with none it cannot. Here each cluster's histogram gets Laplace noise first,
-and every label is drawn from the noisy one, negative counts being 0; a cluster without any count draws from all
-classes. Clusters are those of k-means on the principal components of pixels, without labels. It needs clusters that are
-large, against the noise, and pure, which limits accuracy.
+it draws from exact or from noisy histograms was not checked. Exact ones are not private: a class can appear in a
+cluster with one record of it, and cannot with none. Here each cluster's histogram gets Laplace noise first, and every
+label is drawn from the noisy histogram with negative counts set to 0; a cluster without positive counts draws from all
+classes. Clusters come from k-means on the principal components of pixels, without labels. Clusters must be large,
+because of the noise, and pure, which limits accuracy.
 
 Threat model: the attacker holds the student and the noisy histograms, all images and all labels but one. Private:
 labels. Public: the images of the private records, hence the clusters and their sizes. Released: the student and the
-noisy histograms. Unit label, adjacency replace: a label moves two counts of one cluster by 1, 2 in L1; the scale of the
-noise is ``2 / epsilon``.
+noisy histograms. Unit label, adjacency replace: a label moves two counts of one cluster by 1, so 2 in L1; the noise has
+scale ``2 / epsilon``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from bench.methods.label.family import LabelMethod, NoisyLabelConfig, learn, tru
 from bench.methods.shared.settings_checks import at_least_one
 from bench.privacy.events.events import Laplace
 
-SENSITIVITY = 2.0  # L1, of all histograms together
+SENSITIVITY = 2.0  # L1, of all histograms jointly
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class ClusterRR(LabelMethod):
         return {name: {**changes, "clusters": fitting} for name, changes in super().presets(facts).items()}
 
     def claimed(self, delta: float) -> Claim:
-        """Return the cost of the histograms: the paper's mechanism is another."""
+        """Return the cost of the histograms, as the paper's mechanism differs."""
         return Claim(self.config.epsilon, delta, "ours: Laplace noise of scale 2 / epsilon on histograms (delta 0)")
 
     def charges(self) -> Sequence[Event]:
@@ -96,7 +96,7 @@ class ClusterRR(LabelMethod):
 
 
 def drawn(counts: NDArray[np.float64], cluster: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return a label for each of `cluster` (n,), drawn from its `counts` (clusters, classes), negative ones being 0."""
+    """Return a label for each of `cluster` (n,), drawn from its `counts` (clusters, classes), clipped at 0."""
     positive = counts.clip(0)
     positive[positive.sum(axis=1) == 0] = 1.0
     below = (positive / positive.sum(axis=1, keepdims=True)).cumsum(axis=1)
@@ -108,16 +108,16 @@ def principal(images: torch.Tensor, components: int) -> torch.Tensor:
     """Return the scores of `images` (n, channels, height, width) on their `components` first principal components."""
     points = as_float(images).flatten(1)
     points = points - points.mean(0)
-    # Of float64: on a CPU the vectors then differ in sign at most between machines.
+    # In float64, eigenvectors differ between CPUs at most in sign.
     vectors = torch.linalg.eigh((points.T @ points).double()).eigenvectors[:, -components:]
     scores: torch.Tensor = points @ vectors.float()
     return scores
 
 
 def k_means(points: torch.Tensor, clusters: int, passes: int, context: Context) -> NDArray[np.int64]:
-    """Return the nearest of `clusters` centres for each of `points` (n, d), after `passes` of Lloyd's algorithm.
+    """Return the nearest of `clusters` centres for each of `points` (n, d) after `passes` of Lloyd's algorithm.
 
-    Centres start at different points, at random by the public stream; one without points stays where it is.
+    Centres start at distinct random points from the public stream; a centre without points stays in place.
     """
     generator = context.streams.torch("clusters")
     centres = points[torch.randperm(len(points), generator=generator)[:clusters]]

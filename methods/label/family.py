@@ -1,13 +1,12 @@
-"""What the methods of unit label share: images are public, each label is released with noise, nets learn from that.
+"""Shared by methods of unit label: images are public, each label is released with noise, nets learn from that.
 
-Unit label, adjacency replace: two sets are adjacent if one label differs. The analysis protects no image: nothing
-finite follows for a record, of which a released student may show the image.
+Unit label, adjacency replace: two sets are adjacent if one label differs. Images are not protected, so no finite
+epsilon follows for a record: a released student may reveal its image.
 
-Whatever is done with noisy labels and images costs nothing more. The loss ``likelihood`` uses the law of the noise,
-which is public: class probabilities p of a net give what was released of a label, o, the likelihood
-``sum_c p_c P(o | c)``, whose negative logarithm is minimised. For randomised response over all classes this is the
-forward correction of Patrini et al. 2017 (arXiv:1609.03683). Its gradient is that of the cross-entropy to the posterior
-with prior p, which ALIBI takes.
+Anything computed from noisy labels and images costs nothing more. The loss ``likelihood`` uses the public noise
+distribution: with a net's class probabilities p, a label's release o has likelihood ``sum_c p_c P(o | c)``, whose
+negative logarithm is minimised. For randomised response over all classes this is the forward correction of Patrini et
+al. 2017 (arXiv:1609.03683). Its gradient equals that of ALIBI's cross-entropy to the posterior with prior p.
 """
 
 from __future__ import annotations
@@ -73,9 +72,9 @@ class LabelMethod(Method):
         """See :meth:`bench.interface.Method.presets`.
 
         Tried on 50,000 of the training records at epsilon 1, with the other 10,000 for accuracy. Fashion-MNIST: after 4
-        epochs of all noisy labels the cross-entropy with mixup was at 71.5%, the likelihood at 76.9%; two stages of 6
-        and 8 epochs gave 84.0%, of 16 epochs with images shifted by up to 1 pixel 84.2%, by up to 2 82.1%. MNIST: two
-        stages of 8 epochs 93.8%, of 10 with shifts of 1 pixel 96.0%.
+        epochs on all noisy labels, cross-entropy with mixup reached 71.5%, the likelihood 76.9%; two stages of 6 and 8
+        epochs gave 84.0%, of 16 epochs with images shifted by up to 1 pixel 84.2%, by up to 2 82.1%. MNIST: two stages
+        of 8 epochs 93.8%, of 10 with shifts of 1 pixel 96.0%.
         """
         large = facts.private_records > 10_000
         quick = {
@@ -94,7 +93,7 @@ class LabelMethod(Method):
 
 
 def true_labels(private: PrivateData) -> NDArray[np.int64]:
-    """Return the private labels, int64 (n,), as :func:`bench.privacy.mechanisms.mechanisms.known_labels` has them."""
+    """Return the private labels, int64 (n,), as from :func:`bench.privacy.mechanisms.mechanisms.known_labels`."""
     return known_labels(private.labels.numpy(), private.facts.classes)
 
 
@@ -108,9 +107,9 @@ def learn(
     *,
     labels: NDArray[np.int64] | None = None,
 ) -> nn.Module:
-    """Train `net` on `images` (n, ...) by the `likelihood` (n, classes) of what was released about each label.
+    """Train `net` on `images` (n, ...) by the `likelihood` (n, classes) of each label's release.
 
-    With `labels` (n,), noisy ones, and the config's loss `cross-entropy`, it is trained on those.
+    With the config's loss `cross-entropy` it is trained on the noisy `labels` (n,), if given.
     """
     plain = labels is not None and config.loss == "cross-entropy"
     if plain:
@@ -136,6 +135,6 @@ def negative_log_likelihood(logits: Tensor, log_law: Tensor) -> Tensor:
 
 
 def response_law(answers: NDArray[np.int64], epsilon: float, classes: int) -> NDArray[np.float64]:
-    """Return the probability of each of `answers` (n,) of randomised response by label, (n, classes)."""
+    """Return the probability of each randomised response in `answers` (n,) given each label, (n, classes)."""
     kept = keep_probability(epsilon, classes)
     return np.where(np.arange(classes) == answers[:, None], kept, (1 - kept) / (classes - 1))

@@ -1,8 +1,8 @@
-"""FixMatch: few labelled images, and many unlabelled ones that a net labels for itself where it is sure.
+"""FixMatch: few labelled images, and many unlabelled ones that the net labels itself where confident.
 
-Sohn et al., NeurIPS 2020 (arXiv:2001.07685). The net's label of a shifted image, where its probability reaches the
-threshold, is the target for a stronger change of the same image: here another shift, contrast and a grey square, which
-suit grey images of any size, in place of RandAugment.
+Sohn et al., NeurIPS 2020 (arXiv:2001.07685). The net's label of a shifted image, if its probability reaches the
+threshold, is the target for a stronger augmentation of the same image: instead of RandAugment, another shift, contrast
+and a grey square, which suit grey images of any size.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHIFT = 2  # pixels
 
 @dataclass(frozen=True, slots=True)
 class FixMatchSettings:
-    """Settings of FixMatch; `batch_size` counts labelled images, beside `times` as many unlabelled ones."""
+    """Settings of FixMatch; `batch_size` counts labelled images; a batch has `times` as many unlabelled ones."""
 
     steps: int
     batch_size: int = 64
@@ -47,7 +47,7 @@ def fixmatch(
 ) -> nn.Module:  # fmt: skip
     """Train `net` in place on uint8 `images` (m, channels, height, width) with `labels` (m,), and on those of `pool`.
 
-    The result has the average weights, in evaluation mode; without any labelled image it stays as it is. Resumes from
+    The result has the averaged weights, in evaluation mode; without labelled images `net` is unchanged. Resumes from
     `checkpoint`, which the caller clears.
     """
     net.to(device)
@@ -93,7 +93,7 @@ def fixmatch(
 
 
 def changed(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Return float `images` (n, channels, height, width) with random contrast, and a grey square in each."""
+    """Return float `images` (n, channels, height, width) with random contrast and a grey square in each."""
     count, _, height, width = images.shape
 
     def random(low: float, high: float) -> Tensor:

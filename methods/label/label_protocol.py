@@ -2,18 +2,18 @@
 
 After Yuan, Shen, Mironov, Nascimento, "Practical, Label Private Deep Learning Training based on Secure Multiparty
 Computation and Differential Privacy", 2021 (ePrint 2021/835). There the parties compute gradients together and noise
-protects what the one with the images learns of labels. No secure computation runs here: only what is released, and its
-noise, are those of such a protocol.
+limits what the party with the images learns about labels. No secure computation runs here; only the release and its
+noise follow such a protocol.
 
-Labels enter the gradient of a linear last layer by one term, the sum of the features x of each class: that of the
-cross-entropy is ``sum_i x_i (p_i - e_{y_i})``. On all records it is the same at every step, so here it is released
-once, with Gaussian noise: cheaper than noise at every step. Weights are then the posterior mean of linear regression
-on the classes given the noisy sums, with the exact second moments of the features, which are public; the variances of
-weights and residuals are those that make the noisy sums likeliest.
+Labels enter a linear last layer's gradient in one term, the sum of each class's features x: the cross-entropy's
+gradient is ``sum_i x_i (p_i - e_{y_i})``. With full batches this term is the same at every step, so here it is released
+once, with Gaussian noise, which is cheaper than noise at every step. Weights are then the posterior mean of linear
+regression on the classes given the noisy sums and the features' exact second moments, which are public; the variances
+of weights and residuals maximise the likelihood of the noisy sums.
 
 Threat model: the attacker holds the student and the noisy sums, all images and all labels but one. Private: labels.
 Public: the images of the private records, the fixed map to features. Released: the student and the noisy sums. Unit
-label, adjacency replace: features have norm 1, and a label moves one of them from a sum to another, sqrt(2) in L2.
+label, adjacency replace: features have norm 1, and a label moves one from one sum to another, sqrt(2) in L2.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class LabelProtocol(LabelMethod):
         return dataclasses.replace(self.config, noise_multiplier=smallest_noise(events, budget, tolerance=1e-6))
 
     def claimed(self, delta: float) -> Claim:
-        """Return the proven figure: the paper's release is another."""
+        """Return the proven figure, as the paper's release differs."""
         return claim_by("proven", self.charges(), delta, "ours: the exact cost of Gaussian noise")
 
     def charges(self) -> Sequence[Event]:
@@ -101,7 +101,7 @@ class LabelProtocol(LabelMethod):
         return (f"scattering of {self.facts.dataset}",)
 
     def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:
-        """Return a single record with features, which blank images lack, whose label flips."""
+        """Return pairs in which a single record's label flips; it needs features, which blank images lack."""
         small = dataclasses.replace(
             self.facts, private_records=1, shape=(self.facts.shape[0], 8, 8), public_benchmark=True
         )
@@ -145,10 +145,10 @@ class LabelProtocol(LabelMethod):
 
 
 def posterior_mean(moments: Tensor, sums: Tensor, deviation: float) -> Tensor:
-    """Return the weights (d, classes) of linear regression by second `moments` (d, d) and noisy `sums` (d, classes).
+    """Return linear regression weights (d, classes) from second `moments` (d, d) and noisy `sums` (d, classes).
 
-    Along an eigenvector of the moments, of eigenvalue g, a sum is ``g w + sqrt(g) r + deviation n`` with normal w, r
-    and n; the variances of w and r are the likeliest of a grid.
+    Along an eigenvector of the moments, with eigenvalue g, a sum is ``g w + sqrt(g) r + deviation n`` with normal w, r
+    and n; the variances of w and r maximise the likelihood on a grid.
     """
     values, vectors = torch.linalg.eigh(moments)
     g, seen = values.clamp_min(0)[:, None], vectors.T @ sums

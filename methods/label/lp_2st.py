@@ -2,18 +2,18 @@
 
 Ghazi, Golowich, Kumar, Manurangsi, Zhang, "Deep Learning with Label Differential Privacy", NeurIPS 2021
 (arXiv:2102.06062), Algorithm 3 with one and two stages. A fixed rule divides the records. Labels of the first part go
-through randomised response over all classes and train a net. Its predictions for the images of the second part are the
-prior of RRWithPrior: randomised response over the likeliest classes, as many as make the true label the likeliest
-answer. All noisy labels then train the net on; of the first part, as in the authors' code, without those outside the
-net's k likeliest classes, k being the mean of the second part (loss ``cross-entropy``; the likelihood weighs them).
+through randomised response over all classes and train a net. Its predictions for the second part's images are the prior
+of RRWithPrior: randomised response over the k likeliest classes, with k maximising the probability of the true label.
+The net then trains on all noisy labels; with the loss ``cross-entropy``, as in the authors' code, the first part's
+labels outside the net's k likeliest classes are dropped, k being the second part's mean (the likelihood weighs them).
 
 The authors' code (google-research/label-dp, ``rr_with_prior`` in ``label_dp/train.py``) divides the weight of k classes
-by ``1 + (k - 2) e^-eps`` where Algorithm 2 has ``1 + (k - 1) e^-eps``, and so takes too few. That costs accuracy, not
-privacy: k follows from the prior. Here it is Algorithm 2.
+by ``1 + (k - 2) e^-eps``, Algorithm 2 by ``1 + (k - 1) e^-eps``, so the code takes too few. That costs accuracy, not
+privacy, as k depends only on the prior. Algorithm 2 is followed here.
 
 Threat model: the attacker holds the student and the noisy labels, all images and all labels but one. Private: labels.
 Public: the images of the private records. Released: the student and the noisy labels. Unit label, adjacency replace,
-sensitivity any label: every label is answered once, so both stages cost what one does (parallel composition).
+sensitivity any label: every label is answered once, so both stages cost as much as one (parallel composition).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class LP1ST(LabelMethod):
     config: NoisyLabelConfig
     citation = "Ghazi et al. 2021"
     fewer: ClassVar[Mapping[str, Any]] = {}
-    """What the quick preset also changes where records are many."""
+    """The quick preset's further changes if records are many."""
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -86,11 +86,11 @@ class LP1ST(LabelMethod):
         return label_response(self.config.epsilon, delta)
 
     def charges(self) -> Sequence[Event]:
-        """Return one answer for each label."""
+        """Return one answer per label."""
         return [PriorRandomizedResponse(self.config.epsilon, self.facts.classes, answers=self.facts.private_records)]
 
     def stages(self, records: int) -> list[NDArray[np.int64]]:
-        """Return the positions of the records whose labels each stage takes."""
+        """Return the positions of the records whose labels each stage uses."""
         return [np.arange(records)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
@@ -114,7 +114,7 @@ class LP1ST(LabelMethod):
         return Released(student, self.config.student, options, extras={"noisy_labels": torch.from_numpy(noisy)})
 
     def prior(self, net: nn.Module, images: Any, context: Context) -> NDArray[np.float64]:
-        """Return the probabilities that `net` gives the classes of `images`, (n, classes)."""
+        """Return `net`'s class probabilities for `images`, (n, classes)."""
         logits = predict(net, images, device=context.device).double()
         return (logits / getattr(self.config, "temperature", 1.0)).softmax(1).numpy()
 
@@ -127,7 +127,7 @@ class LP1ST(LabelMethod):
         prior: NDArray[np.float64],
         context: Context,
     ) -> NDArray[np.int64]:
-        """Return `rows` and those before whose noisy label is among the k classes that `net` finds likeliest."""
+        """Return `rows` plus earlier rows whose noisy label is among `net`'s k likeliest classes."""
         k = int(likely_sets(prior, self.config.epsilon)[1].mean())
         earlier = np.setdiff1d(np.flatnonzero(noisy >= 0), rows)
         before = self.prior(net, private.images[earlier], context)
@@ -143,7 +143,7 @@ class LP2ST(LP1ST):
     fewer: ClassVar[Mapping[str, Any]] = {"first": 0.6, "temperature": 1.0}
 
     def stages(self, records: int) -> list[NDArray[np.int64]]:
-        """Return the positions of each stage, by a hash of the index, in hundredths."""
+        """Return the positions of each stage, split by a hash of the index in hundredths."""
         parts = partition(records, min(100, records), "stages of labels")
         cut = max(1, round(self.config.first * len(parts)))
         return [np.sort(np.concatenate(stage)) for stage in (parts[:cut], parts[cut:]) if stage]

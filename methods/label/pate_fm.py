@@ -1,15 +1,15 @@
 """PATE-FM: teachers on slices of the labels, all images as unlabelled data, Confident-GNMax, a FixMatch student.
 
 Malek, Mironov, Prasad, Shilov, Tramer, "Antipodes of Label Differential Privacy: PATE and ALIBI", NeurIPS 2021
-(arXiv:2106.03408). Images are public: each teacher sees all of them, and the labels of its own slice alone. Teachers
+(arXiv:2106.03408). Images are public: each teacher sees all of them, but only the labels of its own slice. Teachers
 vote on some of the images; an image passes if its largest count, with noise, reaches the threshold, and gets the class
 of the largest noisy count. A student learns from the answers and all images. With ``teacher_training=ridge``, ours,
 teachers are ridge regressions on the images' principal components, thousands of times faster than FixMatch.
 
-The authors' code differs, and its epsilon is not claimed here: it is data-dependent, not sanitised, and taken where the
-expected number of answers is reached; its threshold tests the largest of counts with noise on each, and a tied
-teacher casts several votes (``noisy_threshold_labels`` and ``teachers_votes`` in ``lib/pate/utils.py``). Claimed and
-proven here: the data-independent cost of every test and of the most answers.
+The authors' code differs, and its epsilon is not claimed here: it is data-dependent, not sanitised, and read when the
+expected number of answers is reached; its threshold tests the largest count after noise on each, and a tied teacher
+casts several votes (``noisy_threshold_labels`` and ``teachers_votes`` in ``lib/pate/utils.py``). Claimed and proven
+here: the data-independent cost of every test and of the maximum number of answers.
 
 Threat model: the attacker holds the student and the answers, all images and all labels but one. Private: labels.
 Public: the images of the private records. Released: the student, the choice of queries and their answers. Unit label,
@@ -82,7 +82,7 @@ class PATEFMConfig:
         positive(self, "sigma1", "sigma2")
 
     def fixmatch(self, steps: int) -> FixMatchSettings:
-        """Return the settings of a training of so many `steps`."""
+        """Return the settings for `steps` training steps."""
         return FixMatchSettings(steps, self.batch_size, self.unlabelled, lr=self.lr)
 
 
@@ -110,7 +110,7 @@ class PATEFM(LabelMethod):
         return {"quick": quick, "tiny": {**quick, **tiny, "queries": 200, "max_answers": 100}}
 
     def calibrate(self, budget: Budget) -> PATEFMConfig:
-        """Return `config` with the least noise within `budget`, sigma1 and sigma2 in the config's proportion."""
+        """Return `config` with the least noise within `budget`, keeping the ratio of sigma1 to sigma2."""
         if self.config.teachers > self.facts.private_records:
             raise BenchError(
                 f"{self.config.teachers} teachers need as many labels, and {self.facts.dataset} has "
@@ -143,7 +143,7 @@ class PATEFM(LabelMethod):
         facts = private.facts
         student, options = make_student(self.config.student, facts, context.streams.torch("student/start"))
         order = context.streams.numpy("queries").permutation(len(private))
-        asked = np.resize(order, self.config.queries)  # again from the start where there are fewer images
+        asked = np.resize(order, self.config.queries)  # wraps around if there are fewer images
         votes = self.votes(private, asked, context)
         answers = ledger.confident_noisy_max(
             votes,
@@ -190,7 +190,7 @@ class PATEFM(LabelMethod):
                         device=context.device,
                     )
                     scores = predict(net, private.images[asked], device=context.device)
-                # One vote each, whatever the ties.
+                # One vote per teacher, even with ties.
                 votes[np.arange(len(asked)), scores.argmax(1).numpy()] += 1
                 stage.advance()
         return votes

@@ -1,13 +1,13 @@
 """Randomised response for every label, and a net that learns from the noisy labels.
 
 Warner 1965, as the baseline of Ghazi, Golowich, Kumar, Manurangsi, Zhang, "Deep Learning with Label Differential
-Privacy", NeurIPS 2021 (arXiv:2102.06062). Each label is kept with probability ``e^eps / (e^eps + K - 1)``, else
-replaced by another class, uniformly, once; the loss is corrected for that law (Patrini et al. 2017, see
+Privacy", NeurIPS 2021 (arXiv:2102.06062). Once, each label is kept with probability ``e^eps / (e^eps + K - 1)``, else
+replaced by a uniform other class; the loss corrects for that distribution (Patrini et al. 2017, see
 :mod:`bench.methods.label.family`).
 
 Threat model: the attacker holds the student and the noisy labels, all images and all labels but one. Private: labels.
 Public: the images of the private records. Released: the student and the noisy labels. Unit label, adjacency replace,
-sensitivity any label: epsilon-DP for each label, the labels of different records being different units.
+sensitivity any label: epsilon-DP for each label; labels of different records are different units.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RR(LabelMethod):
         return label_response(self.config.epsilon, delta)
 
     def charges(self) -> Sequence[Event]:
-        """Return one answer for each label."""
+        """Return one answer per label."""
         return [RandomizedResponse(self.config.epsilon, self.facts.classes, answers=self.facts.private_records)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
