@@ -183,7 +183,7 @@ def odds(probabilities: Sequence[float]) -> str:
 
 
 def remark(probabilities: Sequence[float]) -> str:
-    """Return the remark of a row whose seeds have these bounds: empty unless it survives :data:`TRIES` tries."""
+    """Return the remark on a row whose seeds have these bounds, "" unless impossible even for :data:`TRIES` tries."""
     if honest_tries(probabilities) <= TRIES:
         return ""
     return f"impossible as claimed ({odds(probabilities)})"

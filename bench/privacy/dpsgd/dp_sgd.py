@@ -295,7 +295,7 @@ def _is(value: torch.Tensor, kept: torch.Tensor) -> bool:
 
 
 def known_labels(labels: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
-    """Return `labels` (n,); of several `outputs` (n, classes), one that has none counts as 0 and raises no error."""
+    """Return `labels` (n,); with several `outputs` (n, classes), labels without one become 0, without error."""
     if outputs.dim() < 2 or outputs.shape[1] < 2:
         return labels
     return labels.where((labels >= 0) & (labels < outputs.shape[1]), 0)

@@ -39,8 +39,7 @@ def improved_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> tuple[f
     """Return the least epsilon over the orders by a conversion tighter than the classic one, and its order.
 
     Canonne, Kamath, Steinke 2020 (arXiv:2004.00010), proposition 12:
-    ``rdp + log((order - 1) / order) - log(delta * order) / (order - 1)``; 0 if `rdp` bounds the total variation by
-    `delta`.
+    ``rdp + log((order - 1) / order) - log(delta * order) / (order - 1)``; 0 if `rdp` bounds total variation by `delta`.
     """
     order, divergence = _orders(orders, rdp)
     check_delta(delta)
