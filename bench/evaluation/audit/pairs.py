@@ -98,7 +98,7 @@ class _Layout:
     labels: tuple[int, int | None]
     saturated: tuple[bool, bool] = (False, False)
     lead: int | None = None
-    """The votes between the first two classes, one record each; None: all other records are of the first class."""
+    """The lead in votes between the first two classes, one record each; None: all others are in the first class."""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
