@@ -151,6 +151,6 @@ def _penalty(critic: Critic, real: Tensor, made: Tensor, generator: torch.Genera
     share = torch.rand((len(real), 1, 1, 1), generator=generator).to(real.device)
     between = torch.lerp(made, real, share).requires_grad_()
     slope = torch.autograd.grad(critic(between).sum(), between, create_graph=True)[0]
-    # The published code takes the slope on [-1, 1], where it is half as large; our nets map [0, 1] there themselves.
+    # The published code takes the slope on [-1, 1], where it is half as large; our nets map [0, 1] to that range.
     penalty: Tensor = (slope.flatten(1).norm(dim=1) / 2 - 1).square().mean()
     return penalty

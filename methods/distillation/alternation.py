@@ -80,7 +80,7 @@ class Alternating:
     def alternate(self) -> Tensor:
         """Run all iterations and return synthetic images, uint8 (n, channels, height, width).
 
-        Raises NotFiniteError where a loss is not finite, and BenchError where no gradient reaches the latent inputs.
+        Raises NotFiniteError if a loss is not finite, and BenchError if no gradient reaches the latent inputs.
         """
         config = self.config
         answered = _Answered()

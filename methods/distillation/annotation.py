@@ -70,21 +70,20 @@ def gradient_sensitivity(kind: Distillation, classes: int, k: int, weight: float
     """Return a bound on the L2 distance between two teachers' :func:`bounded` gradients for one query, at most 2.
 
     Both see the same student q. Bounded gradients u, v have norm at most 1, so ``|u - v|^2 <= 2 - 2 <u, v>``: the bound
-    is sqrt(2) if no two entries have opposite signs. For ``plain`` and, if `weight` >= 1, for ``dkd`` all entries are
-    at most 0. For ``decoupled`` only the entry of the teacher's class r can be positive, namely ``(q_r - p_r) / (q_r (1
-    - q_r))`` if q_r > p_r; the others are ``-weight p_j / ((1 - p_j) q_j (1 - q_j))``.
+    is sqrt(2) if no entries have opposite signs. For ``plain`` and, if `weight` >= 1, for ``dkd`` all entries are at
+    most 0. For ``decoupled`` only the entry of the teacher's class r can be positive, namely
+    ``(q_r - p_r) / (q_r (1 - q_r))`` if q_r > p_r; the others are ``-weight p_j / ((1 - p_j) q_j (1 - q_j))``.
 
     Let D = 1 - q_r, f_j = q_j (1 - q_j) and m = k - 1. The others x_j satisfy ``sum |x_j| f_j >= weight (1 - p_r)``, so
-    the norm of the m largest is at least weight (1 - p_r) / ||f||(||f|| in the dual, m-support norm). Probabilities sum
-    to 1 and are at least :data:`LEAST` (L), so f is at most L, plus D - L on one entry:
+    the norm of the m largest is at least weight (1 - p_r) / ||f||, with ||f|| in the dual, m-support norm.
+    Probabilities sum to 1 and are at least :data:`LEAST` (L), so f is at most L, plus D - L on one entry:
     ``||f|| <= D - L + L (classes - 1) / sqrt(m)``. As (1 - p_r) / (q_r - p_r) >= 1 / q_r, the positive entry is at most
-    1 / R of the m largest others' norm, ``R = weight D / ||f||``, and at most ``s = 1 / sqrt(1 + R^2)`` of the
-    gradient.
+    1 / R of the m largest, ``R = weight D / ||f||``, and at most ``s = 1 / sqrt(1 + R^2)`` of the gradient.
 
     If one gradient has a positive entry, ``<u, v> >= -s`` with the smallest R, at D = L: weight sqrt(m) / (classes -
     1). If both have one at the same class, ``<u, v> >= 0``; at two classes r and t, ``<u, v> >= -2 s sqrt(1 - s^2)``,
     but then q_t > 1 / classes, so D > 1 / classes. `slack` bounds how far float32 softmax sums are from 1. Without it,
-    some pairs of teachers come within 0.3% of the bound for 10 classes and k 3 (one is in the tests).
+    pairs of teachers come within 0.3% of the bound for 10 classes and k 3 (one is in the tests).
     """
     if kind == "plain" or (kind == "dkd" and weight > 1.01):
         return math.sqrt(2)

@@ -148,7 +148,7 @@ def train_tangent_normal(
     """Train `student` in place on labelled `images` (m, ...) and optionally on `triples`; return it.
 
     `labels` is int64 (m,) or float (m, classes). Terms are means over batch and features, so their weights do not
-    depend on sizes. Raises BenchError without a labelled image, and NotFiniteError where a term is not finite.
+    depend on sizes. Raises BenchError without a labelled image, and NotFiniteError if a term is not finite.
     """
     if len(images) == 0 or len(images) != len(labels):
         raise BenchError(f"the student needs labelled images; there are {len(images)} with {len(labels)} labels.")

@@ -21,7 +21,7 @@ The authors' code draws noise on the complex transform's frequencies, less of it
 - the filter spares the last frequency (``k_value:-1`` there), the mirror of the first, which has got no noise. The real
   part of the inverse averages both: in a block, the first frequency has half of the noise. In kernels the last row of
   the spectrum keeps frequencies without any.
-- noise is halved between real and imaginary parts also where a real gradient's spectrum is real: the mean has
+- noise is halved between real and imaginary parts even where a real gradient's spectrum is real: the mean has
   ``sqrt(1/2)`` of it.
 
 A real transform with independent noise on all coefficients has no mirrored frequencies and a single bound.

@@ -4,11 +4,11 @@ Mehta, Krichene, Thakurta, Kurakin, Cutkosky, "Differentially Private Image Clas
 arXiv:2211.13403, DP-LS: ``theta = (A + lambda I)^-1 b`` with ``A = sum x x'`` and ``b`` the sums of x by class. Here
 all classes share one A. The method needs no public images of the target's distribution.
 
-Every row x is clipped to norm C = 1 before both sums; features have norm 1 (``methods/linear/family.py``), so clipping
+Each row x is clipped to norm C = 1 before both sums; features have norm 1 (``methods/linear/family.py``), so clipping
 only affects rounding. A is released as its upper triangle with off-diagonal entries times sqrt(2): the L2 norm of that
 vector is the Frobenius norm of A. One record adds x x', of Frobenius norm C^2, to A, and x, of norm C, to b. Adding or
-removing it thus moves A by at most C^2 and b by at most C. Replacing it moves A by at most sqrt(2) C^2, since ``|x x' -
-y y'|^2 = |x|^4 + |y|^4 - 2 (x'y)^2``, and b by at most 2 C (``methods/linear/class_sums.py``).
+removing it thus moves A by at most C^2 and b by at most C. Replacing it moves A by at most sqrt(2) C^2, since
+``|x x' - y y'|^2 = |x|^4 + |y|^4 - 2 (x'y)^2``, and b by at most 2 C (``methods/linear/class_sums.py``).
 
 Two Gaussian releases of multipliers ``s / sqrt(share)`` for A and ``s / sqrt(1 - share)`` for b cost as much as one of
 s. We request that one release: A times ``sqrt(share) / C^2`` concatenated with b times ``sqrt(1 - share) / C``. One

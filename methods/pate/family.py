@@ -122,7 +122,7 @@ class PATEFamily(EnsembleMethod):
         """Return the preset `settings` with an aggregator that suits their number of teachers."""
 
     def check_facts(self) -> None:
-        """Raise :class:`BenchError` where the data set has too few records or no public images."""
+        """Raise :class:`BenchError` if the data set has too few records or no public images."""
         super().check_facts()
         if self.facts.public_records == 0:
             raise BenchError(

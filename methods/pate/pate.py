@@ -103,7 +103,7 @@ class PATE(PATEFamily):
         return pate_closed_form(self.config.gamma, self.config.queries, delta)
 
     def claimed_after(self, delta: float, ledger: Ledger) -> Claim:
-        """Return the paper's moments accountant on the votes, where that is the claim."""
+        """Return the paper's moments accountant on the votes, if that is the claim."""
         if self.config.claim == "closed-form":
             return self.claimed(delta)
 

@@ -103,7 +103,7 @@ class PATEGNMax(PATEFamily):
         return claim_by("rdp-classic", [self.config.event()], delta, self.source, "data-independent")
 
     def claimed_after(self, delta: float, ledger: Ledger) -> Claim:
-        """Return the paper's Renyi figure for the votes, where that is the claim."""
+        """Return the paper's Renyi figure for the votes, if that is the claim."""
         if self.config.claim == "data-independent":
             return self.claimed(delta)
         if self.config.claim == "sanitised":

@@ -87,7 +87,7 @@ class TakesTeacher(Method):
 
 
 def given_net(config: GivenTeacherConfig, facts: Facts, context: Context) -> teachers.GivenNet | None:
-    """Return the given teacher on the context's device, None where it is trained here. Private."""
+    """Return the given teacher on the context's device, None if it is trained here. Private."""
     given = given_teacher(config)
     if given is None:
         return None
@@ -101,7 +101,7 @@ def given_net(config: GivenTeacherConfig, facts: Facts, context: Context) -> tea
 
 
 class OneTeacher:
-    """A given teacher in the place of an ensemble."""
+    """A given teacher in place of an ensemble."""
 
     def __init__(self, net: teachers.GivenNet, context: Context) -> None:
         self._net, self._device = net, context.device

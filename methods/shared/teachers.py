@@ -49,7 +49,7 @@ class EnsembleMethod(Method):
     shardable = True
 
     def check_facts(self) -> None:
-        """Raise :class:`BenchError` where there are more teachers than records."""
+        """Raise :class:`BenchError` if there are more teachers than records."""
         if self.config.teachers > self.facts.private_records:
             raise BenchError(
                 f"more teachers than records: {self.config.teachers} teachers, {self.facts.private_records} "
@@ -222,7 +222,7 @@ def teacher_pool(config: TeacherConfig, context: Context) -> Iterator[ProcessPoo
 
 
 def quick_settings(facts: Facts) -> dict[str, Any]:
-    """Return the changes of ``quick``: small nets, fewer teachers where records are few."""
+    """Return the changes of ``quick``: small nets, and fewer teachers if records are few."""
     teachers = quick_teachers(facts)
     return {
         "teachers": teachers,

@@ -194,7 +194,7 @@ def summarise(scored: Scored, committee: Committee) -> dict[str, Estimated]:
     - ``ssim``, ``psnr`` (decibels): to the nearest member, non-member, and the difference; only its excess over a
       counterfactual target's or the prior's concerns training, as pools differ by chance
     - ``instance recovery``: share of members nearer to a reconstruction than all but 1 % of the class's non-members;
-      ``by chance``: share where members are no nearer
+      ``by chance``: that share if members are no nearer
     - ``answers``: SSIM and PSNR to the image behind each observed answer
     - ``[IS]``: see :func:`bench.metrics.images.dpsd_inception_score`
     - ``kid``: to the members, in the first evaluator's features over their root mean square

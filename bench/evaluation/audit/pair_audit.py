@@ -166,7 +166,7 @@ def audit_pairs(
 
 
 def _at_full_size(bench: _Bench, pair: WorstPair, note: Callable[[str], None]) -> tuple[PairBound | None, str]:
-    """Return the bound from one pair of runs on `pair`, and any difference; `note` is told why there is no bound."""
+    """Return the bound from one pair of runs on `pair`, and any difference; `note` gets the reason if there is none."""
     plan, seconds = bench.plan, 60 * bench.plan.minutes * FULL_SHARE
     depends = {"pair": bench.depends(pair), "delta": plan.delta, "seed": plan.seed}
     kept = bench.cache.find("pair-full-size", depends)

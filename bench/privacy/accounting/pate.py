@@ -153,7 +153,7 @@ def gnmax_log_q(votes: Floats, sigma: float) -> Floats:
 def gaussian_rdp_from_log_q(log_q: ArrayLike, sigma: float, orders: ArrayLike) -> Floats:
     """Return ``(queries, orders)``: GNMax's Renyi divergence if the unlikely outcome has probability ``exp(log_q)``.
 
-    The lesser of the data-independent ``order / sigma**2`` and, where it applies, theorem 6 of ICLR 2018 at its best
+    The lesser of the data-independent ``order / sigma**2`` and, if applicable, theorem 6 of ICLR 2018 at its best
     orders for Gaussian noise. `log_q` is ``(queries,)`` or one number, `orders` ``(orders,)``, all above 1.
     """
     log_q = np.atleast_1d(np.asarray(log_q, dtype=np.float64))

@@ -265,7 +265,7 @@ class ExampleGradients:
 
 
 def generator_states(device: torch.device) -> list[Tensor]:
-    """Return the states of torch's generators on the CPU and, if it is another, on `device`."""
+    """Return the states of torch's generators on the CPU and, if different, on `device`."""
     states = [torch.get_rng_state()]
     return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
 
