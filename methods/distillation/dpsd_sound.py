@@ -9,8 +9,8 @@ Released: the student, the generator, some of its images. Unit record, adjacency
 
 Each record trains one of many teachers (DPSD has one), so it changes one teacher's answer per query: by sqrt(2) in L2
 for a one-hot vote, by up to 2 for a normalised gradient. The sum over teachers gets Gaussian noise. The student trains
-for many epochs on a few thousand answers with the squared error, whose expected gradient unbiased noise does not
-change. Rounds alternate as in Algorithm 1: the student drives the generator, teachers answer its images, and the
+for many epochs on a few thousand answers with the squared error, so that unbiased noise leaves the expected gradient
+unchanged. Rounds alternate as in Algorithm 1: the student drives the generator, teachers answer its images, and the
 student trains on all answers. Claimed and proven: the exact figure of the Gaussian mechanism over all queries.
 """
 

@@ -75,7 +75,7 @@ def low_pass(size: int, block: int, ratio: float) -> Tensor:
 
 
 def filtered(gradient: Tensor, block: int, ratio: float) -> Tensor:
-    """Return the `gradient` of a kernel (outputs, inputs, ...), linear layer or other parameter, low-pass filtered."""
+    """Return `gradient`, low-pass filtered if of a kernel (outputs, inputs, ...) or linear layer, else unchanged."""
     linear = gradient.dim() == 2
     for axis in [1] if linear else range(2, gradient.dim()):
         size = gradient.shape[axis]
