@@ -15,4 +15,4 @@ INDEX = {
     "rmia": "rmia",
     "robustness": "robustness",
 }
-"""The module that registers each name, so that one name imports one module. Kept true by tests/interface."""
+"""The module that registers each name, so that one name imports one module. Checked by tests/interface."""

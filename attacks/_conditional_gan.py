@@ -1,4 +1,4 @@
-"""PLG-MI's conditional GAN: hinge losses, spectral norms, a pull of the generator towards the target's class.
+"""PLG-MI's conditional GAN: hinge losses, spectral norms, and a generator loss that pulls towards the target's class.
 
 Spectral normalisation (Miyato et al. 2018, arXiv:1802.05957) and projection discriminator (Miyato and Koyama 2018) as
 in Yuan et al., AAAI 2023, with small nets: the DCGAN of :mod:`bench.training.gan` with the class as input, and a
@@ -27,7 +27,7 @@ _FEATURES = 128
 
 
 class ProjectionDiscriminator(nn.Module):
-    """The score(features) + <embedding of the label, features>, (n,), higher for real images of the label; bounded."""
+    """score(features) + <label embedding, features>, (n,): bounded, and higher for real images of the label."""
 
     def __init__(self, shape: tuple[int, int, int], classes: int, width: int) -> None:
         super().__init__()
@@ -47,10 +47,10 @@ class ProjectionDiscriminator(nn.Module):
 
 
 def augmented(images: Tensor, generator: torch.Generator, *, flips: bool) -> Tensor:
-    """Return random views of `images` (n, channels, height, width): cropped, turned, brightened, clipped to [0, 1].
+    """Return random views of `images` (n, channels, height, width): cropped, rotated, brightened, clipped to [0, 1].
 
-    Crops keep 0.8 to 1 of the area, turns are up to 5 degrees, brightness and contrast change by up to a fifth, the
-    outside is black. `flips` mirrors half of them: for photographs, not for signs.
+    Crops keep 0.8 to 1 of the area, rotations are up to 5 degrees, brightness and contrast change by up to a fifth, the
+    outside is black. `flips` mirrors half of the images, for photographs, not characters.
     """
     count = len(images)
     draws = torch.rand((count, 7), generator=generator).to(images.device)
@@ -75,10 +75,10 @@ def train_conditional_gan(
 ) -> GanGenerator:  # fmt: skip
     """Train `net` and `critic` in place on their device; return `net` in evaluation mode.
 
-    `images` (n, channels, height, width) are auxiliary, `labels` (n,) the student's classes for them (pseudo-labels).
-    `critic_steps` steps of the discriminator go with each of the `steps` of the generator; Adam has the same `rate` for
-    both. `alpha` weighs the student's margin beside the critic's score. `count` is called with the number of images
-    that went through the student.
+    `images` (n, channels, height, width) are auxiliary, `labels` (n,) are the student's classes for them
+    (pseudo-labels). Each of the generator's `steps` comes with `critic_steps` discriminator steps; both use Adam at
+    `rate`. `alpha` weighs the student's margin against the critic's score. `count` is called with the number of images
+    that the student has seen.
     """
     device = next(net.parameters()).device
     optimizers = [torch.optim.Adam(part.parameters(), rate, (0.0, 0.9), fused=True) for part in (net, critic)]

@@ -1,4 +1,4 @@
-"""The decoder of the inversion network: from a student's answer back to the image."""
+"""The decoder of the inversion network, from a student's answer back to the image."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Decoder(nn.Module):
     """(n, classes) -> maps of about 4x4 -> transposed convolutions, each doubling the sides -> images in [0, 1].
 
     At 64x64 and `width` 128 these are the published layers: 1024, 512, 256, 128 maps, each with batch normalisation and
-    tanh. Other sizes have more or fewer layers, the last one cropped.
+    tanh. Other sizes have more or fewer layers; the last is cropped.
     """
 
     def __init__(self, classes: int, shape: tuple[int, int, int], width: int) -> None:
@@ -47,7 +47,7 @@ class Decoder(nn.Module):
 def encode(confidences: Tensor, truncation: int = 0) -> Tensor:
     """Return the decoder's input for answers (n, classes): truncated, in logarithms, shifted, scaled to [0, 1].
 
-    `truncation` keeps that many largest confidences, 0 all; others, and those below e^-50, become 0.
+    `truncation` is the number of largest confidences to keep (0: all); others, and those below e^-50, become 0.
     """
     if 0 < truncation < confidences.shape[1]:
         kept = confidences.topk(truncation, dim=1)
@@ -75,11 +75,11 @@ def train_decoder(
     stage: Stage,
     checkpoint: Checkpoint | None = None,
 ) -> Decoder:
-    """Train `decoder` in place and return it, in evaluation mode, in the state that did best on held-out images.
+    """Train `decoder` in place and return it in evaluation mode, in the state that did best on held-out images.
 
     `codes` (n, classes) are the inputs, `images` (uint8 or float in [0, 1], four or more) the targets. The share
-    `validation` is held out and chooses the state after every epoch of the others. `stage` advances
-    :func:`decoder_steps` times. With a `checkpoint` a stopped training resumes at the start of an epoch.
+    `validation` is held out; after every epoch on the others it decides whether to keep the state. `stage` advances
+    :func:`decoder_steps` times. With a `checkpoint`, stopped training resumes at the start of an epoch.
     """
     order = torch.randperm(len(images), generator=generator)
     held = _held_out(len(images), validation)
@@ -96,7 +96,7 @@ def train_decoder(
         done = loop.start(stage)
         while done < total:
             shuffled = trains[torch.randperm(len(trains), generator=generator)]
-            # A last batch of one image would have no batch statistics.
+            # Skip a last batch of one image, which has no batch statistics.
             for index in [part for part in torch.split(shuffled, batch_size) if len(part) > 1]:
                 if done == total:
                     break

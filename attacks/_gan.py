@@ -2,8 +2,8 @@
 
 Gulrajani et al., NeurIPS 2017 (arXiv:1704.00028), as in GMI (Zhang et al., CVPR 2020, section 3 and published code):
 Adam 2e-4 (0.5, 0.999), batches of 64, five critic steps per generator step, penalty 10, 100 noise values. It does not
-use the target, so targets share it through the cache. The generator is the DCGAN of :mod:`bench.training.gan`; the
-critic has two strided convolutions without batch normalisation, as the penalty is on single images.
+depend on the target, so targets share it through the cache. The generator is the DCGAN of :mod:`bench.training.gan`;
+the critic has two strided convolutions without batch normalisation, as the penalty is per image.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from bench.training.gan import GanGenerator
 
 @dataclass(frozen=True, slots=True)
 class GanSettings:
-    """Training of the GAN: `epochs` passes of the critic over the images, or `steps` of the generator (0: epochs).
+    """Training of the GAN: `epochs` of the critic over the images, or `steps` of the generator (0: use epochs).
 
-    `width` is the number of maps at half the images' size; a quarter has twice as many.
+    `width` is the number of maps at half the images' size; there are twice as many at a quarter.
     """
 
     epochs: float
@@ -63,7 +63,7 @@ class Critic(nn.Module):
 def auxiliary_gan(images: Tensor, settings: GanSettings, context: Context) -> tuple[GanGenerator, Critic]:
     """Return generator and critic for `images` (n, channels, height, width), trained or cached, in evaluation mode.
 
-    They are on the context's device, without gradients. Random streams depend on the run's seed alone, so that all
+    They are on the context's device, without gradients. Random streams depend only on the run's seed, so that all
     targets share the GAN. Raises :class:`BenchError` for images below 8x8 pixels or settings that are not positive.
     """
     check_counts(
@@ -96,7 +96,7 @@ def auxiliary_gan(images: Tensor, settings: GanSettings, context: Context) -> tu
     generator, critic = _nets(shape, settings, streams.torch("start"), context.device)
     for part, net in (("generator", generator), ("critic", critic)):
         state = net.state_dict()
-        # Files keep no zero-dimensional arrays: batch normalisation's counters need their shape back.
+        # Files store no zero-dimensional arrays, so restore the shape of batch normalisation's counters.
         loaded = {name: torch.from_numpy(arrays[f"{part}/{name}"]).view(value.shape) for name, value in state.items()}
         net.load_state_dict(loaded)
         net.eval().requires_grad_(False)
@@ -147,10 +147,10 @@ def _train(
 
 
 def _penalty(critic: Critic, real: Tensor, made: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the mean squared distance from 1 of the critic's slope, at random points between real and made images."""
+    """Return the mean of (critic slope - 1)^2 at random points between real and generated images."""
     share = torch.rand((len(real), 1, 1, 1), generator=generator).to(real.device)
     between = torch.lerp(made, real, share).requires_grad_()
     slope = torch.autograd.grad(critic(between).sum(), between, create_graph=True)[0]
-    # The nets map [0, 1] to [-1, 1] themselves, where the published code takes its slope: there it is half as large.
+    # The published code takes the slope on [-1, 1], where it is half as large; our nets map [0, 1] to that range.
     penalty: Tensor = (slope.flatten(1).norm(dim=1) / 2 - 1).square().mean()
     return penalty

@@ -1,4 +1,4 @@
-"""What several inversion attacks share: losses, priors of natural images, checks of their inputs."""
+"""Shared by several inversion attacks: losses, priors of natural images, input checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Loss = Literal["cross-entropy", "margin"]
 
 
 def identity_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
-    """Return the loss (n,) of `logits` (n, classes): -log p_y, or the margin, whose gradient does not vanish."""
+    """Return the loss (n,) of `logits` (n, classes): -log p_y, or the margin, whose gradient never vanishes."""
     if loss == "cross-entropy":
         return functional.cross_entropy(logits, labels, reduction="none")
     mine = logits.gather(1, labels[:, None]).squeeze(1)

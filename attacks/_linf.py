@@ -1,6 +1,6 @@
 """Maximum-norm attacks by torchattacks, checked: images are projected back into the ball and [0, 1]. Imports torch.
 
-Values that are not finite are replaced by the clean ones, so that numerical accidents do not count as successes.
+Non-finite values are replaced by the clean ones, so that numerical failures do not count as successes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Perturb = Callable[[Tensor, Tensor], Tensor]  # images (n, channels, height, wid
 class Logits(nn.Module):
     """A copy of a student with float32 logits, fixed in evaluation mode, without gradients of weights.
 
-    Inputs are in [0, 1]. A copy: torchattacks changes the mode of its model and FAB leaves gradients in the weights.
+    Inputs are in [0, 1]. It is a copy because torchattacks changes its model's mode and FAB leaves gradients in it.
     """
 
     def __init__(self, student: nn.Module, device: torch.device) -> None:
@@ -32,25 +32,25 @@ class Logits(nn.Module):
         self.eval()
 
     def train(self, mode: bool = True) -> Logits:
-        """Stay in evaluation mode: batch statistics would mix the images of a batch."""
+        """Stay in evaluation mode: batch statistics would make images of a batch interact."""
         super().train(False)
         return self
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits in float32, as a copy."""
         logits: Tensor = self.student(images)
-        return logits.float().clone()  # A copy even where float() makes none: Square writes into its input.
+        return logits.float().clone()  # Copy even if float() does not: Square writes into its input.
 
 
 def perturbed(
     attack: str, model: Logits, images: Tensor, labels: Tensor, size: float, classes: int, seed: int,
     config: RobustnessConfig,
 ) -> Tensor:  # fmt: skip
-    """Return `images`, each changed by at most `size` in every value, after `attack`; determined by `seed`.
+    """Return `images` after `attack`, each value changed by at most `size`; deterministic given `seed`.
 
     `attack` is fgsm, pgd, apgd-ce, apgd-t, fab-t, fab or square. `images` and `labels` are on the device of `model`.
     """
-    # The attacks draw from torch's global generators, and some seed these themselves.
+    # The attacks draw from torch's global generators, and some seed them.
     with (
         seeded(torch.Generator().manual_seed(seed), images.device),
         torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, deterministic=True),
@@ -63,7 +63,7 @@ def perturbed(
 def _make(attack: str, model: Logits, size: float, classes: int, seed: int, config: RobustnessConfig) -> Perturb:
     allow_cpu_torchvision()
 
-    # torchattacks counts the true class and targets all others: 99 of 100 classes where the published code takes 9.
+    # torchattacks counts the true class and targets all others: 99 for 100 classes; the published code targets 9.
     targets = {"n_classes": min(config.target_classes, classes - 1) + 1}
     made: Perturb
     if attack == "fgsm":
@@ -88,7 +88,7 @@ SIMPLE = ("fgsm", "pgd", "square")
 
 
 PARTS = ("apgd-ce", "apgd-t", "fab-t", "fab")
-"""Parts of autoattack besides the simple ones; ``fab`` replaces both targeted ones for few classes."""
+"""Parts of autoattack besides the simple ones; with few classes, ``fab`` replaces both targeted ones."""
 
 
 WORST = "autoattack"

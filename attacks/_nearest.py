@@ -1,4 +1,4 @@
-"""Distances of images to the nearest of others."""
+"""Distances from images to the nearest of other images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def nearest(images: Tensor, others: Tensor, device: torch.device | str = "cpu") 
     for start in range(0, len(others), AT_ONCE):
         part = as_float(others[start : start + AT_ONCE]).flatten(1).to(device)
         index = torch.cdist(rows, part).argmin(1)
-        # By products, as above, equal images are apart by rounding.
+        # Recompute: by products, as above, rounding separates equal images.
         distance = torch.linalg.vector_norm(rows - part[index], dim=1).cpu()
         nearer = distance < least
         least, place = torch.where(nearer, distance, least), torch.where(nearer, index.cpu() + start, place)

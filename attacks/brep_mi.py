@@ -1,14 +1,14 @@
 """Label-only inversion by repulsion from the boundary: Kahla, Chen, Just and Jia, CVPR 2022 (BREP-MI).
 
 Threat model: the attacker may query the student for labels only, and holds unlabelled auxiliary images, none of them
-private. GMI's GAN (:mod:`bench.attacks._gan`) makes the images. Points on a sphere about its noise are labelled; the
-noise moves away from the mean of those of other classes. Where nearly all have the class, the sphere grows: the larger
-it is at the end, the deeper the image is inside the class.
+private. GMI's GAN (:mod:`bench.attacks._gan`) makes the images. The student labels points on a sphere around the noise,
+and the noise moves away from the mean of those of other classes. Once nearly all have the class, the sphere grows: the
+larger it is at the end, the deeper the image lies inside the class.
 
 What differs from the paper: the published code attacks the classes that the GAN happens to hit; here every class is
 attacked, each try from its own start, and a class without a start within ``draws`` images is a failure (``reached`` is
-False, the image black). The published threshold of 0.75 on the mean of +1 and -1 requires 29 of 32 points; it is stated
-that way. The GAN is a small DCGAN. All tries move side by side.
+False, the image black). The published threshold of 0.75 on the mean of +1 and -1 requires 29 of 32 points, which the
+setting states. The GAN is a small DCGAN. All tries move in one batch.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class BrepMI(InversionAttack[BrepMIConfig]):
     def run(
         self, target: Target, auxiliary: PublicData | None, observed: torch.Tensor | None, context: Context
     ) -> Reconstructions:
-        """Find a start for every try, and move all of them."""
+        """Find a start for every try, and move them all."""
         config = self.config
         check_counts(
             images_per_class=config.images_per_class, draws=config.draws, points=config.points, radius=config.radius,

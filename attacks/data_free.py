@@ -1,9 +1,9 @@
 """Data-free reconstruction: a generator of images that the student is sure of. Chen et al., ICCV 2019 (DAFL).
 
 Threat model: the attacker holds the student's weights and knows the images' size; there are no auxiliary images. With
-the student as discriminator, the generator of DAFL (arXiv:1904.01186) learns images that make the student sure, with
-all classes equally frequent, and excite its last hidden layer (:mod:`bench.training.data_free`). The surest images of
-each class are kept; a class never generated is a failure.
+the student as discriminator, the generator of DAFL (arXiv:1904.01186) learns images that make the student confident,
+with all classes equally frequent, and excite its last hidden layer (:mod:`bench.training.data_free`). The most
+confident images of each class are kept; a class never generated is a failure.
 
 What differs from the paper: there the images train a smaller net in alternation; here they are the result. The random
 shifts of the images are ours.
@@ -73,7 +73,7 @@ class DataFree(InversionAttack[DataFreeConfig]):
     def run(
         self, target: Target, auxiliary: PublicData | None, observed: torch.Tensor | None, context: Context
     ) -> Reconstructions:
-        """Train the generator and sort its images."""
+        """Train the generator and select its images."""
         config = self.config
         check_counts(
             images_per_class=config.images_per_class, pool=config.pool, steps=config.steps, rate=config.rate,

@@ -2,12 +2,12 @@
 
 Threat model: the attacker holds the student's weights and unlabelled auxiliary images, none of them private. These
 train a Wasserstein GAN (:mod:`bench.attacks._gan`), whose noise then minimises -D(G(z)) + 100 * (-log p_y), by gradient
-descent with momentum: real for the critic, of the class for the student. Of several starts the student's surest is
-kept; no evaluator is used.
+descent with momentum: real to the critic, of the class to the student. Of several starts the student's most confident
+is kept; no evaluator is used.
 
 What differs from the paper: small DCGANs; no blurred or masked images as starts; the search for the best start begins
 at minus infinity, not at 0, which hides negative scores in the published code; auxiliary images come from the data
-set's split, while the paper's private and public MNIST images are of different digits.
+set's split, while the paper's private and public MNIST images show different digits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from bench.interface import (
 from bench.training.gan import GanGenerator
 
 QUICK_GAN: dict[str, Any] = {"gan_steps": 800, "gan_width": 16, "gan_rate": 1e-3, "gan_critic_steps": 2}
-"""A GAN of a minute on one core, shared with BREP-MI's quick preset through the cache."""
+"""A GAN that trains in a minute on one core, shared with BREP-MI's quick preset through the cache."""
 TINY_GAN: dict[str, Any] = {"gan_steps": 20, "gan_width": 8, "gan_rate": 1e-3, "gan_critic_steps": 1}
 
 
@@ -82,7 +82,7 @@ class GMI(InversionAttack[GMIConfig]):
     def run(
         self, target: Target, auxiliary: PublicData | None, observed: torch.Tensor | None, context: Context
     ) -> Reconstructions:
-        """Train the GAN, or take it from the cache, and move its noise for every class."""
+        """Train the GAN, or load it from the cache, and optimise its noise for every class."""
         config = self.config
         check_counts(
             images_per_class=config.images_per_class, restarts=config.restarts, steps=config.steps, rate=config.rate,

@@ -1,18 +1,18 @@
 """Inversion by a second network: Yang, Zhang, Chang and Liang, CCS 2019 (arXiv:1902.08552).
 
 Threat model: the attacker may query the student for confidences and holds unlabelled auxiliary images, none of them
-private. A decoder learns by squared error to reconstruct auxiliary images from the student's answers, and so gives the
+private. A decoder learns by squared error to reconstruct auxiliary images from the student's answers, so it returns the
 mean of all images with such an answer: a class, not a record. It then inverts observed answers
 (:attr:`bench.core.types.Reconstructions.observed`, one image each) and answers that represent a class. ``truncation``
-keeps only the largest confidences of all answers; ``rounding`` rounds the student's.
+keeps only the largest confidences of every answer; ``rounding`` rounds the student's.
 
 Images of a class: the first from the mean log answer to the auxiliary images that the student assigns to it, the others
-from answers to single ones, drawn from the surer half. A class without such images gets nearly certain answers, 0.9 for
-the class and 0.1 shared as in the answer to an auxiliary image. All tries share the decoder.
+from answers to single ones, drawn from the more confident half. A class without such images gets nearly certain
+answers: 0.9 for the class, 0.1 split as in the answer to an auxiliary image. All tries share the decoder.
 
-What differs from the paper: the published code keeps the decoder that is best on the target's training images, which no
-attacker has; here a held-out part of the auxiliary ones decides. Images have the data set's size, which sets the number
-of layers (64x64 gives the paper's); answers are scaled to [0, 1].
+What differs from the paper: the published code selects the decoder on the target's training images, which no attacker
+has; here a held-out part of the auxiliary ones decides. Images have the data set's size, which sets the number of
+layers (64x64 gives the paper's); answers are scaled to [0, 1].
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class InversionNetwork(InversionAttack[InversionNetworkConfig]):
     def run(
         self, target: Target, auxiliary: PublicData | None, observed: torch.Tensor | None, context: Context
     ) -> Reconstructions:
-        """Train the decoder on the auxiliary images; invert answers of every class, and those observed."""
+        """Train the decoder on the auxiliary images; invert answers for every class, and the observed ones."""
         config = self.config
         check_counts(
             images_per_class=config.images_per_class, epochs=config.epochs, batch_size=config.batch_size,

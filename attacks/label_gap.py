@@ -1,7 +1,7 @@
 """The gap attack: a record whose label the target gets right is guessed a member. It needs labels alone.
 
-Yeom et al. 2018 (arXiv:1709.01604), the floor of label-only attacks: its advantage is the gap of training and test
-accuracy. Variations of the record give the rest of the score (Choquette-Choo et al. 2021, arXiv:2007.14321).
+Yeom et al. 2018 (arXiv:1709.01604), the floor of label-only attacks: its advantage is the gap between training and test
+accuracy. Variations of the record refine the score (Choquette-Choo et al. 2021, arXiv:2007.14321).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LabelGap(MembershipAttack[LabelGapConfig]):
     references = 0
 
     def score(self, signals: Signals) -> NDArray[np.float64]:
-        """Return (n,): 1 where the record's label is right, plus `variations` times the share of right variations.
+        """Return (n,): 1 if the record's prediction is right, plus `variations` times the share of right variations.
 
         Only the largest logit is used. Raises :class:`BenchError` unless the weight `variations` is in [0, 1].
         """

@@ -4,11 +4,11 @@ Carlini et al., "Membership Inference Attacks From First Principles", IEEE S&P 2
 (online) and section V-B, VI (offline). References are complete pipelines with their own noise.
 
 Confidence is the logit of the label's probability, in float64. For each candidate, one normal distribution is fitted to
-the references with it and one to those without: medians, and variances per side, pooled over candidates where
-references are few. The offline attack uses references without the candidate only and scores by minus the log of the
-upper tail, which orders like the log of the lower tail but does not round to 0 for a far more confident target. For a
-candidate with references on one side only, the online attack shifts that side's mean by the mean shift of the other
-candidates; the offline attack takes the median of all candidates.
+the references with it and one to those without: medians, and variances per side, pooled over candidates if references
+are few. The offline attack uses only references without the candidate and scores by minus the log of the upper tail,
+which ranks like the log of the lower tail but does not round to 0 for far more confident targets. For a candidate with
+references on one side only, the online attack shifts that side's mean by the mean shift of the other candidates; the
+offline attack takes the median of all candidates.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from scipy import special
 from bench.interface import Access, BenchError, MembershipAttack, Signals, register_attack, setting
 from bench.interface.signals import counts, log_odds, need_references
 
-GLOBAL_BELOW = 64  # references below which one pooled variance is less noisy than one per candidate
-LEAST_STD = 1e-6  # below it references agree exactly and the likelihood is unbounded
+GLOBAL_BELOW = 64  # number of references below which a pooled variance is less noisy than one per candidate
+LEAST_STD = 1e-6  # below it, references agree and the likelihood is unbounded
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class LiRA(MembershipAttack[LiRAConfig]):
 def _fit(
     seen: NDArray[np.float64], used: NDArray[np.bool_], number: NDArray[np.int64], own: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return medians (NaN where empty) and deviations, (queries, n), pooled per query unless each has its `own`."""
+    """Return medians (NaN if empty) and deviations, (queries, n), pooled per query unless each has its `own`."""
     values = np.where(used[:, None, :], seen, np.nan)
     some = number > 0
     median = np.full(seen.shape[1:], np.nan)

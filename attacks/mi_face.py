@@ -5,14 +5,14 @@ auxiliary images. An image in [0, 1] descends the student's loss for a class, un
 estimates the gradient from confidences, along random directions; ``rounding`` rounds them (the countermeasure of
 section 5.3). Every answer counts as a query.
 
-What differs from the paper: its loss 1 - p_y has no gradient where the student is sure of another class; here it is
--log p_y or the margin between logits, by Adam (``loss=confidence`` and ``optimizer=sgd`` with ``rate=0.1`` give the
-paper's). Its black-box variant queries every pixel twice per step, here ``directions`` random ones. A Gaussian blur
-(``blur``) replaces its denoising and sharpening, used for an autoencoder only.
+What differs from the paper: its loss 1 - p_y has no gradient if the student is sure of another class; here it is -log
+p_y or the margin between logits, by Adam (``loss=confidence`` and ``optimizer=sgd`` with ``rate=0.1`` give the
+paper's). Its black-box variant queries every pixel twice per step; here ``directions`` random directions are queried. A
+Gaussian blur (``blur``) replaces its denoising and sharpening, used for an autoencoder only.
 
-The quick preset is ours: shifted and noisy views, and a prior for few bright and smooth strokes, turn a convolutional
-student's unrecognisable textures into digits. ``prior=relative`` weighs the prior in units of the loss's mean gradient,
-for students of any temperature; a numeric gradient is noisier and larger, so it needs less prior.
+The quick preset is ours: with shifted and noisy views and a prior for few bright, smooth strokes, a convolutional
+student yields digits instead of unrecognisable textures. ``prior=relative`` weighs the prior in units of the loss's
+mean gradient, to suit any student temperature; noisier and larger numeric gradients need less prior.
 """
 
 from __future__ import annotations
@@ -95,19 +95,19 @@ class MIFace(InversionAttack[MIFaceConfig]):
             "steps": 300, "blur": 1.0, "views": 2, "shift": 2, "noise": 0.4, "smoothness": 0.1, "darkness": 0.3,
         }  # fmt: skip
         if facts.shape[0] > 1 or max(facts.shape[1:]) > 32:
-            # Photographs have shades and any pixel may be bright: steps along the gradient itself keep the shades,
-            # where Adam drives every pixel to black or white.
+            # Photographs have shades, and any pixel may be bright. Plain gradient steps keep shades; Adam drives every
+            # pixel to black or white.
             quick |= {"optimizer": "normalised", "rate": 0.003, "steps": 100, "start": 0.5, "start_noise": 0.05}
             quick |= {"darkness": 0.0, "smoothness": 0.05, "noise": 0.1}
         if max(facts.shape[1:]) > 32:
-            # Large photographs are mostly aligned faces, and slow.
+            # Large photographs are mostly aligned faces, and are slow.
             quick |= {"shift": 0, "views": 1, "images_per_class": 1}
         return {"quick": quick, "tiny": quick | {"images_per_class": 2, "steps": 30, "restarts": 2}}
 
     def run(
         self, target: Target, auxiliary: PublicData | None, observed: torch.Tensor | None, context: Context
     ) -> Reconstructions:
-        """Descend from `restarts` starts for every image and keep the one of the student's least loss."""
+        """Descend from `restarts` starts for every image and keep the one with the student's lowest loss."""
         config = self.config
         check_counts(
             images_per_class=config.images_per_class, restarts=config.restarts, steps=config.steps, rate=config.rate,
@@ -131,13 +131,13 @@ class _Descent:
     def __init__(self, config: MIFaceConfig, target: Target, labels: Tensor, generator: torch.Generator) -> None:
         self._config, self._target, self._labels, self._random = config, target, labels, generator
         start = torch.rand((len(labels), *target.shape), generator=generator).to(labels.device)
-        # Optimised; the image is this under the blur.
+        # This is optimised; the image is its blur.
         self._free = (config.start + config.start_noise * start).clamp_(0, 1).requires_grad_()
         kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.SGD
         self._optimizer: torch.optim.Optimizer = kind([self._free], lr=config.rate)
 
     def run(self, advance: Callable[[int], None]) -> Tensor:
-        """Return the images (n, channels, height, width), on the labels' device; `advance` is called for each step."""
+        """Return the images (n, channels, height, width), on the labels' device; `advance` is called at each step."""
         config, count = self._config, len(self._labels)
         best = self._free.detach().clone()
         lowest = torch.full((count,), torch.inf, device=best.device)
@@ -158,7 +158,7 @@ class _Descent:
                     break
                 before = self._free.clone()
                 self._optimizer.step()
-                # A finished image stays where it is, whatever its momentum.
+                # Freeze finished images despite their momentum.
                 self._free.copy_(torch.where(active[:, None, None, None], self._free, before).clamp_(0, 1))
             advance(1)
         advance(config.steps - step - 1)
@@ -204,7 +204,7 @@ class _Descent:
         return values.view(self._config.views, len(self._labels), *values.shape[1:]).mean(0)
 
     def _numeric(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return losses, gradients by pairs of opposite steps (shown the same way), and logits, from confidences."""
+        """Return losses, gradients from pairs of opposite steps (under the same view), and logits, from confidences."""
         config = self._config
         with torch.no_grad():
             images = blurred(self._free, config.blur)
@@ -232,7 +232,7 @@ def loss_of(logits: Tensor, labels: Tensor, loss: str) -> Tensor:
 
 
 def _log_confidences(target: Target, images: Tensor, rounding: float) -> Tensor:
-    """Return log confidences (n, classes); one rounded to 0 counts as half of the least possible."""
+    """Return log confidences (n, classes); one that rounds to 0 counts as half the smallest nonzero one."""
     return target.confidences(images, rounding).clamp_min(rounding / 2 if rounding else 1e-38).log()
 
 

@@ -1,12 +1,12 @@
 """The nearest record: is a released image a copy of a private record? After Meehan, Chaudhuri, Dasgupta, AISTATS 2020.
 
-Threat model: the attacker holds what is released, images and perhaps a generator, and asks of each image how near it
-lies to a private record, and how near to records that no student saw. An image that is far nearer to a private one is
-a copy; a generator that has learnt the distribution alone lies as near to the others.
+Threat model: the attacker holds the released images and perhaps a generator, and measures how near each image lies to a
+private record and to records that no student saw. An image far nearer to a private one is a copy; images of a generator
+that learnt only the distribution lie equally near to both.
 
-Meehan et al. (arXiv:2004.05675) compare the distances of generated and of test samples to training samples by a rank
-test over cells. What differs from the paper: each image's own two distances are compared, in L2 on pixels, without
-cells, so that one copy among many images shows.
+Meehan et al. (arXiv:2004.05675) compare the distances from generated and from test samples to training samples by a
+rank test over cells. What differs from the paper: each image's own two distances are compared, in L2 on pixels, without
+cells, so that one copy among many images is found.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Pseudo-label guided model inversion: Yuan et al., AAAI 2023 (PLG-MI, arXiv:2302.09814).
 
 Threat model: the attacker holds the student's weights and unlabelled auxiliary images, none of them private. Of these,
-the student's ``top`` surest images per class get its label. They train a conditional GAN that is also pulled towards
-images of the student's class (:mod:`bench.attacks._conditional_gan`). Then noise of a fixed label descends the
-student's margin for two augmented views of its image. As in the paper nothing is selected at the end: each start
-counts.
+the student's ``top`` most confident images per class get its label. They train a conditional GAN that is also pulled
+towards images of the student's class (:mod:`bench.attacks._conditional_gan`). Then, for a fixed label, noise descends
+the student's margin loss on two augmented views of its image. As in the paper nothing is selected at the end: each
+start counts.
 
-What differs from the paper: small nets, not residual ones, with the class as input of the generator, not conditional
-batch normalisation; mirrored views for photographs only, not for digits.
+What differs from the paper: small nets, not residual ones; the class is an input of the generator, not used in
+conditional batch normalisation; mirrored views for photographs only, not for digits.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class PlgMI(InversionAttack[PlgMIConfig]):
     def run(
         self, target: Target, auxiliary: PublicData | None, observed: torch.Tensor | None, context: Context
     ) -> Reconstructions:
-        """Train the GAN on the surest images of every class, and move noise of each class."""
+        """Train the GAN on the most confident images of every class, and optimise noise for each class."""
         config = self.config
         check_counts(
             images_per_class=config.images_per_class, top=config.top, gan_steps=config.gan_steps, rate=config.rate,

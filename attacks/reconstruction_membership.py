@@ -1,14 +1,14 @@
 """Membership by reconstruction: a record that the release shows best was trained on. Chen, Yu, Zhang, Fritz, CCS 2020.
 
-Threat model: the attacker holds what is released, images and perhaps a generator's weights, and other images of the
-data set, none private; they ask which of some records were trained on. "GAN-Leaks" (arXiv:1909.03935): a record's
-reconstruction is the nearest of the images seen or drawn (its full black-box attack), and where there is a generator
-the image of the latent input that an optimiser finds (its white-box attack, an inversion through the generator). The
-score is minus the distance to it, calibrated: less the distance to the nearest of the other images, as a record that
-lies near to any image is easy to reconstruct.
+Threat model: the attacker holds the released images, perhaps a generator's weights, and other images of the data set,
+none private, and asks which of some records were trained on. "GAN-Leaks" (arXiv:1909.03935): a record's reconstruction
+is the nearest released or drawn image (its full black-box attack) and, given a generator, the image of an optimised
+latent input (its white-box attack, an inversion through the generator). The score is minus the distance to it,
+calibrated: plus the distance to the nearest of the other images, as a record near to every image is easy to
+reconstruct.
 
-What differs from the paper: distances are L2 on pixels, without LPIPS and the prior's term; Adam, and not L-BFGS, from
-the nearest drawn image, whose class stays; calibration is by images of other records, not by a generator of them.
+What differs from the paper: distances are L2 on pixels, without LPIPS and the prior's term; Adam, not L-BFGS, from the
+nearest drawn image, whose class stays fixed; calibration is by images of other records, not by a generator of them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ReconstructionMembership(ReleaseAttack[ReconstructionConfig]):
     def score(
         self, release: ReleasedImages, records: torch.Tensor, others: torch.Tensor, context: Context
     ) -> NDArray[np.float64]:
-        """Return minus each record's distance to its reconstruction, calibrated where the config says so."""
+        """Return minus each record's distance to its reconstruction, calibrated if the config says so."""
         config = self.config
         distance, _ = nearest(records, release.images, context.device)
         if release.generator is not None and config.steps and config.draws:
@@ -78,7 +78,7 @@ class ReconstructionMembership(ReleaseAttack[ReconstructionConfig]):
 def inverted(
     config: ReconstructionConfig, release: ReleasedImages, records: torch.Tensor, context: Context
 ) -> torch.Tensor:
-    """Return the distance (n,) of each record to the best image that the generator gives for an optimised input."""
+    """Return the distance (n,) from each record to the generator's best image over optimised inputs."""
     assert release.generator is not None
     assert release.inputs is not None
     net = release.generator.to(context.device).eval()

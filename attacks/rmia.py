@@ -2,12 +2,12 @@
 
 Zarifzadeh, Liu and Shokri, "Low-Cost High-Power Membership Inference Attacks", ICML 2024 (arXiv:2312.03262). For the
 candidate x and population records z, unseen by target and references, the score is the share of z with
-``[p(x | target) / p(x)] / [p(z | target) / p(z)] >= gamma``, where p(x) is the mean over references. Offline, only with
-references without x, it is ``((1 + a) p_out + (1 - a)) / 2`` for x and z: a model trained on x would
-raise it, the more the lower it is. One to four references suffice.
+``[p(x | target) / p(x)] / [p(z | target) / p(z)] >= gamma``, where p(x) is the mean over references. Offline, with only
+references without x, it is ``((1 + a) p_out + (1 - a)) / 2`` for x and z, because a model trained on x would raise a
+low p_out more. One to four references suffice.
 
-The paper's CIFAR-10 setting also has a Taylor softmax with a margin; here it is the softmax at a temperature. Shares
-are averaged over queries. A candidate in all references has no p_out and takes the mean of the others.
+The paper's CIFAR-10 setting also has a Taylor softmax with a margin; here it is a softmax with temperature. Shares are
+averaged over queries. A candidate in all references has no p_out and gets the mean of the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from bench.interface import Access, BenchError, MembershipAttack, Signals, register_attack, setting
 from bench.interface.signals import counts, log_probability, need_references
 
-TINY = 1e-300  # keeps probabilities that round to 0 from dividing
+TINY = 1e-300  # avoids division by probabilities that round to 0
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _offline(p_out: NDArray[np.float64], a: float) -> NDArray[np.float64]:
 
 
 def _means(p: NDArray[np.float64], inside: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the means (queries, n) of `p` (k, queries, n) over references in and out, NaN without any."""
+    """Return the means (queries, n) of `p` (k, queries, n) over references with and without, NaN if there are none."""
     into, outof = counts(inside)
     means = []
     for used, number in ((inside, into), (~inside, outof)):

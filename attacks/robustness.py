@@ -1,13 +1,13 @@
 """Accuracy of a student under small changes of its images: a side metric, not part of the privacy score.
 
-It is printed because noisy training can make a net look robust. Accuracies are upper bounds of the robust one, by the
-attacks run, in the maximum norm on images in [0, 1]. An image counts at a size if it is classified rightly unchanged
-and no attack at this or a smaller size changed its class: size 0 gives the plain accuracy, and no curve rises.
+It is printed because noisy training can make a net look robust. Accuracies are upper bounds on the robust accuracy,
+from the attacks run, in the maximum norm on images in [0, 1]. An image counts at a size if its clean prediction is
+right and no attack up to this size changes it: size 0 gives the clean accuracy, and no curve rises.
 
-``autoattack`` is the worst case per image over all attacks of the sweep: the standard version's four (APGD on
-cross-entropy, targeted APGD on the difference of logits ratio, targeted FAB, Square), FGSM and PGD. Its parts are set
-up one by one: torchattacks' ``AutoAttack`` takes 10 steps, not the published 100, and seeds itself by the clock. FGSM:
-Goodfellow et al. 2015. PGD: Madry et al. 2018. AutoAttack: Croce and Hein 2020. Square: Andriushchenko et al. 2020.
+``autoattack`` is the worst case per image over all attacks run: the standard version's four (APGD on cross-entropy,
+targeted APGD on the difference of logits ratio, targeted FAB, Square), FGSM and PGD. Its parts are set up separately:
+torchattacks' ``AutoAttack`` takes 10 steps, not the published 100, and a seed from the clock. FGSM: Goodfellow et al.
+2015. PGD: Madry et al. 2018. AutoAttack: Croce and Hein 2020. Square: Andriushchenko et al. 2020.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from bench.attacks._linf import PARTS, SIMPLE, WORST, Logits, RobustnessConfig, perturbed
 from bench.interface import BenchError, Context, Facts, RobustnessAttack, as_float, predict, register_attack
 
-DLR_CLASSES = 4  # fewest for the targeted difference of logits ratio, which divides by logits of rank 1, 3 and 4
+DLR_CLASSES = 4  # minimum for the targeted difference of logits ratio, which divides by logits of rank 1, 3 and 4
 
 
 def default_perturbations(facts: Facts) -> tuple[float, ...]:
-    """Return the sizes of a sweep: large for small grey images (strokes on an even ground), else steps of 8/255."""
+    """Return the sizes of a sweep: large for small grey images (strokes on a plain background), else steps of 8/255."""
     channels, height, width = facts.shape
     if channels == 1 and max(height, width) <= 32:
         return (0.05, 0.1, 0.2, 0.3)
@@ -34,7 +34,7 @@ def default_perturbations(facts: Facts) -> tuple[float, ...]:
 
 
 def attacks_run(config: RobustnessConfig, classes: int) -> tuple[str, ...]:
-    """Return the attacks that are run, in the order of the rows, without ``autoattack`` itself.
+    """Return the attacks to run, in row order, without ``autoattack`` itself.
 
     Below four classes there is no targeted loss: targeted APGD is left out, FAB runs untargeted on all other classes.
     """
@@ -79,7 +79,7 @@ class Robustness(RobustnessAttack[RobustnessConfig]):
     def withstood(
         self, student: nn.Module, images: Tensor, labels: Tensor, context: Context
     ) -> dict[str, dict[float, Tensor]]:
-        """Attack a copy of `student`, which gives logits, at every size, on as many images as `records`, at random.
+        """Attack a copy of `student`, which gives logits, at every size, on `records` random images.
 
         Raises :class:`BenchError` unless student, images and labels fit the facts.
         """
@@ -90,7 +90,7 @@ class Robustness(RobustnessAttack[RobustnessConfig]):
         if len(images) > config.records:
             drawn = torch.randperm(len(images), generator=generator, device=generator.device)[: config.records].cpu()
             images, labels = images[drawn], labels[drawn]
-        everything = (*SIMPLE, *PARTS)  # One seed per possible attack and size: leaving one out changes no other row.
+        everything = (*SIMPLE, *PARTS)  # One seed per possible attack and size: omitting one changes no other row.
         seeds = torch.randint(
             0, 2**31, (len(everything), len(sizes), config.pgd_restarts), generator=generator, device=generator.device
         ).tolist()
@@ -148,12 +148,12 @@ def _checked(images: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tens
 
 
 def _clean(model: Logits, images: Tensor, labels: Tensor, facts: Facts, device: torch.device) -> Tensor:
-    """Return which images the student classifies rightly unchanged, or raise."""
+    """Return which clean images the student classifies correctly, or raise."""
     try:
         with torch.no_grad():
             logits = model(images[:2].to(device))
     except (RuntimeError, ValueError, AssertionError) as error:
-        # timm's transformers check sizes by assertions.
+        # timm's transformers check sizes with assertions.
         raise BenchError(
             f"the student cannot take images of {facts.dataset}, (channels, height, width) = {tuple(facts.shape)}: "
             f"{str(error).splitlines()[0] if str(error) else type(error).__name__}."
@@ -165,7 +165,7 @@ def _clean(model: Logits, images: Tensor, labels: Tensor, facts: Facts, device: 
     if not bool(logits.isfinite().all()):
         raise BenchError("the student gives logits that are not finite: it cannot be attacked. Train it again.")
     if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
-        # A second softmax in the attacks' losses would have vanishing gradients.
+        # A second softmax, in the attacks' losses, would make gradients vanish.
         raise BenchError("the student gives confidences; the attacks need logits. Leave its softmax out.")
     return logits.argmax(1) == labels
 

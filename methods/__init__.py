@@ -341,7 +341,7 @@ INDEX = {
     ),
     "zcdp": Listed("dpsgd.zcdp", "record", "record", "add-remove", "finite", "none", "Yu et al. 2019"),
 }
-"""What registers each name and how it is listed, so that one name imports one module, and a listing none.
+"""Index of method names and their listing entries: using a name imports one module, listing imports none.
 
-tests/interface/test_index.py prints the entry of a method that has none.
+tests/interface/test_index.py prints the missing entry of an unlisted method.
 """

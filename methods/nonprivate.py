@@ -1,8 +1,8 @@
 """The baseline without privacy: the same student, trained on all private records with their true labels.
 
 Private: images and labels. Public: nothing. Released: the student. There is no threat model: the weights may reveal
-anything about the records, and the proven epsilon is infinite. Data, split and test records are those of every method.
-The paper preset is PATE 2017's non-private MNIST baseline (99.18%, section 4): the teachers' net on all records.
+anything about the records, and the proven epsilon is infinite. Data, split and test records are as for all methods. The
+paper preset is PATE 2017's non-private MNIST baseline (99.18%, section 4): the teachers' net on all records.
 """
 
 from __future__ import annotations

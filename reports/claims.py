@@ -1,4 +1,4 @@
-"""Marks that say whether the claim of a row holds, with the reason, and the remarks on a row."""
+"""Marks that say whether a row's claim holds, with the reason, and remarks on the row."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CHOSEN_ON_PRIVATE = {
         "zcdp",
     },
 }  # fmt: skip
-"""The same for training records, which the rows' epsilons protect; excludes choices by ``bench tune``."""
+"""The same for settings chosen on training records, which the epsilons protect; excludes ``bench tune``."""
 
 CHOSEN = {
     "settings chosen on this data set's test records": CHOSEN_ON_TEST,
@@ -104,7 +104,7 @@ def counted_audits(row: Mapping[str, Any]) -> list[AuditRecord]:
 
 
 def _limit(proven: float, audits: Iterable[AuditRecord]) -> float:
-    # Audited pipelines may have one record more or less, so their proven epsilon may be slightly larger. Use it.
+    # Audited pipelines may have one record more or less, so use their proven epsilon, which may be slightly larger.
     return max([proven, *(audit.allowed for audit in audits if audit.allowed is not None)])
 
 

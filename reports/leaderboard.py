@@ -81,7 +81,7 @@ class BoardRow:
     """Points below the best non-private baseline of the same data set, preset and backbone; None without one."""
     seeds: tuple[int, ...]
     collapsed: int
-    """Number of additional seeds with collapsed generators; their records count nowhere else."""
+    """Number of further seeds with collapsed generators; their records count nowhere else."""
     public_data: str
     cost: float
     remarks: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What attacks and audits share."""
+"""Shared by attacks and audits."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Algorithm 1 of DPSD as a loop: generate, annotate, update the student, update generator and latent inputs.
 
-Private data enter only through the annotating function passed in. (DPSD-T declares its teacher as the discriminator.) A
-resumed run reuses the answers in its weights and charges them to the new ledger without querying again. Seeded noise is
-drawn again and discarded, so queries after the last checkpoint get the same answers; secure noise is drawn afresh.
+Private data enter only through the annotation function passed in. (DPSD-T declares its teacher as the discriminator.) A
+resumed run already has earlier answers in its weights: it charges them to the new ledger without querying again. Seeded
+noise is drawn and discarded, so queries after the last checkpoint get the same answers; secure noise is drawn afresh.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bench.training.divergence import check_finite
 
 
 def soft_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy to soft `labels` (n, classes) of Eq. (7); they need not be probabilities."""
+    """Return Eq. (7)'s mean cross-entropy to soft `labels` (n, classes), which need not be probabilities."""
     return -(labels * logits.log_softmax(1)).sum(1).mean()
 
 
@@ -53,7 +53,7 @@ class _Answered:
 
 
 class Alternating:
-    """One run of Algorithm 1. Losses are means over a batch, not the paper's sums; Adam's step is the same."""
+    """One run of Algorithm 1. Losses are batch means, not the paper's sums, which leaves Adam's steps unchanged."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Alternating:
     def alternate(self) -> Tensor:
         """Run all iterations and return synthetic images, uint8 (n, channels, height, width).
 
-        Raises NotFiniteError where a loss is not finite, and BenchError where no gradient reaches the latent inputs.
+        Raises NotFiniteError if a loss is not finite, and BenchError if no gradient reaches the latent inputs.
         """
         config = self.config
         answered = _Answered()
@@ -108,7 +108,7 @@ class Alternating:
         return (shown * 255).round().to(torch.uint8).cpu()
 
     def _go_on(self, answered: _Answered, stage: Stage) -> tuple[Loop, int]:
-        """Return the loop and the number of iterations done before; charge the ledger for their answers."""
+        """Return the loop and the number of completed iterations; charge the ledger for their answers."""
         resumption = self._resumption
         held: dict[str, Part] = {
             "student": self.student, "generator": self.generator, "latents": self.latents, "random": self._random,

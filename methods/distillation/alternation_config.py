@@ -1,4 +1,4 @@
-"""Settings of Algorithm 1 of DPSD, apart from its loop because planning runs without torch."""
+"""Settings of Algorithm 1 of DPSD, separate from its loop because planning runs without torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.methods.shared.settings_checks import at_least_one, check_latent_size
 
 @dataclass(frozen=True)
 class AlternationConfig(GivenTeacherConfig):
-    """Settings of Algorithm 1; annotation has its own in each method."""
+    """Settings of Algorithm 1; each method adds its annotation settings."""
 
     teacher: str = setting("resnet34", "section IV-A: ResNet34 for all but ImageNet")
     teacher_epochs: float = setting(10.0, "ours: the paper does not print how teachers are trained")
@@ -34,7 +34,7 @@ class AlternationConfig(GivenTeacherConfig):
     generator_loss: Literal["dafl", "printed"] = setting("dafl", "Eq. 8 as its text says; its formula says otherwise")
     random_share: float = setting(0.0, "ours: share of a batch made by random processes, not the generator")
 
-    labels_reach_generator: ClassVar[bool] = True  # Algorithm 1, line 6: Eq. 7 is in the generator's loss too
+    labels_reach_generator: ClassVar[bool] = True  # Algorithm 1, line 6: the generator's loss includes Eq. 7
 
     def __post_init__(self) -> None:
         at_least_one(self, "iterations", "batch", "generator_width")
@@ -57,7 +57,7 @@ class AlternationConfig(GivenTeacherConfig):
 
     @property
     def asked(self) -> int:
-        """Number of batches that query a teacher: all, or the first that reach `amount`."""
+        """Number of batches that query a teacher: all, or enough to reach `amount`."""
         return self.iterations if self.amount is None else min(self.iterations, -(-self.amount // self.batch))
 
     def top_k(self, facts: Facts) -> int:

@@ -1,4 +1,4 @@
-"""DPSD's annotation: the gradient of Eq. (2), its bounding and its noise (Eq. 3). Only `released_gradients` charges."""
+"""DPSD's annotation: Eq. (2)'s gradient, its bounding and noise (Eq. 3). Only `released_gradients` charges."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Distillation = Literal["decoupled", "dkd", "plain"]  # the loss of Eq. (2), see 
 Bounding = Literal["normalise", "clip"]
 Reading = Literal["per-example", "batch-mean"]  # of Eq. (3), see `released_gradients`
 
-LEAST = 1e-6  # distance of probabilities from 0 and 1, where the loss has no gradient
+LEAST = 1e-6  # least distance of probabilities from 0 and 1, where the loss has no gradient
 
 
 def distillation_loss(teacher: Tensor, student: Tensor, kind: Distillation, weight: float) -> Tensor:
-    """Return the loss of Eq. (2) of each example (n,), from the probabilities of teacher and student, (n, classes).
+    """Return each example's loss of Eq. (2), (n,), from the probabilities of teacher and student, (n, classes).
 
-    ``decoupled`` is Eq. (2) as printed, whose non-target term divides p_j by 1 - p_j; ``dkd`` divides it by 1 - p_r
-    like the work it cites (Zhao et al., CVPR 2022); ``plain`` is Fig. 6's classic distillation. `weight` is lambda.
+    ``decoupled`` is Eq. (2) as printed, whose non-target term divides p_j by 1 - p_j; ``dkd`` divides it by 1 - p_r as
+    in the work it cites (Zhao et al., CVPR 2022); ``plain`` is Fig. 6's classic distillation. `weight` is lambda.
     """
     teacher, student = teacher.clamp(LEAST, 1 - LEAST), student.clamp(LEAST, 1 - LEAST)
     if kind == "plain":
@@ -39,7 +39,7 @@ def distillation_loss(teacher: Tensor, student: Tensor, kind: Distillation, weig
 
 
 def distillation_gradient(teacher: Tensor, student: Tensor, kind: Distillation, weight: float) -> Tensor:
-    """Return the gradient (n, classes) of :func:`distillation_loss` by the student's probabilities (Section III)."""
+    """Return :func:`distillation_loss`'s gradient (n, classes) in the student's probabilities (Section III)."""
     given = student.detach().clamp(LEAST, 1 - LEAST).requires_grad_()
     with torch.enable_grad():
         loss = distillation_loss(teacher.detach(), given, kind, weight).sum()
@@ -48,17 +48,17 @@ def distillation_gradient(teacher: Tensor, student: Tensor, kind: Distillation, 
 
 
 def keep_top(values: Tensor, k: int) -> Tensor:
-    """Return `values` (n, classes), zero but for the `k` of largest magnitude (not value: p_r's is negative)."""
+    """Return `values` (n, classes) with all but the `k` largest magnitudes zeroed (not values: p_r's is negative)."""
     kept = values.abs().topk(k, dim=1).indices
     return torch.zeros_like(values).scatter(1, kept, values.gather(1, kept))
 
 
 def bounded(gradients: Tensor, how: Bounding, bound: float, stability: float) -> Tensor:
-    """Return `gradients` (n, classes), in units of `bound`, each of L2 norm at most 1, zero if not finite.
+    """Return `gradients` (n, classes) in units of `bound`, each with L2 norm at most 1, zero if not finite.
 
-    ``normalise`` divides by the norm plus `stability` (h of Eq. 3); ``clip`` shortens those longer than `bound`.
+    ``normalise`` divides by the norm plus `stability` (h of Eq. 3); ``clip`` rescales those longer than `bound`.
     """
-    # Double precision, and a margin above its rounding: no norm may exceed 1.
+    # Double precision and a margin above its rounding ensure that no norm exceeds 1.
     gradients = gradients.double().nan_to_num(0.0, 0.0, 0.0)
     norms: Tensor = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
     if how == "clip":
@@ -67,23 +67,23 @@ def bounded(gradients: Tensor, how: Bounding, bound: float, stability: float) ->
 
 
 def gradient_sensitivity(kind: Distillation, classes: int, k: int, weight: float) -> float:
-    """Return a bound on the L2 distance of two teachers' :func:`bounded` gradients for one query, at most 2.
+    """Return a bound on the L2 distance between two teachers' :func:`bounded` gradients for one query, at most 2.
 
     Both see the same student q. Bounded gradients u, v have norm at most 1, so ``|u - v|^2 <= 2 - 2 <u, v>``: the bound
-    is sqrt(2) where no two entries have opposite signs. Of ``plain`` and, from a `weight` of 1, of ``dkd`` all entries
-    are at most 0. Of ``decoupled`` only the entry of the teacher's class r can be positive, namely
-    ``(q_r - p_r) / (q_r (1 - q_r))`` where q_r > p_r; the others are ``-weight p_j / ((1 - p_j) q_j (1 - q_j))``.
+    is sqrt(2) if no entries have opposite signs. For ``plain`` and, if `weight` >= 1, for ``dkd`` all entries are at
+    most 0. For ``decoupled`` only the entry of the teacher's class r can be positive, namely
+    ``(q_r - p_r) / (q_r (1 - q_r))`` if q_r > p_r; the others are ``-weight p_j / ((1 - p_j) q_j (1 - q_j))``.
 
     Let D = 1 - q_r, f_j = q_j (1 - q_j) and m = k - 1. The others x_j satisfy ``sum |x_j| f_j >= weight (1 - p_r)``, so
-    the m largest have norm at least weight (1 - p_r) / ||f||, in the dual of their norm (the m-support norm).
-    Probabilities sum to 1 and are raised to :data:`LEAST` (L), which makes f at most D - L on one entry plus L on all:
+    the norm of the m largest is at least weight (1 - p_r) / ||f||, with ||f|| in the dual, m-support norm.
+    Probabilities sum to 1 and are at least :data:`LEAST` (L), so f is at most L, plus D - L on one entry:
     ``||f|| <= D - L + L (classes - 1) / sqrt(m)``. As (1 - p_r) / (q_r - p_r) >= 1 / q_r, the positive entry is at most
-    1 / R of the m largest others, ``R = weight D / ||f||``, and at most ``s = 1 / sqrt(1 + R^2)`` of the gradient.
+    1 / R of the m largest, ``R = weight D / ||f||``, and at most ``s = 1 / sqrt(1 + R^2)`` of the gradient.
 
-    If one gradient has a positive entry, ``<u, v> >= -s``, with R at its least, D = L: weight sqrt(m) / (classes - 1).
-    If both have, at the same class, ``<u, v> >= 0``; at two classes r and t, ``<u, v> >= -2 s sqrt(1 - s^2)``, but then
-    q_t > 1 / classes, so D > 1 / classes. `slack` is what softmax in float32 may leave between a sum and 1. Without it,
-    pairs of teachers reach the bound for 10 classes and k 3 within 0.3% (the tests have one).
+    If one gradient has a positive entry, ``<u, v> >= -s`` with the smallest R, at D = L: weight sqrt(m) / (classes -
+    1). If both have one at the same class, ``<u, v> >= 0``; at two classes r and t, ``<u, v> >= -2 s sqrt(1 - s^2)``,
+    but then q_t > 1 / classes, so D > 1 / classes. `slack` bounds how far float32 softmax sums are from 1. Without it,
+    pairs of teachers come within 0.3% of the bound for 10 classes and k 3 (one is in the tests).
     """
     if kind == "plain" or (kind == "dkd" and weight > 1.01):
         return math.sqrt(2)
@@ -93,9 +93,9 @@ def gradient_sensitivity(kind: Distillation, classes: int, k: int, weight: float
     spread = LEAST * (classes - 1) / math.sqrt(k - 1)
 
     def share(rest: float, mass: float) -> float:
-        """Return s where 1 - q_r is `rest` and 1 - p_r at least `mass`."""
+        """Return s for 1 - q_r = `rest` and 1 - p_r >= `mass`."""
         ratio = weight * rest / (rest - LEAST + spread + slack) / (1 + slack / mass)
-        return 1 / math.sqrt(1 + (ratio / (1 + 1e-5)) ** 2)  # 1e-5: the gradient's own rounding in float32
+        return 1 / math.sqrt(1 + (ratio / (1 + 1e-5)) ** 2)  # 1e-5: the gradient's float32 rounding
 
     alone, both = share(LEAST, (classes - 1) * LEAST), share(1 / classes, 1 / classes)
     both = 2 * both * math.sqrt(1 - both**2) if both**2 < 0.5 else 1.0
@@ -105,7 +105,7 @@ def gradient_sensitivity(kind: Distillation, classes: int, k: int, weight: float
 def released_gradients(
     gradients: Tensor, ledger: Ledger, *, beta: float, sigma: float, sensitivity: float, answers: int, reading: Reading
 ) -> Tensor:
-    """Return the noisy gradients of Eq. (3), (n, classes): the bounded ones scaled by `beta`, plus noise by the ledger.
+    """Return Eq. (3)'s noisy gradients, (n, classes): bounded gradients times `beta` plus noise from the ledger.
 
     `gradients` (n, classes) are sums over `answers` teachers of bounded gradients in units of beta; the result is their
     mean. One unit of privacy changes one teacher, hence each row by up to `sensitivity` in L2. The noise on the sum has
@@ -113,7 +113,7 @@ def released_gradients(
     of the noisy gradients. The cost is the same: one charge of noise multiplier ``sigma / (sensitivity sqrt(n))``.
     """
     rows = len(gradients)
-    # In units of beta, which only scales the answer.
+    # In units of beta, which only rescales the answer.
     given = gradients.double().numpy()
     multiplier = sigma / (sensitivity * math.sqrt(rows))
     if reading == "per-example":

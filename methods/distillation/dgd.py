@@ -6,17 +6,17 @@ TIP 2023.
 Threat model: the attacker holds the released student, and may hold the generator. Private: images and labels; each
 record trains one teacher, chosen by a hash of its index, and the baseline classifier. Public: nothing. Released: the
 student, the noisy labels, some generated images. Unit record: one record changes one teacher and so one vote per query;
-Lap(2 / eps0) noise on every count makes a query eps0-DP. A given teacher (:mod:`bench.methods.shared.given_teacher`) is
-baseline and all teachers in one.
+Lap(2 / eps0) noise on every count makes a query eps0-DP. A given teacher (:mod:`bench.methods.shared.given_teacher`)
+serves as both the baseline and the ensemble.
 
 Claimed: the paper's composition of the label queries; its eps1 for perturbed codes protects synthetic images, not
-records. Proven: infinite, as a baseline trained on all private records without noise drives the generator, whose images
-reach the student. :mod:`bench.methods.distillation.tangent_normal` defines the directions that the paper leaves open;
-``reading=printed`` takes the signs of Eq. 2 and 6 as printed, against the text.
+records. Proven: infinite, as a baseline trained without noise on all private records drives the generator, whose images
+train the student. :mod:`bench.methods.distillation.tangent_normal` defines the directions that the paper does not
+specify; ``reading=printed`` takes the signs of Eq. 2 and 6 as printed, against the text.
 
-Ablations: ``vae=False``; ``images=private`` (Fig. 4 RAW, Fig. 7), ``acgan``, ``wgan``, ``infogan`` (Fig. 4: GANs of
-private images, without epsilon); ``synthetic`` (Fig. 6), ``teachers``, ``noise_scale`` (Fig. 8), ``queries`` with
-``count=given`` (Fig. 3).
+Ablations: ``vae=False``; ``images=private`` (Fig. 4 RAW, Fig. 7), ``acgan``, ``wgan``, ``infogan`` (Fig. 4: GANs
+trained on private images, without epsilon); ``synthetic`` (Fig. 6), ``teachers``, ``noise_scale`` (Fig. 8), ``queries``
+with ``count=given`` (Fig. 3).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class DGD(DGDFamily):
     repaired_by: ClassVar[str] = "dgd-sound"
 
     def given_teacher(self) -> GivenTeacher | None:
-        """Return it; raise :class:`BenchError` for images that need its records."""
+        """Return it; raise :class:`BenchError` if the images setting needs its records."""
         given = given_teacher(self.config)
         if given is not None and self.config.images != "data-free":
             raise BenchError(f"images={self.config.images} needs the private records, which no given teacher brings.")
@@ -139,9 +139,9 @@ class DGD(DGDFamily):
             "generator_batch": 20 if tiny else 128,
             "generator_lr": 3e-3,
             "generator_decay": 0,
-            # Teachers answer random images better than generated ones: see docs/reproduction.md.
+            # Teachers label random images more accurately than generated ones: see docs/reproduction.md.
             "random_share": 0.75,
-            # Two answers in five are wrong: a longer training would learn those too.
+            # Two in five answers are wrong; longer training would fit those too.
             "student_steps": min(500, shared["student_steps"]),
             "regularise": 0.01,
             "generator_units": 8 if tiny else 32,
@@ -150,7 +150,7 @@ class DGD(DGDFamily):
     def calibrate(self, budget: Budget) -> DGDPrintedConfig:
         """Return `config` with the number of label queries that `budget` pays for.
 
-        ``count=printed``: the paper's; ``formula``: section III-E's, with more noise where below ``least_queries``.
+        ``count=printed``: the paper's; ``formula``: section III-E's, with more noise if below ``least_queries``.
         """
         self.check_facts()
         if self.config.count == "given":
@@ -183,7 +183,7 @@ class DGD(DGDFamily):
         return claim
 
     def images_depend(self) -> dict[str, Any]:
-        """See `DGDFamily.images_depend`: epsilons and both aggregations share the images."""
+        """See `DGDFamily.images_depend`: images are shared across epsilons and both aggregations."""
         names = [field.name for field in dataclasses.fields(DGDPrintedConfig) if field.name.startswith("generator_")]
         names += ["images", "synthetic", "random_share", "baseline_steps", "alpha", "beta", "reading"]
         names += ["teacher", "teacher_recipe", "teacher_lr", "teacher_batch"]
@@ -193,7 +193,7 @@ class DGD(DGDFamily):
         return {name: getattr(self.config, name) for name in names} | given
 
     def shows(self) -> bool:
-        """Return whether some images are released: never private ones."""
+        """Return whether some images are released; private ones never are."""
         return self.config.images != "private"
 
     def images(self, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
@@ -205,7 +205,7 @@ class DGD(DGDFamily):
         depends = {**self.images_depend(), "seed": context.streams.seed, "device": context.device.type}
 
         def make() -> dict[str, NDArray[Any]]:
-            # Both are open until the images are stored: neither net is cached itself.
+            # Keep both open until the images are stored: neither net is cached.
             with context.checkpoint("baseline", depends) as first, context.checkpoint("generator", depends) as second:
                 if self.config.images == "data-free":
                     return {"images": self.data_free(private, context, order, first, second).numpy()}
@@ -216,7 +216,7 @@ class DGD(DGDFamily):
             return made
 
         textures = random_images(round(self.config.random_share * len(made)), private.facts.shape, textures_order)
-        # Random positions are public; queries and released images are drawn from all alike.
+        # Positions are public; shuffled so that queries and released images mix both kinds.
         kept = torch.randperm(len(made), generator=context.streams.torch("images/mix"))
         return torch.cat([made[: len(made) - len(textures)], textures])[kept]
 
@@ -228,9 +228,9 @@ class DGD(DGDFamily):
         of_baseline: Checkpoint,
         of_generator: Checkpoint,
     ) -> torch.Tensor:
-        """Return images of a generator trained by Eq. 2 against a baseline that all private records trained.
+        """Return images of a generator trained by Eq. 2 against a baseline trained on all private records.
 
-        A given teacher is the baseline: all of its records trained it.
+        A given teacher is the baseline: it was trained on all records.
         """
         facts = private.facts
         settings = dataclasses.replace(
@@ -258,8 +258,8 @@ class DGD(DGDFamily):
     def baseline(
         self, private: PrivateData, settings: FitSettings, context: Context, checkpoint: Checkpoint
     ) -> torch.nn.Module:
-        """Return the net of one teacher, trained on all private records."""
-        if self.config.teacher_recipe == "augmented":  # more records than a teacher has: larger batches
+        """Return a net of the teachers' architecture, trained on all private records."""
+        if self.config.teacher_recipe == "augmented":  # larger batches, as it has more records than a teacher
             settings = dataclasses.replace(settings, batch_size=min(100, len(private)))
         baseline, _ = make_student(self.config.teacher, private.facts, context.streams.torch("baseline/start"))
         with context.progress.stage("baseline", self.config.baseline_steps) as stage:

@@ -1,4 +1,4 @@
-"""What DGD and its variants share: images, teachers, triples and the student of discriminative-generative distillation.
+"""Images, teachers, triples and the student of discriminative-generative distillation, for DGD and its variants.
 
 Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discriminative-Generative Distillation", IEEE
 TIP 2023. The student learns from noisy answers of a teacher ensemble on a few images (Eq. 3, 5) and from triples of
@@ -165,7 +165,7 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         for model in (
             self.config.student,
             *([] if given else [self.config.teacher]),
-        ):  # an error before minutes of training
+        ):  # fails before minutes of training
             make_student(model, facts, context.streams.torch("unused"))
         say_missing_classes(self.config.teachers, facts, context)
         images = self.images(private, ledger, context)
@@ -185,7 +185,7 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         return Released(student, self.config.student, options, extras=extras)
 
     def triples(self, images: torch.Tensor, context: Context) -> Triples:
-        """Return the reconstructed triples of all images (Eq. 4), cached for all epsilons."""
+        """Return the reconstructed triples of all images (Eq. 4), cached across epsilons."""
         names = ("vae_steps", "vae_units", "latent", "radius", "perturbation", "student_batch", "vae_lr")
         depends = self.images_depend() | {name: getattr(self.config, name) for name in names}
         depends |= {"seed": context.streams.seed, "device": context.device.type}
@@ -197,7 +197,7 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
             radius: float | Literal["printed"] = (
                 "printed" if self.config.perturbation == "printed" else self.config.radius
             )
-            # Open until the triples are stored: the autoencoder itself is not cached.
+            # Keep open until the triples are stored: the autoencoder is not cached.
             with context.checkpoint("vae", depends) as checkpoint:
                 with context.progress.stage("autoencoder", self.config.vae_steps) as stage:
                     train_vae(
@@ -233,5 +233,5 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         return student, options
 
     def reading(self) -> Literal["dafl", "printed"]:
-        """Return the reading of the sign of Eq. 6's entropy term."""
+        """Return how the sign of Eq. 6's entropy term is read."""
         return "dafl"

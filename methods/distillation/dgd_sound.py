@@ -3,7 +3,7 @@
 After Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discriminative-Generative
 Distillation", IEEE TIP 2023. DGD's epsilon is infinite because of its generator. Here images of random processes
 (:mod:`bench.methods.shared.random_images`) replace it, so only the votes are private. The whole noisy histogram is
-released, at the cost of its largest entry; the student learns from its softmax. Other repairs: docs/reproduction.md.
+released, for the same cost as its argmax; the student learns from its softmax. Other repairs: docs/reproduction.md.
 
 Threat model: the attacker holds the released student and knows all records but one. Private: images and labels; each
 record trains one teacher, chosen by a hash of its index. Public: the random images. Released: the student, the noisy
@@ -68,7 +68,7 @@ class DGDSound(DGDFamily):
         return {"quick": quick_dgd(facts), "tiny": {**tiny_dgd(facts), "queries": 60}}
 
     def calibrate(self, budget: Budget) -> DGDSoundConfig:
-        """Return `config` with the least noise at which its queries cost at most `budget`; both bases agree here."""
+        """Return `config` with the least noise at which its queries fit `budget`; claimed and proven agree."""
         self.check_facts()
         queries = self.payable(self.config.queries)
         multiplier = smallest_noise(lambda multiplier: [Gaussian(multiplier)], budget, tolerance=1e-6)

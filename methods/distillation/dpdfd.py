@@ -1,29 +1,29 @@
 """DPDFD: one teacher answers a generator's images by bounded, noisy gradients, a student learns from them.
 
 Liu, Wang, Li, Zeng, Ge, "Model Conversion via Differentially Private Data-Free Distillation", IJCAI 2023
-(arXiv:2304.12528). Built after its abstract and the part of its code that adds the noise (llbbcc/DPDFD, utils.py); the
-rest of the paper was not read, and what they leave open is as in :mod:`bench.methods.distillation.dpsd`, by four of the
-same authors.
+(arXiv:2304.12528). Built from its abstract and the part of its code that adds the noise (llbbcc/DPDFD, utils.py); the
+rest of the paper was not read, and whatever these leave open follows :mod:`bench.methods.distillation.dpsd`, by four of
+the same authors.
 
 Threat model: the attacker holds student and generator and may know all records but one. Private: images and labels,
 and the teacher trained on them. Public: the number of records. Released: the student, the generator and some of its
 images, all functions of the noisy gradients alone. Unit record, adjacency replace. The teacher may be a given one:
 :mod:`bench.methods.shared.given_teacher`.
 
-Answer: the gradient of KL(teacher || student) by the student's outputs, for each image normalised to an L2 norm of C
-(the abstract's word) or with every entry clamped to +-C (``bounding=clamp``: the code's ``abadi``; its ``auto`` divides
-by the largest signed entry of the batch), averaged over the batch, and noise of deviation sigma C / b on every entry of
-every image's copy of the mean. A mean over images does not say which image has which class, so nothing can be learnt
-from it; ``gradients=per-example`` leaves it out, as the code does for several teachers.
+Answer: the gradient of KL(teacher || student) in the student's outputs, normalised per image to an L2 norm of C (the
+abstract's word) or with every entry clamped to +-C (``bounding=clamp``: the code's ``abadi``; its ``auto`` divides by
+the largest signed entry of the batch), averaged over the batch, with noise of deviation sigma C / b on every entry of
+every image's copy of the mean. The mean does not say which image has which class, so nothing can be learnt from it;
+``gradients=per-example`` skips the averaging, as the code does for several teachers.
 
 Proven: the Gaussian mechanism. One record can change the teacher, hence the gradients of all b images of a batch, each
-by up to 2 C (2 C sqrt(k) clamped), and with them their mean: an iteration is b answers of noise multiplier
-sigma / (2 b), with or without the mean, and C cancels. No sampling of private records amplifies that. At the code's
-sigma 100 and b 256, 200 iterations cost 6.8e5.
+by up to 2 C (2 C sqrt(k) clamped), and so their mean: an iteration is b answers of noise multiplier sigma / (2 b), with
+or without the mean, and C cancels. Private records are not sampled, so there is no amplification. At the code's sigma
+100 and b 256, 200 iterations cost 6.8e5.
 
-Claimed, in two readings, as the code has no accountant. ``batch``, inferred from its noise, which is DP-SGD's, sigma
-times the bound of one item of a sum: as if one image's gradient were all that a record changes, T releases of noise
-multiplier sigma. ``theorem``: DPSD's Theorem 1 with C for beta. Neither holds.
+Claimed, in two readings, as the code has no accountant. ``batch``, inferred from its noise, which is DP-SGD's (sigma
+times the bound of one summand): T releases of noise multiplier sigma, as if a record changed only one image's gradient.
+``theorem``: DPSD's Theorem 1 with C for beta. Neither holds.
 """
 
 from __future__ import annotations
@@ -88,18 +88,18 @@ class DPDFDConfig(AlternationConfig):
     step: float = setting(1.0, "ours: the code's lr_gamma, which it takes without a default")
     claim: Literal["batch", "theorem"] = setting("batch", "ours: what is claimed can be read in two ways; see above")
 
-    labels_reach_generator: ClassVar[bool] = False  # abstract: the student alone is its discriminator
+    labels_reach_generator: ClassVar[bool] = False  # abstract: only the student is its discriminator
 
     def __post_init__(self) -> None:
         super().__post_init__()
         positive(self, "sigma", "bound", "stability", "step")
 
     def top_k(self, facts: Facts) -> int:
-        """Return the number of entries that a gradient keeps, all by default."""
+        """Return how many entries of a gradient are kept, all by default."""
         return facts.classes if self.k is None else super().top_k(facts)
 
     def sensitivity(self, facts: Facts) -> float:
-        """Return by how much two teachers' bounded gradients for one image differ at most, in L2 and units of C."""
+        """Return the largest L2 distance between two teachers' bounded gradients for one image, in units of C."""
         return 2.0 if self.bounding == "normalise" else 2 * math.sqrt(self.top_k(facts))
 
     def events(self, facts: Facts) -> list[Gaussian]:
@@ -161,12 +161,12 @@ class DPDFD(Alternation):
         return self.config.events(self.facts)
 
     def annotator(self, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
-        """Return what takes the student's probabilities a step along the noisy gradients."""
+        """Return a function that moves the student's probabilities a step along the noisy gradients."""
         teacher = train_teacher(self.config, private, context)
         k = self.config.top_k(private.facts)
 
         def annotate(images: Tensor, student: Tensor) -> Tensor:
-            # The gradient of the divergence by the student's logits.
+            # The gradient of the divergence in the student's logits.
             gradients = keep_top(student - teacher(images).softmax(1), k)
             noisy = answered(bounded(gradients, self.config).cpu(), self.config, private.facts, ledger)
             labels: Tensor = student - self.config.step * self.config.bound * noisy.to(student.device)
@@ -187,11 +187,11 @@ def bounded(gradients: Tensor, config: DPDFDConfig) -> Tensor:
 
 
 def answered(gradients: torch.Tensor, config: DPDFDConfig, facts: Facts, ledger: Ledger) -> torch.Tensor:
-    """Return noisy gradients, (n, classes), of bounded ones in units of C: of each image, or of all its mean."""
+    """Add noise to bounded `gradients` (n, classes), in units of C: to each image's, or to copies of their mean."""
     given = gradients.double()
     if config.gradients == "batch-mean":
         given = given.mean(0, keepdim=True).expand_as(given)
-    # One record moves every row by up to the sensitivity of one gradient, which a mean of such gradients keeps.
+    # One record moves every row by up to the sensitivity of one gradient; averaging rows does not increase it.
     sensitivity = config.sensitivity(facts) * math.sqrt(len(given))
     noisy = ledger.gaussian(
         given.numpy(), sensitivity=sensitivity, noise_multiplier=config.sigma / len(given) / sensitivity

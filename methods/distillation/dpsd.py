@@ -5,20 +5,20 @@ Algorithm 1 with Eq. (2), (3), (7) and (8).
 
 Threat model: the attacker holds student and generator and may know all records but one. Private: images and labels, and
 the teacher trained on them. Public: the number of records. Released: the student, the generator and some of its images,
-all functions of the noisy annotations alone. Unit record, adjacency replace. The paper's own use, a teacher whose
-records are elsewhere: :mod:`bench.methods.shared.given_teacher`.
+all functions of the noisy annotations alone. Unit record, adjacency replace. For the paper's use case, a teacher whose
+records are elsewhere, see :mod:`bench.methods.shared.given_teacher`.
 
-Annotation: the k largest entries of the distillation loss's gradient by the student's probabilities, normalised and
+Annotation: the k largest entries of the distillation loss's gradient in the student's probabilities, normalised and
 multiplied by beta, plus noise of standard deviation sigma * beta on every entry. Eq. (3) may be read per example
-(default: labels y_i differ by i) or, by its sum, as one mean gradient per batch (``eq3=batch-mean``). Norms are per
-example: a batch's norm would leave single gradients unbounded.
+(default, as labels y_i depend on i) or, because of its sum, as one mean gradient per batch (``eq3=batch-mean``). Norms
+are per example: normalising a batch would leave single gradients unbounded.
 
 Claimed: Theorem 1. Proven: the Gaussian mechanism. One record can change the teacher, hence all b answers of an
 iteration, each by at most 2 beta (1.84 beta for 10 classes and k 3:
 :func:`bench.methods.distillation.annotation.gradient_sensitivity`), against noise sigma * beta, so beta cancels: at the
 printed sigma 100, b 256, T 200 the proven epsilon is 28.8 (25.7) for every beta; the claim is 0.05 and 0.26 for the
-printed betas. Calibrated to a claim, sigma falls with beta, so a smaller beta buys any accuracy at the same claim,
-without privacy.
+printed betas. When calibrated to a claim, sigma falls with beta, so a smaller beta gives any accuracy at the same
+claim, without privacy.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ class DPSDConfig(AlternationConfig):
 
     @property
     def gamma(self) -> float:
-        """The rate gamma_s of Eq. (3)."""
+        """The step size gamma_s of Eq. (3)."""
         return self.student_lr if self.annotation_lr is None else self.annotation_lr
 
     def bound(self) -> float:
-        """Return beta. Raise :class:`BenchError` where neither the config nor a budget sets it."""
+        """Return beta. Raise :class:`BenchError` if neither the config nor a budget sets it."""
         if self.beta is None:
             raise BenchError("beta is not set: the paper's depends on the budget. Calibrate, or set beta.")
         return self.beta
@@ -112,10 +112,10 @@ class DPSD(Alternation):
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`."""
-        # At a claimed 10 on MNIST the paper's beta 5e-3 gives 17%; with Fig. 5's least, 1e-5, gamma_s * beta is lost
-        # in Adam's stability constant (61%). The step of Eq. 3 stays gamma_s as printed; the optimiser's rate is lower.
+        # At a claimed 10 on MNIST the paper's beta 5e-3 gives 17%; with Fig. 5's smallest, 1e-5, Adam's epsilon swamps
+        # gamma_s * beta (61%). The step of Eq. 3 stays gamma_s as printed; the optimiser's learning rate is lower.
         ours = {"beta": 1e-4, "annotation_lr": 0.1}
-        if facts.classes >= 1000:  # answers that are used again must lead far from what the student said when asked
+        if facts.classes >= 1000:  # reused answers must move labels far from the student's predictions at query time
             ours = {"beta": 1e-6, "annotation_lr": 1e6}
         return {"quick": {**quick_settings(facts), **ours}, "tiny": {**tiny_settings(facts), **ours}}
 
@@ -157,7 +157,7 @@ class DPSD(Alternation):
         return dpsd_events(self.config.batch, self.config.asked, self.config.sigma, self.config.sensitivity(self.facts))
 
     def teachers(self, private: PrivateData, context: Context) -> list[nn.Module]:
-        """Return the teachers, whose bounded gradients are summed. Private."""
+        """Return the teachers whose bounded gradients are summed. Private."""
         return [train_teacher(self.config, private, context)]
 
     def annotator(self, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:

@@ -1,4 +1,4 @@
-"""What the DPSD methods share: Algorithm 1; only the subclasses' annotation queries a teacher, hence private data."""
+"""Algorithm 1, shared by the DPSD methods; only subclasses' annotation queries a teacher, hence private data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CITATION = (
 
 def quick_settings(facts: Facts) -> dict[str, Any]:
     """Return the changes of ``quick``: without random images the student gets 20% on MNIST, even without noise."""
-    # A teacher of so many classes is slow: it answers few images, each used in thirty batches.
+    # Teachers with this many classes are slow, so they answer few images, each reused in thirty batches.
     many = {"amount": 4096, "iterations": 500} if facts.classes >= 1000 else {}
     return {
         "teacher": "small_cnn",
@@ -107,12 +107,12 @@ class Alternation(TakesTeacher):
         )
 
     def discriminator(self, private: PrivateData, student: nn.Module, ledger: Ledger, context: Context) -> nn.Module:
-        """Return the classifier that drives the generator: the student, which depends on released answers only."""
+        """Return the classifier that drives the generator: the student, which depends only on released answers."""
         return student
 
 
 def xavier(net: nn.Module) -> None:
-    """Initialise dense and convolutional layers of `net` as Algorithm 1, line 1; uses torch's global generator."""
+    """Initialise dense and convolutional layers of `net` as in Algorithm 1, line 1, with torch's global generator."""
     for layer in net.modules():
         if isinstance(layer, (nn.Linear, nn.Conv2d)):
             nn.init.xavier_uniform_(layer.weight)
@@ -144,13 +144,13 @@ def train_teacher(
         depends["devices"] = len(context.devices)
 
     def make() -> dict[str, NDArray[Any]]:
-        # A copy: training changes the weights' memory layout, hence rounding; a cached teacher would differ.
+        # Train a copy: training changes the weights' memory layout, hence rounding; a cached teacher would differ.
         net = copy.deepcopy(model)
         rows = torch.arange(len(private)) if part is None else torch.from_numpy(part)
         images, labels, order = private.images[rows], private.labels[rows], streams.torch("order")
-        # One step for all: the number of a client's records follows from their labels, so the stage must not show it.
+        # Report one step: a client's record count depends on labels, which are private, so progress must not show it.
         with context.checkpoint("teacher", depends) as checkpoint, context.progress.stage(name, 1) as stage:
-            # A diverged teacher is used too: as an error, it would let one record decide whether there is a student.
+            # Use a diverged teacher too: an error would let one record decide whether a student is released.
             if len(context.devices) > 1:
                 fit_on_devices(net, images, labels, settings, order, context.devices, must_converge=False)
             else:

@@ -8,11 +8,11 @@ the teacher's labels of synthetic queries (and the teacher and its records). Pub
 the student, the generator and some of its images.
 
 Annotation: randomised response over the student's k most probable classes; a label outside them is replaced by a
-uniform class of the set, as Algorithm 2 prints it. Eq. (5) as printed (``outside=printed``) draws from all classes for
-a label inside: an answer outside the set then reveals that, and the proven epsilon is infinite.
+uniform class of the set, as printed in Algorithm 2. Eq. (5) as printed (``outside=printed``) draws from all classes if
+the label is inside: an answer outside the set then reveals this, and the proven epsilon is infinite.
 
 Claimed: Theorem 2, epsilon-LabelDP for the label of one synthetic query (unit query-label), also proven. It does not
-protect a training record, which can change all answers; every row gives the composition over all answers for a record.
+protect a training record, which can change all answers; every row also gives a record's composition over all answers.
 """
 
 from __future__ import annotations

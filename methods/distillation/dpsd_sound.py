@@ -7,11 +7,11 @@ Threat model: the attacker holds student, generator, queries and noisy answers, 
 Private: images and labels. Public: the number of records; queries are images of random processes and of the generator.
 Released: the student, the generator, some of its images. Unit record, adjacency replace.
 
-Each record trains one of many teachers (DPSD has one), so it changes one answer of a query: by sqrt(2) in L2 for a
-one-hot vote, by up to 2 for a normalised gradient. The sum over teachers gets Gaussian noise. The student trains many
-passes over a few thousand answers by the squared error, whose mean unbiased noise does not move. Rounds alternate as in
-Algorithm 1: the student drives the generator, whose images are answered; the student then trains on all answers.
-Claimed and proven: the exact figure of the Gaussian mechanism over all queries.
+Each record trains one of many teachers (DPSD has one), so it changes one teacher's answer per query: by sqrt(2) in L2
+for a one-hot vote, by up to 2 for a normalised gradient. The sum over teachers gets Gaussian noise. The student trains
+for many epochs on a few thousand answers with the squared error, so that unbiased noise leaves the expected gradient
+unchanged. Rounds alternate as in Algorithm 1: the student drives the generator, teachers answer its images, and the
+student trains on all answers. Claimed and proven: the exact figure of the Gaussian mechanism over all queries.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class DPSDSoundConfig(GivenTeacherConfig):
         return augmented_settings(self.teacher_steps, min(60, max(4, part * 4 // 5)), self.teacher_lr, facts)
 
     def sensitivity(self, facts: Facts) -> float:
-        """Return the L2 sensitivity to one record of the sum of the answers to one query."""
+        """Return the L2 sensitivity of the summed answers to one query."""
         if self.answer == "votes":
             return math.sqrt(2)
 
@@ -183,7 +183,7 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
                 teachers = train_ensemble(self.config, private, context, pool)
         images, labels = [], []
         for number in range(self.config.rounds):
-            # Earlier rounds are larger where the queries do not divide.
+            # Earlier rounds get the remainder of the queries.
             count = len(range(number, self.config.queries, self.config.rounds))
             made = round(count * (1 - self.config.random_share)) if number else 0
             asked = random_images(count - made, facts.shape, draws)
@@ -208,7 +208,7 @@ def ask(
     facts: Facts,
     context: Context,
 ) -> Tensor:
-    """Return noisy soft labels (n, classes), unbiased, no probabilities; `believed` are the student's (n, classes)."""
+    """Return unbiased noisy soft labels (n, classes), not probabilities; `believed` are the student's (n, classes)."""
     with context.progress.stage("answers", len(teachers)) as stage:
         logits = teachers.logits(images, stage)
     if config.answer == "votes":
@@ -219,7 +219,7 @@ def ask(
         for one in logits:
             gradient = distillation_gradient(one.softmax(1), believed, config.distillation, NON_TARGET_WEIGHT)
             total += bounded(keep_top(gradient, k), "normalise", 1.0, 1e-4)
-    # One record moves each row by the sensitivity of one query, the matrix by that times the root of their number.
+    # One record moves each row by one query's sensitivity, so the matrix by that times the root of the row count.
     sensitivity = config.sensitivity(facts) * math.sqrt(len(images))
     noisy = ledger.gaussian(total.numpy(), sensitivity=sensitivity, noise_multiplier=config.sigma / sensitivity)
     mean = torch.from_numpy(noisy / len(teachers)).float()

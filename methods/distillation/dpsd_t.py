@@ -4,7 +4,7 @@ Liu, Ge, Wang, Li, Liu, "Privacy-Preserving Model Transcription with Differentia
 section IV-F: generator training.
 
 Threat model, unit and annotation are those of :mod:`bench.methods.distillation.dpsd`. Private: images, labels and the
-teacher. Public: the number of records. Released: the student, not the generator, for which the paper denies a
+teacher. Public: the number of records. Released: the student, not the generator, for which the paper disclaims any
 guarantee. The student has none either: it learns from that generator's images, which depend on the teacher without
 noise (a bypass). Claimed: Theorem 1 for the annotations alone. Proven: infinite.
 """

@@ -3,9 +3,9 @@
 The paper perturbs codes "along tangent and normal directions of the distribution manifold" after Yu et al., CVPR 2019
 (arXiv:1808.06088), where the tangent space is the column space of the decoder's Jacobian J and directions are found by
 power iteration, but does not say how. Here both are added to the code: tangent is one step of power iteration from a
-random start u, ``J'J u``, where the decoder moves the image most; normal is the part of u orthogonal to it, which
+random start u, ``J'J u``, along which the decoder moves the image most; normal is the part of u orthogonal to it, which
 leaves the manifold. Both have length `radius`, in units of the prior's deviation. The printed Laplacian noise of scale
-2 c / eps1 = 6400 drowns every image; ``radius="printed"`` draws it. All inputs are generated images and released
+2 c / eps1 = 6400 destroys every image; ``radius="printed"`` uses it. All inputs are generated images and released
 labels.
 """
 
@@ -31,7 +31,7 @@ from bench.training.divergence import check_finite
 
 @dataclass(frozen=True, slots=True)
 class Triples:
-    """Reconstructions from the code, and moved along tangent and normal: uint8 (n, channels, height, width)."""
+    """Reconstructions of the code as is, moved along tangent, and along normal: uint8 (n, channels, height, width)."""
 
     plain: Tensor
     tangent: Tensor
@@ -42,7 +42,7 @@ class Triples:
 class StudentSettings:
     """How the student is trained: `lr` falls linearly to 0 over `steps` batches of `batch_size`.
 
-    `optimizer` is ``adam`` (the paper's) or ``sgd`` with momentum 0.9, better in few steps. `tangent`, `normal` and
+    `optimizer` is ``adam`` (the paper's) or ``sgd`` with momentum 0.9, better for few steps. `tangent`, `normal` and
     `entropy` weigh the terms of Eq. 6. `shift` moves labelled images by up to that many pixels.
     """
 
@@ -62,7 +62,7 @@ def train_vae(
     *, device: torch.device | str = "cpu", stage: Stage | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> VAE:  # fmt: skip
-    """Train `vae` in place on `images` (uint8, or float in [0, 1]) by Adam; raise NotFiniteError where it diverges."""
+    """Train `vae` in place on `images` (uint8, or float in [0, 1]) by Adam; raise NotFiniteError if it diverges."""
     vae.to(device).train()
     optimizer = torch.optim.Adam(vae.parameters(), lr)
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
@@ -85,7 +85,7 @@ def train_vae(
 def directions(vae: VAE, codes: Tensor, radius: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return a tangent and a normal perturbation of each of `codes` (n, latent), both of length `radius`."""
     start = torch.randn(codes.shape, generator=generator, device=generator.device).to(codes.device)
-    # Each product takes one decoder pass; batch statistics are fixed, so images do not mix.
+    # Each product takes one decoder pass; batch statistics are frozen, so images are independent.
     moved = torch.func.jvp(vae.decode, (codes,), (start,))[1]
     pull = torch.func.vjp(vae.decode, codes)[1]
     along = functional.normalize(pull(moved)[0], dim=1)
@@ -147,8 +147,8 @@ def train_tangent_normal(
 ) -> nn.Module:
     """Train `student` in place on labelled `images` (m, ...) and optionally on `triples`; return it.
 
-    `labels` is int64 (m,) or float (m, classes). Terms are means over batch and features, so weights do not depend on
-    sizes. Raises BenchError without a labelled image, and NotFiniteError where a term is not finite.
+    `labels` is int64 (m,) or float (m, classes). Terms are means over batch and features, so their weights do not
+    depend on sizes. Raises BenchError without a labelled image, and NotFiniteError if a term is not finite.
     """
     if len(images) == 0 or len(images) != len(labels):
         raise BenchError(f"the student needs labelled images; there are {len(images)} with {len(labels)} labels.")
@@ -195,6 +195,6 @@ def _smooth(
     return {
         "normal": settings.normal * (plain - normal).square().mean(),
         "tangent": settings.tangent * (plain - tangent).square().mean(),
-        # The printed sign would make predictions uniform; the text wants them decided.
+        # The printed sign would make predictions uniform; the text wants them confident.
         "entropy": settings.entropy * (-entropy if settings.reading == "printed" else entropy),
     }

@@ -5,8 +5,8 @@ and Boneh, "Differentially Private Learning Needs Better Features (or Much More 
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records. Released: the student. Unit record, adjacency add-remove, as zero-out: one record is
-absent; steps, sampling rate and divisor stay those of the public number. One replaced record moves a batch's sum by up
-to twice as much and costs more, as the board shows. Poisson batches, each gradient clipped to `max_grad_norm` in L2,
+absent; steps, sampling rate and divisor still use the public number. A replaced record moves a batch's sum by up to
+twice as much and costs more, as the leaderboard shows. Poisson batches, each gradient clipped to `max_grad_norm` in L2,
 Gaussian noise of `noise_multiplier` times that on the sum, calibrated to the budget.
 """
 
@@ -69,7 +69,7 @@ class DPSGDConfig(PoissonBatches):
 
 
 def continued(make: Callable[[Any], Optimizer]) -> Callable[[Any], Optimizer]:
-    """Return `make` for calls one after the other, each optimiser with the momentum that the one before had."""
+    """Return `make` for successive calls, each optimiser starting with its predecessor's momentum."""
     made: list[Optimizer] = []
 
     def optimizer(parameters: Any) -> Optimizer:
@@ -82,7 +82,7 @@ def continued(make: Callable[[Any], Optimizer]) -> Callable[[Any], Optimizer]:
 
 
 def processed(make: Callable[[Any], Optimizer], change: Callable[[Tensor], Tensor]) -> Callable[[Any], Optimizer]:
-    """Return `make` for optimisers that pass each parameter's noisy gradient through `change` before every step."""
+    """Return `make` for optimisers that apply `change` to each parameter's noisy gradient before every step."""
 
     def before_step(optimizer: Optimizer, *_: Any) -> None:
         for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
@@ -108,7 +108,7 @@ class DPSGD(Method[DPSGDConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`; the quick one's rate was chosen on Fashion-MNIST.
+        """See :meth:`bench.interface.Method.presets`; quick's learning rate was chosen on Fashion-MNIST.
 
         With 10,000 of its training records held out, 10 epochs: noise 0.9, rates 0.5 and 2 gave 79.6% and 84.5%; noise
         1.4, rates 1 and 2 82.3% both; noise 1.8, 82.0% and 81.2%.
@@ -124,7 +124,7 @@ class DPSGD(Method[DPSGDConfig]):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`.
 
-        With `scale_lr` the rate is divided by that noise over the stated one where it is above.
+        With `scale_lr` the learning rate is divided by the ratio of that noise to the stated one if above 1.
         """
         records = self.facts.private_records
         if not 1 <= self.config.batch_size <= records:
@@ -137,11 +137,11 @@ class DPSGD(Method[DPSGDConfig]):
             changed = self.changed(noise_multiplier=noise)
             return changed.claimed_charges() if budget.basis is Basis.CLAIMED else changed.charges()
 
-        # The exact figure replaces the PLD where every record is in every batch.
+        # With full batches, use the exact figure instead of the PLD.
         sound = "proven" if self.config.sampling_rate(records) == 1 else "pld"
         noise = least_noise(events, budget, self.accountant(), sound, tolerance=1e-4)
         found = dataclasses.replace(self.config, noise_multiplier=noise)
-        if getattr(self.config, "scale_lr", False):  # not a setting of all that are calibrated here
+        if getattr(self.config, "scale_lr", False):  # not every subclass's config has this setting
             found = dataclasses.replace(found, lr=self.config.lr * min(1.0, self.config.noise_multiplier / noise))
         return found
 
@@ -158,7 +158,7 @@ class DPSGD(Method[DPSGDConfig]):
         )
 
     def claimed_charges(self) -> Sequence[Event]:
-        """Return the events that the paper's own analysis charges for; all of them unless a subclass says otherwise."""
+        """Return the events that the paper's own analysis charges for; all of them by default."""
         return self.charges()
 
     def charges(self) -> Sequence[Event]:

@@ -1,27 +1,27 @@
 """DPSUR: DP-SGD that keeps a step only if a noisy test says that it lowered the loss.
 
 Fu et al., "DPSUR: Accelerating Differentially Private Stochastic Gradient Descent Using Selective Update and Release",
-VLDB 2024 (arXiv:2311.14056), on scattering coefficients normalised within each image, where the authors take noisy
-means for MNIST and CIFAR-10.
+VLDB 2024 (arXiv:2311.14056), on scattering coefficients normalised within each image; the authors use noisy means for
+MNIST and CIFAR-10.
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records, the number of iterations. Released: the student. Unit record, adjacency add-remove, as
 zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`). Each iteration takes a step of DP-SGD and tests it on another Poisson
 sample: the change of the mean loss, clipped to ±`change_bound`, gets Gaussian noise of `validation_noise` times the
-step's multiplier (at least `least_validation_noise`) over twice the bound. The step is kept if the answer is below
-`threshold` bounds, else the weights go back.
+step's multiplier (at least `least_validation_noise`), relative to twice the bound. The step is kept if the answer is
+below `threshold` bounds, else undone.
 
-The paper charges for kept steps and their tests only (theorems 5.1 and 5.5). But tests on private data choose the step
-that is kept among several, and such a choice costs more than one run of what it chooses from; theorem 4.1 repeats a
-test of one value, not of new steps on new samples. So the claim does not hold, and here every step and every test is
-charged. How many iterations it takes to keep a number of steps depends on private data: the number of iterations is
-fixed beforehand instead, and steps beyond those that the claim pays for are rejected. The claim takes the share that is
-kept if every step is good, ``Phi((threshold + 1) / (2 noise))``, a half at threshold -1 (equation 11); if every step is
-bad it is 22% at the paper's noise for epsilon 1 (equation 12), and the same claim would take more than twice as many.
+The paper charges for kept steps and their tests only (theorems 5.1 and 5.5). But tests on private data select the kept
+step among several, and such a selection costs more than one run of its candidates; theorem 4.1 repeats a test of one
+value, not of new steps on new samples. So the claim does not hold, and here every step and test is charged. The number
+of iterations needed to keep a given number of steps depends on private data, so iterations are fixed beforehand, and
+steps beyond those that the claim pays for are rejected. The claim assumes the share that is kept if every step is good,
+``Phi((threshold + 1) / (2 noise))``, a half at threshold -1 (equation 11); if every step is bad it is 22% at the
+paper's noise for epsilon 1 (equation 12), and the same claim would take more than twice as many.
 
-In the paper both nets are tested on one sample, as here. The authors' code subtracts the loss of the last kept net on
-the sample of that time, without noise: a record in it moves all tests until the next kept step, which no sampling rate
-covers.
+In the paper both nets are tested on one sample, as here. The authors' code instead subtracts, without noise, the last
+kept net's loss on its own earlier sample: a record in that sample moves all tests until the next kept step, which no
+sampling rate covers.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class DPSURConfig(ScatterCNNConfig):
     threshold: float = setting(-1.0, "Fu et al. 2024, section 6.1.3")
 
     def test_noise(self) -> float:
-        """Return the noise multiplier of the test, over its sensitivity of two bounds."""
+        """Return the noise multiplier of the test, relative to its sensitivity of two bounds."""
         return max(self.validation_noise * self.noise_multiplier, self.least_validation_noise)
 
     def kept(self, records: int) -> int:
-        """Return the most steps that are kept, for which the paper charges."""
+        """Return the maximum number of kept steps, for which the paper charges."""
         share = 0.5 * math.erfc(-(self.threshold + 1) / (2 * math.sqrt(2) * self.test_noise()))
         return max(1, math.ceil(share * self.steps(records)))
 
@@ -137,7 +137,7 @@ class DPSUR(ScatterDPSGD):
     def train_head(
         self, head: nn.Module, features: Tensor, private: PrivateData, ledger: Ledger, context: Context
     ) -> None:
-        """Train `head` by steps that are tested one by one."""
+        """Train `head` by steps, each tested before it is kept."""
         records = private.facts.private_records
         left, steps, accepted = self.config.kept(records), self.config.steps(records), copy.deepcopy(head)
         with context.progress.stage("student", steps) as stage:

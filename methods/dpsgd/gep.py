@@ -7,18 +7,18 @@ public images with random labels span a subspace, by one power iteration for eac
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: unlabelled images of the split's public part (the paper takes 2,000 of ImageNet), their random labels, and the
 number of records. Released: the student. Unit record, adjacency add-remove, as zero-out (see
-:mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches; of each gradient the part in the subspace is clipped to
-`max_grad_norm` in L2, the rest to `residual_norm`. Each part, over its bound, has norm 1, so both together move a
+:mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches; each gradient's part in the subspace is clipped to `max_grad_norm`
+in L2, the residual to `residual_norm`. Divided by its bound, each part has norm at most 1, so both together move a
 batch's sum by sqrt(2): one Gaussian release, with noise of ``sqrt(2) * noise_multiplier`` times its bound on each part,
-calibrated to the budget. The rest is orthogonal to the subspace, and so is the noise on it, unlike the paper's.
+calibrated to the budget. The residual is orthogonal to the subspace and so, unlike in the paper, is its noise.
 
-The authors charge as if each part came from a batch of its own: twice the Renyi divergence of one sampled release. But
-both show the same batch, and one sampled release with sensitivity sqrt(2) costs more: what their code calls epsilon 8
-on CIFAR-10 is 8.65 by its own accounting. The claim is theirs; as its conversion is loose, the tight figure of the
+The authors charge as if each part came from its own batch: twice the Renyi divergence of one sampled release. But both
+come from the same batch, and one sampled release with sensitivity sqrt(2) costs more: what their code calls epsilon 8
+on CIFAR-10 is 8.65 by its own accounting. We report their claim; as its conversion is loose, the tight figure of the
 joint release is below it there (7.31), but not everywhere: with the quick preset on MNIST a claim of 1.95 costs 2.55.
 They also shuffle, and lower the learning rate over time; neither is done here. Bounds and learning rate of the quick
 preset were chosen on training records of Fashion-MNIST, 20,000 for training and 10,000 held out; no epsilon there
-counts that choice.
+accounts for that choice.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class GEP(DPSGD):
         return Claim(row.epsilon, delta, source, f"order {row.order:g}; {note}")
 
     def claimed_charges(self) -> Sequence[Event]:
-        """Return two releases for each step, each with the noise on one part."""
+        """Return two releases per step, one for each part's noise."""
         records, noise = self.facts.private_records, math.sqrt(2) * self.config.noise_multiplier
         return [Steps(self.config.sampling_rate(records), noise, 2 * self.config.steps(records))]
 

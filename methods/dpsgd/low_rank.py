@@ -1,4 +1,4 @@
-"""Layers whose weights are trained through two thin matrices, and the optimiser that rebuilds their updates."""
+"""Layers trained through two low-rank factors, and the optimiser that rebuilds their weight updates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LowRank(nn.Module):
     """`layer` with weight W (outputs, inputs), computed as ``(W - L R) x + L R x``: same outputs, gradients of L and R.
 
     The carriers are `left`, L (outputs, rank) with orthonormal columns, and `right`, R (rank, inputs) with orthonormal
-    rows, frozen if `left_only`. The bias is trained as it is. Weight and bias stay those of `layer`.
+    rows, frozen if `left_only`. The bias is trained directly. Weight and bias remain `layer`'s.
     """
 
     def __init__(self, layer: Plain, rank: int, *, left_only: bool) -> None:
@@ -50,7 +50,7 @@ class LowRank(nn.Module):
     def decompose(self, generator: torch.Generator, *, history: bool) -> None:
         """Set the carriers by one power iteration from a random start.
 
-        It is on what the weights have changed since the beginning, both of norm 1, or on the weights without `history`.
+        With `history` it runs on the weights' change since initialisation, both normalised; otherwise on the weights.
         """
         target = self.weight.flatten(1)
         if history and not torch.equal(self.weight, self.start):
@@ -64,9 +64,9 @@ class LowRank(nn.Module):
 
     @torch.no_grad()
     def rebuilt(self) -> Tensor:
-        """Return the gradient of the weight, of its shape, from those of the carriers: ``dL R + L dR - L L' dL R``.
+        """Return the weight's gradient, in its shape, from the carriers' gradients: ``dL R + L dR - L L' dL R``.
 
-        It is the weight's own gradient, projected to the carriers' columns and rows.
+        This is the weight's own gradient projected onto the carriers' columns and rows.
         """
         left, right = self.left.weight.flatten(1), self.right.weight.flatten(1)
         assert self.left.weight.grad is not None
@@ -81,7 +81,7 @@ class LowRank(nn.Module):
 
 
 def insert(net: nn.Module, rank: int, kept: nn.Module, *, left_only: bool) -> dict[str, tuple[Plain, LowRank]]:
-    """Replace all layers of `net` of a larger rank by :class:`LowRank`, except `kept`; return both of each, by name."""
+    """Replace layers of `net` with a larger rank by :class:`LowRank`, except `kept`; return both by name."""
     found = {
         name: (layer, LowRank(layer, rank, left_only=left_only))
         for name, layer in net.named_modules()
@@ -94,16 +94,16 @@ def insert(net: nn.Module, rank: int, kept: nn.Module, *, left_only: bool) -> di
 
 
 def remove(net: nn.Module, found: dict[str, tuple[Plain, LowRank]]) -> None:
-    """Put the layers back that :func:`insert` replaced, with their trained weights."""
+    """Restore the layers that :func:`insert` replaced, with their trained weights."""
     for name, (layer, _) in found.items():
         layer.weight.requires_grad_(True)
         net.set_submodule(name, layer)
 
 
 class RebuildingSGD(torch.optim.Optimizer):
-    """SGD with momentum on the rebuilt gradients of low-rank layers, and on all other gradients as they are.
+    """SGD with momentum on the rebuilt gradients of low-rank layers and on all other gradients.
 
-    After each step it decomposes the layers again, from a random start that `seed` and the step determine, by their
+    After each step it decomposes the layers again from a random start determined by `seed` and the step, using their
     history from step `warmup` on.
     """
 

@@ -1,22 +1,22 @@
 """RGP: DP-SGD on low-rank gradient carriers.
 
 Yu et al., "Large Scale Private Learning via Low-rank Reparametrization", ICML 2021 (arXiv:2106.09352), on the small
-tanh CNN of Tramer and Boneh 2021 instead of a wide ResNet. A weight W (outputs, inputs) is written as ``L R`` and the
-rest, where L and R are the carriers: orthonormal, of `rank` columns and rows, by one power iteration on what W has
-changed since the beginning. Only carriers, biases, the last layer and layers of no larger rank have per-example
-gradients; from those of L and R the update of W is rebuilt.
+tanh CNN of Tramer and Boneh 2021 instead of a wide ResNet. A weight W (outputs, inputs) is written as ``L R`` plus a
+residual. The carriers L and R are orthonormal, with `rank` columns and rows, from one power iteration on W's change
+since initialisation. Only carriers, biases, the last layer and layers of no larger rank have per-example gradients; W's
+update is rebuilt from those of L and R.
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records and the start of each power iteration. Released: the student. Unit record, adjacency
-add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches, the gradients of all that is trained
-clipped together to `max_grad_norm` in L2, Gaussian noise of `noise_multiplier` times that on their sum, calibrated to
-the budget. Carriers are functions of released weights, and rebuilding is post-processing: a step costs what DP-SGD's
-does.
+add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches, the gradients of all trained
+parameters clipped jointly to `max_grad_norm` in L2, Gaussian noise of `noise_multiplier` times that on their sum,
+calibrated to the budget. Carriers are functions of released weights, and rebuilding is post-processing: a step costs
+what DP-SGD's does.
 
-The authors' code differs from the paper: it shuffles, trains the left carriers alone (`left_only`), and unless
---warmup_epoch is given decomposes W itself (`warmup_epochs` of none). It also divides the last layer's gradient by 100
-and lowers the learning rate over time; neither is done here. Rank and learning rate of the quick preset were chosen on
-training records of Fashion-MNIST, 20,000 for training and 10,000 held out; no epsilon there counts that choice.
+The authors' code differs from the paper: it shuffles, trains only the left carriers (`left_only`), and decomposes W
+itself unless --warmup_epoch is given (`warmup_epochs` of none). It also divides the last layer's gradient by 100 and
+lowers the learning rate over time; neither is done here. Rank and learning rate of the quick preset were chosen on
+training records of Fashion-MNIST, 20,000 for training and 10,000 held out; no epsilon there accounts for that choice.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
 """What the methods on scattering coefficients share: settings by data set, and DP-SGD of a head on cached features.
 
-Scattering coefficients, and their normalisation within each image, are a fixed map of each record by itself
-(:mod:`bench.models.scattering`), so features cost no privacy and are computed once for all runs. Of data sets that the
-paper has no settings for, grey images take those of MNIST and others those of CIFAR-10. Where records are few, the
-quick preset takes an eighth of them as a batch.
+Scattering coefficients, and their normalisation within each image, are a fixed map of each record separately
+(:mod:`bench.models.scattering`), so features cost no privacy and are computed once for all runs. For data sets without
+settings in the paper, grey images use MNIST's and others CIFAR-10's. If records are few, the quick preset's batch is an
+eighth of them.
 
-With `statistics_noise` coefficients are not normalised within images: each channel is brought to mean 0 and deviation 1
-over the private records, by two Gaussian releases, of the sums over records of the channels' means and of their mean
-squares. Both are clipped to public norms, the L2 sensitivities. The authors clip the same statistics to a median over
-the records, which has no noise. On CIFAR-10 at a proven 3 (one seed, 10,000 public records): within images 64.0%,
-channels standardised by the public records 66.1%, and 64.0% where the first comes before the second. Of the noise, 8
-costs a third more noise in the steps at epsilon 1, and 20, the quick preset's, 4%.
+With `statistics_noise` coefficients are not normalised within images: each channel is standardised over the private
+records with two Gaussian releases, of the sums over records of the channels' means and mean squares. Both are clipped
+to public norms, the L2 sensitivities. The authors clip the same statistics to a median over the records, without noise
+on the median. On CIFAR-10 at a proven 3 (one seed, 10,000 public records): normalising within images gives 64.0%,
+standardising channels by the public records 66.1%, and the first followed by the second 64.0%. A `statistics_noise` of
+8 needs a third more noise in the steps at epsilon 1, and 20, the quick preset's, 4% more.
 
 The stated learning rates are for epsilon 3. The quick preset lowers them as the noise grows (`scale_lr`): at epsilon 1,
 on 10,000 training records of Fashion-MNIST held out, half the rate took the linear classifier from 87.7% to 88.6%. No
-test record was used; on Fashion-MNIST itself no epsilon counts that choice.
+test record was used; on Fashion-MNIST itself no epsilon accounts for that choice.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from bench.privacy.accounting.claims import moments_accountant
 from bench.training.features import trained_part
 
 RUNS = "Tramer and Boneh 2021, the authors' code ftramer/Handcrafted-DP: "
-"""Where the settings of each data set are from."""
+"""Sources of each data set's settings."""
 
 
 LEAST_VARIANCE = 0.01
@@ -78,9 +78,9 @@ class ScatterDPSGD(DPSGD):
     citation = "Tramer and Boneh 2021"
     mixed_noise = True
     by_dataset: ClassVar[Mapping[str, Mapping[str, Any]]]
-    """What the paper changes for a data set; those of mnist are the defaults."""
+    """The paper's changes by data set; the defaults are mnist's."""
     in_colour: ClassVar[Mapping[str, Any]] = {}
-    """What the quick preset also changes for colour images."""
+    """The quick preset's further changes for colour images."""
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -124,7 +124,7 @@ class ScatterDPSGD(DPSGD):
         return {} if self.config.statistics_noise is None else {"standardised": True}
 
     def claimed(self, delta: float) -> Claim:
-        """Return the moments accountant's figure, of steps and statistics."""
+        """Return the moments accountant's figure for steps and statistics."""
         steps = super().claimed(delta)
         row = moments_accountant(self.claimed_charges(), delta)
         if self.config.statistics_noise is None:

@@ -1,8 +1,8 @@
 """DP-SGD of a small CNN on scattering coefficients: features that nobody trained.
 
-Tramer and Boneh, "Differentially Private Learning Needs Better Features (or Much More Data)", ICLR 2021, section 3
-and appendix C. They normalise coefficients in groups within each image, or by noisy statistics of the private records,
-which they charge for; here the second follow the first (see :mod:`bench.methods.dpsgd.scatter`).
+Tramer and Boneh, "Differentially Private Learning Needs Better Features (or Much More Data)", ICLR 2021, section 3 and
+appendix C. They normalise coefficients in groups within each image, or by noisy statistics of the private records,
+which they charge for; both are built here (see :mod:`bench.methods.dpsgd.scatter`).
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records, the scattering transform. Released: the student, which transforms images itself. Unit

@@ -1,19 +1,19 @@
 """Spectral-DP: DP-SGD that keeps the low frequencies of its noisy gradients alone.
 
 Feng et al., "Spectral-DP: Differentially Private Deep Learning through Spectral Perturbation and Filtering", IEEE S&P
-2023 (arXiv:2307.13231); net and settings of DP-SGD, after Tramer and Boneh 2021, where the paper's linear layers are
-block-circulant.
+2023 (arXiv:2307.13231); net and settings are those of DP-SGD, after Tramer and Boneh 2021; the paper's linear layers
+are block-circulant.
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records, the filter. Released: the student. Unit record, adjacency add-remove, as zero-out (see
 :mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches, each gradient clipped to `max_grad_norm` in L2, Gaussian noise of
-`noise_multiplier` times that on the sum, calibrated to the budget. Of each kernel, in both directions, and of every
-`block_size` inputs of a linear layer the share `filter_ratio` of the frequencies of the orthonormal cosine transform is
-kept, the lowest ones; biases are not filtered. White noise is white in every orthonormal basis: what is kept is one
-Gaussian release of the projected sum, with noise on its frequencies alone. The filter is post-processing, and the cost
-is that of DP-SGD.
+`noise_multiplier` times that on the sum, calibrated to the budget. The filter keeps the lowest share `filter_ratio` of
+the frequencies of the orthonormal cosine transform of each kernel, in both directions, and of every `block_size` inputs
+of a linear layer; biases are not filtered. White noise is white in every orthonormal basis, so the result is a Gaussian
+release of the projected sum, with noise only on its frequencies. The filter is post-processing, so the cost is
+DP-SGD's.
 
-The authors' code draws the noise in the frequencies of the complex transform, and has less than the accountant takes:
+The authors' code draws noise on the complex transform's frequencies, less of it than the accountant assumes:
 
 - each example's gradient of the mean loss of B examples is clipped to the bound itself, while its noise is divided by
   B (``PAD_noise_fc`` in models/bc_linear.py, ``_conv2dfft_single_noise`` in models/conv2d.py). A record whose gradient
@@ -21,10 +21,10 @@ The authors' code draws the noise in the frequencies of the complex transform, a
 - the filter spares the last frequency (``k_value:-1`` there), the mirror of the first, which has got no noise. The real
   part of the inverse averages both: in a block, the first frequency has half of the noise. In kernels the last row of
   the spectrum keeps frequencies without any.
-- noise is halved between real and imaginary parts also where a real gradient's spectrum is real: the mean has
+- noise is halved between real and imaginary parts even where a real gradient's spectrum is real: the mean has
   ``sqrt(1/2)`` of it.
 
-A real transform with independent noise on all coefficients has no mirrors, and one bound for all.
+A real transform with independent noise on all coefficients has no mirrored frequencies and a single bound.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class SpectralDPConfig(DPSGDConfig):
 
 @functools.lru_cache(maxsize=64)
 def low_pass(size: int, block: int, ratio: float) -> Tensor:
-    """Return the projection (size, size) onto the low frequencies of every `block` places, the last of them fewer.
+    """Return the projection (size, size) onto the low frequencies of every `block` places; the last may be shorter.
 
-    Of the n frequencies of n places, those of the orthonormal DCT-II, the lowest ``ceil(ratio * n)`` are kept.
+    Of a block's n frequencies (orthonormal DCT-II) the lowest ``ceil(ratio * n)`` are kept.
     """
     projection = np.zeros((size, size), dtype=np.float32)
     for start in range(0, size, block):
@@ -75,7 +75,7 @@ def low_pass(size: int, block: int, ratio: float) -> Tensor:
 
 
 def filtered(gradient: Tensor, block: int, ratio: float) -> Tensor:
-    """Return `gradient` of a kernel (outputs, inputs, ...), of a linear layer or of others without high frequencies."""
+    """Return `gradient`, low-pass filtered if of a kernel (outputs, inputs, ...) or linear layer, else unchanged."""
     linear = gradient.dim() == 2
     for axis in [1] if linear else range(2, gradient.dim()):
         size = gradient.shape[axis]
@@ -94,7 +94,7 @@ class SpectralDP(DPSGD):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`; the quick one's filter was chosen on Fashion-MNIST.
+        """See :meth:`bench.interface.Method.presets`; quick's filter was chosen on Fashion-MNIST.
 
         With 10,000 of its training records held out, 10 epochs at a proven 3: ratios 0.5 and 0.75 gave 82.8% and 84.1%,
         DP-SGD at the same rate 84.5%. At 0.75 the filter keeps 93% of the energy of a clipped sum and 68% of the noise.
@@ -117,7 +117,7 @@ class SpectralDP(DPSGD):
         return "rdp"
 
     def claimed(self, delta: float) -> Claim:
-        """Return the figure that the authors' code calibrates its noise by."""
+        """Return the figure to which the authors' code calibrates its noise."""
         source = "Feng et al., IEEE S&P 2023 (arXiv:2307.13231), privacy_budget.py: Renyi accounting of DP-SGD"
         note = "holds for noise of the whole deviation on every frequency that is kept, as here"
         return claim_by(self.accountant(), self.charges(), delta, source, note)

@@ -2,27 +2,26 @@
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records and, for TSADP, the activation. Released: the student. Unit record, adjacency add-remove,
-as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches, a record's clipped gradient of at most
+as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches, each record's gradient clipped to at most
 `max_grad_norm` in L2, Gaussian noise of `noise_multiplier` times that on all entries of the sum, calibrated to the
-budget. So the cost is that of DP-SGD. Settings are those of DP-SGD, after Tramer and Boneh 2021, where none are named.
+budget. So the cost is DP-SGD's. Settings are those of DP-SGD, after Tramer and Boneh 2021, unless named.
 
 ``gm-dp``: McMahan et al., "A General Approach to Adding Differential Privacy to Iterative Training Procedures",
 arXiv:1812.06210, separate clipping of vector groups: the gradient of each of m layers, weights and bias together, is
 clipped to ``max_grad_norm / sqrt(m)``. With equal bounds the paper's noise, of deviation ``noise_multiplier * sqrt(m)``
-times a layer's bound, is that of DP-SGD.
+times a layer's bound, equals DP-SGD's.
 
 ``topagg``: Wang et al., "DataLens: Scalable Privacy Preserving Training via Gradient Compression and Aggregation", CCS
 2021 (arXiv:2103.11109), the compression of its teachers' gradients, which the abstract says was adapted to DP-SGD. The
-settings of that form were not found, and the paper's stochastic signs are left out. Of each gradient the share `kept`
-of its entries stays, the largest ones, and is clipped. Which entries stay depends on the record: they are part of the
-clipped vector, and noise on those alone that some record kept would show the support. Entries of the noisy sum below
-`threshold` deviations of the noise are then set to zero, which is post-processing. The selection alone takes nothing
-from the noise.
+settings of that form were not found, and the paper's stochastic signs are left out. The largest entries of each
+gradient, a share `kept`, are kept and clipped. Which entries these are depends on the record, so all entries get noise:
+noise only on entries that some record kept would reveal the support. Entries of the noisy sum below `threshold`
+deviations of the noise are then set to zero, which is post-processing. Selection by itself does not reduce the noise.
 
 ``tsadp``: Papernot et al., "Tempered Sigmoid Activations for Deep Learning with Differential Privacy", AAAI 2021
 (arXiv:2007.14191): ``scale * sigmoid(inverse_temperature * x) - offset`` in place of tanh in the paper's net. The paper
-tunes these three numbers on the data set that it reports, and charges nothing for that; the default is the one of its
-code, which is tanh, so that no record chose it.
+tunes these three numbers on the data set that it reports, at no charge; the default is its code's, which is tanh, so
+that no record influenced it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """DENSE: a generator that the ensemble of the clients' models teaches, and a student that imitates the ensemble.
 
 Zhang et al., "DENSE: Data-Free One-Shot Federated Learning", NeurIPS 2022 (arXiv:2112.12371), by the authors' code
-(``helpers/synthesizers.py``). In each epoch a new generator, with the noise that it starts from, is trained for a batch
-that the ensemble puts into random classes, whose statistics are those of the clients' batch normalisations, and on
-which the student still errs. The best batch joins all earlier ones, from which the student learns. The code's random
-crops and flips of what the generator makes are left out.
+(``helpers/synthesizers.py``). In each epoch a new generator and its input noise are trained to give a batch that the
+ensemble puts into random classes, that matches the clients' batch normalisation statistics, and on which the student
+still errs. The best batch joins all earlier ones, from which the student learns. The code's random crops and flips of
+generated images are left out.
 
 Private: each client's records. Public: nothing. Released: the student and some images. There is no threat model: both
 are functions of the clients' models, which have no noise, and the proven epsilon is infinite. `fed-dpsd` adds noise to
-what clients answer.
+the clients' answers.
 """
 
 from __future__ import annotations

@@ -3,18 +3,18 @@
 McMahan, Ramage, Talwar, Zhang, "Learning Differentially Private Recurrent Language Models", ICLR 2018
 (arXiv:1710.06963), Algorithm 1 with flat clipping, the fixed-denominator estimator and weight 1 for every client. In
 each round each client is in the sample with probability `sampled` over `clients`, trains the model on its records, and
-sends the change of the weights, clipped to `max_norm` in L2. The noisy sum over the public expected number of sampled
-clients moves the model.
+sends the change of the weights, clipped to `max_norm` in L2. The noisy sum divided by the public expected number of
+sampled clients moves the model.
 
 Threat model: the attacker holds the student and the weights of every round, and may know the records of all clients but
 one; the server that samples and adds the noise is trusted. Private: each client's records and their number, and who is
 in a sample. Public: the number of clients. Released: the student. Unit client, adjacency add-remove, as zero-out: one
-client sends nothing, the number of clients stays. It moves a sum by up to `max_norm`, a client in its place by up to
-twice that; the board shows both costs.
+client sends nothing, the number of clients stays. It moves a sum by up to `max_norm`; replacing it, by up to twice
+that; the leaderboard shows both costs.
 
-A client of few is expensive: with DPSD's 5, noise that hides one drowns what the other 4 send. Hence 1,000 clients
-here, where the other federated methods have 5. Claimed: the moments accountant, as in the paper. In the simulation a
-record with another label may lie with another client: that costs as much as a group of two clients.
+Hiding one of few clients is expensive: with DPSD's 5, the noise that hides one drowns the other 4. Hence 1,000 clients
+here; the other federated methods have 5. Claimed: the moments accountant, as in the paper. In the simulation a record
+whose label changes may move to another client, which costs as much as a group of two clients.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class DPFedAvg(Method[DPFedAvgConfig]):
         def events(noise: float) -> Sequence[Event]:
             return self.changed(noise_multiplier=noise).charges()
 
-        # The exact figure replaces the PLD where every client is in every sample.
+        # If every client is in every sample, use the exact figure instead of the PLD.
         sound = "proven" if self.config.rate == 1 else "pld"
         noise = least_noise(events, budget, moments_accountant, sound, tolerance=1e-4)
         return dataclasses.replace(self.config, noise_multiplier=noise)
@@ -131,7 +131,7 @@ class DPFedAvg(Method[DPFedAvgConfig]):
         return [SampledGaussian(self.config.rate, noise, self.config.rounds, unit=self.unit, adjacency=self.adjacency)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """Move the student by noisy sums of updates; the ledger asks the clients of its samples."""
+        """Move the student by noisy sums of updates; the ledger draws the samples and queries their clients."""
         student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         if any(isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) for layer in student.modules()):
             raise BenchError(
@@ -151,7 +151,7 @@ class DPFedAvg(Method[DPFedAvgConfig]):
             if not len(rows):
                 return np.zeros(len(weights))
             local.load_state_dict(student.state_dict())
-            # A diverged client sends nothing: as an error, it would decide whether there is a student.
+            # A diverged client sends nothing: an error would let it decide whether a student is released.
             fit(
                 local, private.images[rows], private.labels[rows], settings, order, device=context.device,
                 must_converge=False,
@@ -179,11 +179,11 @@ class DPFedAvg(Method[DPFedAvgConfig]):
 
 
 def parts_of(config: DPFedAvgConfig, private: PrivateData, context: Context) -> list[NDArray[np.int64]]:
-    """Return the positions of each client's records; with no more records than clients one each, or none. Private."""
+    """Return the positions of each client's records; one or none each if records do not outnumber clients. Private."""
     records = len(private)
     if records > config.clients:
         return client_parts(config.clients, config.concentration, private, context)
-    # As in audits: clients are counted from the last record, so that an absent first one moves no other.
+    # As in audits: number clients from the last record, so that removing the first moves no other.
     return [np.full(int(number < records), records - 1 - number) for number in range(config.clients)]
 
 

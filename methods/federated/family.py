@@ -1,8 +1,8 @@
-"""What the federated methods share: who holds which record, local training, the average of models.
+"""Shared by the federated methods: assignment of records to clients, local training, model averaging.
 
-The federation is simulated. Each class has its Dirichlet distribution over the clients, from which each of its records
-draws its client, so that other records never decide where one goes. All clients start from the same weights, as
-averages need (McMahan et al. 2017, figure 1).
+The federation is simulated. Each class has a Dirichlet distribution over the clients, from which each of its records
+draws its client, so assignment never depends on other records. All clients start from the same weights, as averaging
+requires (McMahan et al. 2017, figure 1).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ServerConfig(FederatedConfig):
 
 
 class Federated(Method):
-    """A federation without privacy: its server gets the clients' models as they are."""
+    """A federation without privacy: its server gets the clients' exact models."""
 
     unit = PrivacyUnit.CLIENT
     groups = ("federated",)
@@ -104,23 +104,23 @@ class Federated(Method):
         return Claim(math.inf, delta, "no privacy is claimed")
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        """Return the clients' models of the first round, which all these methods share."""
+        """Return the clients' first-round models, which all these methods share."""
         return (f"local models of {self.facts.dataset}, seed {seed}, {digest_of(local_depends(self.config))}",)
 
 
 def quick_clients(facts: Facts) -> dict[str, Any]:
-    """Return the changes of ``quick`` at the clients."""
+    """Return the changes of ``quick`` for the clients."""
     return {"local_epochs": 3.0 if facts.private_records > 10_000 else 30.0, "local_lr": 0.05}
 
 
 def check_clients(clients: int, records: int) -> None:
-    """Raise :class:`BenchError` where there are more clients than private records."""
+    """Raise :class:`BenchError` if there are more clients than private records."""
     if clients > records:
         raise BenchError(f"{clients} clients need as many private records; there are {records}.")
 
 
 def client_parts(clients: int, concentration: float, private: PrivateData, context: Context) -> list[NDArray[np.int64]]:
-    """Return the positions of each client's records, one at least. Private."""
+    """Return the positions of each client's records, at least one. Private."""
     check_clients(clients, len(private))
     shares = context.streams.numpy("clients").dirichlet(np.full(clients, concentration), private.facts.classes)
     return deal(private.labels.numpy(), shares, context.streams.numpy("clients/records"))
@@ -131,8 +131,8 @@ def deal(
 ) -> list[NDArray[np.int64]]:
     """Return each client's positions; `shares` (classes, clients) are the probabilities of a class's clients.
 
-    A record's client depends on its position and its own label alone. One position per client, drawn without the
-    labels, is dealt first, so that no client is empty. Only the simulation uses the labels.
+    A record's client depends only on its position and label. One position per client, drawn without the labels, is
+    dealt first so that no client is empty. Only the simulation uses the labels.
     """
     clients = shares.shape[1]
     first, draws = generator.permutation(len(labels))[:clients], generator.random(len(labels))
@@ -187,7 +187,7 @@ def local_models(
 
 
 def average(states: Sequence[State], weights: Sequence[float]) -> State:
-    """Return the mean of models, weighted by `weights`, as by the numbers of their records (McMahan et al. 2017)."""
+    """Return the mean of models, weighted by `weights`, e.g. their record counts (McMahan et al. 2017)."""
     total = sum(weights)
     mean: State = {}
     for key, first in states[0].items():

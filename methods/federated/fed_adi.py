@@ -3,11 +3,11 @@
 Yin et al., "Dreaming to Distill: Data-free Knowledge Transfer via DeepInversion", CVPR 2020 (arXiv:1912.08795), with
 the ensemble of Zhang et al., "DENSE", NeurIPS 2022 (arXiv:2112.12371), as the teacher. Images start from noise and move
 towards random classes of the ensemble, towards the clients' statistics of batch normalisation, towards small variation
-between neighbouring pixels, and to where student and ensemble disagree.
+between neighbouring pixels, and towards disagreement of student and ensemble.
 
 Private: each client's records. Public: nothing. Released: the student and some images. There is no threat model: the
-images are inversions of models without noise, whose statistics are those of the clients' records, and the proven
-epsilon is infinite.
+images invert models without noise, whose statistics are those of the clients' records, and the proven epsilon is
+infinite.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bench.methods.shared.settings_checks import at_least_one, positive
 
 CODE = "the authors' code NVlabs/DeepInversion: cifar10/"
 JITTER = 2  # pixels; cifar10/deepinversion_cifar10.py
-SOFT = 3.0  # the temperature at which student and ensemble are compared there
+SOFT = 3.0  # the temperature at which that file compares student and ensemble
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class FedADI(DistillingServer):
         def make() -> Tensor:
             classes = server.classes(self.config.batch)
             noise = torch.randn(self.config.batch, *server.facts.shape, generator=server.random)
-            # Pixels in [0, 1]; the nets map them to [-1, 1], where the authors' images and noise are.
+            # Pixels are in [0, 1]; the nets map them to [-1, 1], the range of the authors' images and noise.
             images = (noise.to(server.device) / 2 + 0.5).clamp(0, 1).requires_grad_()
             optimizer = torch.optim.Adam([images], self.config.image_lr / 2)
             for _ in range(self.config.iterations):
@@ -99,7 +99,7 @@ def total_variation(images: Tensor) -> Tensor:
 
 
 def agreement(student: Tensor, ensemble: Tensor) -> Tensor:
-    """Return 1 less the Jensen-Shannon divergence of the predictions of two sets of logits (n, classes)."""
+    """Return 1 minus the Jensen-Shannon divergence between the predictions of two sets of logits (n, classes)."""
     first, second = (student / SOFT).log_softmax(1), (ensemble / SOFT).log_softmax(1)
     middle = ((first.exp() + second.exp()) / 2).clamp_min(1e-8).log()
     parts = (functional.kl_div(middle, one, reduction="batchmean", log_target=True) for one in (first, second))

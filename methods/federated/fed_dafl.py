@@ -2,7 +2,7 @@
 
 Chen et al., "Data-Free Learning of Student Networks", ICCV 2019 (arXiv:1904.01186), with the ensemble of Zhang et al.,
 "DENSE", NeurIPS 2022 (arXiv:2112.12371), as the teacher. The generator is driven by the ensemble's certainty, the
-activations of its last hidden layers, and the entropy of its mean prediction; the student learns from every batch once.
+activations of its last hidden layers, and the entropy of its mean prediction; the student sees every batch once.
 
 Private: each client's records. Public: nothing. Released: the student and some images. There is no threat model: both
 are functions of the clients' models, which have no noise, and the proven epsilon is infinite.

@@ -7,15 +7,15 @@ Threat model: the attacker holds student and generator and may know the records 
 adds the noise is trusted. Private: each client's records, and their distribution over clients. Public: the numbers of
 records and of clients. Released: the student, the generator and some of its images. Unit client, adjacency replace.
 
-The federation is simulated: each class has its Dirichlet distribution over the clients, from which each of its records
-draws its client, so that other records never decide where one goes. Noise of standard deviation sigma * beta is added
-to the sum of the teachers' normalised gradients, which is then divided by the number of clients. A client changes its
-own gradients: DPSD's cost for a signal larger by up to that number.
+The federation is simulated: each class has a Dirichlet distribution over the clients, from which each of its records
+draws its client, so assignment never depends on other records. Noise of standard deviation sigma * beta is added to the
+sum of the teachers' normalised gradients, which is then divided by the number of clients. A client changes only its own
+gradients: DPSD's cost for a signal up to that many times larger.
 
 Claimed: Theorem 1, as the paper prints no other for Algorithm 2. Proven: the Gaussian mechanism, for a client and so
-for each of its records, which in a federation stays where it is. In the simulation a record with another label may lie
-with another client: that costs as much as a group of two clients. Gradients keep their k largest entries (Eq. 3), which
-Algorithm 2 leaves out.
+for each of its records, which in a real federation stays with its client. In the simulation a record whose label
+changes may move to another client, which costs as much as a group of two clients. Gradients keep their k largest
+entries (Eq. 3), which Algorithm 2 leaves out.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class FedDPSD(DPSD):
         return None
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        """Return the clients' teachers, which cells of other epsilons share."""
+        """Return the clients' teachers, shared across epsilons."""
         meant = [
             self.config.teacher,
             self.config.teacher_epochs,

@@ -2,8 +2,8 @@
 
 Lin, Kong, Stich, Jaggi, "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020
 (arXiv:2006.07242), Algorithm 1 with AVGLOGITS: in each round the server averages the models as FedAvg does, and trains
-the average towards the mean of their logits on public images. The paper's early stop by labelled validation records is
-left out.
+the average towards the mean of their logits on public images. The paper's early stopping on labelled validation records
+is left out.
 
 Private: each client's records. Public: unlabelled images. Released: the student. There is no threat model: the student
 starts at the average of models without noise, and the proven epsilon is infinite.

@@ -1,4 +1,4 @@
-"""The frame of the federated methods whose server makes images and distils the clients' models on them."""
+"""The base of federated methods whose server makes images and distils the clients' models on them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class DistillingServer(Federated):
 
     @classmethod
     def quick_server(cls) -> Mapping[str, Any]:
-        """Return the changes of ``quick`` at the server."""
+        """Return the changes of ``quick`` for the server."""
         return {}
 
     @classmethod
     def tiny_server(cls) -> Mapping[str, Any]:
-        """Return what ``tiny`` changes at the server besides."""
+        """Return the further changes of ``tiny`` for the server."""
         return {}
 
     @abc.abstractmethod

@@ -23,7 +23,7 @@ from bench.training.loop import Batches, FitSettings, make_optimizer
 
 
 class Ensemble(nn.Module):
-    """Models whose mean logits (n, classes) are the output; the features are those of all, side by side."""
+    """Models whose mean logits (n, classes) are the output; features of all models are concatenated."""
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -40,10 +40,10 @@ class Ensemble(nn.Module):
 
 
 class BatchStatistics:
-    """How far the inputs of the batch normalisations of an ensemble are from its running statistics, in a forward pass.
+    """Distance between an ensemble's batch normalisation inputs and its running statistics, in a forward pass.
 
-    DeepInversion's regulariser (Yin et al., CVPR 2020, Eq. 4): for each layer the distance of the means and of the
-    variances, summed over layers and averaged over models. Passes without gradients do not count.
+    DeepInversion's regulariser (Yin et al., CVPR 2020, Eq. 4): the distances of means and of variances, summed over
+    layers and averaged over models. Passes without gradients do not count.
     """
 
     def __init__(self, ensemble: Ensemble) -> None:
@@ -75,7 +75,7 @@ class BatchStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a server makes images from: the ensemble, what the student has become, random numbers."""
+    """What a server makes images from: the ensemble, the current student, random numbers."""
 
     ensemble: Ensemble
     student: nn.Module
@@ -92,8 +92,8 @@ class Server:
 class Synthesiser:
     """Makes images (n, channels, height, width) in [0, 1], without gradients, for one epoch of the student.
 
-    `parts` are what changes from epoch to epoch, for a checkpoint. With `keeps` the student learns from all images so
-    far, else from the last ones.
+    `parts` is the state that changes between epochs, for checkpoints. With `keeps` the student learns from all images
+    so far, else from the last ones.
     """
 
     make: Callable[[], Tensor]
@@ -128,9 +128,9 @@ class _Pool:
 def distil(
     config: ServerConfig, server: Server, synthesiser: Synthesiser, stage: Stage, checkpoint: Checkpoint | None = None
 ) -> Tensor:
-    """Train the server's student in place, in all epochs; return the last images, uint8, on the CPU.
+    """Train the server's student in place for all epochs; return the last images, uint8, on the CPU.
 
-    Raise :class:`bench.training.divergence.NotFiniteError` where a loss is not finite.
+    Raise :class:`bench.training.divergence.NotFiniteError` if a loss is not finite.
     """
     student, random, device = server.student, server.random, server.device
     settings = FitSettings(

@@ -7,14 +7,13 @@ randomly rounds them to -1 or 1; the sum over teachers gets Gaussian noise and i
 Threat model: the attacker holds all that is released, the noisy sums too, and may know all records but one. Private:
 images and labels; each record trains one of `teachers` discriminators. Public: the number of records, the random
 numbers of the rounding. Released: the generator, some of its images, the student. Unit record, adjacency replace: one
-record changes one discriminator, hence the signs of all entries that it keeps, so a sum moves by at most ``2
-sqrt(kept)`` in L2.
+record changes one discriminator, hence the signs of its kept entries: a sum by at most ``2 sqrt(kept)`` in L2.
 
 Claimed: the paper's Renyi bound, ``2 kept / sigma^2`` times the order for an image, with the classic conversion; it
-needs no votes, is sound and loose. The authors' code (AI-secure/DataLens) also uses a data-dependent bound where that
-is lower, but this bound is for an arg max, not for sums. Proven: the exact figure of Gaussian noise. That code deals
-images class by class and restarts a class that runs out, so some of MNIST's are in several parts, and repeats CelebA's
-until classes are balanced: one record then changes several teachers. Here parts are disjoint.
+needs no votes, is sound and loose. The authors' code (AI-secure/DataLens) also uses a data-dependent bound if lower,
+which holds for an arg max, not for sums. Proven: the exact figure of Gaussian noise. That code deals images class by
+class and restarts a class that runs out, so some of MNIST's are in several parts, and repeats CelebA's until classes
+are balanced: one record then changes several teachers. Here parts are disjoint.
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ class DataLens(Guided):
         return dataclasses.replace(config, sigma=sigma)
 
     def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:
-        """Return a record that turns all signs of its teacher; smaller images have fewer pixels than are kept."""
+        """Return pairs whose record flips all its teacher's signs; smaller images have fewer pixels than `kept`."""
         small = dataclasses.replace(self.facts, private_records=1, test_records=20)
         label = torch.zeros(1, dtype=torch.int64)
         dark, bright = (

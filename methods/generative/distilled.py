@@ -32,7 +32,7 @@ class ImageConfig:
 
 
 class LearnedImages:
-    """The images, their optimiser, and what happens after a step of DP-SGD, whose noisy gradient `net` then has."""
+    """The images, their optimiser, and the update after each DP-SGD step, which leaves its noisy gradient in `net`."""
 
     def __init__(self, net: nn.Module, facts: Facts, config: ImageConfig, draws: torch.Generator) -> None:
         self._net, self._config, self._draws = net, config, draws
@@ -46,7 +46,7 @@ class LearnedImages:
         self._targets, self._turns = self.labels.to(device), 0
 
     def after_step(self) -> None:
-        """Turn the images' gradient towards the noisy one; learn the images after `batches`, start again after all."""
+        """Turn the images' gradient towards the noisy one; train on them every `batches` steps; restart after a run."""
         config = self._config
         wanted = [parameter.grad for parameter in self._net.parameters()]
         self._plain.load_state_dict(self._net.state_dict())

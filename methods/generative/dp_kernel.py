@@ -1,9 +1,9 @@
 """DP-Kernel: a generator descends its distance from private batches in a sum of Gaussian kernels, with noisy values.
 
 Jiang, Sun, Yu, "Functional Renyi Differential Privacy for Generative Modeling", NeurIPS 2023; algorithm and settings of
-the authors' code. Each step takes a Poisson sample of records and evaluates its mean embedding f(y), the mean of ``k(x,
-y)`` over the sample, at records and generated images, with each one's label in the kernel; a Gaussian process draw is
-added to the values, and the generator descends the square of the squared distance computed from them.
+the authors' code. Each step takes a Poisson sample of records and evaluates its mean embedding f(y), the mean of
+``k(x, y)`` over the sample, at records and generated images, with each one's label in the kernel; a Gaussian process
+draw is added to the values, and the generator descends the square of the squared distance computed from them.
 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
 Public: the number of records; generated labels are drawn evenly. Released: the generator, some of its images, the
@@ -186,7 +186,7 @@ def distance(
     values = k[: len(x)].mean(0)
     coefficient = math.sqrt(2 * len(deviations)) / len(x) * noise_multiplier
     with torch.no_grad():
-        spread, directions = torch.linalg.eigh(coefficient * k.double())  # rounding leaves k without a Cholesky factor
+        spread, directions = torch.linalg.eigh(coefficient * k.double())  # Cholesky may fail: k is rounded
         process = directions @ (spread.clamp_min(0).sqrt() * noise.double())
     noisy = values + process.float()
     result: Tensor = noisy[: len(x)].mean() - 2 * noisy[len(x) :].mean() + k[len(x) :, len(x) :].mean()

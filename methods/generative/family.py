@@ -123,7 +123,7 @@ class Generative(Method):
         )
 
     def learn(self, student: nn.Module, images: Tensor, labels: Tensor, context: Context) -> None:
-        """Train `student` on `images` and `labels`; equal for all generative methods but those whose images are few."""
+        """Train `student` on `images` and `labels`; the same for all generative methods with many images."""
         settings = self.student_settings()
         with (
             context.checkpoint("student", student_depends(self.config, context)) as checkpoint,

@@ -1,8 +1,7 @@
 """Shared by DP-MERF and the repaired DP-Kernel: a noisy mean of random Fourier features, a generator fitted to it.
 
 The mean embedding is that of ``phi(x) onehot(y)'`` over the records. phi(x), of norm 1, holds cosines and sines at
-public random frequencies, which a subclass draws: it approximates an image kernel, which the one-hot factor multiplies
-by the label kernel.
+public random frequencies, which a subclass draws: together they approximate an image kernel times a label kernel.
 
 One Gaussian mechanism releases the class sums of phi and the class counts. Adjacency replace: a replacement within the
 class moves the sums by at most 2 in L2 and no count; one across classes moves two columns of the sums by 1 each and two

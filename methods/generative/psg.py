@@ -3,14 +3,13 @@
 Chen, Kerkouche, Fritz, "Private Set Generation with Discriminative Information", NeurIPS 2022 (arXiv:2211.04446), by
 the authors' code DingfanChen/Private-Set. From random weights, the noisy gradients of some private batches pull the
 images' own gradient into their direction; then the net trains on the images for some epochs, and so on, for many random
-starts. Images, nets and students depend on records only through the noisy gradients.
+starts. Images, nets and students depend only on the noisy gradients.
 
 Threat model: the attacker holds all that is released, may hold every noisy gradient, and may know all records but one.
-Private: images and labels. Public: the number of records; every class has the same number of images. Released: the
-images, as bytes, and the student. Unit record, adjacency add-remove, as zero-out (see
-:mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches, the gradient of each record clipped to `max_grad_norm` in L2, noise
-of `noise_multiplier` times that on the sum. Gradients are taken at weights that depend on earlier answers, as in
-DP-SGD.
+Private: images and labels. Public: the number of records; all classes have equally many images. Released: the images,
+as bytes, and the student. Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`):
+Poisson batches, the gradient of each record clipped to `max_grad_norm` in L2, noise of `noise_multiplier` times that on
+the sum. Gradients are taken at weights that depend on earlier answers, as in DP-SGD.
 
 Claimed: Renyi accounting of `runs` starts. Off by one: the loop of ``main.py`` runs another, measuring accuracies at
 its beginning and saving the images at its end. It is run here too. Proven: the PLD of all steps.

@@ -11,7 +11,7 @@ Public: the simulator (:mod:`bench.methods.generative.text_render`), the texts. 
 student. Unit record, adjacency add-remove: a record has one vote per iteration, so the votes have L2 sensitivity 1;
 their number is not released. Claimed and proven: the exact cost of one Gaussian release per iteration.
 
-Unlike the authors' example: all classes have equally many candidates, where it uses the private records' exact class
+Unlike the authors' example: all classes have equally many candidates, but it uses the private records' exact class
 shares, which its log warns it assumes to be public (pe/runner/pe.py); distances are between pixels, not Inception
 features; there are 22 fonts, not some thousand. A data set without characters has no simulator here.
 """

@@ -15,7 +15,7 @@ def costs(x: Tensor, y: Tensor, l1: float) -> Tensor:
 
 
 def transport(cost: Tensor, regularisation: float, iterations: int) -> Tensor:
-    """Return ``<plan, cost>`` for the plan between uniform weights at `regularisation` times its relative entropy.
+    """Return ``<plan, cost>`` of the plan between uniform weights with entropic `regularisation`.
 
     Its gradient holds the plan fixed: by the envelope theorem this is the gradient of the regularised distance, entropy
     included, once the iterations have converged. The regularisation falls geometrically from the largest cost; the last

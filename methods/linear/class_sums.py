@@ -2,8 +2,8 @@
 
 A record is a row of features, clipped to L2 norm C, and enters the sum of its own class alone. Adding or removing it
 moves the table of sums, (classes, d), in one row, by at most C: the L2 sensitivity is C. Replacing it moves the table
-by at most 2 C: by the distance of two rows within one class, 2 C where they are opposite, and by the root of the sum of
-two squared norms, sqrt(2) C, where the class changes too. A budget for a replaced record is therefore met with 2 C.
+by at most 2 C: within one class by the distance between two rows, 2 C if they are opposite; across classes by sqrt(2)
+C. A replace-one budget therefore uses 2 C.
 
 One Gaussian release has an exact cost (Balle and Wang, ICML 2018), so claimed and proven epsilon agree.
 """
@@ -59,7 +59,7 @@ class ClassSums(OnBackbone):
         return {"paper": paper_transfer(facts), "quick": quick_transfer(facts), "tiny": tiny_transfer(facts)}
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the least noise whose exact cost is in `budget`, and with its weights named."""
+        """Return `config` with its weights named and the least noise whose exact cost fits `budget`."""
         named = with_digest(self.config, self.facts)
 
         def events(noise: float) -> Sequence[Event]:

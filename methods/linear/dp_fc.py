@@ -1,13 +1,13 @@
 """DP-FC with a public covariance: whitened features, one noisy table of class sums, least squares.
 
 Mehta, Krichene, Thakurta, Kurakin, Cutkosky, "Differentially Private Image Classification from Features",
-arXiv:2211.13403, precondition by the features' covariance and estimate it on private records. Here unlabelled public
-images of the same distribution give it, so that least squares on the classes needs a single private quantity.
+arXiv:2211.13403, precondition by the features' covariance, estimated on private records. Here it is estimated on
+unlabelled public images of the same distribution, so least squares needs only one private quantity.
 
 Rows are centred by the public mean and whitened, ``z = L^-1 (x - mean)`` with ``L L' = covariance + r I``, then clipped
-to norm C. With targets 1 for a record's class and 0 for others, and with the public covariance in place of the private
-one, the weights of ridge regression on z are the class sums of z over the number of records. For a given C, noise on
-these sums harms predictions least where whitening makes all directions equally long.
+to norm C. With one-hot targets and the public covariance in place of the private one, the ridge regression weights on z
+are the class sums of z divided by the number of records. For a given C, noise on these sums harms predictions least
+when whitening makes all directions equally long.
 
 Threat model: the attacker holds the noisy sums and may know all records but one. Private: images and labels of the
 private records. Public: their number, which divides the sums; the backbone and its weights; unlabelled images, which
@@ -53,7 +53,7 @@ class DPFCConfig(ClassSumsConfig):
     Of ridges from 0.01 to 3 and norms from 0.5 to 1.3 at proven 1 and 10, a ridge of 0.1 did best on Fashion-MNIST's
     public records, whose labels no method uses; norms from 0.85 to 1.3 differed by a tenth of a point. On ResNet-50's
     2,048 features of CIFAR-10's public records 0.1, 0.3, 1, 3 and 10 gave 84.3, 87.0, 88.0, 87.6 and 85.9% at a proven
-    1 (noise 3.73), and at 10 (noise 0.5) 88.0 and 88.8% for 0.1 and 0.3: the more noise, the larger.
+    1 (noise 3.73), and at 10 (noise 0.5) 88.0 and 88.8% for 0.1 and 0.3: more noise needs a larger ridge.
     """
 
     ridge: float = setting(0.1, f"r over the mean eigenvalue of the public covariance; {CHOSEN}")
@@ -113,8 +113,7 @@ class DPFC(ClassSums):
 def whitening(pool: Tensor, ridge: float) -> tuple[Tensor, Tensor, float]:
     """Return mean (d,), Cholesky factor (d, d) and the root mean square norm of whitened rows of `pool` (m, d).
 
-    The factor is that of the covariance with `ridge` times its mean eigenvalue on the diagonal. Raise BenchError where
-    all rows are equal.
+    `ridge` times the covariance's mean eigenvalue is added to its diagonal. Raise BenchError if all rows are equal.
     """
     x = finite(pool)
     mean = x.mean(0)

@@ -1,22 +1,22 @@
 """DP least squares: noisy second moments of the features and noisy class sums, once, and ridge regression on them.
 
 Mehta, Krichene, Thakurta, Kurakin, Cutkosky, "Differentially Private Image Classification from Features",
-arXiv:2211.13403, DP-LS: ``theta = (A + lambda I)^-1 b`` with ``A = sum x x'`` and ``b`` the sums of x by class. Here A
-is that of all classes together. It needs no public images of the target's distribution.
+arXiv:2211.13403, DP-LS: ``theta = (A + lambda I)^-1 b`` with ``A = sum x x'`` and ``b`` the sums of x by class. Here
+all classes share one A. The method needs no public images of the target's distribution.
 
-Every row x is clipped to norm C = 1 before both sums; features have norm 1 (``methods/linear/family.py``), so that
-clipping changes rounding only. A is released as its upper triangle with off-diagonal entries times sqrt(2): the L2 norm
-of that vector is the Frobenius norm of A. One record adds x x', of Frobenius norm C^2, to A, and x, of norm C, to b.
-Adding or removing it thus moves A by at most C^2 and b by at most C. Replacing it moves A by at most sqrt(2) C^2, since
+Each row x is clipped to norm C = 1 before both sums; features have norm 1 (``methods/linear/family.py``), so clipping
+only affects rounding. A is released as its upper triangle with off-diagonal entries times sqrt(2): the L2 norm of that
+vector is the Frobenius norm of A. One record adds x x', of Frobenius norm C^2, to A, and x, of norm C, to b. Adding or
+removing it thus moves A by at most C^2 and b by at most C. Replacing it moves A by at most sqrt(2) C^2, since
 ``|x x' - y y'|^2 = |x|^4 + |y|^4 - 2 (x'y)^2``, and b by at most 2 C (``methods/linear/class_sums.py``).
 
 Two Gaussian releases of multipliers ``s / sqrt(share)`` for A and ``s / sqrt(1 - share)`` for b cost as much as one of
-s. They are asked for as this one: A times ``sqrt(share) / C^2`` and b times ``sqrt(1 - share) / C``, side by side, are
-moved by one record by at most 1, and by at most 2 if it is replaced.
+s. We request that one release: A times ``sqrt(share) / C^2`` concatenated with b times ``sqrt(1 - share) / C``. One
+record moves this vector by at most 1, or 2 if it is replaced.
 
-The noise on A is a symmetric Gaussian matrix, whose eigenvalues lie within ``sqrt(2 d)`` times its deviation. Negative
-eigenvalues of the noisy A are set to 0, and lambda is a multiple of that bound: directions that the noise may have
-made count little. Both are computed from released and public numbers.
+The noise on A is a symmetric Gaussian matrix, whose eigenvalues lie within ``sqrt(2 d)`` times its standard deviation.
+Negative eigenvalues of the noisy A are set to 0, and lambda is a multiple of that bound, so directions that may be
+noise count little. Both use only released and public numbers.
 
 Threat model: the attacker holds the noisy A and b and may know all records but one. Private: images and labels.
 Public: the number of records, the backbone and its weights. Released: the student, a linear head on the named
@@ -43,8 +43,8 @@ from bench.methods.shared.settings_checks import positive
 class DPLeastSquaresConfig(ClassSumsConfig):
     """How the budget is divided, and the ridge.
 
-    Of shares 0.3, 0.5 and 0.7 and ridges from 0.1 to 2 at proven 1 and 10, these did best on Fashion-MNIST's public
-    records, whose labels no method uses.
+    Among shares 0.3, 0.5 and 0.7 and ridges from 0.1 to 2, at proven epsilon 1 and 10, these did best on
+    Fashion-MNIST's public records, whose labels no method uses.
     """
 
     share: float = setting(0.7, f"part of the budget that A takes; {CHOSEN}")

@@ -65,7 +65,7 @@ class DPLinear(OnBackbone, DPSGD):
         }
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the least noise that `budget` allows, as DP-SGD does, and with its weights named."""
+        """Return `config` with its weights named and the least noise that `budget` allows, as in DP-SGD."""
         return DPSGD.calibrate(type(self)(with_digest(self.config, self.facts), self.facts), budget)
 
     @classmethod

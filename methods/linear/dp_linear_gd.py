@@ -1,9 +1,9 @@
 """Differentially private full-batch gradient descent on the last layer over a frozen public backbone.
 
-Clipped per-example gradients of a linear head have a closed form (``methods/linear/family.py``), so a full step is as
-fast as one without privacy. Without sampling, each step is one Gaussian release, and these compose exactly (Dong, Roth,
+A linear head's clipped per-example gradients have a closed form (``methods/linear/family.py``), so a full step is as
+fast as a non-private one. Without sampling, each step is one Gaussian release, and these compose exactly (Dong, Roth,
 Su, "Gaussian Differential Privacy", 2019): T steps of noise multiplier sigma cost as much as one of sigma / sqrt(T). De
-et al., arXiv:2204.13650, find that larger batches do better at the same epsilon.
+et al., arXiv:2204.13650, find that larger batches are more accurate at the same epsilon.
 
 Threat model: the attacker holds the released weights, even every iterate, and may know all records but one. Private:
 images and labels. Public: the number of records, which divides the noisy sum; the backbone and its weights. Released:
@@ -83,7 +83,7 @@ class DPLinearGD(OnBackbone):
         return dataclasses.replace(named, noise_multiplier=noise)
 
     def claimed(self, delta: float) -> Claim:
-        """Return the moments accountant's figure for DP-SGD whose batches are the whole set."""
+        """Return the moments accountant's figure for DP-SGD with full batches."""
         return dp_sgd_improved(1.0, self.config.noise_multiplier, self.config.steps, delta)
 
     def charges(self) -> Sequence[Event]:

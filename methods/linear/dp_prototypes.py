@@ -2,7 +2,7 @@
 
 Wahdany, Jagielski, Dziedzic, Boenisch, "Beyond the Mean: Differentially Private Prototypes for Private Transfer
 Learning", arXiv:2406.08039, the variant with means. Features have norm 1 (``methods/linear/family.py``), so no clipping
-norm has to be chosen, and the direction of a class is that of its sum: no count of its records is needed.
+norm has to be chosen; a class's direction is its sum's, so its record count is not needed.
 
 Threat model: the attacker holds the released directions and may know all records but one. Private: images and labels.
 Public: the backbone and its weights. Released: the student, a linear head on the named backbone whose rows are the

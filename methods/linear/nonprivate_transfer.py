@@ -1,9 +1,9 @@
 """The baseline without privacy on transferred features: one head, trained on all private records with their labels.
 
-TrPATE (IEEE Access 2019), table 2: 92.34% on CIFAR-10, by the net of teachers and student: a frozen backbone trained on
-public data and a fully connected head with one hidden layer. Private: images and labels. Public: the backbone and its
-weights. Released: the student, a head on the named backbone. There is no threat model: the head may reveal anything
-about the records, and the proven epsilon is infinite.
+TrPATE (IEEE Access 2019), table 2: 92.34% on CIFAR-10, with the net of the teachers and the student: a frozen backbone
+trained on public data and a fully connected head with one hidden layer. Private: images and labels. Public: the
+backbone and its weights. Released: the student, a head on the named backbone. There is no threat model: the head may
+reveal anything about the records, and the proven epsilon is infinite.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class NonPrivateTransfer(OnBackbone, NonPrivate):
         return with_digest(super().calibrate(budget), self.facts)
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """Train the head on the features of all private records, or the config's number; it is a bypass."""
+        """Train the head on the features of all private records, or the config's number, declared as a bypass."""
         ledger.bypass(self.bypass)
         backbone = self.backbone(public, context)
         features = features_of(private.images, backbone, context, "private")

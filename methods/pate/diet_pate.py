@@ -1,18 +1,18 @@
 """PATE without public data: GNMax on images of random processes.
 
-After DIET-PATE (openreview.net, cRe2jt60EC; code: mime00001/Noise_PATE), whose queries are programmatic images and
-whose teachers take batch statistics from the queries. Here nets are small and start from random weights, not from
-SimCLR on programmatic images, and the aggregator is GNMax without the authors' threshold, for which a query is charged
-whether it is answered or not.
+After DIET-PATE (openreview.net, cRe2jt60EC; code: mime00001/Noise_PATE), which queries programmatic images and takes
+the teachers' batch statistics from the queries. Here nets are small and start from random weights, not from SimCLR on
+programmatic images. The aggregator is GNMax without the authors' threshold, which charges a query whether it is
+answered or not.
 
 Threat model: the attacker holds the student and all records but one. Private: images and labels; each record trains one
 teacher, chosen by a hash of its index. Public: the number of records, the queries
 (:mod:`bench.methods.shared.random_images`). Released: the student, the queries and their noisy labels. Unit record,
-adjacency replace: one record changes one teacher and so one vote per query, with batch statistics too, which are of
-queries.
+adjacency replace: one record changes one teacher and so one vote per query; batch statistics keep this bound, as they
+come from queries.
 
-Claimed: with ``claim=data-dependent``, as the authors account, PATE 2018's figure for the votes, itself private; with
-``claim=data-independent`` order / sigma^2 a query in Renyi DP. Proven: the exact figure of Gaussian noise.
+Claimed: with ``claim=data-dependent``, as in the authors' accounting, PATE 2018's figure for the votes, itself private;
+with ``claim=data-independent`` order / sigma^2 a query in Renyi DP. Proven: the exact figure of Gaussian noise.
 """
 
 from __future__ import annotations

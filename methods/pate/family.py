@@ -95,7 +95,7 @@ class PATEFamilyConfig:
         if self.teacher_recipe == "augmented":
             made = augmented_settings(self.teacher_steps, self.teacher_batch, self.teacher_lr, facts)
             return replace(made, settle=settle)
-        # The published code lowers the rate tenfold every 350 epochs of the teacher's own part.
+        # The published code divides the learning rate by ten every 350 epochs of the teacher's own part.
         return FitSettings(
             steps=self.teacher_steps, batch_size=self.teacher_batch, lr=self.teacher_lr, momentum=0.0,
             schedule="staircase", decay_steps=max(1, 350 * part // self.teacher_batch), order="sequential", ema=0.9999,
@@ -106,10 +106,10 @@ class PATEFamilyConfig:
 class PATEFamily(EnsembleMethod):
     """Teachers on disjoint parts, a noisy aggregate of their votes on public images, a student on the answers."""
 
-    groups = ("pate-family",)  # `pate` is a method
+    groups = ("pate-family",)  # `pate` is already a method's name
     public_data: ClassVar[str] = "unlabelled images of the target's distribution"
     public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.UNLABELLED,)
-    votes_for_unseen: ClassVar[bool] = False  # whether priors let teachers vote for classes without records
+    votes_for_unseen: ClassVar[bool] = False  # whether priors let teachers vote for classes they have no records of
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -122,7 +122,7 @@ class PATEFamily(EnsembleMethod):
         """Return the preset `settings` with an aggregator that suits their number of teachers."""
 
     def check_facts(self) -> None:
-        """Raise :class:`BenchError` where the data set has too few records or no public images."""
+        """Raise :class:`BenchError` if the data set has too few records or no public images."""
         super().check_facts()
         if self.facts.public_records == 0:
             raise BenchError(
@@ -135,12 +135,12 @@ class PATEFamily(EnsembleMethod):
         """Return the released label of each query, negative where unanswered; `votes` is (queries, classes)."""
 
     def check_models(self, context: Context) -> None:
-        """Raise :class:`BenchError` where a net cannot be made: before minutes of training, and before any charge."""
+        """Raise :class:`BenchError` if a net cannot be built, before minutes of training and before any charge."""
         for model in (self.config.teacher, self.config.student):
             make_student(model, self.facts, context.streams.torch("unused"))
 
     def query_source(self, public: PublicData) -> dict[str, Any]:
-        """Return what tells the public images, and how teachers are asked about them, for cache keys."""
+        """Return what identifies the public images and how teachers label them, for cache keys."""
         return {"public": len(public)}
 
     def votes(
@@ -148,8 +148,8 @@ class PATEFamily(EnsembleMethod):
     ) -> NDArray[np.int64]:
         """Return the votes (queries, classes) on the first queries in `order`, positions in the pool.
 
-        Private: one record changes one teacher. Cached in blocks, which cells with other numbers of queries share, and
-        put together from what shards keep where they are: without any weights.
+        Private: one record changes one teacher. Cached in blocks that cells with other query counts share. If shards
+        kept labels, votes are assembled from them without loading weights.
         """
 
         def labels_of(block: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,10 +1,10 @@
 """Many two-layer heads on the same frozen features, trained at once: TrPATE's teachers (section IV.A.2).
 
 A head is ``relu(x W + b) V + c``. Heads of an ensemble share public initial weights and a public order of batches. Each
-uses its own records only, and no sum runs over heads, so one record changes one head. SGD moves W only within the span
-of the head's records: W = W0 + X' A with one row of A per record. A teacher of 200 records on 2,048 features is
-therefore trained through its 200 x 200 products, not its 2,048 x 256 weights: the same weights up to rounding for a
-tenth of the arithmetic. Heads with more records than features train W itself.
+uses only its own records, and nothing is summed over heads, so one record changes one head. SGD moves W only within the
+span of the head's records: W = W0 + X' A with one row of A per record. A teacher with 200 records of 2,048 features is
+therefore trained on its 200 x 200 Gram matrix, not its 2,048 x 256 weights: a tenth of the arithmetic for the same
+weights up to rounding. Heads with more records than features train W itself.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from bench.training.ensemble import check_disjoint
 from bench.training.processes import one_thread
 
 Result = TypeVar("Result")
-VERSION = 1  # raised when the same settings would give other heads: part of cache keys
-TOGETHER = 2_000  # records of heads trained side by side: their products fit a core's cache
+VERSION = 1  # part of cache keys; raise it when the same settings would give different heads
+TOGETHER = 2_000  # records of heads trained together: their Gram matrices fit a core's cache
 TOGETHER_GPU = 50_000  # the same on a GPU
 ROWS = 2_000  # public records per batch of predictions
 
@@ -68,7 +68,7 @@ class Heads:
         """Return the logits (k, n, classes) of every head for `features` (n, features)."""
         count, (width, hidden) = len(self), self.start.shape
         if self.own is not None and self.own.shape[1] * (width + hidden) < width * hidden:
-            # Products with the heads' records: one large product for all heads, and shorter sums than with weights.
+            # Multiply by the heads' records: one large product for all heads, with shorter sums than with weights.
             alike = (features @ self.own.reshape(-1, width).T).add_(1.0).view(len(features), count, -1)
             wide = torch.baddbmm((features @ self.start).expand(count, -1, -1), alike.transpose(0, 1), self.moved)
         else:
@@ -87,7 +87,7 @@ class Heads:
 
 
 def _start(features: int, hidden: int, classes: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return both layers' weights at torch's initial scale; He's, 2.5 times as large, is too large for few records."""
+    """Return both layers' weights at torch's default scale; He's, 2.5 times larger, is too large for few records."""
     first = torch.randn(features, hidden, generator=generator) * math.sqrt(1.0 / (3 * features))
     return first, torch.randn(hidden, classes, generator=generator) * math.sqrt(1.0 / (3 * hidden))
 
@@ -106,7 +106,7 @@ def train_heads(
 ) -> Iterator[Heads]:
     """Train one head on each of `parts` (positions); yield them in order, in groups.
 
-    `features` is float32 (n, d), `labels` int64 (n,). On a CPU heads do not depend on the number of `threads`. `stage`
+    `features` is float32 (n, d), `labels` int64 (n,). On a CPU the result does not depend on `threads`. `stage`
     advances once per head. Raises :class:`BenchError` for parts that overlap or are empty.
     """
     task = _Task(features, labels, parts, classes, settings, generator, torch.device(device))
@@ -163,7 +163,7 @@ class _Task:
         self.start = _start(features.shape[1], settings.hidden, classes, generator)
         self.longest = max(len(part) for part in parts)
         size = settings.batch_size
-        # Batches depend on the longest part alone, so heads of every size take the same steps.
+        # Batches depend only on the longest part, so heads of every size take the same steps.
         self.slices = [slice(first, min(first + size, self.longest)) for first in range(0, self.longest, size)]
         count = len(self.slices)
         self.order = [int(n) for _ in range(settings.epochs) for n in torch.randperm(count, generator=generator)]
@@ -177,7 +177,7 @@ class _Task:
             rows[number, : len(part)] = part
             there[number, : len(part)] = 1.0
         chosen = torch.from_numpy(rows)
-        # Short parts are padded by another head's record, set to zero even where it is not finite.
+        # Pad short parts with another head's record, then zero it: `masked_fill` also clears non-finite values.
         own = self.features[chosen].to(self.device).masked_fill_(there[:, :, None] == 0, 0.0)
         labels = self.labels[chosen].to(self.device)
         return _train(own, labels, there, self.classes, self.start, self.settings, self.slices, self.order)
@@ -191,7 +191,7 @@ def _in_order(
         with one_thread():
             yield from map(work, groups)
         return
-    # Products run outside Python's lock; each thread keeps to one core.
+    # Matrix products release the GIL; each thread uses one core.
     with one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         waiting: deque[Future[Result]] = deque()
         for group in groups:
@@ -213,12 +213,12 @@ def _train(
     slices: list[slice],
     order: list[int],
 ) -> Heads:
-    """Train heads on their own records `own` (k, n, d), by the span or directly (see the module)."""
+    """Train heads on their own records `own` (k, n, d), in their span or directly (see the module)."""
     count, records, width = own.shape
     span = records < width
     first, last = (weights.to(own) for weights in start)
     if span:
-        # The 1 is the bias: one more feature, equal for all records.
+        # The 1 is the bias: an extra feature that is constant over records.
         inputs = torch.bmm(own, own.transpose(1, 2)).add_(1.0)
         moved = torch.zeros(count, records, settings.hidden, device=own.device)
     else:

@@ -89,8 +89,8 @@ class HeadTeachers(HeadStudent, PATEFamily):
         paper = paper_transfer(facts)
         if is_text(facts.shape):
             paper |= {"teachers": 80, "hidden": 250}
-        # Heads learn from few records and the noise does not grow with the teachers: quick has teachers of some 60
-        # records, not the paper's 200. Chosen on Fashion-MNIST's public records.
+        # Heads learn from few records and noise does not grow with the number of teachers, so quick gives each teacher
+        # about 60 records, not the paper's 200. Chosen on Fashion-MNIST's public records.
         most, part = (80, 25) if paper else (1000, 60 if facts.private_records >= 6_000 else 25)
         few = min(most, max(2, facts.private_records // part))
         quick = {"teachers": few} if paper else {**quick_transfer(facts), "teachers": few}
@@ -102,7 +102,7 @@ class HeadTeachers(HeadStudent, PATEFamily):
     def calibrate(self, budget: Budget) -> Any:
         """See :meth:`bench.interface.Method.calibrate`."""
         self.check_facts()
-        return with_digest(super().calibrate(budget), self.facts)  # type: ignore[safe-super]  # the aggregator, next of the bases
+        return with_digest(super().calibrate(budget), self.facts)  # type: ignore[safe-super]  # next in the MRO
 
     def public_words(self) -> str:
         """See :meth:`bench.interface.Method.public_words`."""

@@ -1,17 +1,17 @@
 """Private kNN: each query samples the private records, and its nearest neighbours in the sample vote.
 
 Zhu, Yu, Chandraker, Wang, "Private-kNN: Practical Differential Privacy for Computer Vision", CVPR 2020. Distances are
-between features of a frozen public backbone (the authors have HOG for MNIST), the student is a head on them, and there
+between features of a frozen public backbone (the authors use HOG for MNIST), the student is a head on them, and there
 is no noisy screening. The authors' code accounts for Poisson samples but draws a fixed number with replacement; the
 ledger draws Poisson samples.
 
 Threat model: the attacker holds the student and the noisy labels, and may know all records but one. Private: images and
 labels. Public: the number of records, the backbone and its training data, unlabelled images. Released: the student's
-head, the choice of queries, and their noisy labels. Unit record, adjacency add-remove: a record in the sample of a
-query adds its vote and displaces at most one other, sqrt(2) of the counts in L2. Records in the public source have no
+head, the choice of queries, and their noisy labels. Unit record, adjacency add-remove: a sampled record adds its vote
+and displaces at most one other, so the counts move by at most sqrt(2) in L2. Records in the public source have no
 guarantee.
 
-Claimed: Renyi DP of the sampled Gaussian mechanism, without votes. Proven: its privacy loss distribution.
+Claimed: the data-independent Renyi DP of the sampled Gaussian mechanism. Proven: its privacy loss distribution.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from bench.methods.shared.transfer import (
 from bench.training.features import features_of
 
 CODE = "jeremy43/Private_kNN @aefddd6, digit_pytorch, MNIST"
-QUERIES = 100  # in one call of the ledger, to bound the memory for distances
+QUERIES = 100  # per ledger call, to bound the memory for distances
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class KNNPATE(HeadStudent):
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`."""
-        # Half the records that a class has in a sample, at most the paper's number.
+        # Half of a class's expected records in a sample, at most the paper's number.
         near = min(300, max(1, int(facts.private_records * 0.05 / facts.classes / 2)))
         return {
             "paper": paper_transfer(facts),
@@ -148,7 +148,7 @@ class KNNPATE(HeadStudent):
         answers = []
         with context.progress.stage("answers", len(asked)) as stage:
             for some in torch.split(queries, QUERIES):
-                # By differences: a product of matrices may round a record's distance by the others.
+                # Not by matrix product: it may round one record's distance differently depending on the others.
                 distances = torch.cdist(some, records, compute_mode="donot_use_mm_for_euclid_dist")
                 answers.append(
                     ledger.sampled_noisy_max(

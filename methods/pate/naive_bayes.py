@@ -2,9 +2,9 @@
 
 Words: a categorical distribution per class with a Dirichlet prior (TrPATE, IEEE Access 2019, sections IV.B and V.B.2).
 Features: a Gaussian per class and feature with a normal-inverse-gamma prior, which extends the paper's framework.
-Classes are equally likely a priori; the paper gives no prior of theirs. Ties go to the lowest class. A group is a
-class, or a teacher's class; the caller assigns records to groups. A posterior is a prior plus sums over its group's
-records, without randomness, so no group depends on another group's records.
+Classes are equally likely a priori; the paper states no class prior. Ties go to the lowest class. A group is a class,
+or a teacher's class; the caller assigns records to groups. A posterior is a prior plus deterministic sums over its
+group's records, so no group depends on another group's records.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 Features = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 
-CHUNK_BYTES = 1 << 26  # bytes of one intermediate array, about
+CHUNK_BYTES = 1 << 26  # approximate bytes of one intermediate array
 
 
 def _rows(width: int) -> int:
@@ -39,7 +39,7 @@ def record_groups(labels: Ints, classes: int, parts: Sequence[Ints]) -> Ints:
 
 
 def votes_of(scores: Floats) -> Ints:
-    """Return the votes for each class, int64 (queries, classes), by scores (queries, teachers, classes)."""
+    """Return the votes for each class, int64 (queries, classes), from scores (queries, teachers, classes)."""
     choice, classes = scores.argmax(axis=2), scores.shape[2]
     flat = np.arange(len(choice))[:, None] * classes + choice
     counts: Ints = np.bincount(flat.reshape(-1), minlength=len(choice) * classes).reshape(-1, classes)
@@ -72,7 +72,7 @@ def log_means(alpha: NDArray[np.floating | np.integer]) -> Floats:
 
 
 def word_votes(images: NDArray[np.uint8], tables: Floats) -> Ints:
-    """Return the teachers' votes on sentences, int64 (n, classes), by log-means `tables` (teachers, classes, words)."""
+    """Return teachers' votes on sentences, int64 (n, classes), from log-means `tables` (teachers, classes, words)."""
     teachers, classes, words = tables.shape
     flat = np.ascontiguousarray(tables.reshape(teachers * classes, words).T)
     step = _rows(words)
@@ -112,7 +112,7 @@ def flat_prior(classes: int, features: int) -> GaussianPrior:
 
 
 def source_prior(features: Features, labels: Ints, classes: int, kappa: float, nu: float) -> GaussianPrior:
-    """Return the prior from a labelled source `features` (n, d): each class's mean and variance, else those of all."""
+    """Return the prior from a labelled source `features` (n, d): each class's moments, or all records'."""
     mean, squares, count = _moments(features, labels, classes)
     everything = pool_prior(features, classes, kappa, nu)
     there = count[:, None] > 0
@@ -123,7 +123,7 @@ def source_prior(features: Features, labels: Ints, classes: int, kappa: float, n
 
 
 def pool_prior(features: Features, classes: int, kappa: float, nu: float) -> GaussianPrior:
-    """Return a prior that is equal for all classes: mean and variance of unlabelled public `features` (n, d)."""
+    """Return one prior for all classes: mean and variance of unlabelled public `features` (n, d)."""
     if len(features) == 0:
         raise BenchError("a prior from public data needs at least one public record.")
     mean = features.mean(axis=0, dtype=np.float64)
@@ -138,8 +138,8 @@ def gaussian_posterior(
 
     `features` is (n, d), `groups` (n,) as by :func:`record_groups`. The location is (kappa m + n mean) / (kappa + n),
     the squared scale (nu v + squared deviations + kappa n / (kappa + n) (mean - m)^2) / (nu + n) plus the public
-    constant `floor`, so that a feature that never varied decides nothing (Murphy, "Conjugate Bayesian analysis of the
-    Gaussian distribution", 2007, section 6). Under a flat prior a class without records is not known.
+    constant `floor`, so that a constant feature decides nothing (Murphy, "Conjugate Bayesian analysis of the Gaussian
+    distribution", 2007, section 6). Under a flat prior a class without records is undefined.
     """
     if not floor > 0:
         raise BenchError(f"the floor of the variances must be positive, not {floor}.")
@@ -156,7 +156,7 @@ def gaussian_posterior(
 
 
 def gaussian_scores(features: Features, fitted: Gaussians, centre: Floats | None = None) -> Floats:
-    """Return log-likelihoods but for a constant, (n, teachers, classes); subtracting `centre` keeps squares small."""
+    """Return log-likelihoods up to a constant, (n, teachers, classes); subtracting `centre` keeps squares small."""
     teachers, classes, width = fitted.mean.shape
     if centre is None:
         centre = np.zeros(width)
@@ -186,7 +186,7 @@ def gaussian_votes(features: Features, fitted: Gaussians) -> Ints:
 
 
 def _moments(features: Features, groups: Ints, count: int) -> tuple[Floats, Floats, Ints]:
-    """Return mean, summed squared deviations (`count`, d) and size of each group, by two passes to lose no digits."""
+    """Return mean, summed squared deviations (`count`, d) and size of each group, in two passes for precision."""
     width = features.shape[1]
     order = np.argsort(groups, kind="stable")
     order = order[np.searchsorted(groups[order], 0) :]

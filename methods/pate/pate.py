@@ -9,8 +9,8 @@ the student, the choice of queries, and their noisy labels. Unit record: one rec
 per query. Lap(1/gamma) noise on every count makes a query 2*gamma-DP.
 
 Claimed: with ``claim=data-dependent`` the moments accountant on the votes as printed (its analysis doubles gamma),
-itself private; with ``claim=closed-form`` the strong composition, which needs no votes, so that queries can be planned.
-Proven: the composition of the noisy histograms.
+itself private; with ``claim=closed-form`` strong composition, which needs no votes, so queries can be planned. Proven:
+the composition of the noisy histograms.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ class PATEConfig(PATEFamilyConfig):
 class PATE(PATEFamily):
     """Label public images by the noisy plurality of teachers, then train the student on them."""
 
-    Config: ClassVar[type] = PATEConfig  # not typed as `config`: the configs of subclasses are no kinds of it
+    Config: ClassVar[type] = PATEConfig  # not typed as `config`: subclasses' configs do not derive from it
     citation = "Papernot et al. 2017"
     printed: ClassVar[Printed] = PRINTED
 
     @classmethod
     def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
         """See :meth:`bench.methods.pate.family.PATEFamily.scaled`."""
-        # Chosen on MNIST: four noisy labels a class serve the student better than one good one.
+        # Chosen on MNIST: the student learns more from four noisy labels per class than from one accurate label.
         fewest = {"claim": "closed-form", "least_queries": 4 * facts.classes}
         return {**settings, **fewest, "gamma": 5 / settings["teachers"]}
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the most queries that `budget` pays for at its gamma, or lower for ``least_queries``.
+        """Return `config` with the most queries that `budget` pays for; gamma falls if ``least_queries`` needs it.
 
         On the claimed basis with the data-dependent claim, the printed settings come first, then the closed form.
         """
@@ -103,7 +103,7 @@ class PATE(PATEFamily):
         return pate_closed_form(self.config.gamma, self.config.queries, delta)
 
     def claimed_after(self, delta: float, ledger: Ledger) -> Claim:
-        """Return the paper's moments accountant on the votes, where that is the claim."""
+        """Return the paper's moments accountant on the votes, if that is the claim."""
         if self.config.claim == "closed-form":
             return self.claimed(delta)
 

@@ -6,8 +6,7 @@ Papernot, Song, Mironov, Raghunathan, Talwar, Erlingsson, "Scalable Private Lear
 Threat model, private and public data, released parts and unit are those of :mod:`bench.methods.pate.pate`; the choice
 of answered queries is released too. A query passes if its largest count, with N(0, sigma1^2) noise (sensitivity 1),
 reaches the threshold; GNMax with sigma2 (L2 sensitivity sqrt(2)) then answers it. Every query is charged for the
-threshold. How many pass is private, so the run stops at ``max_answers`` answers and is charged for all of them,
-whatever the votes.
+threshold. The number of passes is private, so the run stops at ``max_answers`` answers and always pays for all of them.
 
 Claimed: with ``claim=data-dependent`` the paper's Renyi accountant on the votes of the run, itself private.
 """
@@ -43,7 +42,7 @@ class ConfidentEvents:
     sigma2: float
 
     def at(self, queries: int) -> Self:
-        """Return the same with `queries` queries and the same largest share of answers."""
+        """Return the same config with `queries` queries and the same ratio of `max_answers` to queries."""
         answers = max(1, math.floor(queries * self.max_answers / self.queries))
         config: Any = self
         changed: Self = dataclasses.replace(config, queries=queries, max_answers=answers)
@@ -72,7 +71,7 @@ class PATEConfidentConfig(ConfidentEvents, PATEFamilyConfig):
 class PATEConfident(PATEGNMax):
     """Label those public images on which the teachers clearly agree, then train the student on them."""
 
-    Config: ClassVar[type] = PATEConfidentConfig  # not typed as `config`: the configs of subclasses are no kinds of it
+    Config: ClassVar[type] = PATEConfidentConfig  # not typed as `config`: subclasses' configs do not derive from it
     printed: ClassVar[Printed] = PRINTED
     source: ClassVar[str] = "Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.2"
     noises: ClassVar[Mapping[str, float]] = {"threshold": 0.8, "sigma1": 0.6, "sigma2": 0.16}
@@ -80,7 +79,7 @@ class PATEConfident(PATEGNMax):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the most queries that `budget` pays for without votes.
 
-        On the claimed basis with the data-dependent claim, a budget of the printed epsilon gets the paper's setting.
+        On the claimed basis with the data-dependent claim, the printed epsilon gets the paper's setting.
         """
         self.check_facts()
         paper = self.Config()

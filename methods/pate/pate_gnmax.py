@@ -8,7 +8,7 @@ changes one teacher's vote, which moves the counts of a query by sqrt(2) in L2; 
 count.
 
 Claimed: with ``claim=data-dependent`` the paper's Renyi accountant on the votes, itself private; with
-``claim=sanitised`` one noisy, publishable draw of it by smooth sensitivity; with ``claim=data-independent`` order /
+``claim=sanitised`` a noisy, publishable version of it by smooth sensitivity; with ``claim=data-independent`` order /
 sigma^2 a query, without votes. Proven: the exact figure of Gaussian noise.
 """
 
@@ -48,7 +48,7 @@ class GNMaxEvents:
     sigma: float
 
     def at(self, queries: int) -> Self:
-        """Return the same with `queries` queries."""
+        """Return the same config with `queries` queries."""
         config: Any = self
         changed: Self = dataclasses.replace(config, queries=queries)
         return changed
@@ -72,7 +72,7 @@ class PATEGNMaxConfig(GNMaxEvents, PATEFamilyConfig):
 class PATEGNMax(PATEFamily):
     """Label public images by the noisy plurality of teachers, Gaussian noise, then train the student on them."""
 
-    Config: ClassVar[type] = PATEGNMaxConfig  # not typed as `config`: the configs of subclasses are no kinds of it
+    Config: ClassVar[type] = PATEGNMaxConfig  # not typed as `config`: subclasses' configs do not derive from it
     citation = "Papernot et al. 2018"
 
     source: ClassVar[str] = "Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.1"
@@ -103,7 +103,7 @@ class PATEGNMax(PATEFamily):
         return claim_by("rdp-classic", [self.config.event()], delta, self.source, "data-independent")
 
     def claimed_after(self, delta: float, ledger: Ledger) -> Claim:
-        """Return the paper's Renyi figure for the votes, where that is the claim."""
+        """Return the paper's Renyi figure for the votes, if that is the claim."""
         if self.config.claim == "data-independent":
             return self.claimed(delta)
         if self.config.claim == "sanitised":

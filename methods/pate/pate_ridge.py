@@ -1,10 +1,10 @@
 """PATE with ridge regressions as teachers and student, and images of random processes as queries.
 
 After Papernot et al. 2017 (teachers on disjoint parts) and Tramer and Boneh 2021 (scattering coefficients). Noise on
-the sum of answers does not grow with the number of teachers, and ridge regression learns from the few records that each
-of many teachers has. A teacher answers by its scores for all queries, scaled together to a fixed norm, and the student
-is fitted to the noisy sums: a vote would say less, and the largest sum alone less still, at the same cost. The
-student's penalty maximises the likelihood of the sums, and so suits the noise without a further look at the records.
+the sum of answers does not grow with the number of teachers, and ridge regression learns from the few records of each
+teacher. A teacher answers with its scores for all queries, scaled jointly to a fixed norm, and the student is fitted to
+the noisy sums: at the same cost, votes would reveal less, and the argmax of the sums even less. The student's penalty
+maximises the likelihood of the sums, so it adapts to the noise without further access to the records.
 
 Threat model: the attacker holds the student and the noisy sums, and may know all records but one. Private: images and
 labels; each record trains one teacher, chosen by a hash of its index. Public: the number of records, the queries, the
@@ -113,7 +113,7 @@ class PATERidge(Method[PATERidgeConfig]):
         return (f"scattering of {self.facts.dataset}",)
 
     def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:
-        """Return a record that becomes one of opposite answers; blank images have no features, hence no answers."""
+        """Return pairs that replace a record by one with opposite answers; blank images give no features or answers."""
         shape = (self.facts.shape[0], 8, 8)
         student, _ = make_student(self.config.student, dataclasses.replace(self.facts, shape=shape), torch.Generator())
         assert isinstance(student, OnFixedMap)
@@ -150,7 +150,7 @@ class PATERidge(Method[PATERidgeConfig]):
         )
         sums = torch.from_numpy(noisy)
         with torch.no_grad():
-            # Scaled so that answers are of order one.
+            # Scale answers to order one.
             scale = math.sqrt(len(asked)) / self.config.teachers
             student.head.weight.copy_(most_likely(asked.double(), sums * scale).T)
             student.head.bias.zero_()
@@ -159,7 +159,7 @@ class PATERidge(Method[PATERidgeConfig]):
 
 
 def ridge(features: Tensor, labels: Tensor, classes: int, penalty: float) -> Tensor:
-    """Return weights (d, classes) from `features` (n, d) to labels (n,) minus their mean if all classes were equal."""
+    """Return weights (d, classes) from `features` (n, d) to one-hot labels (n,) minus 1 / `classes`."""
     gram = features @ features.T
     gram.diagonal().add_(penalty * gram.diagonal().mean().clamp_min(1e-6))
     targets = functional.one_hot(labels, classes).float() - 1 / classes
@@ -168,7 +168,7 @@ def ridge(features: Tensor, labels: Tensor, classes: int, penalty: float) -> Ten
 
 
 def normalised(scores: Tensor) -> Tensor:
-    """Return `scores` (n, classes) less their mean over classes, scaled to norm 1; zeros where not finite, or zero."""
+    """Return `scores` (n, classes) minus their mean over classes, scaled to norm 1; zero if not finite or zero."""
     centred = scores - scores.mean(1, keepdim=True)
     norm = centred.norm()
     return centred / (norm * margins.FLOAT64) if torch.isfinite(norm) and norm > 0 else torch.zeros_like(scores)
@@ -177,8 +177,8 @@ def normalised(scores: Tensor) -> Tensor:
 def most_likely(features: Tensor, targets: Tensor) -> Tensor:
     """Return weights (d, classes) from `features` (n, d) to `targets` (n, classes) at the most likely penalty.
 
-    Weights and noise have Gaussian priors; their ratio maximises the likelihood of the targets (type II), among half
-    powers of ten of the features' mean squared norm.
+    Weights and noise have Gaussian priors; their ratio maximises the marginal (type II) likelihood, on a grid of half
+    powers of ten times the features' mean squared norm.
     """
     values, vectors = torch.linalg.eigh(features @ features.T)
     values, turned = values.clamp_min(0), vectors.T @ targets

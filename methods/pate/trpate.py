@@ -45,7 +45,7 @@ class TrPATE(HeadTeachers, PATE):
     @classmethod
     def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
         """See :meth:`bench.methods.pate.family.PATEFamily.scaled`."""
-        # Forty queries for each 100 teachers, at least four a class; noise of a twentieth of the teachers, or as these
+        # Forty queries per 100 teachers, at least four per class; noise of a twentieth of the teachers, or what these
         # queries need. Chosen on Fashion-MNIST's public records.
         teachers = settings["teachers"]
         return {**settings, "least_queries": max(4 * facts.classes, teachers * 2 // 5), "gamma": 20 / teachers}

@@ -12,10 +12,10 @@ Words: the source's posterior Dirichlet of each class is the prior of teachers a
 counts of the same weight, as in the paper, so a source much larger than a teacher's part decides nearly every vote.
 
 Images, our extension: a Gaussian per class and feature, over pixels or a frozen ``backbone``'s features. The prior
-comes from the labelled source if there is one, else from the unlabelled public pool, equal for all classes.
+comes from the labelled source if there is one, else from the unlabelled public pool, one for all classes.
 
 Claimed: theorem 1, PATE's closed form. Proven: the composition of the noisy histograms. Neither covers records that are
-in the source too, see :mod:`bench.data.text` for the paper's own SST.
+also in the source; see :mod:`bench.data.text` for the paper's own SST.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class PATEBayes(PATE):
     ) -> NDArray[np.int64]:
         """See :meth:`bench.methods.pate.family.PATEFamily.votes`."""
         facts, labels, queries = private.facts, private.labels.numpy(), order[: self.config.queries]
-        # Parts are those of other PATEs with this seed and number of teachers.
+        # The same parts as other PATE methods with this seed and number of teachers.
         parts = partition(len(private), self.config.teachers, f"{facts.dataset}/teachers/{context.streams.seed}")
         groups = naive_bayes.record_groups(labels, facts.classes, parts)
         if is_text(facts.shape):
@@ -264,7 +264,7 @@ class TrPATEBayes(PATEBayes, OnBackbone):
         return prior
 
     def feature_prior(self, public: PublicData, width: int, context: Context) -> GaussianPrior:
-        """Return the source's Gaussians, or without a source those of the unlabelled pool, equal for all classes."""
+        """Return the source's Gaussians or, without a source, the unlabelled pool's, the same for all classes."""
         source = public.labelled
         if source is None:
             features = self.seen(public.images, "public", public, context)

@@ -10,7 +10,7 @@ from bench.privacy.accounting.accountants import AccountantFunction
 
 
 class PoissonBatches:
-    """Steps and sampling rate from the epochs and the expected batch of a config."""
+    """Steps and sampling rate from a config's epochs and expected batch size."""
 
     epochs: float
     batch_size: int
@@ -28,7 +28,7 @@ def least_noise(
     events: Callable[[float], Sequence[Event]], budget: Budget, claimed: AccountantFunction | str, sound: str, *,
     tolerance: float,
 ) -> float:  # fmt: skip
-    """Return the least noise for which `claimed` or the accountant `sound` (proven) is in `budget`, rounded up."""
+    """Return the least noise for which `claimed` or the accountant `sound` (proven) fits `budget`, rounded up."""
     noise = smallest_noise(events, budget, claimed=claimed, sound=sound, tolerance=tolerance)
-    # More noise stays within the budget, and a short number reads well in a record.
+    # Rounding up stays within the budget, and a short number reads well in a record.
     return math.ceil(noise * 1e4) / 1e4

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bench.core import margins
 
-ROWS = 4_096  # records per sum of gradients
+ROWS = 4_096  # records per batch
 
 
 EXACT = "exact-gaussian"
@@ -20,10 +20,10 @@ def clipped_rows(
 ) -> Iterator[Tensor]:
     """Yield `features` (n, d) in float64, `transform` applied, each row clipped to `max_norm` in L2, 4,096 at a time.
 
-    A value that is not finite becomes 0, before and after `transform`: it cannot be clipped.
+    Non-finite values, which cannot be clipped, become 0 before and after `transform`.
     """
     for rows in torch.split(features, ROWS):
-        # Float64: rounding over all records stays far below one record's share.
+        # Float64 keeps total rounding error far below one record's contribution.
         x = finite(rows)
         if transform is not None:
             x = finite(transform(x))

@@ -1,8 +1,8 @@
-"""A given teacher: one trained model that a user has, with the number of its training records but without them.
+"""A given teacher: a user's trained model and the number of its training records, without the records.
 
-The records that trained it are private, and they alone: the data set gives classes, image shape and test images. One
-record may change the whole teacher, hence every answer, as for a teacher trained here. What depends on the teacher
-otherwise, its file's SHA-256 above all, is in the user's record, and outside any epsilon.
+Only the records that trained it are private: the data set gives classes, image shape and test images. One record may
+change the whole teacher, hence every answer, as for a teacher trained here. The user's record also holds values that
+depend on the teacher, notably its file's SHA-256; no epsilon covers these.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class TakesTeacher(Method):
         return given_teacher(self.config)
 
     def pin_teacher(self) -> Any:
-        """Return `config` with the teacher's digest; an ensemble is that one teacher."""
+        """Return `config` with the teacher's digest and, for an ensemble, one teacher."""
         given = given_teacher(self.config)
         if given is None:
             return self.config
@@ -87,7 +87,7 @@ class TakesTeacher(Method):
 
 
 def given_net(config: GivenTeacherConfig, facts: Facts, context: Context) -> teachers.GivenNet | None:
-    """Return the given teacher on the context's device, None where it is trained here. Private."""
+    """Return the given teacher on the context's device, None if it is trained here. Private."""
     given = given_teacher(config)
     if given is None:
         return None
@@ -101,7 +101,7 @@ def given_net(config: GivenTeacherConfig, facts: Facts, context: Context) -> tea
 
 
 class OneTeacher:
-    """A given teacher in the place of an ensemble."""
+    """A given teacher in place of an ensemble."""
 
     def __init__(self, net: teachers.GivenNet, context: Context) -> None:
         self._net, self._device = net, context.device

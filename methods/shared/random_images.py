@@ -1,8 +1,8 @@
 """Images of random processes: queries for a teacher that need no data.
 
-Equal shares of blobs (a smoothed Gaussian field, cut softly), ridges (its zero crossings, inside a disc) and strokes
-(Bezier curves), in two random colours where the data have colour. On MNIST, 20,000 transfer 97% from a teacher of 99%.
-Bright thin shapes on a dark ground are the designer's prior knowledge, not the records'.
+Equal shares of blobs (a softly thresholded, smoothed Gaussian field), ridges (its zero crossings, inside a disc) and
+strokes (Bezier curves), in two random colours if the data have colour. On MNIST, 20,000 distil a teacher of 99% into a
+student of 97%. Bright thin shapes on a dark background are the designer's prior, not learnt from records.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _ridges(count: int, height: int, width: int, generator: torch.Generator) -> 
 
 
 def _strokes(count: int, height: int, width: int, generator: torch.Generator) -> Tensor:
-    """Return one to three cubic Bezier curves per image, in blocks: all distances at once would take gigabytes."""
+    """Return one to three cubic Bezier curves per image, in blocks, as all distances at once would take gigabytes."""
     blocks = [_block(min(500, count - start), height, width, generator) for start in range(0, count, 500)]
     return torch.cat(blocks) if blocks else torch.empty(0, height, width)
 
@@ -76,7 +76,7 @@ def _block(count: int, height: int, width: int, generator: torch.Generator) -> T
     size = torch.tensor([height, width])
     image = torch.zeros(count, height, width)
     for number in range(3):
-        # End points are inside the image; control points may be a little outside.
+        # End points lie inside the image; control points may lie slightly outside.
         points = torch.rand(count, 4, 2, generator=generator) * 0.65 + 0.175
         points[:, 1:3] = torch.rand(count, 2, 2, generator=generator) * 1.1 - 0.05
         path = torch.einsum("tk,nkd->ntd", weights, points) * size

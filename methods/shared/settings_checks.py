@@ -1,4 +1,4 @@
-"""What all methods share: checks of settings, dependencies of checkpoints, a part of the records."""
+"""Helpers for all methods: setting checks, checkpoint dependencies, subsets of the records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.interface import BenchError, Context, Facts, PrivateData
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-SHOWN = 100  # synthetic images that are released
+SHOWN = 100  # synthetic images to release
 
 
 def at_least_one(config: object, *names: str) -> None:
@@ -25,7 +25,7 @@ def at_least_one(config: object, *names: str) -> None:
 
 
 def decay(config: object, *names: str) -> None:
-    """Raise :class:`BenchError` unless the settings `names`, decays of moving averages, lie in 0..1, without 1."""
+    """Raise :class:`BenchError` unless the settings `names`, decays of moving averages, lie in [0, 1)."""
     for name in names:
         if not 0 <= getattr(config, name) < 1:
             raise BenchError(f"{name} must lie in 0..1, without 1, not {getattr(config, name)}.")
@@ -47,7 +47,7 @@ def check_latent_size(config: object, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HeadSettings:
-    """Training of heads: SGD on the mean cross-entropy, the rate falling to zero, batches reshuffled each epoch."""
+    """Training of heads: SGD on the mean cross-entropy, learning rate decaying to zero, reshuffled each epoch."""
 
     hidden: int = 256
     epochs: int = 50
@@ -64,7 +64,7 @@ class HeadSettings:
 
 
 def student_depends(config: DataclassInstance, context: Context) -> dict[str, Any]:
-    """Return what the checkpoint of a stage depends on: no other run may resume with its noise."""
+    """Return what a stage's checkpoint depends on, so that no other run resumes from it and reuses its noise."""
     return {"cell": context.cell, "kind": type(config).__name__, "config": as_dict(config)}
 
 

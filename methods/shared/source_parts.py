@@ -12,7 +12,7 @@ Ints = NDArray[np.int64]
 
 
 def source_part(labels: Ints, fraction: float, name: str) -> Ints:
-    """Return the sorted positions of a share `fraction` of each class's records, chosen by a hash of index and `name`.
+    """Return the sorted positions of a `fraction` of each class's records, chosen by a hash of index and `name`.
 
     Drawn as TrPATE's ImageNet0.1x (section V.A.2). Raises :class:`BenchError` unless `fraction` is in (0, 1].
     """

@@ -23,8 +23,8 @@ from bench.training.vectorised import VERSION
 
 Arrays = dict[str, NDArray[Any]]
 
-CHUNK = 10  # teachers per artefact; a killed run loses the training of at most these
-LARGE = 10_000_000  # parameters from which a net is an artefact by itself, so that a shard can be one teacher
+CHUNK = 10  # teachers per artefact; a killed run loses at most this many
+LARGE = 10_000_000  # parameters from which each net is its own artefact, so that a shard can be one teacher
 WATCHED = 1000  # public images whose labels show when a teacher has settled
 
 
@@ -44,12 +44,12 @@ class TeacherConfig(Protocol):
 
 
 class EnsembleMethod(Method):
-    """A method with an ensemble, which cells of other epsilons, aggregators and methods share."""
+    """A method with an ensemble that is shared across epsilons, aggregators and methods."""
 
     shardable = True
 
     def check_facts(self) -> None:
-        """Raise :class:`BenchError` where there are more teachers than records."""
+        """Raise :class:`BenchError` if there are more teachers than records."""
         if self.config.teachers > self.facts.private_records:
             raise BenchError(
                 f"more teachers than records: {self.config.teachers} teachers, {self.facts.private_records} "
@@ -60,7 +60,7 @@ class EnsembleMethod(Method):
     def shares(self, seed: int) -> tuple[str, ...]:
         """See :meth:`bench.interface.Method.shares`."""
         meant = {name: value for name, value in as_dict(self.config).items() if name.startswith("teacher")}
-        if meant.get("teacher_recipe") != "augmented":  # then each method has a recipe of its own
+        if meant.get("teacher_recipe") != "augmented":  # then recipes differ by method
             meant["recipe"] = type(self.config).teacher_settings.__qualname__
         return (f"teachers of {self.facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
@@ -86,21 +86,21 @@ class EnsembleMethod(Method):
         context: Context,
         pool: ProcessPoolExecutor | None,
     ) -> None:
-        """Keep what a shard's `teachers` say of public images, where a method needs only that. For the ledger only."""
+        """Keep a shard's labels of public images if the method needs nothing else. For the ledger only."""
 
 
 def quick_teachers(facts: Facts) -> int:
-    """Return the number of teachers in ``quick``: one for 25 records, at most 250."""
+    """Return the number of teachers in ``quick``: one per 25 records, at most 250."""
     return min(250, max(2, facts.private_records // 25))
 
 
 def tiny_teachers(facts: Facts) -> int:
-    """Return the number of teachers in ``tiny``: one for 4 records, at most 10."""
+    """Return the number of teachers in ``tiny``: one per 4 records, at most 10."""
     return min(10, max(2, facts.private_records // 4))
 
 
 def augmented_settings(steps: int, batch_size: int, lr: float, facts: Facts) -> FitSettings:
-    """Return our few-step training of a teacher: momentum, a cosine to zero, random shifts, smoothed labels."""
+    """Return our few-step training of a teacher: momentum, cosine decay to zero, random shifts, smoothed labels."""
     return FitSettings(
         steps=steps, batch_size=batch_size, lr=lr, momentum=0.9, schedule="cosine", shift=largest_shift(facts),
         label_smoothing=0.1,
@@ -108,12 +108,12 @@ def augmented_settings(steps: int, batch_size: int, lr: float, facts: Facts) -> 
 
 
 def largest_shift(facts: Facts) -> int:
-    """Return the largest shift of training images in pixels: one where two would cut a small image."""
+    """Return the largest shift of training images: 2 pixels, or 1 if the image is small."""
     return 2 if min(facts.shape[1:]) >= 16 else 1
 
 
 def say_missing_classes(teachers: int, facts: Facts, context: Context) -> None:
-    """Note how many teachers are expected to lack a class, by public numbers alone, not by labels."""
+    """Note how many teachers are expected to lack a class, from public numbers alone, not from labels."""
     part = facts.private_records // teachers
     lacking = teachers * (1 - (1 - (1 - 1 / facts.classes) ** part) ** facts.classes)
     if lacking >= 0.5:
@@ -136,7 +136,7 @@ def train_ensemble(
     only: range | None = None,
     watched: torch.Tensor | None = None,
 ) -> Ensemble:
-    """Return the teachers, each trained on its own part, cached by chunk; `only`: some of them. For the ledger only."""
+    """Return the teachers (or `only` some), each trained on its own part, cached by chunk. For the ledger only."""
     depends = ensemble_depends(config, private, context)
     chunk = teachers_per_artefact(config, private.facts, context.device)
     parts = partition(len(private), config.teachers, depends["partition"])
@@ -157,7 +157,7 @@ def train_ensemble(
 
     wanted = range(config.teachers) if only is None else only
     with contextlib.ExitStack() as open_until_done:
-        if task.together:  # many chunks are made at once, before any is kept: another process must not do the same
+        if task.together:  # many chunks train before any is cached: keep other processes from repeating this
             open_until_done.enter_context(
                 context.cache.making("ensemble", {**depends, "of": [wanted.start, wanted.stop]})
             )
@@ -184,8 +184,8 @@ def ensemble_labels(
 
 
 def teachers_per_artefact(config: TeacherConfig, facts: Facts, device: torch.device) -> int:
-    """Return how many teachers share an artefact, by the size of the net, which is public."""
-    if device.type == "cpu":  # where a chunk is what several processes train side by side
+    """Return how many teachers share an artefact, from the net's size, which is public."""
+    if device.type == "cpu":  # several processes train one chunk each
         return CHUNK
     with torch.device("meta"):
         net = build(config.teacher, facts.classes, facts.shape[0], facts.shape[1:])
@@ -193,7 +193,7 @@ def teachers_per_artefact(config: TeacherConfig, facts: Facts, device: torch.dev
 
 
 def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Context) -> dict[str, Any]:
-    """Return what an ensemble depends on, for cache keys; other arithmetic adds keys: older artefacts stay valid."""
+    """Return what an ensemble depends on, for cache keys; default arithmetic adds none, so old artefacts stay valid."""
     arithmetic: dict[str, Any] = {}
     if context.precision != "float32":
         arithmetic["precision"] = context.precision
@@ -207,7 +207,7 @@ def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Conte
         "net": config.teacher,
         "settings": repr(config.teacher_settings(len(private) // config.teachers, private.facts)),
         "seed": context.streams.seed,
-        # Random streams differ between kinds of devices.
+        # Random streams differ between device types.
         "device": context.device.type,
         **arithmetic,
     }
@@ -215,14 +215,14 @@ def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Conte
 
 @contextlib.contextmanager
 def teacher_pool(config: TeacherConfig, context: Context) -> Iterator[ProcessPoolExecutor | None]:
-    """Open the processes that share the work on teachers: none for a handful, as starting one costs seconds."""
+    """Open worker processes for training teachers; none for a few teachers, as starting one takes seconds."""
     workers = context.workers if config.teachers > 2 * CHUNK and len(context.devices) < 2 else 1
     with worker_pool(workers, context.device.type) as pool:
         yield pool
 
 
 def quick_settings(facts: Facts) -> dict[str, Any]:
-    """Return the changes of ``quick``: small nets, fewer teachers where records are few."""
+    """Return the changes of ``quick``: small nets, and fewer teachers if records are few."""
     teachers = quick_teachers(facts)
     return {
         "teachers": teachers,

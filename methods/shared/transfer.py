@@ -39,7 +39,7 @@ NO_SOURCE = (
     "weights=source needs a labelled public source, and {} comes with none. Name another data set by "
     "weights=source:NAME, or take pretrained weights."
 )
-WINDOW = 20  # words per piece of a source's long records, as the paper's sentences have (section V.B)
+WINDOW = 20  # words per piece of a source's long records, the length of the paper's sentences (section V.B)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TransferConfig:
     source_fraction: float = setting(1.0, f"{PAPER}, section V.A.2: ImageNet1x, 0.5x and 0.1x; of sources trained here")
     source_epochs: float = setting(10.0, "ours: the paper does not say how long it trains on its sources")
 
-    fraction_of_prior: ClassVar[bool] = False  # whether `source_fraction` is of a prior's source too
+    fraction_of_prior: ClassVar[bool] = False  # whether `source_fraction` also applies to a prior's source
 
     def check(self) -> None:
         """Raise :class:`BenchError` on a setting out of range."""
@@ -87,7 +87,7 @@ T = TypeVar("T", bound=TransferConfig)
 
 
 def shared_features(config: TransferConfig, facts: Facts) -> str:
-    """Return the name of the features that cells with the same backbone share."""
+    """Return the name of the features, shared by cells with the same backbone."""
     names = [field.name for field in dataclasses.fields(TransferConfig)]
     return f"features of {facts.dataset}, {digest_of({name: getattr(config, name) for name in names})}"
 
@@ -129,7 +129,7 @@ def tiny_transfer(facts: Facts) -> dict[str, Any]:
 def paper_transfer(facts: Facts) -> dict[str, Any]:
     """Return the paper's settings for `facts` where they differ from CIFAR-10's."""
     if is_text(facts.shape):
-        # One pass over long reviews: with more, their words are known too well.
+        # One epoch over long reviews; more would overfit their words.
         return {"backbone": "text_cnn", "weights": SOURCE, "image_size": 0, "source_epochs": 1.0}
     return {}
 
@@ -137,8 +137,8 @@ def paper_transfer(facts: Facts) -> dict[str, Any]:
 def with_digest(config: T, facts: Facts) -> T:
     """Return `config` with its weights named by origin and SHA-256, as far as these are known before a fetch.
 
-    A file is named without its folder; the digest finds it again. Raises :class:`BenchError` for an unknown backbone,
-    one that cannot take images of the size, and a file that is missing or has another digest.
+    A file is named without its folder and found again by its digest. Raises :class:`BenchError` for an unknown
+    backbone, one that cannot take images of the size, and a file that is missing or has another digest.
     """
     config.check()
     if config.weights == "random" or config.trained_here:
@@ -177,7 +177,7 @@ def with_digest(config: T, facts: Facts) -> T:
                 f"{config.weights_sha256}. Leave weights_sha256 out, or name the file that has it by weights=file:PATH."
             )
         return dataclasses.replace(config, weights="package", weights_sha256=known)
-    # A name that is no file here comes from an earlier plan's path: the digest finds the file.
+    # A name that is no file here comes from an earlier plan; the file is found by its digest.
     if origin.startswith("file:") and (not config.weights_sha256 or user_path(origin[5:]).is_file()):
         found = find_weights(config.backbone, origin, config.weights_sha256)
         return dataclasses.replace(config, weights=f"file:{found.path.name}", weights_sha256=found.sha256)
@@ -207,7 +207,7 @@ def _check_source(config: TransferConfig, facts: Facts) -> None:
 
 
 def words_of(config: TransferConfig, facts: Facts) -> str:
-    """Return the public source of `config` and what it may share with the data, in words for the row."""
+    """Return the public source of `config` and its possible overlap with the data, in words for the row."""
     if config.weights == "random":
         return f"an untrained {config.backbone}, drawn from a public seed"
     if config.trained_here:
@@ -235,7 +235,7 @@ def _source_words(config: TransferConfig, facts: Facts) -> tuple[str, str]:
 
 def _tag_source(backbone: str) -> str:
 
-    # A name without a tag has timm's default one.
+    # Without a tag, timm uses its default.
     known = timm.get_pretrained_cfg(backbone)
     return trained_on(str(known.tag or "")) if known is not None else ""
 
@@ -292,7 +292,7 @@ def _trained_here(config: TransferConfig, facts: Facts, public: PublicData, cont
 
 
 def source_settings(config: TransferConfig) -> FitSettings:
-    """Return how a backbone is trained on its source; ours, as the paper does not say."""
+    """Return how a backbone is trained on its source; our choice, as the paper does not say."""
     return FitSettings(epochs=config.source_epochs, batch_size=64, optimizer="adam", lr=1e-3)
 
 
@@ -306,14 +306,14 @@ def _source_records(
             raise BenchError(NO_SOURCE.format(facts.dataset))
         source = public.labelled
         kept = torch.from_numpy(source_part(source.labels.numpy(), config.source_fraction, source.name))
-        # Stored with the private set, whose revision is part of every cache key.
+        # Stored with the private set, so its revision is already in every cache key.
         return source.images[kept], source.labels[kept], facts.classes, source.name, ""
 
     _check_source(config, facts)
     loaded = map_images(load(name))
     which = source_part(loaded.train.labels, config.source_fraction, name)
     labels = torch.from_numpy(loaded.train.labels[which])
-    # The record has the name of a user's folder, not its path.
+    # Records name a user's folder, not its path.
     public_name = f"folder:{Path(name[7:]).name}" if name.startswith("folder:") else name
     return LazyImages(loaded.train, which), labels, loaded.spec.classes, public_name, loaded.revision
 

@@ -20,7 +20,7 @@ Place = tuple[str, float | None]
 
 
 def _at(numbers: Iterable[Reported], place: Place) -> Reported | None:
-    """Return the accuracy of a column; a system without privacy has the same one for all epsilons."""
+    """Return the accuracy of a column; a system without privacy has one for all epsilons."""
     dataset, epsilon = place
     for number in numbers:
         there = epsilon is None or number.epsilon is None or number.epsilon in (epsilon, float("inf"))

@@ -38,7 +38,7 @@ class Usual:
 
 Check = Callable[[Record], bool]
 Plain = Mapping[str, Mapping[str, Usual | Check]]
-"""For each method: the usual values of the settings that a paper's ablations change."""
+"""By method: the usual values of the settings that a paper's ablations change."""
 
 _PRESETS = ("tiny", "quick", "paper")
 

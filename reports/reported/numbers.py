@@ -1,8 +1,8 @@
 """The numbers that the four papers print, each with a verdict on its epsilon for the stated unit. Imports no torch.
 
 Two hand-written files in ``leaderboards/reported/`` hold the data: ``numbers.csv`` has one line per printed number, and
-``systems.yaml`` the facts about each system. The verdict "impossible as claimed" is computed, for proofs that hold
-between any two teachers: see :mod:`bench.privacy.auditing.utility_bound`.
+``systems.yaml`` the facts about each system. The verdict "impossible as claimed" is computed for proofs that hold
+between any two teachers; see :mod:`bench.privacy.auditing.utility_bound`.
 """
 
 from __future__ import annotations

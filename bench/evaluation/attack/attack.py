@@ -1,4 +1,4 @@
-"""One attack on one student with its controls: run, scored, drawn and written as a record.
+"""One attack on one student and its controls: run it, score it, draw it and write its record.
 
 Attacks compute no statistics: :mod:`bench.evaluation.attack.evaluators` and :mod:`bench.metrics.roc` score student and
 controls alike.
@@ -33,7 +33,7 @@ from bench.storage.cache import Cache, digest_of
 from bench.training.context import Context
 
 JUDGED = {"inversion": 3, "membership": 2, "release": 2, "robustness": 1}
-"""Version of the scoring by goal, part of every key. Records of inversion 2 and release 1 (without KID) are valid."""
+"""Scoring version by goal, part of every key. Records of inversion 2 and release 1 (without KID) stay valid."""
 QUICK_SUITE = ("mi-face", "inversion-network", "gmi", "brep-mi", "data-free", "loss", "label-gap", "rmia")
 """The default of `bench attack`: minutes for one student on two cores."""
 
@@ -54,7 +54,7 @@ def attack_names(asked: str) -> list[str]:
 
 
 def attack_key(record: Record, kind: type[Attack], attack: Attack | None, options: AttackOptions) -> str:
-    """Return the key of `attack`, of `kind`, on a student: a hash of all that affects its results; None: invalid."""
+    """Return the key of `attack`, of `kind` (None: invalid), on a student: a hash of all that affects its results."""
     depends = [
         JUDGED[kind.goal], kind.name, kind.version, None if attack is None else as_dict(attack.config), options.seed,
         options.auxiliary_revision or None, options.preset.value,
@@ -64,7 +64,7 @@ def attack_key(record: Record, kind: type[Attack], attack: Attack | None, option
 
 
 def _tiny(kind: type[Attack], options: AttackOptions) -> tuple[str, ...]:
-    """Return what the tiny preset changes around an inversion attack."""
+    """Return the tiny preset's changes around an inversion attack."""
     if options.preset is not Preset.TINY or kind.goal != "inversion":
         return ()
     return (
@@ -76,7 +76,7 @@ def _tiny(kind: type[Attack], options: AttackOptions) -> tuple[str, ...]:
 def planned_key(record: Record, name: str, place: Workplace) -> str:
     """Return the key of the record that :func:`attack_student` would write."""
     attack = None
-    with contextlib.suppress(Exception):  # attack_student raises it again, and records it
+    with contextlib.suppress(Exception):  # attack_student raises it again and records it
         attack = configured(record, name, place)[1]
     return attack_key(record, ATTACKS.get(name), attack, place.options)
 

@@ -1,4 +1,4 @@
-"""Roles of records in an attack's evaluation: no record has two roles that would flatter a result.
+"""Roles of records in an attack's evaluation: no record has two roles that would inflate a result.
 
 Members are the student's training records, non-members the test records. Half of a public part is the attacker's
 auxiliary data, without labels, and trains the counterfactual control, with labels; the other half trains evaluators.
@@ -32,10 +32,10 @@ class AttackData:
 
     material: Materialised
     auxiliary: PublicData | None
-    disjoint: Labelled | None  # Training records of the counterfactual control.
+    disjoint: Labelled | None  # training records of the counterfactual control
     evaluators: Labelled
-    held_out: Labelled  # Test records of the evaluators.
-    tiny: bool = False  # Reduced by :func:`fewer`.
+    held_out: Labelled  # test records of the evaluators
+    tiny: bool = False  # reduced by :func:`fewer`
 
     @property
     def members(self) -> Labelled:
@@ -59,7 +59,7 @@ def attack_data(name: str, source: DataSource, auxiliary: str | None = None) -> 
     disjoint: Labelled | None = None
     other = auxiliary or OTHER_PEOPLE.get(name)
     if len(material.public):
-        new = ~_overlap(material.public.images, digests(material.private.images))  # some sets hold an image twice
+        new = ~_overlap(material.public.images, digests(material.private.images))  # some sets contain an image twice
         theirs = torch.zeros(len(new), dtype=torch.bool)
         theirs[torch.from_numpy(ranks(name, len(new), "attack")[: len(new) // 2].copy())] = True
         images, labels = material.public.images, material.public_labels
@@ -94,11 +94,11 @@ def attack_data(name: str, source: DataSource, auxiliary: str | None = None) -> 
 
 
 TINY_RECORDS = 20
-"""Records of a class in each role, for the tiny preset."""
+"""Records per class and role in the tiny preset."""
 
 
 def fewer(data: AttackData) -> AttackData:
-    """Return `data` with at most :data:`TINY_RECORDS` records of a class in each role, for the tiny preset."""
+    """Return `data` with at most :data:`TINY_RECORDS` records per class and role, for the tiny preset."""
     facts = data.material.private.facts
     most = TINY_RECORDS * facts.classes
 

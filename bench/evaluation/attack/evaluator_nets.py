@@ -1,7 +1,7 @@
-"""The evaluators of reconstructions: three kinds of nets with different views of an image, and their training.
+"""The evaluators of reconstructions: three kinds of nets that view images differently, and their training.
 
-All take float images in [0, 1], scale them down, and remove each image's brightness and contrast, in which two photos
-of one person differ more than two persons do. They have the feature interface of timm's models.
+All take float images in [0, 1], scale them down, and remove each image's brightness and contrast, which differ more
+between photos of one person than between persons. They have the feature interface of timm's models.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.models.feature_net import FeatureNet
 from bench.storage.checkpoint import Checkpoint
 from bench.training.loop import Augment
 
-FEW = 50  # records of a class below which evaluators use small images and strong augmentation, as for faces
+FEW = 50  # records per class below which evaluators use small images and strong augmentation, as for faces
 _SMALL, _LARGE = 37, 64  # longest side in pixels for few and for many records
 _COPIES = 6_000  # augmented images for the discriminant
 _DIRECTIONS = 120
@@ -34,7 +34,7 @@ class Scaled(nn.Module):
         self.size = size
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the images at the evaluator's size, averaged over areas where they shrink."""
+        """Return the images at the evaluator's size, area-averaged if they shrink."""
         return images if images.shape[-2:] == self.size else functional.interpolate(images, self.size, mode="area")
 
 
@@ -48,7 +48,7 @@ class Contrast(nn.Module):
 
 
 class Gradients(nn.Module):
-    """Histograms of gradient directions by cells of 4 x 4 pixels, each normalised (Dalal, Triggs 2005, no blocks)."""
+    """Normalised histograms of gradient directions in cells of 4 x 4 pixels (Dalal, Triggs 2005, without blocks)."""
 
     def __init__(self, bins: int = 8, cell: int = 4) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ KINDS: dict[str, Callable[[Facts, tuple[int, int]], FeatureNet]] = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One evaluator: `kind` of `KINDS`, longest side in pixels, training (`settings` None: computed, discriminant)."""
+    """One evaluator: `kind` of `KINDS`, longest side in pixels, training (`settings` None for the discriminant)."""
 
     kind: str
     side: int
@@ -138,7 +138,7 @@ class Recipe:
     augmentation: str
 
     def size(self, facts: Facts) -> tuple[int, int]:
-        """Return height and width at which this evaluator sees images of `facts`."""
+        """Return the height and width at which this evaluator sees images of `facts`."""
         height, width = facts.shape[1:]
         factor = min(1.0, self.side / max(height, width))
         return max(1, round(height * factor)), max(1, round(width * factor))
@@ -175,7 +175,7 @@ class Recipe:
 
 
 def recipes(facts: Facts, records: int) -> tuple[Recipe, Recipe, Recipe]:
-    """Return the three evaluators for `records` training images, by the number per class."""
+    """Return the three evaluators for `records` training images, chosen by the number per class."""
     if records < FEW * facts.classes:
         settings = FitSettings(steps=600, batch_size=64, optimizer="adam", lr=2e-3, weight_decay=1e-4)
         return (
@@ -192,7 +192,7 @@ def recipes(facts: Facts, records: int) -> tuple[Recipe, Recipe, Recipe]:
 
 
 def turned(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Return `images` turned by up to 10 degrees, scaled by 7 %, shifted by 3.5 %, half mirrored: for faces."""
+    """Return `images` rotated by up to 10 degrees, scaled by 7 %, shifted by 3.5 %, half mirrored: for faces."""
     draw = _Draws(len(images), generator, images.device)
     angle, scale, mirror = draw(math.radians(10)), 1 + draw(0.07), torch.where(draw(1.0) < 0, -1.0, 1.0)
     across, down = torch.cos(angle) * scale, torch.sin(angle) * scale
@@ -202,7 +202,7 @@ def turned(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def slanted(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Return `images` turned by up to 0.12 (7 degrees), scaled by 7 %, slanted by 0.1, shifted by 3 %; not mirrored."""
+    """Return `images` turned by up to 0.12 (7 degrees), scaled by 7 %, sheared by 0.1, shifted by 3 %; not mirrored."""
     draw = _Draws(len(images), generator, images.device)
     angle, scale, slant = draw(0.12), 1 + draw(0.07), draw(0.1)
     across, down = torch.cos(angle) * scale, torch.sin(angle) * scale
@@ -222,8 +222,8 @@ class _Draws:
 
 
 def _warped(images: Tensor, matrix: list[Tensor]) -> Tensor:
-    """Return `images` with each pixel sampled where the affine `matrix` (6 entries, row by row) maps it."""
-    proportion = images.shape[2] / images.shape[3]  # the grid is a square for all proportions
+    """Return `images` with each pixel sampled where the affine `matrix` (6 entries, row-major) maps it."""
+    proportion = images.shape[2] / images.shape[3]  # the grid is square for all aspect ratios
     a, b, c, d, e, f = matrix
     rows = torch.stack([a, b * proportion, c, d / proportion, e, f], 1).view(-1, 2, 3)
     grid = functional.affine_grid(rows, list(images.shape), align_corners=False)
@@ -248,7 +248,7 @@ def _solve(
     sums = torch.zeros(classes, scores.shape[1], dtype=torch.float64).index_add_(0, labels, scores)
     means = sums / labels.bincount(minlength=classes).clamp_min(1)[:, None]
     within = (scores - means[labels]).T @ (scores - means[labels]) / len(labels)
-    # A hundredth of the mean variance limits directions in which classes hardly vary.
+    # Add a hundredth of the mean variance, to limit directions with hardly any variance within classes.
     spread, axes = torch.linalg.eigh(within + 0.01 * within.diagonal().mean() * torch.eye(len(within)).double())
     whiten = axes / spread.sqrt()
     centres = means @ whiten

@@ -1,7 +1,7 @@
-"""The committee that judges reconstructions: three classifiers of different kinds, none trained on private records.
+"""The committee that judges reconstructions: three different classifiers, none trained on private records.
 
-One classifier may accept noise; three rarely agree on it, so only reconstructions that all assign to the right class
-count. Images that are private or the attacker's are refused for training, by hash: the committee would know them.
+One classifier may accept noise, but three rarely agree on it, so only reconstructions that all assign to the right
+class count. Private images and the attacker's are refused for training, by hash, as the committee would recognise them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.interface import BenchError, Context, Facts, as_float, features_and_l
 from bench.models.feature_net import FeatureNet
 from bench.storage.cache import Arrays
 
-VERSION = 1  # raised when the same images would give other evaluators
+VERSION = 1  # raise it when the same images would give other evaluators
 
 Digests = frozenset[bytes]
 
@@ -42,7 +42,7 @@ def digests(images: Tensor) -> Digests:
 
 
 def check_disjoint(name_a: str, a: Digests, name_b: str, b: Digests) -> None:
-    """Raise :class:`BenchError`, with number and remedy, where the images `a` and `b`, named in words, overlap."""
+    """Raise :class:`BenchError`, with number and remedy, if the images `a` and `b`, named in words, overlap."""
     common = len(a & b)
     if common:
         raise BenchError(
@@ -69,7 +69,7 @@ class Judgement:
         return (self.labels == meant.cpu()).all(0)
 
     def within_five(self, meant: Tensor) -> Tensor:
-        """Return bool (n,): whether all evaluators have the class `meant` (n,) among their first five."""
+        """Return bool (n,): whether all evaluators have the class `meant` (n,) in their top five."""
         index = meant.cpu().view(1, -1, 1).expand(len(self.top5), -1, 1)
         return self.top5.gather(2, index).squeeze(2).all(0)
 
@@ -78,7 +78,7 @@ class Judgement:
 class Committee:
     """Evaluators with their `kinds` and `accuracies` on held-out records; `agreement` is the share all get right.
 
-    `false_positives`: share of other classes' natural images that all evaluators assign to a class, for the worst.
+    `false_positives`: share of other classes' natural images that all assign to a class, for the worst class.
     """
 
     nets: tuple[FeatureNet, ...]
@@ -134,9 +134,9 @@ def train_committee(
     """Train the evaluators of a data set, or take them from the cache, and measure each on held-out records.
 
     `images` are uint8 (n, channels, height, width), `labels` int64 (n,). The context's seed is not used, so that all
-    cells have the same evaluators. `forbidden` are images that no evaluator may have seen, by a name in words.
-    `held_out` may be private: it selects, stops or tunes nothing. Raises :class:`BenchError` where a training image is
-    forbidden or held out, or a class has none.
+    cells have the same evaluators. `forbidden` maps names in words to images that no evaluator may see. `held_out` may
+    be private: it does not select, stop or tune anything. Raises :class:`BenchError` if a training image is forbidden
+    or held out, or a class has none.
     """
     seen = digests(images)
     for name, others in forbidden.items():
@@ -189,7 +189,7 @@ def _train(
 ) -> Arrays:  # fmt: skip
     out: dict[str, Any] = {}
     streams = Streams(seed, "evaluators/")
-    # All checkpoints stay until all nets are trained: they are one artefact.
+    # Keep all checkpoints until all nets, which are one artefact, are trained.
     with contextlib.ExitStack() as opened, context.progress.stage("training evaluators", len(plan)) as stage:
         for place, recipe in enumerate(plan):
             generator = streams.torch(f"{place} {recipe.kind}")
@@ -210,12 +210,12 @@ def _restore(recipe: Recipe, place: int, arrays: Arrays, facts: Facts, context: 
 
 
 def gate(nonprivate: Estimated, prior: Estimated, classes: int, false_positive_rate: float) -> str:
-    """Return why an attack has no power on such data (it fails on the student without privacy too), else an empty text.
+    """Return why an attack has no power on such data (it also fails on the non-private student), else an empty text.
 
-    `nonprivate` is the attack's committee top-1 on the non-private student, `prior` that without a target.
+    `nonprivate` is the attack's committee top-1 on the non-private student, `prior` its top-1 without a target.
     `false_positive_rate` is the share of natural images of other classes that the whole committee assigns to a class.
     """
-    # Three times chance, or halfway from chance to 1 where that is less.
+    # Three times chance, or halfway from chance to 1 if that is less.
     chance = 1 / classes
     needed = min(3 * chance, (1 + chance) / 2)
     if false_positive_rate >= 0.05:

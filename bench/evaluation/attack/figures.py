@@ -1,4 +1,4 @@
-"""Figures of attacks: image grids, ROC curves, sweeps. With the same matplotlib, equal inputs give equal bytes."""
+"""Figures of attacks: image grids, ROC curves, sweeps. Equal inputs give equal bytes under one matplotlib version."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DPI = 120
 _GOOD, _BAD, _GREY = "#1a7f37", "#b42318", "#6b7280"
 _COLOURS = ("#1d4ed8", "#c2410c", "#7e22ce", "#0f766e", "#a16207", "#be185d")
 _STYLES = ("-", "--", "-.", (0, (1, 1)))
-_CELL = 0.95  # Inches of an image's longer side.
+_CELL = 0.95  # inches of an image's longer side
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def comparison_grid(
 
 
 def _draw(figure: Figure, bounds: tuple[float, float, float, float], column: Column, place: int) -> None:
-    """Draw an image and its frame at `bounds`. An axes for each of hundreds would take most of an attack's time."""
+    """Draw an image and its frame at `bounds`. Hundreds of separate axes would take most of an attack's time."""
     from matplotlib.colors import Normalize
     from matplotlib.image import BboxImage
     from matplotlib.patches import Rectangle
@@ -131,7 +131,7 @@ def _pixels(image: torch.Tensor) -> NDArray[np.uint8]:
 def roc_figure(
     path: Path, curves: Mapping[str, tuple[ArrayLike, ArrayLike]], epsilon: float, delta: float, *, title: str = ""
 ) -> None:
-    """Write a PNG with ROC curves on logarithmic axes from 1e-4, the ceiling of a finite `epsilon`, and a diagonal.
+    """Write a PNG with ROC curves on logarithmic axes from 1e-4, the ceiling from a finite `epsilon`, and a diagonal.
 
     `curves` gives false- and true-positive rates by name. Raises :class:`BenchError` without curves, or for rates of
     different lengths or outside [0, 1].
@@ -155,7 +155,7 @@ def roc_figure(
         if x.shape != y.shape or x.ndim != 1 or len(x) == 0 or min(x.min(), y.min()) < 0 or max(x.max(), y.max()) > 1:
             raise BenchError(f"the curve {name!r} is no pair of equally long rates in [0, 1].")
         style = _STYLES[place // len(_COLOURS) % len(_STYLES)]
-        # A rate of 0 is drawn at the start of the logarithmic axis.
+        # Draw a rate of 0 at the start of the logarithmic axis.
         x, y, colour = np.maximum(x, least / 10), np.maximum(y, least / 10), _COLOURS[place % len(_COLOURS)]
         axes.plot(x, y, color=colour, linestyle=style, linewidth=1.6, label=name, drawstyle="steps-post")
     axes.plot(grid, grid, color=_GREY, linewidth=1, linestyle=(0, (4, 3)), label="guessing")
@@ -189,13 +189,13 @@ def robustness_figure(path: Path, rows: Sequence[RobustnessRow], title: str = ""
     from matplotlib.ticker import PercentFormatter
 
     sizes = sorted({row.perturbation for row in rows})
-    # Multiples of half a grey value are labelled in grey values, as in papers on colour images.
+    # Label multiples of half a grey level in grey levels, as in papers on colour images.
     bytes_ = all(abs(size * 510 - round(size * 510)) < 1e-6 for size in sizes) and sizes[-1] * 255 <= 32
     scale = 255.0 if bytes_ else 1.0
     curves: dict[str, list[RobustnessRow]] = {}
     for row in sorted(rows, key=lambda row: row.perturbation):
         curves.setdefault(row.attack, []).append(row)
-    # Not the user's style: the figure depends on the rows alone.
+    # Ignore the user's style: the figure depends only on the rows.
     with matplotlib.style.context("default"):
         figure = _figure(7.0, 4.5, dpi=150, layout="constrained")
         axes = figure.add_subplot()
@@ -206,7 +206,7 @@ def robustness_figure(path: Path, rows: Sequence[RobustnessRow], title: str = ""
             if name in _LINES:
                 label, colour, marker = _LINES[name]
                 worst = name == "autoattack"
-                # Wide and behind the others, so that coinciding lines stay visible.
+                # Draw it wide and behind the others, so that coinciding lines stay visible.
                 axes.plot(x, y, color=colour, marker=marker, label=label, linewidth=3.2 if worst else 1.8,
                           markersize=8 if worst else 5.5, zorder=2 if worst else 3)  # fmt: skip
                 if worst:
@@ -232,7 +232,7 @@ def _figure(wide: float, high: float, dpi: int = _DPI, layout: Literal["constrai
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # No pyplot: it keeps global state and every figure, and needs a display.
+    # Avoid pyplot, which has global state, keeps every figure and needs a display.
     figure = Figure(figsize=(wide, high), dpi=dpi, facecolor="white", layout=layout)
     FigureCanvasAgg(figure)
     return figure
@@ -240,6 +240,6 @@ def _figure(wide: float, high: float, dpi: int = _DPI, layout: Literal["constrai
 
 def _save(figure: Figure, path: Path, dpi: int = _DPI) -> None:
     file = io.BytesIO()
-    # By default the file names matplotlib's version, which changes the bytes.
+    # By default the file contains matplotlib's version, which changes the bytes.
     figure.savefig(file, format="png", dpi=dpi, metadata={"Software": None})
     write_atomic(path, file.getvalue())

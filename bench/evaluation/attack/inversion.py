@@ -1,4 +1,4 @@
-"""An inversion attack on a student and its controls, scored by the evaluators and drawn beside the nearest records."""
+"""An inversion attack on a student and its controls, scored by evaluators and drawn beside the nearest records."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from bench.training.context import Context
 from bench.training.features import trained_part
 from bench.training.loop import accuracy
 
-MOST = 8  # Largest number of students on an image grid.
-OBSERVED = 100  # Largest number of members, and of non-members, with observed answers.
+MOST = 8  # largest number of students on an image grid
+OBSERVED = 100  # largest number of members, and of non-members, with observed answers
 
 
 def check_images(attack: str, facts: Facts) -> None:
@@ -90,13 +90,13 @@ def inversion(
         if against in scored:
             metrics = targets[Role.STUDENT.value].metrics
             metrics[f"committee top-1 above {against}"] = margin(scored[Role.STUDENT], scored[against])
-            # Members and test records differ by chance: only the gap beyond another target's counts.
+            # Members and test records differ by chance, so only the gap beyond another target's counts.
             beyond = margin(scored[Role.STUDENT], scored[against], "ssim gap")
             metrics[f"ssim member gap above {against}"] = beyond
     picture = f"attacks/{key}.png"
     names, shown = get_dataset(cell.dataset).class_names, list(made)
     if not facts.public_benchmark:
-        # Figures get shared, and reconstructions from nets without privacy are as sensitive as the records.
+        # Figures get shared, but reconstructions from non-private nets are as sensitive as the records.
         names, shown = tuple(f"class {i}" for i in range(facts.classes)), [Role.STUDENT, Role.PRIOR]
         context.note(PRIVATE_FIGURES)
     draw(
@@ -140,7 +140,7 @@ def _reconstruct_all(
     context: Context,
     pool: ProcessPoolExecutor | None,
 ) -> dict[Role, tuple[Reconstructions, int]]:
-    # The first target runs here: it may train what all share (a generator). The others run in `pool`.
+    # Run the first target here, as it may train a shared generator; the others run in `pool`.
     auxiliary = data.auxiliary if attack.knowledge is Knowledge.AUXILIARY else None
     made: dict[Role, tuple[Reconstructions, int]] = {}
     with context.progress.stage(f"{attack.name}: targets", len(targets)) as stage:
@@ -185,8 +185,8 @@ def reconstruct(
         answers = None
         if observed is not None and attack.access is Access.CONFIDENCES:
             answers = target.confidences(observed.images, getattr(attack.config, "rounding", 0.0))
-            target.queries = 0  # the victims' queries, not the attacker's
-        # Every target gets the same draws, so differences are the targets'.
+            target.queries = 0  # these were the victims' queries, not the attacker's
+        # Give every target the same draws, so that differences come from the targets.
         inner = dataclasses.replace(context, streams=Streams(context.streams.seed, f"attack/{attack.name}/"))
         found = attack.run(target, known, answers, inner)
         arrays: Arrays = {
@@ -211,7 +211,7 @@ def reconstruct(
 
 
 def observed_of(data: AttackData, seed: int) -> Observed:
-    """Return images with observed answers: as many members as non-members, chosen by index."""
+    """Return images for observed answers: equally many members and non-members, chosen by index."""
     parts = []
     for number, (images, labels) in enumerate((data.members, data.nonmembers)):
         count = min(OBSERVED, len(data.members[0]), len(data.nonmembers[0]))
@@ -237,7 +237,7 @@ def compare(records: Sequence[Record], names: Sequence[str], place: Workplace) -
 
 
 def _rank(record: Record) -> tuple[float, str, int]:
-    # Without privacy first, then by falling epsilon.
+    # Non-private first, then by descending epsilon.
     return (-math.inf if record.epsilon is None else -record.epsilon, record.method, record.seed)
 
 

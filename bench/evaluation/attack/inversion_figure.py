@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from bench.evaluation.attack.figures import Column
     from bench.evaluation.attack.inversion_scores import Labelled, Scored
 
-ROWS = 10  # Largest number of classes on a grid.
-TRIES = 3  # Tries shown of the student; each control shows one.
-SEARCHED = 500  # Images searched per class for the nearest one, equally many members and non-members.
+ROWS = 10  # largest number of classes on a grid
+TRIES = 3  # tries shown of the student; each control shows one
+SEARCHED = 500  # images searched per class for the nearest, equally many members and non-members
 
 
 def draw(
@@ -54,7 +54,7 @@ def draw(
 def column_of(
     name: str, made: Reconstructions, good: Sequence[bool], classes: list[int], place: int, *, apart: bool
 ) -> Column:
-    """Return the column of try `place` at each of `classes`; `good` are the evaluators' verdicts on all images."""
+    """Return the column of try `place` at each of `classes`; `good` holds the evaluators' verdicts on all images."""
     import torch
 
     from bench.evaluation.attack.figures import Column

@@ -1,8 +1,8 @@
-"""Scores of reconstructions: each image by itself, and estimates over classes.
+"""Scores of reconstructions: per image, and estimates over classes.
 
 Everything is scored, even reported failures. Every measure against private (member) images is also taken against unseen
 ones (non-members): only the difference concerns privacy, as a good picture of a class is near to both. A larger pool is
-nearer by chance: it counts by the expected best of a random part of the smaller pool's size.
+nearer by chance, so it is scored by the expected best of a random subset of the smaller pool's size.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from bench.metrics.images import PAIRED, dpsd_inception_score, pairwise, scaled_
 
 Labelled = tuple[Tensor, Tensor]  # images (n, channels, height, width), labels int64 (n,)
 
-POOL = 500  # most images of a class that are searched
-KID_IMAGES = 2_000  # of a set at most
+POOL = 500  # most images searched per class
+KID_IMAGES = 2_000  # most images of a set
 RECOVERED_AT = 0.01
 MEASURES = ("ssim", "psnr")
 _BOUNDS = {"ssim": (-1.0, 1.0), "psnr": (0.0, 60.0)}
@@ -38,7 +38,7 @@ class Observed:
 
     images: Tensor
     labels: Tensor
-    member: Tensor  # bool (m,): in the target's training set
+    member: Tensor  # bool (m,): whether in the target's training set
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class Scored:
     """One target's reconstructions, scored one by one; every array has one row per image.
 
     `values` by name: ``top1``, ``evaluator 1`` to ``3``, ``top5``; ``distance member``, ``distance nonmember``
-    (squared, in the first evaluator's features); ``ssim`` and ``psnr``, each with ``member`` and ``nonmember``; NaN
-    where the pool has no image of the class. `observed`: ``ssim`` and ``psnr`` to the image behind each answer.
+    (squared, in the first evaluator's features); ``ssim`` and ``psnr``, each with ``member`` and ``nonmember``; NaN if
+    the pool has no image of the class. `observed`: ``ssim`` and ``psnr`` to the image behind each answer.
     """
 
     labels: NDArray[np.int64]
     values: dict[str, NDArray[np.float64]]
-    recovered: NDArray[np.float64]  # by member image, whose class is in `recovered_labels`
+    recovered: NDArray[np.float64]  # per member image; classes are in `recovered_labels`
     recovered_labels: NDArray[np.int64]
     recovery_chance: float
     kid: float | None
@@ -60,7 +60,7 @@ class Scored:
     observed: dict[str, NDArray[np.float64]]
     observed_labels: NDArray[np.int64]
     observed_member: NDArray[np.bool_]
-    judged_on: str  # limits of the figures in words, or empty
+    judged_on: str  # limitations of the figures in words, or empty
 
 
 def score(
@@ -73,8 +73,8 @@ def score(
     """Score each reconstruction of one target.
 
     `members` are the target's training images and labels, `nonmembers` unseen ones of the same classes, `observed` the
-    images behind observed answers. Raises :class:`BenchError` without a reconstruction, or where `observed` has another
-    number of images than the attack returned for it.
+    images behind observed answers. Raises :class:`BenchError` without a reconstruction, or if the attack returned
+    another number of images for `observed`.
     """
     images, labels = reconstructions.images.cpu(), reconstructions.labels.cpu()
     if len(images) == 0 or len(labels) != len(images):
@@ -138,7 +138,7 @@ class _Recovery:
     def add(self, label: int, members: Tensor, nonmembers: Tensor) -> None:
         """Add the best similarity to any reconstruction of each member (m,) and each non-member (k,) of a class.
 
-        The threshold is the i-th best non-member, which a further one exceeds with probability i / (k + 1).
+        The threshold is the i-th best non-member, which a further non-member exceeds with probability i / (k + 1).
         """
         place = max(1, math.floor(RECOVERED_AT * (len(nonmembers) + 1)))
         threshold = nonmembers.sort(descending=True).values[place - 1]
@@ -148,7 +148,7 @@ class _Recovery:
 
 
 def expected_best(scores: Tensor, size: int) -> Tensor:
-    """Return the expected largest (n,) of `size` values drawn without repeats from each row of `scores` (n, m).
+    """Return the expected maximum (n,) of `size` values drawn without replacement from each row of `scores` (n, m).
 
     The j-th largest of m, from 0, is the largest drawn in binomial(m - 1 - j, size - 1) of binomial(m, size) draws.
     """
@@ -165,7 +165,7 @@ def _pool(images: Tensor, labels: Tensor) -> Labelled:
         where = (labels == label).nonzero().flatten()
         kept.append(where[torch.linspace(0, len(where) - 1, min(POOL, len(where))).round().long()])
     index = torch.cat(kept) if kept else torch.zeros(0, dtype=torch.int64)
-    # In an order that mixes classes, so that a prefix represents all.
+    # Shuffle classes, so that a prefix represents all.
     index = index[torch.randperm(len(index), generator=torch.Generator().manual_seed(0))]
     return images[index], labels[index]
 
@@ -185,7 +185,7 @@ def _observed(made: Tensor | None, truth: Observed | None) -> dict[str, Any]:
 
 
 def summarise(scored: Scored, committee: Committee) -> dict[str, Estimated]:
-    """Return the estimates over classes of one target, by their names in a record; undefined ones are left out.
+    """Return one target's estimates over classes, by their names in a record, without undefined ones.
 
     - ``committee top-1``: all evaluators name the class; unreached images are failures
     - ``committee top-5``: it is among the first five of all, with more than five classes
@@ -194,7 +194,7 @@ def summarise(scored: Scored, committee: Committee) -> dict[str, Estimated]:
     - ``ssim``, ``psnr`` (decibels): to the nearest member, non-member, and the difference; only its excess over a
       counterfactual target's or the prior's concerns training, as pools differ by chance
     - ``instance recovery``: share of members nearer to a reconstruction than all but 1 % of the class's non-members;
-      ``by chance``: share where members are no nearer
+      ``by chance``: that share if members are no nearer
     - ``answers``: SSIM and PSNR to the image behind each observed answer
     - ``[IS]``: see :func:`bench.metrics.images.dpsd_inception_score`
     - ``kid``: to the members, in the first evaluator's features over their root mean square
@@ -245,7 +245,7 @@ def _over_answers(scored: Scored) -> dict[str, Estimated | None]:
 def margin(target: Scored, control: Scored, name: str = "top1") -> Estimated:
     """Return the mean of `name` over `target` minus that over `control`, paired by class.
 
-    The control is a counterfactual target or none (prior). Raises :class:`BenchError` where the classes differ.
+    The control is a counterfactual target or none (prior). Raises :class:`BenchError` if the classes differ.
     """
     a, b = target.values[name], control.values[name]
     bounds = None if name.endswith("gap") else _BOUNDS.get(name.split()[0])

@@ -1,7 +1,7 @@
-"""A membership attack on a pipeline: shadow runs as targets and references, canaries as candidates, ROC by family.
+"""A membership attack on a pipeline: shadow runs are targets and references, canaries are candidates; ROC by family.
 
-Every shadow run is the target once, with the others as references. Intervals are over canaries and do not cover other
-trainings. The baseline is the same attack on a pipeline without privacy, with equal canaries and coins.
+Every shadow run is the target once, with the others as references. Intervals are over canaries and do not cover
+retraining. The baseline is the same attack on a non-private pipeline with the same canaries and coins.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from bench.results.record import Record
 from bench.storage.cache import Cache
 from bench.training.context import Context
 
-POPULATION = 1_000  # Largest number of test records that an attack may compare with.
-RATES = (0.001, 0.01)  # False-positive rates of the stated true-positive rates.
+POPULATION = 1_000  # largest number of test records that an attack may compare with
+RATES = (0.001, 0.01)  # false-positive rates of the reported true-positive rates
 
 Scored = dict[str, tuple["NDArray[np.float64]", "NDArray[np.bool_]", "NDArray[np.int64]"]]
-"""Family to scores, truth and canary number, over all targets."""
+"""Scores, truth and canary number over all targets, by family."""
 
 
 def membership(
@@ -63,7 +63,7 @@ def membership(
             signals = signals_of(shadow_runs, candidates, material, shift, context.device)
             scored[role] = _score(attack, signals, shadow_runs, candidates, stage.advance)
         accuracy = float(np.mean([s.accuracy for s in shadow_runs]))
-        # Intervals over canaries: targets share them, and one of two alternatives is in.
+        # Intervals over canaries, as targets share them and each has one of two alternatives.
         metrics = {
             f"{family} {name}": value
             for family, rows in scored[role].items()
@@ -123,13 +123,13 @@ def _score(
 def _headline(baseline: Scores) -> str:
     """Return the family with the largest AUC on the non-private baseline: a choice independent of the student."""
     areas = {name.removesuffix(" auc"): e.value for name, e in baseline.metrics.items() if name.endswith(" auc")}
-    areas.pop(Family.DUPLICATED.value, None)  # epsilon allows more for a group than for a record
+    areas.pop(Family.DUPLICATED.value, None)  # epsilon allows more leakage for a group than for a record
     return max(areas, key=lambda family: areas[family])
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """One or both alternatives of every canary: images uint8 (n, channels, height, width), the rest (n,)."""
+    """One or both alternatives of every canary: images uint8 (n, channels, height, width), other fields (n,)."""
 
     images: torch.Tensor
     labels: NDArray[np.int64]
@@ -157,7 +157,7 @@ def candidates_of(canaries: Canaries) -> Candidates:
 
 
 def membership_plan(private_records: int, seed: int) -> CanaryPlan:
-    """Return the canaries of membership attacks: a quarter of small private sets, less of others."""
+    """Return the canaries of membership attacks: a quarter of small private sets, a smaller share of others."""
     unit = max(1, min(200, private_records // 60))
     return CanaryPlan(
         outlier=unit,
@@ -173,7 +173,7 @@ def baseline_cell(cell: Cell, student: str) -> Cell:
     name, shared = "nonprivate", {"student": student}
     if student == "frozen_transfer":
         name = "nonprivate-transfer"
-        # What all its kin configure alike is in the base of their configs.
+        # Settings shared by its family are in the base class of their configs.
         base = [base for base in METHODS.get(name).Config.__mro__ if dataclasses.is_dataclass(base)][-1]
         fields = {field.name for field in dataclasses.fields(base)}
         shared = {key: value for key, value in as_dict(cell.config).items() if key in fields}

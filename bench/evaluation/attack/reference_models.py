@@ -32,9 +32,9 @@ from bench.training.loop import accuracy as measure
 Until = Callable[[torch.nn.Module], Callable[[int], bool]]
 """Return the `stop` argument of :func:`bench.training.loop.fit` for a net in training."""
 
-CONTROL_VERSION = 2  # Part of the artefact's key: raise it when a control changes for equal inputs.
+CONTROL_VERSION = 2  # part of the artefact's key: raise it when a control changes for equal inputs
 CHECKS = 200
-"""Tests of a matched control in its first steps, where accuracy climbs fastest, and again over the whole training."""
+"""Tests of a matched control in its first steps, where accuracy rises fastest, and over the whole training."""
 
 
 def make_control(
@@ -53,7 +53,7 @@ def make_control(
         "version": CONTROL_VERSION, "role": role.value, "net": student.student_name, "options": student.student_options,
         "preset": preset, "seed": seed, "device": context.device.type, "recipe": repr(recipe(facts, preset)),
     }  # fmt: skip
-    # A matched control is a state on the non-private control's training path: the same draws.
+    # Same draws: a matched control is a state on the non-private control's training path.
     streams = Streams(seed, f"control/{Role.NON_PRIVATE if role is Role.MATCHED else role}/")
     settings = recipe(facts, preset)
     if len(material.private) < facts.private_records:
@@ -93,7 +93,7 @@ def fresh(student: Released, streams: Streams) -> torch.nn.Module:
     with seeded(streams.torch("start")):
         net = build(student.student_name, **student.student_options)
     if isinstance(net, FrozenTransfer) and isinstance(student.student, FrozenTransfer) and net.backbone.spec.carried:
-        # The carried backbone is public, like a named one.
+        # An embedded backbone is public, like a named one.
         net.backbone.load_state_dict(student.student.backbone.state_dict())
     return net
 

@@ -1,14 +1,14 @@
-"""An attack on a release's images and generator: records that it was trained on against others of the same set.
+"""An attack on a release's images and generator: its training records against others of the same data set.
 
-Members are private records; the others are test records and, where the method takes no public data, public ones, none
+Members are private records; the others are test records and, if the method takes no public data, public ones, none
 equal to a private record. A quarter of these stands in for the release (*counterfactual*), a quarter is the attacker's,
 half are the non-members. Controls show as many images as the release:
 
-- non-private: private records themselves, a release that copies. An attack that misses it is inconclusive.
-- counterfactual: other records, a release without any private one: the difference of the splits by itself.
-- prior: the same generator with random weights, where the release holds a known generator.
+- non-private: private records themselves, a release that copies. An attack that misses it is inconclusive. -
+counterfactual: other records, a release without any private one: the difference of the splits by itself. - prior: the
+same generator with random weights, if the release has a known generator.
 
-Intervals are over records, or over images as if they were independent, and cover no other training.
+Intervals are over records, or over images as if independent, and do not cover retraining.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from bench.training.context import Context
 FAMILY = "records"
 COPIED, NEAREST = "copies", "nearest is private"
 LEAST = 100
-"""Images of a KID: of 10 records of MNIST it is off by a third of what useless images have."""
+"""Images for a KID: with 10 MNIST records it is off by a third of the KID of useless images."""
 
 
 def attack_release(
@@ -97,7 +97,7 @@ def attack_release(
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """What images are compared by: the first evaluator's `features` (n, d) of private records."""
+    """Reference for comparing images: the first evaluator's `features` (n, d) of private records."""
 
     committee: Committee
     features: torch.Tensor
@@ -113,15 +113,15 @@ class Quality:
         return cls(committee, committee.predict(members[:KID_IMAGES]).features)
 
     def kid(self, images: torch.Tensor) -> Estimated:
-        """Return the KID of `images` (n, ...) to the private records, of the first images of each."""
+        """Return the KID of `images` (n, ...) to the private records, over the first images of each."""
         found = self.committee.predict(images[:KID_IMAGES].clamp(0, 1)).features
         return Estimated(value=scaled_kid(found, self.features), n=len(found))
 
 
 def no_power(private: Estimated, other: Estimated) -> str:
-    """Return why the figure of so many `private` records shows nothing, empty where it is above that of `other` ones.
+    """Return why a figure on `private` records shows nothing, empty if it is above that on `other` records.
 
-    Not above one half: private and other records may differ without any student.
+    The reference is not one half: private and other records may differ without any student.
     """
     if private.low is not None and private.low > (other.high or 0.0):
         return ""
@@ -144,7 +144,7 @@ def others(cell: Cell, material: Materialised) -> torch.Tensor:
 def releases_of(
     released: Released, method: str, draws: int, material: Materialised, context: Context
 ) -> dict[Role, ReleasedImages]:
-    """Return what the release shows, with images drawn from its generator, and what that generator shows untrained."""
+    """Return what the release shows, including images from its generator, and what that generator shows untrained."""
     facts, name = material.private.facts, "synthetic_images"
     images = released.extras.get(name)
     if images is None or images.ndim != 4 or tuple(images.shape[1:]) != facts.shape or not len(images):
@@ -175,7 +175,7 @@ def releases_of(
 def draw(
     net: DataFreeGenerator | ConditionalGenerator, released: torch.Tensor, count: int, context: Context
 ) -> ReleasedImages:
-    """Return the `released` images and `count` that `net` draws, by all classes alike where it takes one."""
+    """Return the `released` images and `count` that `net` draws, evenly over classes if it takes one."""
     draws, net = context.streams.torch("draws"), net.to(context.device)
     if isinstance(net, ConditionalGenerator):
         inputs = net.codes(torch.arange(count) % net.classes, draws, context.device)
@@ -191,8 +191,8 @@ def copy_metrics(
 ) -> dict[str, Estimated]:
     """Return how often images lie near private records, from distances (k,) to the nearest of each kind.
 
-    `copies`: the nearest private record is nearer than `ratio` times the nearest other one. Were records exchangeable,
-    a private one would be the nearest of all with the probability `by chance`, the share of private records.
+    `copies`: the nearest private record is nearer than `ratio` times the nearest other one. If records were
+    exchangeable, the nearest would be private with the probability `by chance`, the share of private records.
     """
 
     def share(hits: NDArray[np.bool_]) -> Estimated:

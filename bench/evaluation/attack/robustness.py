@@ -1,4 +1,4 @@
-"""Adversarial robustness of a student: a sweep over perturbation sizes. No privacy measure, and not ranked."""
+"""Adversarial robustness of a student: a sweep over perturbation sizes. Neither a privacy measure nor ranked."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def robustness(
         "targets": {Role.STUDENT.value: Scores(metrics=metrics, accuracy=accuracy)},
         "pictures": [picture],
         "details": {
-            "attacks": [name for name in withstood if name != "autoattack"],  # the worst of the others
+            "attacks": [name for name in withstood if name != "autoattack"],  # autoattack is the worst of the others
             # A sweep that never halves the accuracy has no median.
             "median perturbation": {k: v for k, v in median_perturbations(rows).items() if math.isfinite(v)},
         },

@@ -1,4 +1,4 @@
-"""The figures of a robustness sweep: rows of accuracy, the median size, the sign of masked gradients."""
+"""The figures of a robustness sweep: accuracy rows, the median size, the test for masked gradients."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 from bench.privacy.auditing.bounds import clopper_pearson
 
 CONFIDENCE = 0.95
-MASKED = 0.01  # p-value, for all sizes together, below which Square beats PGD
+MASKED = 0.01  # p-value over all sizes jointly below which Square beats PGD
 
 
 @dataclass(frozen=True, slots=True)
 class RobustnessRow:
     """The accuracy that one attack leaves at one size, with Clopper-Pearson bounds (95%, two-sided) for new images.
 
-    `beats_pgd`, for Square where PGD ran, is the one-sided p-value of the exact test on images that only one fooled.
+    `beats_pgd`, for Square if PGD ran, is the one-sided p-value of the exact test on images that only one fooled.
     """
 
     attack: str
@@ -41,7 +41,7 @@ def rows_of(withstood: Mapping[str, Mapping[float, Tensor]]) -> tuple[Robustness
 
 
 def median_perturbations(rows: Iterable[RobustnessRow]) -> dict[str, float]:
-    """Return, by attack, the least size that fools the student on half of the images, infinite where no size does."""
+    """Return, by attack, the least size that fools the student on half of the images, infinite if none does."""
     medians: dict[str, float] = {}
     for row in sorted(rows, key=lambda row: row.perturbation):
         if row.accuracy <= 0.5:
@@ -52,7 +52,7 @@ def median_perturbations(rows: Iterable[RobustnessRow]) -> dict[str, float]:
 
 
 def masked(rows: Iterable[RobustnessRow]) -> bool:
-    """Return whether Square, without gradients, beats PGD by more than noise at some size: gradients are masked."""
+    """Return whether gradients are masked: gradient-free Square beats PGD by more than noise at some size."""
     values = [row.beats_pgd for row in rows if row.beats_pgd is not None and row.perturbation > 0]
     return bool(values) and min(values) * len(values) < MASKED
 
@@ -63,6 +63,6 @@ def _row(attack: str, size: float, right: Tensor, pgd: Tensor | None) -> Robustn
     better = None
     if pgd is not None:
         square_only, pgd_only = int((pgd & ~right).sum()), int((right & ~pgd).sum())
-        # Under equal strength, each image that only one of the two fooled is a fair coin.
+        # If both are equally strong, each image that only one of them fooled is a fair coin.
         better = float(stats.binom.sf(square_only - 1, square_only + pgd_only, 0.5)) if square_only else 1.0
     return RobustnessRow(attack, size, hits / count, count, low, high, better)

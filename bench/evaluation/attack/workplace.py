@@ -29,7 +29,7 @@ class AttackOptions:
     overrides: tuple[str, ...] = ()
     seed: int = 0
     auxiliary: str | None = None
-    auxiliary_revision: str = ""  # Revision of the data set `auxiliary`, whose content may change under the same name.
+    auxiliary_revision: str = ""  # of the data set `auxiliary`, whose content may change under the same name
     shadow_runs: int = 0
 
     def shadow_run_count(self) -> int:
@@ -46,13 +46,13 @@ class Workplace:
     progress: Progress
     options: AttackOptions
     resources: Resources = ONE_CPU
-    folder: str | None = None  # Name of a user's folder in `source`: a record does not hold the path.
+    folder: str | None = None  # name of a user's folder in `source`, as a record does not hold the path
     data: dict[str, AttackData] = dataclasses.field(default_factory=dict)
     stack: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
     _pool: list[ProcessPoolExecutor | None] = dataclasses.field(default_factory=list)
 
     def pool(self) -> ProcessPoolExecutor | None:
-        """Return the worker pool, started on first use; None for a single worker, and where work takes no longer."""
+        """Return the worker pool, started on first use; None for a single worker, or if a pool would not save time."""
         if self.options.preset is Preset.TINY:
             return None
         if not self._pool:

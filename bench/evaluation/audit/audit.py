@@ -1,7 +1,7 @@
 """Audit of one student's pipeline: shadow runs with canaries, guesses of their coins, a lower bound on epsilon.
 
 :mod:`bench.evaluation.audit.canary_runs` gives the scores, :mod:`bench.evaluation.audit.guesses` the statistics. The
-options fix what is guessed before any shadow run. Independent runs are one audit of their composition, so their counts
+options fix what is guessed before any shadow run. Independent runs form one audit of their composition, so their counts
 add up.
 """
 
@@ -46,9 +46,9 @@ from bench.storage.cache import Cache, digest_of
 from bench.training.context import Context
 
 LEAST_SHARE = 0.5
-"""The share of the record's accuracy above chance that shadow runs must reach; no two seeds on the board differ so."""
+"""The share of the record's accuracy above chance that shadow runs must reach; seeds on the board differ less."""
 PRIVATE_FIGURES = "measured on private records: keep these figures private, or account for them"
-AUDIT_VERSION = 3  # Part of every key: raise it when the same options give another bound.
+AUDIT_VERSION = 3  # part of every key: raise it when the same options give another bound
 
 
 def _canary_plan(options: AuditOptions, *, images: bool) -> CanaryPlan:
@@ -96,7 +96,7 @@ def audit_student(
 
     key = _key(record, options)
     parts = attempted(audit, record, key, run_dir, progress, clock, caches, notes)
-    protects = record.privacy or METHODS.get(record.method)  # an unknown method is a failure too
+    protects = record.privacy or METHODS.get(record.method)  # an unknown method is also a failure
     by_pairs = options.kind is AuditKind.PAIR
     speaks = by_pairs or speaks_of(protects.unit)
     planned = {} if by_pairs else {"canaries": options.canaries, "guesses": options.guesses, "seed": options.seed}
@@ -123,7 +123,7 @@ def audit_student(
 
 
 def refuse_given(cell: Cell) -> None:
-    """Raise :class:`BenchError` where the teacher was given: nobody here can train it with and without a record."""
+    """Raise :class:`BenchError` for a given teacher, which cannot be retrained here with and without a record."""
     if bound_method(cell).given_teacher() is not None:
         raise BenchError(
             f"{cell.key} learnt from a given teacher, whose training records are not here: it cannot be trained again "
@@ -132,7 +132,7 @@ def refuse_given(cell: Cell) -> None:
 
 
 def _unit(unit: PrivacyUnit, kind: AuditKind) -> PrivacyUnit:
-    """Return the unit in which audited sets differ: a client only where an auditor chooses its records."""
+    """Return the unit in which audited sets differ; it is a client only if the auditor chooses its records."""
     return unit if kind is AuditKind.PAIR and unit is PrivacyUnit.CLIENT else canary_unit(unit)
 
 
@@ -193,7 +193,7 @@ def _pairs(record: Record, cell: Cell, options: AuditOptions, source: DataSource
     if privacy is None or not method.private:
         context.note("no epsilon is claimed or proven: there is nothing to refute")
         return {}
-    # Of a query's label an audit tries records, of a record's label that label.
+    # For query labels the audit changes records; for record labels, the label.
     level = privacy.record_level if privacy.unit is PrivacyUnit.QUERY_LABEL else None
     allowed = level or privacy.proven
     limits = [limit for limit in (privacy.claimed.epsilon, allowed.epsilon) if math.isfinite(limit)]
@@ -220,7 +220,7 @@ def _pairs(record: Record, cell: Cell, options: AuditOptions, source: DataSource
 def _full_size(
     record: Record, cell: Cell, options: AuditOptions, source: DataSource, context: Context
 ) -> WorstPair | None:
-    """Return the pair at the row's size, None and a note where it cannot be run or costs too much."""
+    """Return the pair at the row's size, or None with a note if it cannot be run or costs too much."""
     seconds, share = 2 * record.provenance.wall_seconds, 60 * options.minutes * FULL_SHARE
     pair = None
     if not cell.facts.public_benchmark:
@@ -239,7 +239,7 @@ def _full_size(
 
 
 def _like_the_record(found: dict[str, Any], record: Record, cell: Cell) -> dict[str, Any]:
-    """Return what was `found`; raise :class:`BenchError` if weak shadow runs are why nothing was refuted."""
+    """Return what was `found`; raise :class:`BenchError` if nothing was refuted because shadow runs were weak."""
     limits = [found["allowed"], record.privacy.claimed.epsilon if record.privacy else None]
     refuted = any(limit is not None and found["epsilon"] > limit for limit in limits)
     if record.utility is not None and not refuted:
@@ -250,9 +250,9 @@ def _like_the_record(found: dict[str, Any], record: Record, cell: Cell) -> dict[
 def check_accuracy(record: float, shadow: float, classes: int, tests: int) -> None:
     """Raise :class:`BenchError` if shadow runs are far less accurate than the record, both on `tests` records.
 
-    Far less: below chance plus :data:`LEAST_SHARE` of what the record has above it, by over three standard errors of
-    the difference. Canaries and other seeds cost less; a method that behaves otherwise when audited may cost more.
-    Below chance is no less than chance: students that learn nothing have 5% as easily as 10%.
+    Far less: below chance plus :data:`LEAST_SHARE` of the record's excess over chance, by over three standard errors of
+    the difference. Canaries and other seeds cost less; a method that behaves differently when audited may cost more.
+    Below chance counts as chance: students that learn nothing get 5% as easily as 10%.
     """
     error = math.sqrt((record * (1 - record) + shadow * (1 - shadow)) / tests)
     least = 1 / classes + LEAST_SHARE * (record - 1 / classes) - 3 * error
@@ -281,9 +281,9 @@ def _many_runs(
     material: Materialised,
     context: Context,
 ) -> dict[str, Any]:
-    """Audit one canary over many runs: the first half of each arm sets the threshold, the second is counted."""
+    """Audit one canary over many runs: half of each arm sets the threshold, the other half is counted."""
     method, strict = METHODS.get(cell.method), corrected(options.confidence, CHANNELS)
-    counted = options.runs // 2 - max(1, round(0.5 * (options.runs // 2)))  # of each arm, past the threshold's half
+    counted = options.runs // 2 - max(1, round(0.5 * (options.runs // 2)))  # per arm, after the threshold's half
     cap = many_bounded("student", options.family.value, (0, counted, 0, counted), cell.delta, strict).cap
     if options.refute is not None and cap < options.refute:
         raise BenchError(
@@ -309,10 +309,10 @@ def count_guesses(
     context: Context,
     events: Sequence[Event] = (),
 ) -> list[Channel]:
-    """Return the right guesses of each channel and their bounds, corrected for the number of channels.
+    """Return each channel's correct guesses and bounds, corrected for the number of channels.
 
     Channels: the student's confidences on the family's canaries and, if every shadow run released images, their
-    distance to natural canaries. Where a curve is proven for `events`, each has the bound by that curve too.
+    distance to natural canaries. If a curve is proven for `events`, each also has the bound by that curve.
     """
     counted: list[tuple[str, Family, int, int]] = []
     scored = [(s, coin_scores(s, canaries, options.family, context.device)) for s in shadow_runs]
@@ -320,7 +320,7 @@ def count_guesses(
     tables = [("student", options.family, scored)]
     known = [(s, scores) for s, scores in seen if scores is not None]
     if canaries.unit is PrivacyUnit.LABEL:
-        known = []  # both alternatives are one image
+        known = []  # both alternatives are the same image
     if len(known) == len(shadow_runs) and canaries.of(Family.NATURAL).size:
         tables.append(("released images", Family.NATURAL, known))
     for name, family, rows in tables:
@@ -340,7 +340,7 @@ def count_guesses(
 
 
 def events_of(record: Record, unit: PrivacyUnit) -> list[Event]:
-    """Return the events of the record's ledger if they protect `unit`, else none: no other curve can be tested."""
+    """Return the events of the record's ledger if they protect `unit`, else none, as their curve cannot be tested."""
     if record.privacy is None or record.privacy.unit is not unit:
         return []
     return restored(record.privacy.events)

@@ -1,8 +1,8 @@
-"""Canaries: records put into a private set by a coin toss, so that an audit or an attack can be scored on them.
+"""Canaries: records inserted into a private set by coin tosses, so that audits and attacks can be scored on them.
 
-A canary has two alternatives. Under *replace* adjacency the coin chooses the one in the set; under *add-remove* it
-decides whether the second is in the set. So the coins test the neighbours of the privacy claim. For the unit *label*
-both alternatives are one image under two labels. Families, with their add-remove form in brackets:
+A canary has two alternatives. Under *replace* adjacency the coin chooses which one is in the set; under *add-remove* it
+decides whether the second is. So the coins test the neighbours of the privacy claim. For the unit *label* both
+alternatives are one image with two labels. Families, with their add-remove form in brackets:
 
 - natural: two private records [one]; the risk of an ordinary record.
 - mislabelled: one private image under two wrong labels [one wrong label].
@@ -27,7 +27,7 @@ from bench.core.types import Adjacency, Family, PrivacyUnit, PrivateData
 
 @dataclass(frozen=True, slots=True)
 class CanaryPlan:
-    """Canaries per family, places of a duplicated one, and the seed; invalid numbers raise :class:`BenchError`."""
+    """Canaries per family, copies of a duplicated one, and the seed; invalid numbers raise :class:`BenchError`."""
 
     outlier: int = 0
     natural: int = 0
@@ -49,7 +49,7 @@ class CanaryPlan:
         return {family: getattr(self, family.value) for family in Family}
 
     def places(self) -> int:
-        """Return the number of positions in the private set that the canaries take."""
+        """Return the number of positions in the private set that the canaries occupy."""
         return sum(self.counts().values()) + (self.copies - 1) * self.duplicated
 
     def streams(self) -> Streams:
@@ -61,7 +61,7 @@ class CanaryPlan:
 class Canaries:
     """Drawn canaries: `family` (m,), images uint8 (m, 2, channels, height, width), labels int64 (m, 2).
 
-    Canary `owner` (places,) takes position `place` (places,) of the private set. A coin of True puts alternative 1 in.
+    Canary `owner` (places,) takes position `place` (places,) of the private set. A coin of True inserts alternative 1.
     """
 
     plan: CanaryPlan
@@ -73,7 +73,7 @@ class Canaries:
     place: NDArray[np.int64]
     owner: NDArray[np.int64]
     withdrawn: NDArray[np.int64]
-    """Positions of records that are alternatives of natural canaries elsewhere, and leave the set."""
+    """Positions of records that serve as natural canaries' alternatives elsewhere, and leave the set."""
 
     def __len__(self) -> int:
         return len(self.family)
@@ -87,7 +87,7 @@ class Canaries:
         return self.plan.copies if family is Family.DUPLICATED else 1
 
     def coins(self, seed: int, index: int) -> NDArray[np.bool_]:
-        """Return independent fair coins (m,) of the shadow run number `index` of a cell with this seed.
+        """Return independent fair coins (m,) for the shadow run number `index` of a cell with this seed.
 
         A single canary gets opposite coins in runs 2k and 2k + 1, so that many-run audits have arms of equal size.
         """
@@ -97,7 +97,7 @@ class Canaries:
 
 
 def draw_canaries(private: PrivateData, plan: CanaryPlan, unit: PrivacyUnit, adjacency: Adjacency) -> Canaries:
-    """Return the canaries of `plan` for `private`; they depend on it and the plan's seed alone.
+    """Return the canaries of `plan` for `private`, which depend only on it and the plan's seed.
 
     Raises :class:`BenchError` for a private set that is too small: canaries take at most half of every class.
     """
@@ -115,7 +115,7 @@ def draw_canaries(private: PrivateData, plan: CanaryPlan, unit: PrivacyUnit, adj
     true = private.labels[torch.from_numpy(first)].numpy()
     labels = np.stack(_two_others(true, private.facts.classes, streams.numpy("labels")), axis=1)
     if adjacency is Adjacency.ADD_REMOVE:
-        labels = labels[:, ::-1].copy()  # with two classes, add the wrong label
+        labels = labels[:, ::-1].copy()  # with two classes, insert the wrong label
     natural = np.flatnonzero(family == Family.NATURAL.value)
     labels[natural, 1] = true[natural]
     if pairs:
@@ -130,7 +130,7 @@ def draw_canaries(private: PrivateData, plan: CanaryPlan, unit: PrivacyUnit, adj
 def place(private: PrivateData, canaries: Canaries, coins: NDArray[np.bool_]) -> PrivateData:
     """Return `private` with the alternatives that `coins` (m,) choose at the canaries' positions.
 
-    Under add-remove the facts keep the public number of records, of which the coins make some absent.
+    Under add-remove the facts keep the public number of records; the coins make some records absent.
     """
     images, labels = private.images.clone(), private.labels.clone()
     side = torch.from_numpy(coins[canaries.owner].astype(np.int64))
@@ -189,7 +189,7 @@ def _patterns(count: int, shape: tuple[int, int, int], generator: np.random.Gene
 def canary_unit(unit: PrivacyUnit) -> PrivacyUnit:
     """Return the canary's unit for methods that protect `unit`: a label or a training record.
 
-    A query has no canary, and a client's records may depend on other records: for both it is a training record.
+    Queries have no canaries, and a client's records may depend on others: for both it is a training record.
     """
     return PrivacyUnit.LABEL if unit is PrivacyUnit.LABEL else PrivacyUnit.RECORD
 

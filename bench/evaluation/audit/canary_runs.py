@@ -1,9 +1,9 @@
-"""Shadow runs: the pipeline of a cell trained again on its private set with canaries.
+"""Shadow runs: a cell's pipeline retrained on its private set with canaries.
 
 The released student has no canaries, which would lower its accuracy. A shadow run differs from it in the canaries and
-in every random draw. It is a private artefact: attacks and audits of a cell share it; other epsilons share its
-ensembles. The salt of its noise stays in memory: a shadow run that is killed starts again, and none is repeated to the
-byte. A *noiseless* shadow run measures power: an audit that finds nothing there is inconclusive.
+in every random draw. It is a private artefact, shared by the attacks and audits of a cell; its ensembles are shared
+across epsilons. Its noise salt stays in memory, so a killed shadow run starts over, and none can be reproduced exactly.
+A *noiseless* shadow run measures power: an audit that finds nothing there is inconclusive.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class ShadowRun:
     index: int
     coins: NDArray[np.bool_]
     released: Released
-    proven: float  # For one unit of the method; under the unit query label, for one training record.
+    proven: float  # for the method's unit; for a training record if that is the query label
     accuracy: float
 
 
 class Noiseless(Noisy):
-    """Runs DP-SGD for power runs, with clipping and batches, without noise; its `noise` silences other mechanisms."""
+    """Runs DP-SGD for power runs with clipping and batches but no noise; its `noise` silences other mechanisms."""
 
     def begin(self, call: Call) -> Call:
         """See :meth:`bench.privacy.mechanisms.executors.Executor.begin`."""
@@ -66,7 +66,7 @@ class Noiseless(Noisy):
         return dataclasses.replace(call, public={**call.public, "run": run})
 
 
-SHADOW_RUN_VERSION = 2  # Part of keys: raise it when the same plan gives other canaries, coins or shadow runs.
+SHADOW_RUN_VERSION = 2  # part of keys: raise it when the same plan gives other canaries, coins or shadow runs
 
 
 def find_shadow_run(cell: Cell, canaries: Canaries, index: int, context: Context) -> ShadowRun | None:
@@ -155,7 +155,7 @@ def _train(
 
 
 def _pack(released: Released, cost: float, good: float) -> Arrays:
-    """Return a release as arrays: all that an attacker has, except a generator's weights."""
+    """Return a release as arrays: everything that an attacker has except a generator's weights."""
     about = json.dumps(
         {"student": released.student_name, "options": released.student_options, "proven": cost, "accuracy": good}
     )
@@ -179,7 +179,7 @@ def _unpack(index: int, coins: NDArray[np.bool_], arrays: Arrays) -> ShadowRun:
 
 
 def queries_of(images: torch.Tensor, shift: int) -> torch.Tensor:
-    """Return the images and, for a `shift` > 0 of pixels, four moved copies of them: (queries, n, c, h, w)."""
+    """Return the images and, for a `shift` > 0 in pixels, four shifted copies: (queries, n, c, h, w)."""
     moves = [(0, 0)] + ([(-shift, 0), (shift, 0), (0, -shift), (0, shift)] if shift else [])
     return torch.stack([images.roll(move, dims=(-2, -1)) for move in moves])
 
@@ -192,7 +192,7 @@ def logits_of(released: Released, queries: torch.Tensor, device: torch.device) -
 
 
 def coin_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family, device: torch.device) -> NDArray[np.float64]:
-    """Return a score (m,) for each canary of `family` from the student alone, larger where its coin is likelier True.
+    """Return a score (m,) for each canary of `family` from the student alone, larger if its coin is likelier True.
 
     Replace: log odds of the second alternative minus those of the first. Add-remove: log odds of the record minus the
     mean over the other canaries of its label, which cancels the student's bias for such images.
@@ -238,7 +238,7 @@ def train_shadow_runs(
     missing = [index for index, shadow_run in found.items() if shadow_run is None]
     job = functools.partial(_train_one, cell, canaries, context.cache.root, context.cache.base, material)
     importable = not plugin_file(METHODS.get(cell.method))
-    quick = cell.preset is Preset.TINY and len(missing) <= 4  # processes would start for longer than they work
+    quick = cell.preset is Preset.TINY and len(missing) <= 4  # starting processes would take longer than the work
     workers = min(context.workers, len(missing)) if importable and not quick else 1
     if missing:
         with (

@@ -1,9 +1,9 @@
-"""Audits by scores: from an attack's scores of canaries to the counts behind a lower bound on epsilon.
+"""Audits by scores: turn an attack's scores of canaries into the counts behind a lower bound on epsilon.
 
 Everything tunable (number of guesses, threshold runs, channels that share the confidence) is fixed by the caller before
-looking. The bound holds for the coins' unit and adjacency: add-remove where a coin includes a record, replace where it
-chooses one of two values drawn beforehand. Steinke, Nasr and Jagielski 2023 (arXiv:2305.08846) for one run, Nasr et al.
-2021 (arXiv:2101.04535) for many.
+looking. The bound holds for the coins' unit and adjacency: add-remove if a coin includes a record, replace if it
+chooses between two values drawn in advance. Steinke, Nasr and Jagielski 2023 (arXiv:2305.08846) for one run, Nasr et
+al. 2021 (arXiv:2101.04535) for many.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from bench.privacy.auditing.one_run import guesses_needed, one_run_cap
 def right_guesses(
     scores: ArrayLike, coins: ArrayLike, guesses_in: int, guesses_out: int, generator: np.random.Generator
 ) -> int:
-    """Guess the coins of the largest and smallest scores, abstain on the rest; return the number of right guesses.
+    """Guess the coins of the largest and smallest scores, abstain on the rest; return the number of correct guesses.
 
-    `scores` (n,) are larger where the coin looks like 1, and made without the `coins`, n booleans tossed fairly and
-    independently. The numbers of guesses are fixed before looking. `generator` breaks ties, whose order might depend on
-    the coins. Raises :class:`BenchError` on shapes that differ, NaN scores, or more guesses than scores.
+    `scores` (n,) are larger if the coin looks like 1, and computed without the `coins`, n fair independent booleans.
+    The numbers of guesses are fixed before looking. `generator` breaks ties, whose order might depend on the coins.
+    Raises :class:`BenchError` on shapes that differ, NaN scores, or more guesses than scores.
     """
     values, tossed = _scores(scores), np.asarray(coins)
     if values.shape != tossed.shape:
@@ -43,7 +43,7 @@ def right_guesses(
 def check_power(
     canaries: int, guesses: int, epsilon: float, delta: float, confidence: float = 0.95, group: int = 1
 ) -> float:
-    """Return the cap of an audit of one run; raise BenchError, with the counts that suffice, where below `epsilon`."""
+    """Return the cap of a one-run audit; if below `epsilon`, raise BenchError with counts that suffice."""
     cap = one_run_cap(canaries, guesses, delta, confidence, group)
     if cap >= epsilon:
         return cap
@@ -64,7 +64,7 @@ def check_power(
 
 
 def _canaries_needed(canaries: int, epsilon: float, delta: float, confidence: float, group: int) -> int | None:
-    """Return the fewest canaries that can certify `epsilon`, None where ten million cannot."""
+    """Return the fewest canaries that can certify `epsilon`, None if ten million cannot."""
     low, high = canaries, canaries
     while guesses_needed(epsilon, high, delta, confidence, group) is None:
         low, high = high, high * 2
@@ -84,10 +84,10 @@ def many_run_errors(
 ) -> tuple[int, int, int, int]:
     """Return the errors of guessing one canary over independent runs with it, (a,), and without it, (b,).
 
-    Scores are in an order independent of them. The first `threshold_share`, in (0, 1), of each arm chooses the
-    threshold of the largest bound; the others count. Returns false positives, runs without the canary, false negatives,
-    runs with it, for :func:`bench.privacy.auditing.bounds.many_run_epsilon`. Raises :class:`BenchError` on NaN scores,
-    or a share that leaves an arm without runs on either side.
+    The order of scores must not depend on them. The first `threshold_share`, in (0, 1), of each arm chooses the
+    threshold with the largest bound; the others count. Returns false positives, runs without the canary, false
+    negatives, runs with it, for :func:`bench.privacy.auditing.bounds.many_run_epsilon`. Raises :class:`BenchError` on
+    NaN scores, or a share that leaves an arm without runs on either side.
     """
     arms = _scores(scores_in), _scores(scores_out)
     if not 0 < threshold_share < 1:
@@ -106,9 +106,9 @@ def many_run_errors(
 def best_threshold(
     first_in: NDArray[np.float64], first_out: NDArray[np.float64], delta: float, confidence: float
 ) -> float:
-    """Return the threshold of the largest bound, the most accurate one where no bound is positive."""
+    """Return the threshold with the largest bound, or the most accurate one if no bound is positive."""
     values = np.unique(np.concatenate([first_in, first_out]))
-    # Halfway between scores, as the next run may fall on either side.
+    # Cut halfway between scores, as the next run may fall on either side.
     cuts = np.concatenate([values[:1], (values[1:] + values[:-1]) / 2])
     ins, outs = len(first_in), len(first_out)
     misses = np.searchsorted(np.sort(first_in), cuts).astype(np.float64)

@@ -1,11 +1,11 @@
-"""Two runs of a method on adjacent private sets, in lockstep: one answer for both at every call of the ledger.
+"""Two runs of a method on adjacent private sets in lockstep: both get the same answer at every call of the ledger.
 
-At each call the auditor sees what the mechanism was given on both sets, draws the answer, gives it to both runs, and
-adds up the exact privacy loss ``ln P(answers) / P'(answers)``. Both runs have equal public randomness, so a release
-that differs afterwards used private data outside the ledger.
+At each call the auditor sees the mechanism's inputs on both sets, draws the answer, gives it to both runs, and
+accumulates the exact privacy loss ``ln P(answers) / P'(answers)``. Both runs have equal public randomness, so if their
+releases still differ, private data was used outside the ledger.
 
-Answers may be drawn from a law tilted towards large losses, with a known weight: losses that one run in a hundred
-thousand shows are then seen in every other run. The loss assumes noise of the stated law, which
+Answers may be drawn from a distribution tilted towards large losses, with a known weight: losses that one run in a
+hundred thousand shows then occur in every other run. The loss assumes noise of the stated distribution, which
 :mod:`bench.evaluation.audit.mechanism_audit` tests.
 """
 
@@ -39,25 +39,25 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Transcript:
-    """What one pair of runs showed: the `loss` of all answers under the first set's law, and ln of its weight."""
+    """Results of one pair of runs: the `loss` of all answers under the first set's distribution, and its log weight."""
 
     loss: float = 0.0
     log_weight: float = 0.0
     calls: int = 0
     difference: str = ""
-    """How the runs differ in spite of equal answers, empty if they do not."""
+    """How the runs differ despite equal answers, empty if they do not."""
     comparisons: tuple[Comparison, Comparison] | None = None
-    """Of the only call so far, in both directions; None where calls may depend on answers."""
-    exact: tuple[float, float] | None = None  # epsilon of both
-    training: TappedTraining | None = None  # the last one by DP-SGD, with the distances of all
+    """The only call so far, in both directions; None if calls may depend on answers."""
+    exact: tuple[float, float] | None = None  # epsilon of both directions
+    training: TappedTraining | None = None  # the last DP-SGD training, with the distances of all
 
     @property
     def size(self) -> float:
-        """``ln E[exp(loss)]`` of the path taken with tilt 1: mu^2 for Gaussian noise."""
+        """``ln E[exp(loss)]`` along the path taken with tilt 1: mu^2 for Gaussian noise."""
         return self.log_weight + self.loss
 
     def as_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what can be kept on disk."""
+        """Return the parts that can be stored on disk."""
         exact = [math.nan, math.nan] if self.exact is None else list(self.exact)
         text = np.frombuffer(self.difference.encode(), dtype=np.uint8).copy()
         training = self.training
@@ -82,15 +82,15 @@ class Transcript:
 
 
 class Parted(BenchError):
-    """With equal answers, the runs call the ledger in different ways."""
+    """Despite equal answers, the runs call the ledger differently."""
 
 
 class _Stopped(BaseException):
-    """Ends a run that waits for an answer; no `except Exception` of a method catches it."""
+    """Ends a run that waits for an answer; a method's `except Exception` does not catch it."""
 
 
 class Lockstep(Executor):
-    """Gives the auditor's answers to one run, in a thread that works only between two calls of the ledger."""
+    """Passes the auditor's answers to one run, in a thread that runs only between two calls of the ledger."""
 
     def __init__(self, work: Callable[[Ledger], Any], unit: PrivacyUnit, adjacency: Adjacency) -> None:
         super().__init__(ZeroNoise(exact=False))
@@ -115,7 +115,7 @@ class Lockstep(Executor):
         self._waits.release()
 
     def answer(self, call: Call, release: Callable[[Noise], Any]) -> Any:
-        """Wait for the auditor's answer; the mechanism runs without noise, so that it raises the errors it would."""
+        """Wait for the auditor's answer; the mechanism also runs, without noise, to raise its usual errors."""
         if call.name != "dp_sgd":
             self.draw(release)
         self.asked = call
@@ -126,7 +126,7 @@ class Lockstep(Executor):
         return self._answer
 
     def go(self, answer: Any = None) -> None:
-        """Work until the next call of the ledger or the end, with this run's own state of global random numbers."""
+        """Run until the next call of the ledger or the end, with this run's own global random state."""
         if not self._thread.is_alive():
             self._thread.start()
         outside = _global_states()
@@ -138,7 +138,7 @@ class Lockstep(Executor):
         _set_global_states(outside)
 
     def stop(self) -> None:
-        """End the run where it waits."""
+        """End the waiting run."""
         self._stop = True
         self._go.release()
         if self._thread.is_alive():
@@ -152,11 +152,11 @@ def in_lockstep(
     generator: np.random.Generator,
     tilt: float,
 ) -> tuple[Transcript, T | None, T | None]:
-    """Return the transcript of two runs and what they returned, None where they parted.
+    """Return the transcript of two runs and their results, None if they diverged.
 
     `works` train on the first and the second set with a ledger each, which charges for `unit` and `adjacency`. Answers
-    come from the law on the first set, tilted by `tilt`. Errors of a run propagate, unless the other run goes on: then
-    the transcript says that they differ; or unless both refuse the same answers.
+    come from the distribution on the first set, tilted by `tilt`. Errors of a run propagate unless the other run
+    continues, in which case the transcript says that they differ, or both refuse the same answers.
     """
     found, sides = Transcript(), tuple(Lockstep(work, unit, adjacency) for work in works)
     try:
@@ -198,12 +198,12 @@ def in_lockstep(
         for side in sides:
             side.stop()
     errors = [side.error for side in sides if side.error is not None]
-    if not found.difference and errors:  # those of parted runs come from stopping them
+    if not found.difference and errors:  # errors of diverged runs come from stopping them
         collapsed = [error for error in errors if isinstance(error, CollapsedError)]
         alike = len(collapsed) == 2 or (str(errors[0]) == str(errors[-1]) and isinstance(errors[0], BenchError))
-        if len(collapsed) == 2 and not _equal(*(error.images for error in collapsed)):  # a failed row shows them
+        if len(collapsed) == 2 and not _equal(*(error.images for error in collapsed)):  # a failed row shows the images
             found.difference = "generated images differ though every answer of the ledger is the same"
-        if len(errors) == 2 and alike and (found.calls or collapsed):  # no student can be made of the answers, in both
+        if len(errors) == 2 and alike and (found.calls or collapsed):  # both cannot make a student of the answers
             return found, None, None
         if len(errors) == 2:
             raise errors[0]

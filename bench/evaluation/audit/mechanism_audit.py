@@ -1,12 +1,12 @@
 """Audits of mechanisms: lower bounds on epsilon from many draws of the real function on the worst adjacent inputs.
 
 A bound for a single run above the accountants' epsilon at the same delta is a violation: noise of the wrong scale, a
-wrong sensitivity, a tie that leaks. An audit sees neither the number of runs nor private data used outside any
-mechanism. A pilot of a tenth of the draws chooses inputs, direction and output set; fresh draws give the bound
+wrong sensitivity, a tie that leaks. An audit detects neither a wrong number of runs nor private data used outside
+mechanisms. A pilot of a tenth of the draws chooses inputs, direction and output set; fresh draws give the bound
 (Clopper-Pearson, Bonferroni over directions and parts). The false-alarm probability is at most 1 - confidence.
 
-Gaussian noise on vectors is audited by one run with :data:`CANARIES` too, which sees more at a small delta
-(:mod:`bench.privacy.auditing.gaussian_run`); the larger bound counts, and both share the error.
+Gaussian noise on vectors is audited by one run with :data:`CANARIES` too, which detects more at a small delta
+(:mod:`bench.privacy.auditing.gaussian_run`); the larger bound counts, and both share the error probability.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from bench.results.attack_record import MechanismAudited, MechanismVerdict
 DRAWS = 1_000_000
 CANARIES = 1_000
 CHUNK = 250_000
-CUTS = 512  # Thresholds that the pilot tries on numeric outputs.
-LABELS = 1024  # Largest number of distinct outputs that the pilot treats as labels.
+CUTS = 512  # thresholds that the pilot tries on numeric outputs
+LABELS = 1024  # largest number of distinct outputs that the pilot treats as labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class PartAudit:
     delta: float
     bound: float
     exact: float
-    with_half_noise: float | None = None  # The bound of the same audit with half the noise; None without that run.
+    with_half_noise: float | None = None  # the bound of the same audit with half the noise; None without that run
 
     @property
     def tightness(self) -> float:
@@ -64,7 +64,7 @@ class PartAudit:
 
 
 class HalfNoise(Noise):
-    """Half the requested noise, which a powerful audit detects. Never for a release."""
+    """Half the requested noise, which an audit with power detects. Never for a release."""
 
     def __init__(self, noise: Noise) -> None:
         self._noise = noise
@@ -106,7 +106,7 @@ def audit_parts(
     """Audit each part of one run of the mechanism of `event`.
 
     `noise` must be exact for an exact event. `draws` are per input and direction; a pilot adds a tenth. `delta` None: 0
-    for a pure mechanism; for Gaussian noise what the draws can resolve. 1 - `confidence` bounds the false-alarm
+    for a pure mechanism; for Gaussian noise, what the draws can resolve. 1 - `confidence` bounds the false-alarm
     probability. `power` repeats the audit with half the noise.
 
     Raises :class:`BenchError` on fewer than 1000 draws, or a delta or confidence out of range.
@@ -206,11 +206,11 @@ def _bound(part: Part, noise: Noise, draws: int, delta: float, confidence: float
 def gaussian_release_epsilon(event: Gaussian, noise: Noise, delta: float, confidence: float = 0.95) -> float:
     """Return the epsilon that one release with the noise of `event` refutes at `delta`, in (0, 1).
 
-    Each of :data:`CANARIES` has an entry of its own, and a norm of one sensitivity.
+    Each of :data:`CANARIES` has its own entry, and a norm of one sensitivity.
     """
     coins = 2 * noise.uniform((CANARIES,), 2) - 1
     (released,) = mechanisms.gaussian(coins[None].astype(np.float64), 1.0, event.noise_multiplier, noise)
-    return gaussian_run_epsilon(released, coins, delta, confidence, group=2)  # the other sign is two sensitivities away
+    return gaussian_run_epsilon(released, coins, delta, confidence, group=2)  # flipping a sign moves two sensitivities
 
 
 def _by_draws(part: Part, noise: Noise, draws: int, delta: float, confidence: float) -> tuple[float, str]:
@@ -222,7 +222,7 @@ def _by_draws(part: Part, noise: Noise, draws: int, delta: float, confidence: fl
             choice = _choose(pair, outputs[direction], outputs[1 - direction], delta, confidence)
             if direction not in chosen or choice.score > chosen[direction].score:
                 chosen[direction] = choice
-    share = 1 - (1 - confidence) / 2  # The directions share the error: a mechanism may be private in one of them only.
+    share = 1 - (1 - confidence) / 2  # the directions share the error: a mechanism may be private in only one
     bound, inputs = 0.0, part.pairs[0].inputs
     for direction, choice in chosen.items():
         first, other = (choice.hits(bool(side), draws, noise) for side in (direction, 1 - direction))
@@ -238,7 +238,7 @@ def _drawn(pair: Pair, second: bool, draws: int, noise: Noise) -> Iterator[NDArr
 
 
 def _choose(pair: Pair, first: NDArray[Any], other: NDArray[Any], delta: float, confidence: float) -> _Choice:
-    """Return the output set with the largest bound, `first` over `other`, at the pilot's size: more favours luck."""
+    """Return the output set with the largest bound, `first` over `other`, at the pilot's size; larger favours luck."""
 
     def best(hits: NDArray[Any], other_hits: NDArray[Any]) -> tuple[int, float]:
         refuted = refuted_epsilons(hits, len(first), other_hits, len(other), delta, confidence)
@@ -246,7 +246,7 @@ def _choose(pair: Pair, first: NDArray[Any], other: NDArray[Any], delta: float, 
         return place, float(refuted[place])
 
     values = np.unique(np.concatenate([first, other]))
-    # Values on a fine grid may all be distinct in a small pilot: as labels they would be pure luck.
+    # Values on a fine grid may all be distinct in a small pilot; treated as labels, they would win by pure luck.
     if len(values) <= (LABELS if np.issubdtype(values.dtype, np.integer) else min(LABELS, len(first) // 50)):
         here, there = (np.searchsorted(values, part) for part in (first, other))
         counts = [np.bincount(part, minlength=len(values)).astype(np.float64) for part in (here, there)]

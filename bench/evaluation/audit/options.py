@@ -18,7 +18,7 @@ canary = partial(typer.Option, rich_help_panel="With --kind one-run or many-run"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOptions:
-    """Options of an audit, fixed before any shadow run; 0 canaries or guesses: a default by the data set's size.
+    """Options of an audit, fixed before any shadow run; 0 canaries or guesses: a default for the data set's size.
 
     `canaries` and `guesses` are per family and run; half of the guesses are True, half False. The audit must be able to
     refute the epsilon `refute`; None: any.

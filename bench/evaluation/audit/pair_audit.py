@@ -1,15 +1,15 @@
 """Audit by worst-case pairs: a lower bound on epsilon from many runs of the method on two tiny adjacent sets.
 
-Privacy must hold for every pair, so the auditor chooses it. *Release*: black box; runs with fresh seeds and real noise,
-told apart by one score of what they release, its direction and threshold fixed on runs that are not counted. What it
-refutes does not hold for what is published. *Transcript*: pairs of runs in lockstep
-(:mod:`bench.evaluation.audit.lockstep`) give exact privacy losses of the ledger's answers, hence a bound close to what
-the accountant proves, if that is tight.
+Privacy must hold for every pair, so the auditor chooses it. *Release*: black box; runs with fresh seeds and real noise
+are distinguished by one score of their releases, with direction and threshold fixed on uncounted runs. An epsilon that
+it refutes does not hold for the published release. *Transcript*: pairs of runs in lockstep
+(:mod:`bench.evaluation.audit.lockstep`) give exact privacy losses of the ledger's answers, hence a bound close to the
+accountant's if that is tight.
 
-The instruments share the error probability; the pair, the score and the tilt are chosen on runs that are not counted.
+The instruments share the error probability; the pair, the score and the tilt are chosen on uncounted runs.
 
-*Transcript at full size*: one pair of runs in lockstep on the row's own data and a neighbour. It shows private data
-outside the ledger that tiny sets do not, such as a choice that waits for many records.
+*Transcript at full size*: one pair of runs in lockstep on the row's own data and a neighbour. It reveals uses of
+private data outside the ledger that tiny sets do not, such as a branch taken only with many records.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-VERSION = 2  # Raise it when the same options run otherwise.
+VERSION = 2  # raise it when the same options run differently
 INSTRUMENTS, LOOKS, LOSSES = 2, 2, 2  # transcripts, tiny and at full size, share the error of their instrument
 TRIED, PILOT, CUT = 4, 20, 16  # runs per set: to choose a pair, to fit the score, to choose the threshold
-FEW = 16  # records of a pair whose releases are compared, where there is one
+FEW = 16  # largest pair, in records, for comparing releases, if there is one
 SILENT = (12, 24)  # runs per set without noise: to fit a score, to count
 FIRST_COUNTED = 1_000  # seed of the first counted run
 TILTED = 4  # pairs of runs in each direction that choose the tilt
-SURE = 1_000.0  # ln E[exp(loss)] far above any epsilon of use: a few untilted runs show it
+SURE = 1_000.0  # ln E[exp(loss)] far above any useful epsilon, which a few untilted runs show
 RELEASES, TRANSCRIPTS = 2_000, 1_000  # most counted runs per set, and pairs of runs
-ALIKE = 0.95  # of the largest mean loss: as good a pair
+ALIKE = 0.95  # share of the largest mean loss from which a pair is as good
 MARGIN = 0.3  # slack in epsilon, so that the early stop tolerates one or two errors
 POWER_SHARE = 0.15  # of the minutes
 FULL_SHARE = 0.25  # of the minutes
@@ -65,15 +65,15 @@ FULL_SHARE = 0.25  # of the minutes
 
 @dataclass(frozen=True, slots=True)
 class PairPlan:
-    """Options of an audit by pairs: `minutes` for both instruments; a release stops once `target` is refuted."""
+    """Options of an audit by pairs: `minutes` for both instruments; release runs stop once `target` is refuted."""
 
     minutes: float
     target: float
     delta: float
     confidence: float
     workers: int
-    events: Sequence[Event] = ()  # of the row; they tell which trade-off curve is proven
-    power: bool = True  # whether an instrument that refutes nothing runs without noise too
+    events: Sequence[Event] = ()  # of the row; they determine which trade-off curve is proven
+    power: bool = True  # whether an instrument that refutes nothing is also run without noise
     seed: int = 0  # of the row
 
 
@@ -91,15 +91,15 @@ class _Bench:
         return time.monotonic() < self.until
 
     def depends(self, pair: WorstPair) -> list[Any]:
-        # Runs resume a stopped command only: another one would look at them again, and count no test for it.
-        plan = [self.plan.minutes, str(self.plan.target)]  # infinite where nothing finite is claimed
+        # Runs are only reused to resume the same command: another would test the same runs again without counting it.
+        plan = [self.plan.minutes, str(self.plan.target)]  # infinite if nothing finite is claimed
         return [VERSION, self.name, *plan, pair.name, pair.config, str(pair.facts)]
 
     def each(
         self, kind: str, what: str, jobs: Sequence[tuple[dict[str, Any], Callable[[], R]]],
         arrays: Callable[[R], Arrays],
     ) -> Iterator[tuple[int, R | Arrays]]:  # fmt: skip
-        """Yield the position of each job and its result, as arrays where an earlier command kept it, in any order."""
+        """Yield each job's position and result, as arrays if an earlier command kept it, in any order."""
         missing = []
         with self.progress.stage(what, len(jobs)) as stage:
             for position, (depends, _) in enumerate(jobs):
@@ -117,7 +117,7 @@ class _Bench:
 
 @dataclass(frozen=True, slots=True)
 class PairsFound:
-    """What the instruments found; `bypassed` says where a release differs in spite of equal answers."""
+    """What the instruments found; `bypassed` says where releases differ despite equal answers."""
 
     bounds: list[PairBound]
     bypassed: str
@@ -138,7 +138,7 @@ def audit_pairs(
 
     `full` is the pair at full size, None to leave it out.
     """
-    # Those that take least time first, so that a short audit tries most of them.
+    # Fastest pairs first, so that a short audit tries most of them.
     pairs = sorted(worst_pairs(method, config, facts, plan.delta), key=lambda pair: len(pair.first))
     place = MethodPlace.of(method)
     crew = Crew(plan.workers, apart=place is not None)
@@ -166,12 +166,12 @@ def audit_pairs(
 
 
 def _at_full_size(bench: _Bench, pair: WorstPair, note: Callable[[str], None]) -> tuple[PairBound | None, str]:
-    """Return the bound of one pair of runs on `pair`, and any difference; `note` says why there is none."""
+    """Return the bound from one pair of runs on `pair`, and any difference; `note` gets the reason if there is none."""
     plan, seconds = bench.plan, 60 * bench.plan.minutes * FULL_SHARE
     depends = {"pair": bench.depends(pair), "delta": plan.delta, "seed": plan.seed}
     kept = bench.cache.find("pair-full-size", depends)
     call = partial(transcript, Runs(bench.place, pair, plan.seed), False, 1.0, plan.delta)
-    crew = Crew(1, apart=isinstance(bench.place, MethodPlace))  # ended with a run that takes too long
+    crew = Crew(1, apart=isinstance(bench.place, MethodPlace))  # ended if a run takes too long
     try:
         found = crew.once(call, seconds) if kept is None else Transcript.from_arrays(kept)
     except TimeoutError:
@@ -196,14 +196,14 @@ def _at_full_size(bench: _Bench, pair: WorstPair, note: Callable[[str], None]) -
 
 
 def _by_transcript(bench: _Bench, pairs: Sequence[WorstPair]) -> tuple[PairBound | None, list[WorstPair], str]:
-    """Return the bound, the pairs from the one that shows most to the one that shows least, and any bypass."""
+    """Return the bound, the pairs by descending loss, and any bypass."""
     delta = bench.plan.delta
     found = dict(_transcripts(bench, [(pair, False, 0, 1.0) for pair in pairs]))
     bypassed = next((run.difference for run in found.values() if run.difference), "")
     shown = {number: run.size if run.exact is None else max(run.exact) for number, run in found.items()}
     exact = any(run.exact for run in found.values())
     enough = max(shown.values(), default=0.0) * (1.0 if exact else ALIKE)
-    # Of pairs that show as much, the one with fewer records gives more runs in the same time.
+    # Among equally good pairs, the one with fewer records gives more runs in the same time.
     order = sorted(shown, key=lambda number: (shown[number] < enough, len(pairs[number].first), -shown[number]))
     order += [number for number in range(len(pairs)) if number not in shown]
     ranked = [pairs[number] for number in order]
@@ -239,7 +239,7 @@ def _tilt(bench: _Bench, pair: WorstPair) -> tuple[bool, float]:
     swapped = size[True] > size[False]
     training = found[swapped][0].training
     if training is None:
-        # As of Gaussian noise, whose size at other tilts is tilt (1 + tilt) / 2 times as much.
+        # As for Gaussian noise, whose size at other tilts is tilt (1 + tilt) / 2 times this one.
         return swapped, best_tilt(lambda tilt: tilt * (1 + tilt) / 2 * size[swapped], bench.plan.delta)
     moment = partial(shift_log_moment, training.rate, training.distances, present=training.present)
     return swapped, best_tilt(moment, bench.plan.delta)
@@ -248,7 +248,7 @@ def _tilt(bench: _Bench, pair: WorstPair) -> tuple[bool, float]:
 def _transcripts(bench: _Bench, calls: Sequence[tuple[WorstPair, bool, int, float]]) -> list[tuple[int, Transcript]]:
     """Return the position in `calls` (pair, swapped, number, tilt) and the transcript of each run there is time for.
 
-    By position: which pair is taken of equal ones must not depend on which run ends first, or was kept.
+    In order of position: the choice among equal pairs must not depend on which run ends first or was cached.
     """
     delta = bench.plan.delta
     jobs = [
@@ -268,7 +268,7 @@ def _by_release(bench: _Bench, pairs: Sequence[WorstPair]) -> PairBound | None:
     plan = bench.plan
     confidence = 1 - (1 - plan.confidence) / (INSTRUMENTS * LOOKS)
     first_look = next((n for n in range(8, RELEASES) if _cap(n, plan.delta, confidence) > plan.target + MARGIN), None)
-    small = [pair for pair in pairs if pair.facts.private_records <= FEW] or pairs[:1]  # others cost too much a run
+    small = [pair for pair in pairs if pair.facts.private_records <= FEW] or pairs[:1]  # larger: too slow
     tried = {pair.name: _releases(bench, pair, range(TRIED)) for pair in small}
     whole = [pair for pair in small if min(map(len, tried[pair.name])) >= 4]
     if not whole:
@@ -281,7 +281,7 @@ def _by_release(bench: _Bench, pairs: Sequence[WorstPair]) -> PairBound | None:
     if not all(map(len, cut)):
         return None
     threshold = best_threshold(cut[1], cut[0], plan.delta, confidence)
-    counts = np.zeros((2, 2), dtype=np.int64)  # by set: runs above the threshold, all runs
+    counts = np.zeros((2, 2), dtype=np.int64)  # per set: runs above the threshold, all runs
     for side, values in _counted(bench, pair, score):
         counts[side] += int(values >= threshold), 1
         looks = counts[:, 1].min() == counts[side, 1] == first_look
@@ -316,7 +316,7 @@ def _bound(counts: NDArray[np.int64], delta: float, confidence: float) -> ManyRu
 
 
 def _power(bench: _Bench, pair: WorstPair) -> float | None:
-    """Return the bound that runs without noise give, by a score of their own; None where the time is up."""
+    """Return the bound from runs without noise, with their own score; None if time is up."""
     bench.until = max(bench.until, time.monotonic() + 60 * bench.plan.minutes * POWER_SHARE)
     learn, count = SILENT
     runs = _releases(bench, pair, range(learn + count), silent=True)
@@ -331,14 +331,14 @@ def _power(bench: _Bench, pair: WorstPair) -> float | None:
 def _releases(
     bench: _Bench, pair: WorstPair, seeds: range, *, silent: bool = False
 ) -> tuple[list[Channels], list[Channels]]:
-    """Return what runs on the first and on the second set release, those of `seeds` that there is time for."""
+    """Return the releases of runs on the first and the second set, for the `seeds` that there is time for."""
     calls = [(seed, side) for seed in seeds for side in (0, 1)]
     found = {calls[position]: channels for position, channels in _run(bench, pair, calls, silent=silent)}
     return tuple([found[seed, side] for seed in seeds if (seed, side) in found] for side in (0, 1))  # type: ignore[return-value]
 
 
 def _counted(bench: _Bench, pair: WorstPair, score: Score) -> Iterator[tuple[int, float]]:
-    """Yield the set and the score of each counted run, alternating, until the time is up."""
+    """Yield the set and the score of each counted run, alternating, until time is up."""
     calls = [(FIRST_COUNTED + number, side) for number in range(RELEASES) for side in (0, 1)]
     for position, channels in _run(bench, pair, calls):
         yield calls[position][1], float(score([channels])[0])

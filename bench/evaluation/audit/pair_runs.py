@@ -1,4 +1,4 @@
-"""Runs of a method on a worst-case pair, many in processes: releases with the mechanisms' noise, and transcripts."""
+"""Runs of a method on a worst-case pair, in parallel processes: noisy releases, and transcripts."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What the runs on one pair have in common."""
+    """Settings shared by the runs on one pair."""
 
     method: MethodPlace | type[Method]
     pair: WorstPair
     seed: int = 0
-    """Of the public randomness of transcripts."""
+    """Seed of the transcripts' public randomness."""
 
     def loaded(self) -> tuple[type[Method], WorstPair]:
         """Return the class, imported in this process, and the pair."""
@@ -52,7 +52,7 @@ class Runs:
 
 
 def release(runs: Runs, side: int, seed: int, *, silent: bool = False) -> Channels:
-    """Return what a run on the first (0) or second (1) set releases, with public randomness of `seed` and fresh noise.
+    """Return the release of a run on the first (0) or second (1) set, with public randomness of `seed` and fresh noise.
 
     `silent` runs have no noise.
     """
@@ -63,15 +63,15 @@ def release(runs: Runs, side: int, seed: int, *, silent: bool = False) -> Channe
     except CollapsedError as error:  # a failed row shows its images
         shown = {"synthetic_images": error.images.detach().cpu(), "synthetic_labels": error.labels.detach().cpu()}
         return {**as_channels(of_parts(shown, pair.facts.classes)), "failure": np.ones(1, np.float32)}
-    except BenchError:  # some answers are none that a student learns from: an attacker sees that too
+    except BenchError:  # some answers cannot train a student, which an attacker also sees
         return {"failure": np.ones(1, np.float32)}
     return {**channels_of(released, _probes(pair)), "failure": np.zeros(1, np.float32)}
 
 
 def transcript(runs: Runs, swapped: bool, tilt: float, delta: float) -> Transcript:
-    """Return the transcript of runs on both sets in lockstep; with `swapped` the losses are those of the second set.
+    """Return the transcript of runs on both sets in lockstep; with `swapped` losses are second over first.
 
-    All have the same public randomness, and share what they cache in this process, such as teachers.
+    All have the same public randomness and share cached artefacts, such as teachers, within this process.
     """
     method, pair = runs.loaded()
     sides = (1, 0) if swapped else (0, 1)
@@ -80,7 +80,7 @@ def transcript(runs: Runs, swapped: bool, tilt: float, delta: float) -> Transcri
     found, first, second = in_lockstep((works[0], works[1]), method.unit, method.adjacency, generator, tilt)
     if first is not None and second is not None:
         found.difference = _first_difference(first, second, _probes(pair))
-    if found.comparisons is not None:  # they stay in this process
+    if found.comparisons is not None:  # they cannot leave this process
         epsilons = [exact_epsilon([comparison], delta) for comparison in found.comparisons]
         found.exact = None if None in epsilons else (epsilons[0], epsilons[1])  # type: ignore[assignment]
         found.comparisons = None
@@ -121,7 +121,7 @@ def _probes(pair: WorstPair) -> torch.Tensor:
 
 
 def _first_difference(first: Released, second: Released, probes: torch.Tensor) -> str:
-    """Return the first part of two releases that is not equal to the byte, empty where all are."""
+    """Return the first part of two releases that is not bytewise equal, empty if all are."""
     for (name, value), (other, other_value) in zip(released_parts(first), released_parts(second), strict=False):
         if name != other or value != other_value:
             return f"{name} differs though every answer of the ledger is the same"
@@ -132,7 +132,7 @@ def _first_difference(first: Released, second: Released, probes: torch.Tensor) -
 
 
 class Crew:
-    """Processes that train; in this process where another cannot import the method."""
+    """Worker processes for training; work runs in this process if another cannot import the method."""
 
     def __init__(self, workers: int, *, apart: bool) -> None:
         self.workers = workers
@@ -141,7 +141,7 @@ class Crew:
             self._pool = ProcessPoolExecutor(workers, fresh_processes(), initializer=_start)
 
     def each(self, calls: Sequence[Callable[[], R]], more: Callable[[], bool]) -> Iterator[tuple[int, R]]:
-        """Yield (position, result) of `calls` as they end; no new one starts once ``more()`` is False."""
+        """Yield (position, result) of `calls` as they finish; none starts once ``more()`` is False."""
         if self._pool is None:
             for position, call in enumerate(calls):
                 if not more():
@@ -163,7 +163,7 @@ class Crew:
                     raise BenchError("a process that trains died: it ran out of memory or was killed.") from error
 
     def once(self, call: Callable[[], R], seconds: float) -> R:
-        """Return the result of `call`; raise :class:`TimeoutError` where another process needs more than `seconds`."""
+        """Return the result of `call`; raise :class:`TimeoutError` if another process needs more than `seconds`."""
         if self._pool is None:
             return call()
         try:
@@ -172,7 +172,7 @@ class Crew:
             raise BenchError("its process died: it ran out of memory or was killed.") from error
 
     def close(self) -> None:
-        """End the processes without waiting for work in progress."""
+        """End the processes without waiting for running work."""
         if self._pool is None:
             return
         processes = list((self._pool._processes or {}).values())
@@ -180,8 +180,8 @@ class Crew:
             process.terminate()
         for process in processes:
             process.join()
-        # A process that died in the middle of a result, or of a call, leaves a thread of this one waiting at the other
-        # end of the pipe, for as long as somebody holds the end of the dead.
+        # If a process died while sending a result or reading a call, a thread here waits at the other end of the pipe
+        # until the dead process's end is closed.
         for end in (self._pool._result_queue._writer, self._pool._call_queue._reader):  # type: ignore[attr-defined]
             end.close()
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,7 +1,7 @@
-"""Worst-case pairs: tiny adjacent private sets on which one unit decides as much as it can, and settings for them.
+"""Worst-case pairs: tiny adjacent private sets on which one unit has the most influence, and settings for them.
 
-Everything that a row's cost depends on stays as in the row: the mechanisms' noise, their numbers of queries, steps and
-records in a batch. Nets, images and trainings are smaller; records of an audit name these differences.
+Everything that determines a row's cost stays as in the row: the mechanisms' noise, their numbers of queries, steps and
+records per batch. Nets, images and training are smaller; audit records list these differences.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 
 SIDE = 8  # pixels of the images
 PUBLIC = 64  # least number of public images
-HANDFUL = 4  # records beside an absent one
+HANDFUL = 4  # records besides an absent one
 NET = "softmax_regression"
 KEPT = ("teachers", "clients", "k", "random_share", "teacher_lr", "student_lr")
-"""Settings that decide how much one record moves, though no cost depends on them."""
+"""Settings that affect one record's influence but no cost."""
 ENOUGH = {
     "teacher_epochs": 60.0, "student_steps": 60, "student_epochs": 4, "generator_steps": 200,
     "baseline_steps": 60,
 }  # fmt: skip
-"""Steps, and passes over a handful of records, after which small nets follow them."""
+"""Steps, and epochs over a handful of records, after which small nets fit them."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorstPair:
     """Two adjacent private sets, and the settings with which a method is trained on both.
 
-    `facts` and the public data are the same for both. They differ in the first record; it is absent from `second` where
-    the adjacency is add-remove.
+    `facts` and the public data are the same for both. They differ in the first record; it is absent from `second` under
+    add-remove adjacency.
     """
 
     name: str
@@ -60,16 +60,16 @@ class WorstPair:
 def worst_pairs(method: type[Method], config: DataclassInstance, facts: Facts, delta: float) -> list[WorstPair]:
     """Return the pairs to try for a method, `config` calibrated for a row with these `facts`.
 
-    Raises :class:`BenchError` where no smaller setting costs the same.
+    Raises :class:`BenchError` if no smaller setting costs the same.
     """
     found = [_built(method, config, facts, delta, layout) for layout in _layouts(method, config, facts)]
     return [*found, *_own(method, config, facts, delta)]
 
 
 def full_size_pair(method: type[Method], config: Any, material: Materialised) -> WorstPair | None:
-    """Return the row's own private set and a neighbour that differs in the first record, None where none is known.
+    """Return the row's own private set and a neighbour that differs in the first record, None if none is known.
 
-    None where a whole client may be absent: which records are its own is the method's affair.
+    None if a whole client may be absent: only the method knows which records are its own.
     """
     private, absent = material.private, method.adjacency is Adjacency.ADD_REMOVE
     if absent and method.unit is PrivacyUnit.CLIENT:
@@ -98,14 +98,14 @@ class _Layout:
     labels: tuple[int, int | None]
     saturated: tuple[bool, bool] = (False, False)
     lead: int | None = None
-    """The votes between the first two classes, one record each; None: all other records are of the first class."""
+    """The lead in votes between the first two classes, one record each; None: all others are in the first class."""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def _layouts(method: type[Method], config: DataclassInstance, facts: Facts) -> Iterator[_Layout]:
     settings = _values(config)
     if method.adjacency is Adjacency.ADD_REMOVE:
-        # The public number of records stays: all but a few are absent.
+        # Keep the public number of records; all but a few are absent.
         yield _Layout("a mislabelled bright record present or absent", HANDFUL, (1, None), (True, True))
         return
     ensemble = "teachers" in settings
@@ -117,7 +117,7 @@ def _layouts(method: type[Method], config: DataclassInstance, facts: Facts) -> I
         yield _Layout(f"{whose}, blank or saturated", records, (0, 0), (False, True), settings=alone)
         yield _Layout(f"{whose}, another image and label", records, (0, 1), (False, True), settings=alone)
     if ensemble:
-        # Where noise on two counts is wide, a clear winner may tell more of a vote than a tie does.
+        # With large noise on two counts, a clear winner may reveal more about a vote than a tie.
         noise = next((settings[name] for name in ("sigma2", "sigma", "noise_scale") if name in settings), 0.0)
         if "gamma" in settings:
             noise = 1 / settings["gamma"]
@@ -160,7 +160,7 @@ def _built(method: type[Method], config: DataclassInstance, facts: Facts, delta:
 
 
 def _blank(material: Materialised) -> Materialised:
-    """Return `material` with public images near the dark private ones, so that all teachers agree about them."""
+    """Return `material` with public images near the dark private ones, so that all teachers agree on them."""
     public = dataclasses.replace(material.public, images=material.public.images // 8)
     return dataclasses.replace(material, public=public)
 
@@ -176,7 +176,7 @@ def _own(method: type[Method], config: DataclassInstance, facts: Facts, delta: f
 
 
 def _smaller(method: type[Method], config: DataclassInstance, facts: Facts, delta: float) -> Any:
-    """Return `config` with every setting of ``tiny`` that changes no cost."""
+    """Return `config` with every setting of ``tiny`` that does not change the cost."""
     changes = {
         name: ENOUGH.get(name, value)
         for name, value in method.presets(facts).get("tiny", {}).items()
@@ -205,7 +205,7 @@ def _cost(method: type[Method], config: DataclassInstance, facts: Facts, delta: 
     events = [event.as_dict() for event in method(config, facts).charges() or ()]
     for event in events:
         if event["unit"] == PrivacyUnit.LABEL.value:
-            event.pop("answers", None)  # labels of other records
+            event.pop("answers", None)  # they are labels of other records
     return method(config, facts).claimed(delta).epsilon, str(events)
 
 

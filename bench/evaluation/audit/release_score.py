@@ -1,8 +1,8 @@
-"""One score of what a run releases, by which an auditor tells two private sets apart.
+"""One score of a run's release, by which an auditor distinguishes two private sets.
 
-A run's release is read as vectors, one for each *channel*: the student's logits on fixed images, its weights, the
-generator's weights, each released tensor. On a pilot's runs a linear discriminant is fitted for each channel, and the
-channel that separates held-out runs best is kept: its score is fixed before any run counts.
+A run's release becomes one vector per *channel*: the student's logits on fixed images, its weights, the generator's
+weights, each released tensor. Pilot runs fit a linear discriminant per channel and keep the channel that separates
+held-out runs best, so the score is fixed before any run counts.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ def channels_of(released: Released, probes: torch.Tensor) -> Channels:
 
 
 def of_parts(parts: Mapping[str, torch.Tensor], classes: int) -> dict[str, torch.Tensor]:
-    """Return the channels of released tensors by name, of `classes` classes where they are labels."""
+    """Return the channels of released tensors by name, with `classes` classes if they are labels."""
     found = {}
     for name, tensor in parts.items():
         if not tensor.numel():
             continue
         values = tensor.detach().float()
-        # Rows of a release are alike in law: their mean, and the quantiles of their brightness and contrast.
+        # Rows of a release are identically distributed: use their mean and quantiles of their brightness and contrast.
         rows = values.flatten(1) if values.ndim > 1 else values.reshape(-1, 1)
         if not tensor.is_floating_point() and tensor.ndim == 1:  # perhaps labels, -1 where unanswered
             kinds = torch.nn.functional.one_hot(tensor.long().clamp(-1, classes - 1) + 1, classes + 1)
             rows = torch.cat([kinds, rows], 1)
         each = [rows.mean(1), rows.std(1, correction=0)]
         found[name] = torch.cat([rows.mean(0), *(part.quantile(torch.linspace(0, 1, 17)) for part in each)])
-        # Few numbers, whose direction a short pilot finds.
+        # Few numbers, so that a short pilot finds a direction.
         found[f"moments of {name}"] = torch.stack(
             [rows.mean(), rows.std(correction=0), *(part.mean() for part in each)]
         )
@@ -70,7 +70,7 @@ def _narrow(vector: torch.Tensor) -> torch.Tensor:
     vector = torch.nan_to_num(vector.detach().cpu(), nan=0.0, posinf=1e6, neginf=-1e6)
     if len(vector) <= WIDTH:
         return vector
-    # Each entry, with a random sign, goes to one of the sums: a projection in linear time (count sketch).
+    # Add each entry with a random sign to one of the sums: a projection in linear time (count sketch).
     draws = torch.Generator().manual_seed(0)
     signs = torch.randint(0, 2, (len(vector),), generator=draws) * 2 - 1
     sums = torch.randint(0, WIDTH, (len(vector),), generator=draws)
@@ -84,7 +84,7 @@ class Score:
 
     channel: str
     quality: float
-    distance: float  # of the held-out scores' means, in their standard deviations; breaks ties
+    distance: float  # between the held-out scores' means, in standard deviations; breaks ties
     centre: NDArray[np.float64]
     weights: NDArray[np.float64]
 
@@ -99,8 +99,8 @@ class Score:
 
 
 def best_score(first: Sequence[Channels], second: Sequence[Channels]) -> Score:
-    """Return the score that tells the pilot's runs on the two sets apart best, each set with at least three."""
-    # Sorted: of equally good channels the first is taken, and runs that were kept have them in another order.
+    """Return the score that best separates the pilot's runs on the two sets, at least three each."""
+    # Sorted, because ties go to the first channel and cached runs have another order.
     names = [name for name in sorted(first[0]) if all(name in run and run[name].shape == first[0][name].shape
                                                       for run in (*first, *second))]  # fmt: skip
     return max((_score(name, first, second) for name in names), key=lambda score: (score.quality, score.distance))
@@ -123,13 +123,13 @@ def _score(name: str, first: Sequence[Channels], second: Sequence[Channels]) -> 
 
 
 def _direction(rows: NDArray[np.float64], sides: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the middle of the two means and the direction of Fisher's discriminant, its largest weight 1 or all 0.
+    """Return the midpoint of the two means and Fisher's discriminant direction, with largest weight 1 or all 0.
 
-    The covariance within the sets is shrunk as of Ledoit and Wolf, and inverted in the space of the few rows.
+    The covariance within sets is shrunk as by Ledoit and Wolf, and inverted in the span of the few rows.
     """
     means = np.stack([rows[sides == side].mean(axis=0) for side in (0, 1)])
     inside, spread = rows - means[sides], rows.std(axis=0)
-    # Entries equal in all runs of a set, as a leak gives them, count a thousandfold.
+    # Entries that are equal in all runs of a set, as from a leak, count a thousandfold.
     scale = np.maximum(inside.std(axis=0), 1e-3 * spread)
     varies = spread > 1e-9 * np.abs(rows).max(axis=0)
     weights = np.zeros(rows.shape[1])

@@ -1,4 +1,4 @@
-"""DP-SGD with one record's part in the open: the privacy loss of each step, given how all others are sampled."""
+"""DP-SGD that exposes one record's contribution: each step's privacy loss, given the other records' samples."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from bench.privacy.mechanisms.noise import SeededNoise
 
 
 class _Tapped(NoisySteps):
-    """Keeps the record's clipped gradient out of the batch's sum, and draws what the sum shows of it.
+    """Keeps the record's clipped gradient out of the batch's sum, and draws what the sum reveals of it.
 
-    The record is the first of every batch's first pass. Along its gradient the noise is replaced by `shift`'s draw.
+    The record comes first in every batch's first pass. Along its gradient, `shift`'s draw replaces the noise.
     """
 
     shift: Callable[[float], tuple[float, float, float]]
@@ -41,12 +41,12 @@ class _Tapped(NoisySteps):
     def add(self, samples: Sequence[Gradients]) -> None:
         if self.sums:
             return super().add(samples)
-        # As all are clipped; without the record's part the sum is that of the others.
+        # Clip the record like the others; the sum leaves out its part.
         self._part = _flat(self.clipping.summed([picked(sample, [0]) for sample in samples]))
         first = torch.tensor([0], device=self._part.device)
         others = [without(sample, first) for sample in samples]
         super().add(others)
-        # Zeros count where gradients are counted.
+        # Subtract the zeros' contribution: clipping that counts gradients counts them.
         zeros = self.clipping.summed([picked(sample, [0]) for sample in others])
         self.sums = [total - zero for total, zero in zip(self.sums, zeros, strict=True)]
 
@@ -69,7 +69,7 @@ def _flat(parts: Iterable[torch.Tensor]) -> torch.Tensor:
 
 
 class _AlwaysFirst(np.random.Generator):
-    """Samples the first record into every batch; all other draws are those of a plain generator."""
+    """Samples the first record into every batch; all other draws are as usual."""
 
     def random(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
         drawn = super().random(size)
@@ -79,10 +79,10 @@ class _AlwaysFirst(np.random.Generator):
 
 @dataclass(frozen=True, slots=True)
 class TappedTraining:
-    """The loss of all noisy sums of a training, ln of their weight, and what the loss depends on.
+    """The loss of all noisy sums of a training, its log weight, and what the loss depends on.
 
-    `distances` are the norms of the record's clipped gradients in deviations of the noise, one a step; `present` says
-    whether the loss is that of the set with the record.
+    `distances` are the norms of the record's clipped gradients in deviations of the noise, one per step; `present` says
+    whether the first set holds the record.
     """
 
     loss: float
@@ -93,7 +93,7 @@ class TappedTraining:
 
 
 def _changed(fewer: Mapping[str, Any], more: Mapping[str, Any]) -> bool:
-    """Return whether an image of `fewer` is not among those of `more`."""
+    """Return whether an image of `fewer` is missing from `more`."""
     one, other = (given["images"].flatten(1).float() for given in (fewer, more))
     return any(bool((torch.cdist(rows, other).amin(1) > 1e-3).any()) for rows in torch.split(one, 1000))
 
@@ -101,10 +101,10 @@ def _changed(fewer: Mapping[str, Any], more: Mapping[str, Any]) -> bool:
 def _more_and_fewer(
     first: Mapping[str, Any], second: Mapping[str, Any]
 ) -> tuple[bool, Mapping[str, Any], Mapping[str, Any]]:
-    """Return whether `first` has a record more, the arguments with it and those without; it is their first."""
+    """Return whether `first` has the extra record, the arguments with it and those without; it comes first."""
     present = len(first["images"]) > len(second["images"])
     more, fewer = (first, second) if present else (second, first)
-    # Features of the same image differ by rounding between batches.
+    # The same image's features differ by rounding between batches.
     if len(more["images"]) != len(fewer["images"]) + 1 or not all(
         torch.allclose(more[name][1:], fewer[name], rtol=1e-5, atol=1e-5) for name in ("images", "labels")
     ):
@@ -117,7 +117,7 @@ def _more_and_fewer(
 def tapped_loss_change(
     first: Mapping[str, Any], second: Mapping[str, Any], generator: np.random.Generator, tilt: float
 ) -> Drawn:
-    """Draw the answer of the ledger's ``sampled_loss_change`` on two sets, as :func:`tapped_dp_sgd` does its own."""
+    """Draw the answer of the ledger's ``sampled_loss_change`` on two sets, like :func:`tapped_dp_sgd`."""
     present, more, _ = _more_and_fewer(first, second)
     bound, rate = more["bound"], more["sampling_rate"]
     sampled = poisson_sample((len(more["labels"]),), rate, SeededNoise(generator))
@@ -134,7 +134,7 @@ def tapped_loss_change(
 
 
 def _compare_code(more: Mapping[str, Any], fewer: Mapping[str, Any]) -> None:
-    """Raise :class:`PublicDifference` if nets and losses give the same public records other gradients."""
+    """Raise :class:`PublicDifference` if nets and losses give the same public records different gradients."""
     first, second = (probed(one["model"], one["run"].loss, one["images"], one["labels"]) for one in (more, fewer))
     if first != second:
         raise PublicDifference("net and loss of DP-SGD give other gradients for the same public records in one run")
@@ -143,10 +143,10 @@ def _compare_code(more: Mapping[str, Any], fewer: Mapping[str, Any]) -> None:
 def tapped_dp_sgd(
     first: Mapping[str, Any], second: Mapping[str, Any], generator: np.random.Generator, tilt: float
 ) -> TappedTraining:
-    """Train both models by one DP-SGD whose answers come from the law on the first set, tilted by `tilt`.
+    """Train both models by one DP-SGD whose answers come from the first set's distribution, tilted by `tilt`.
 
-    `first` and `second` are the arguments of the ledger's ``dp_sgd`` on two sets, of which one has a first record more.
-    Raises :class:`BenchError` on other sets, :class:`PublicDifference` where net or loss differ.
+    `first` and `second` are the arguments of the ledger's ``dp_sgd`` on two sets, one of which has an extra first
+    record. Raises :class:`BenchError` on other sets, :class:`PublicDifference` if net or loss differ.
     """
     present, more, fewer = _more_and_fewer(first, second)
     run: DPSGDRun = dataclasses.replace(more["run"], checkpoint=None, stage=None)
@@ -163,7 +163,7 @@ def tapped_dp_sgd(
     train(more["model"], more["images"], more["labels"], run, randomness=randomness, make_steps=make_steps)
     fewer["model"].load_state_dict(more["model"].state_dict())
     _compare_code(more, fewer)
-    # What follows noisy gradients beside the model, such as a generator, is in the optimiser's state.
+    # Whatever else follows noisy gradients, such as a generator, is in the optimiser's state.
     other = fewer["run"].optimizer(fewer["model"].parameters())
     other.load_state_dict(made[0].optimizer.state_dict())
     return TappedTraining(made[0].loss, made[0].log_weight, rate, made[0].distances, present)

@@ -41,8 +41,8 @@ from bench.privacy.mechanisms.streams import Banded, BinaryTree, Stream
 Draw = Callable[[int, bool, "Noise"], "NDArray[Any]"]
 _ONE_ENTRY = "the difference of two entries, one of 0 or of the sensitivity"
 """The difference reveals noise that entries share."""
-FEW_STEPS = 16  # of audited sums over steps
-GAUSSIAN_DELTA = 0.01  # Largest delta of an audit of Gaussian noise: smaller ones need more draws.
+FEW_STEPS = 16  # number of steps in audited sums
+GAUSSIAN_DELTA = 0.01  # largest delta for auditing Gaussian noise; smaller ones need more draws
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def parts_of(event: Event) -> tuple[Part, ...]:
 
 
 def _lnmax(event: LNMax) -> tuple[Part, ...]:
-    # One moved vote changes the loser's probability by up to e^(2 gamma), most at large gaps, where it is rare.
+    # One moved vote changes the loser's probability by up to e^(2 gamma), most at large gaps, where losers rarely win.
     gaps = sorted({round(scale / event.gamma) for scale in (0, 0.5, 1, 2, 3, 4)})
     draw = partial(_votes, lambda votes, noise: mechanisms.lnmax(votes, event.gamma, noise))
     return (Part("votes", event, _vote_pairs(gaps, draw), 0.0),)
@@ -96,17 +96,17 @@ def _gnmax(event: GNMax) -> tuple[Part, ...]:
 
 def _confident(event: ConfidentGNMax) -> tuple[Part, ...]:
     mu = 1 / event.sigma1
-    # Far enough above the threshold for every query to be answered.
+    # Far enough above the threshold that every query is answered.
     high = math.ceil(max(event.threshold, 0.0) + 40 * event.sigma1)
 
     def answers(votes: NDArray[np.float64], noise: Noise) -> NDArray[np.int64]:
-        # Each row is a run of its own: no row uses up another's answer.
+        # Each row is a separate run, so no row uses up another's answer.
         return mechanisms.confident_gnmax(votes, event.threshold, event.sigma1, event.sigma2, len(votes), noise)
 
     def asked(top: float, draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
         return np.where(answers(_first_entry(draws, top - second), noise) == mechanisms.UNANSWERED, 0, 1)
 
-    # Counts are at least 0: a threshold below 0 leaks what it leaks at 1 vote.
+    # Counts are at least 0, so for a negative threshold test a top count of 1.
     near = {round(event.threshold + sign * cut * event.sigma1) for cut in _cuts(mu) for sign in (-1, 1)}
     tops = sorted({max(top, 1) for top in near})
     pairs = [Pair(f"a top count of {t} or {t - 1}", partial(asked, float(t))) for t in tops]
@@ -154,12 +154,12 @@ def _laplace(event: Laplace) -> tuple[Part, ...]:
 
 
 def _sampled_votes(event: SampledGNMax) -> tuple[Part, ...]:
-    # At rate 1 the gap that tells most about a sampled vote; fewer samples hold the vote, so larger gaps tell more.
+    # At rate 1 these gaps reveal most about a sampled vote; lower rates, with fewer votes sampled, need larger gaps.
     mu = math.sqrt(2) / event.sigma
     gaps = sorted({max(1, round(cut * math.sqrt(2) * event.sigma)) for cut in (*_cuts(mu), 1.5 * mu, 2 * mu)})
 
     def draw(gap: int, draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
-        # Enough near records of class 0 for a sample to hold `gap` of them; nearer still, on one side, one of class 1.
+        # Enough near records of class 0 for `gap` in a sample; one side has a still nearer record of class 1.
         crowd = math.ceil((gap + 4 * math.sqrt(gap) + 6) / event.sampling_rate) if event.sampling_rate < 1 else gap
         labels = np.append(np.zeros(crowd, dtype=np.int64), 1)
         distances = np.append(np.ones(crowd), 0.0)
@@ -226,7 +226,7 @@ def _likely(event: PriorRandomizedResponse) -> tuple[Part, ...]:
 
 
 def _choice(event: Exponential | PermuteAndFlip) -> tuple[Part, ...]:
-    # In scales of the noise, one unit moves a lead by epsilon. The loser tells most, where it is rare.
+    # In scales of the noise, one unit moves a lead by epsilon. A rare win of the loser reveals most.
     law: Law = "gumbel" if isinstance(event, Exponential) else "exponential"
 
     def choose(lead: float, draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
@@ -239,7 +239,7 @@ def _choice(event: Exponential | PermuteAndFlip) -> tuple[Part, ...]:
 
 
 def _sums(event: TreeSums | BandedSums) -> tuple[Part, ...]:
-    # The unit is in the first step, and in each that the separation allows.
+    # The unit is in the first step and in every step that the separation allows.
     separation = event.separation if isinstance(event, BandedSums) else event.steps
     present = np.arange(event.steps) % separation == 0
 
@@ -280,17 +280,17 @@ _BUILDERS: dict[type[Event], Callable[[Any], tuple[Part, ...]]] = {
 
 
 def gaussian_audit_delta(mu: float) -> float:
-    """Return the audit's delta for noise that amounts to `mu`: small, with epsilon above 0."""
+    """Return the audit's delta for Gaussian noise of `mu`: small, with epsilon above 0."""
     return min(GAUSSIAN_DELTA, gaussian_delta(mu, 0.0) / 2)
 
 
 def sampled_audit_delta(event: SampledGNMax | SampledGaussian) -> float:
-    """Return :func:`gaussian_audit_delta` of the noise on a sampled record, in the proportion of the samples."""
+    """Return :func:`gaussian_audit_delta` of the noise on a sampled record, times the sampling rate."""
     return event.sampling_rate * gaussian_audit_delta(1 / event.relative_noise)
 
 
 def _cuts(mu: float) -> tuple[float, ...]:
-    """Return thresholds on N(0, 1) against N(mu, 1): best for the right noise, for too little noise, and 0."""
+    """Return thresholds for N(0, 1) against N(mu, 1): the best for correct noise, for too little noise, and 0."""
     return (exact_gaussian_epsilon(mu, gaussian_audit_delta(mu)) / mu + mu / 2, mu, 0.0)
 
 

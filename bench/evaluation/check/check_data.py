@@ -1,4 +1,4 @@
-"""Data sets of the checks: generated ones on which methods learn, unrelated and renamed ones, and neighbours.
+"""Data sets for the checks: generated ones that methods can learn, unrelated and renamed ones, and neighbours.
 
 A generated set has smooth class templates with shifts, contrast and noise; private, public and test records are
 different draws of the same templates.
@@ -18,7 +18,7 @@ from bench.core.types import Adjacency, Facts, LabelledSource, PrivacyUnit, Priv
 from bench.data.splits import Materialised
 
 CHECK_FACTS = Facts("digits", 1_000, 400, 397, 10, (1, 8, 8), public_benchmark=True)
-"""Those of digits, so that no fact of a generated set tells a method where it runs."""
+"""The facts of digits, so that a generated set does not reveal to a method that it is being checked."""
 
 
 def generated(facts: Facts = CHECK_FACTS, seed: int = 0, *, labelled: bool = False) -> Materialised:
@@ -37,15 +37,15 @@ def generated(facts: Facts = CHECK_FACTS, seed: int = 0, *, labelled: bool = Fal
 
 
 def unrelated(data: PrivateData, unit: PrivacyUnit = PrivacyUnit.RECORD, seed: int = 0) -> PrivateData:
-    """Return a set that shares with `data` only its facts: other templates, class counts, brightness.
+    """Return a set that shares only its facts with `data`: other templates, class counts, brightness.
 
-    No label and no pixel equals that at the same position of `data`; for the unit label, whose images are public, the
-    images are those of `data`.
+    No label and no pixel equals the one at the same position in `data`; for the unit label, whose images are public,
+    the images are `data`'s.
     """
     generator = np.random.default_rng([seed, 1])
     labels = data.labels.numpy()
     classes, counts = data.facts.classes, np.bincount(labels, minlength=data.facts.classes)
-    for _ in range(100):  # until every class has another, positive count
+    for _ in range(100):  # until every class has a different, positive count
         weights = generator.dirichlet(np.full(classes, 3.0))
         drawn = generator.choice(classes, len(labels), p=weights)
         drawn = np.where(drawn == labels, (drawn + 1) % classes, drawn)
@@ -68,12 +68,12 @@ def renaming(classes: int, seed: int = 0) -> torch.Tensor:
 
 
 def renamed(data: PrivateData, seed: int = 0) -> PrivateData:
-    """Return `data` with every class under another's name: what fits the true names well fits these badly."""
+    """Return `data` with every class under another's name: whatever fits the true names well fits these badly."""
     return dataclasses.replace(data, labels=renaming(data.facts.classes, seed)[data.labels])
 
 
 def renamed_source(public: PublicData, classes: int, seed: int = 0) -> PublicData:
-    """Return `public` with the classes of its labelled source, if any, under the names of :func:`renamed`."""
+    """Return `public` with the classes of its labelled source, if any, renamed as in :func:`renamed`."""
     if public.labelled is None:
         return public
     labels = renaming(classes, seed)[public.labelled.labels]
@@ -81,10 +81,10 @@ def renamed_source(public: PublicData, classes: int, seed: int = 0) -> PublicDat
 
 
 def neighbour(data: PrivateData, unit: PrivacyUnit, number: int, seed: int = 0) -> PrivateData:
-    """Return the neighbour `number` of `data`: one record has another label, and another image of one of four kinds.
+    """Return the neighbour `number` of `data`: one record has another label and an image of one of four kinds.
 
-    These are a pattern of black and white, all white, a copy of another record, and its own. For the unit label the
-    image stays. No class loses its last record.
+    These are a black and white pattern, all white, a copy of another record, and its own. For the unit label the image
+    stays. No class loses its last record.
     """
     generator = np.random.default_rng([seed, 3, number])
     images, labels = data.images.clone(), data.labels.clone()
@@ -99,17 +99,17 @@ def neighbour(data: PrivateData, unit: PrivacyUnit, number: int, seed: int = 0) 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The set of which the first `changed` records, in random order, are those of the unrelated set."""
+    """The set with the first `changed` records, in random order, taken from the unrelated set."""
 
     changed: int
 
 
 @dataclass(frozen=True, slots=True)
 class Few:
-    """A set of `records` private records, most of them copies of one, or the neighbour that differs in one copy.
+    """A set of `records` private records, most of them copies of one, or its neighbour that differs in one copy.
 
-    Up to four records all are copies, above that just over half. In the neighbour the copy is absent (add-remove) or
-    has another image and label (replace); with `alone`, one of the records that have no copy.
+    Up to four records, all are copies; above that, just over half. In the neighbour a copy is absent (add-remove) or
+    has another image and label (replace); with `alone`, this is a record without copies.
     """
 
     records: int
@@ -131,7 +131,7 @@ class Few:
 
 
 Variant = Literal["given", "unrelated", "renamed"] | int | Step | Few
-"""A private set made from another; a number is that of a neighbour."""
+"""A private set made from another; a number selects a neighbour."""
 
 
 def lacks_one(unit: PrivacyUnit, adjacency: Adjacency) -> bool:
@@ -140,7 +140,7 @@ def lacks_one(unit: PrivacyUnit, adjacency: Adjacency) -> bool:
 
 
 def few_of(data: PrivateData, which: Few, unit: PrivacyUnit, adjacency: Adjacency, seed: int) -> PrivateData:
-    """Return the set `which` of records of `data`; its facts state the number of records that `which` does."""
+    """Return the set `which` of records of `data`; its facts state `which`'s number of records."""
     rows, place = torch.from_numpy(which.rows(len(data), seed)), which.changed(len(data), seed)
     images, labels = data.images[rows].clone(), data.labels[rows].clone()
     if which.neighbour and lacks_one(unit, adjacency):
@@ -174,7 +174,7 @@ def variant_of(data: PrivateData, which: Variant, unit: PrivacyUnit, adjacency: 
 
 
 def _labels(count: int, classes: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Return labels in random order that hold every class at least twice where there are so many, unevenly."""
+    """Return uneven labels in random order, with every class at least twice if there are enough."""
     weights = 1 + 0.5 * generator.permutation(classes) / classes
     drawn = generator.choice(classes, count, p=weights / weights.sum())
     drawn[: 2 * classes] = (np.arange(2 * classes) % classes)[:count]

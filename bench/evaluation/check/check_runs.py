@@ -1,4 +1,4 @@
-"""Runs of a method for the checks: recorded or replayed, in processes of their own, on sets made from the same data."""
+"""Runs of a method for the checks: recorded or replayed, in separate processes, on sets made from the same data."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ from bench.training.context import Context
 from bench.training.features import student_logits
 
 NEIGHBOURS = 24
-WHISPER = 1e-6  # share of the noise that a run without noise has
-LONGEST_FOLDER = 70  # characters of TMPDIR that leave room for a socket's name: its path has at most 104
+WHISPER = 1e-6  # share of the noise in a run without noise
+LONGEST_FOLDER = 70  # the longest TMPDIR that leaves room for a socket's name, whose path has at most 104 characters
 _choosing = threading.Lock()
 
 T = TypeVar("T")
@@ -63,14 +63,14 @@ class Rejected(Exception):
 
 
 class TooLong(BaseException):
-    """A run took longer than it may. No `Exception`, which a method could catch."""
+    """A run exceeded its time. Not an `Exception`, which a method could catch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The cell that the runs repeat: its key, its noise's salt, what its artefacts depend on; a folder for tapes.
+    """The cell that the runs repeat: its key, noise salt and artefact dependencies; a folder for tapes.
 
-    With `digest`, the first run says which student it would release.
+    With `digest`, the first run reports the digest of its student.
     """
 
     key: str
@@ -82,7 +82,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What the runs of one check have in common; `dataset` is a registered name, empty for a generated set."""
+    """Settings shared by the runs of one check; `dataset` is a registered name, empty for a generated set."""
 
     method: MethodPlace | type[Method]
     config: dict[str, Any]
@@ -92,14 +92,14 @@ class Trial:
     labelled: bool = False
     noisy: bool = False  # whether the mechanisms' noise is on
     noise: int = field(default_factory=lambda: secrets.randbits(256))
-    """Seed of noise and samples; nothing that a method is given leads to it."""
-    cell: str = field(default_factory=new_salt)  # the runs' token, which looks like that of any run
+    """Seed of noise and samples; nothing passed to a method reveals it."""
+    cell: str = field(default_factory=new_salt)  # the runs' token, which looks like any other run's
     row: Row | None = None
     products: tuple[Product, ...] | None = None
-    """Of the first run on few records, for those on its neighbours."""
+    """From the first run on few records, for the runs on its neighbours."""
 
     def material(self) -> Materialised:
-        """Return the data, read or generated anew: a method's writes must not reach the next run."""
+        """Return the data, read or generated afresh, so that a method's writes do not reach the next run."""
         if not self.dataset:
             return generated(self.facts, self.seed, labelled=self.labelled)
 
@@ -135,7 +135,7 @@ class MethodPlace:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Everything that one run gave away, and what the checks measured of it."""
+    """Everything that one run released, and what the checks measured."""
 
     released: list[tuple[str, str]] = field(default_factory=list)
     """Names and digests, in order: parts of the release, the student's outputs, the ledger's events, the notes."""
@@ -143,9 +143,9 @@ class Outcome:
     events: int = 0
     watched: bool = False  # whether inputs of mechanisms were compared
     calls: list[Taped] = field(default_factory=list)
-    difference: str = ""  # where a replayed run left the tape, or why it failed
-    moved: str = ""  # the input that one record moved by more than its charge
-    outside: str = ""  # what the method's code reached or replaced beside its arguments
+    difference: str = ""  # where a replayed run diverged from the tape, or why it failed
+    moved: str = ""  # the mechanism input that one record moved by more than its charge
+    outside: str = ""  # what the method's code accessed or replaced beyond its arguments
     sha256: str = ""  # of the released student of a row
     products: tuple[Product, ...] = ()
     predicted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -153,10 +153,10 @@ class Outcome:
 
 
 def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None, seconds: float = 0.0) -> list[Outcome]:
-    """Return the outcomes of runs on `variants`, one after the other in this process.
+    """Return the outcomes of sequential runs on `variants` in this process.
 
-    Without a tape the first run is recorded and its tape answers the others, which share its cache. With a tape as many
-    of up to :data:`NEIGHBOURS` neighbours follow as take `seconds`.
+    Without a tape the first run is recorded and its tape answers the others, which share its cache. With a tape, up to
+    :data:`NEIGHBOURS` neighbours follow, as many as fit into `seconds`.
     """
     prepare_device()
     originals = Originals()
@@ -181,7 +181,7 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
 
 
 def walked(trial: Trial, tape: list[Taped], patience: float) -> str:
-    """Return what a walk to the unrelated set finds wrong with the stated sensitivities, empty if nothing."""
+    """Return the error in the stated sensitivities that a walk to the unrelated set finds, empty if none."""
     prepare_device()
     originals = Originals()
     method, _ = loaded(trial.method, trial.facts.dataset)
@@ -196,7 +196,7 @@ def walked(trial: Trial, tape: list[Taped], patience: float) -> str:
 
 
 def loaded(method: MethodPlace | type[Method], dataset: str) -> tuple[type[Method], str]:
-    """Return a method's class, and what its module reaches outside when it is imported."""
+    """Return a method's class, and what its module accesses outside when imported."""
     if not isinstance(method, MethodPlace):
         return method, ""
     with watched(Watch(method.module, dataset)) as watch:
@@ -208,7 +208,7 @@ def _run(
     trial: Trial, method: type[Method], which: Variant, tape: list[Taped] | None, folder: Path, originals: Originals,
     *, keep: bool = False,
 ) -> Outcome:  # fmt: skip
-    """Return the outcome of one run; its calls are in it without a `tape`, or to `keep` them."""
+    """Return the outcome of one run, with its calls if there is no `tape` or `keep` is set."""
     material = trial.material()
     private = variant_of(material.private, which, method.unit, method.adjacency, trial.seed)
     absent = None
@@ -248,7 +248,7 @@ def _run(
     taping.finish()
     with watched(watch):
         logits = student_logits(released.student.eval(), material.test_images, context, "test")
-    # The record's accuracy is that of the student in memory, which may hold more than its weights.
+    # The record's accuracy is measured on the student in memory, which may hold more than its weights.
     seen = [*released_parts(released), ("the student's outputs on test images", _digest(logits))]
     seen += [(f"event {number}", json.dumps(event.as_dict())) for number, event in enumerate(ledger.events, 1)]
     seen += [(f"note {number}", note) for number, note in enumerate(notes, 1)]
@@ -269,7 +269,7 @@ def _run(
 
 
 def _handed(private: PrivateData, public: PublicData) -> list[str]:
-    """Return digests of the records that a method is given: later runs of a grid get the same tensors."""
+    """Return digests of the records passed to a method, as later runs of a grid get the same tensors."""
     parts = [private.images, private.labels, public.images]
     parts += [] if public.labelled is None else [public.labelled.images, public.labelled.labels]
     return [_digest(part) for part in parts if isinstance(part, torch.Tensor)]
@@ -290,7 +290,7 @@ def _line(error: Exception) -> str:
 
 
 def released_parts(released: Released) -> list[tuple[str, str]]:
-    """Return names and digests of all parts of a release, in the order in which the method gave them."""
+    """Return names and digests of all parts of a release, in the method's order."""
     parts = [("student_name", released.student_name), ("student_options", json.dumps(released.student_options))]
     parts += [(f"the student's {name}", _digest(tensor)) for name, tensor in released.student.state_dict().items()]
     if released.generator is not None:
@@ -300,14 +300,14 @@ def released_parts(released: Released) -> list[tuple[str, str]]:
 
 
 def _digest(tensor: torch.Tensor) -> str:
-    # Of bytes, so that NaN equals itself; copied, as one element alone counts as contiguous with any stride.
+    # Digest bytes, so that NaN equals itself; copy first, as single elements count as contiguous with any stride.
     data = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
     raw = data.reshape(-1).view(torch.uint8).numpy().tobytes()
     return f"{data.dtype} {tuple(data.shape)} {hashlib.sha256(raw).hexdigest()}"
 
 
 def refuse_outside(found: str) -> None:
-    """Raise :class:`Rejected` for what a method's code was found to reach or to replace."""
+    """Raise :class:`Rejected` if a method's code accessed or replaced something outside."""
     if found:
         raise Rejected(
             f"{found}. A method uses its config, private, public, the ledger and the context. Read data sets, weights "
@@ -316,18 +316,18 @@ def refuse_outside(found: str) -> None:
 
 
 def fresh_processes() -> Any:
-    """Return the context whose processes hold nothing of this one."""
+    """Return the context whose processes inherit nothing from this one."""
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     with _choosing:
         before = tempfile.gettempdir()
-        if len(before) > LONGEST_FOLDER:  # no socket could lie below; Python 3.14 takes /tmp by itself
+        if len(before) > LONGEST_FOLDER:  # a socket's path would be too long; Python 3.14 uses /tmp by itself
             try:
                 tempfile.tempdir = "/tmp"
-                multiprocessing.util.get_temp_dir()  # chosen once in a process
+                multiprocessing.util.get_temp_dir()  # chosen once per process
             finally:
                 tempfile.tempdir = before
-    if "forkserver" in methods:  # imported once, so that a process starts in a fraction of a second
+    if "forkserver" in methods:  # imports happen once, so that processes start in a fraction of a second
         ours = ("experiments.device", "models.build", "training.features", "training.loop", "training.student")
         others = ["opacus", "timm", "sklearn", "scipy.stats"]
         context.set_forkserver_preload([__name__, *(f"bench.{name}" for name in ours), *others, *OWN_NETS])
@@ -335,9 +335,9 @@ def fresh_processes() -> Any:
 
 
 class Processes:
-    """Runs sessions, each in a new process; those of classes that no other process can import run in this one.
+    """Runs sessions, each in a new process, or in this one if no other can import the method's class.
 
-    Those in a new process end with :class:`TooLong` after `patience` seconds, if that is not None.
+    In a new process they end with :class:`TooLong` after `patience` seconds, unless that is None.
     """
 
     patience: float | None = None
@@ -357,11 +357,11 @@ class Processes:
         return outcomes
 
     def walk(self, trial: Trial, tape: list[Taped], patience: float) -> str:
-        """Return the finding of :func:`walked`."""
+        """Return the result of :func:`walked`."""
         return self.apart(trial.method, walked, trial, tape, patience)
 
     def apart(self, method: MethodPlace | type[Method], work: Callable[..., T], *parts: Any) -> T:
-        """Return ``work(*parts)`` of a new process, or of this one if no other can import `method`."""
+        """Return ``work(*parts)`` from a new process, or from this one if no other can import `method`."""
         if not isinstance(method, MethodPlace):
             return work(*parts)
         with ProcessPoolExecutor(1, self._context) as pool:
@@ -372,7 +372,7 @@ class Processes:
 
 
 def _limited(patience: float | None, work: Callable[..., T], *parts: Any) -> T:
-    """Return what `work` returns within `patience` seconds of this process, whose main thread this is."""
+    """Return the result of `work` within `patience` seconds; call it in this process's main thread."""
 
     def end(number: int, frame: object) -> None:
         raise TooLong

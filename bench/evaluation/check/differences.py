@@ -1,4 +1,4 @@
-"""How the runs of a check are compared: what differs in what they released, and what one record moved."""
+"""Comparison of a check's runs: differences between their releases, and inputs that one record moved."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NEAR: list[Variant] = [0, 1]
 
 
 def same_again(first: Outcome, again: Outcome) -> None:
-    """Reject a method whose second run on the same data, in one process and with one cache, gives something else."""
+    """Reject a method whose second run on the same data, in the same process and cache, gives another result."""
     found = difference(first, again)
     if found:
         raise Rejected(
@@ -22,7 +22,7 @@ def same_again(first: Outcome, again: Outcome) -> None:
 
 
 def replayed(first: Outcome, runs: Sequence[Outcome]) -> None:
-    """Reject a method by replays of the `first` run on :data:`FAR` sets, and on neighbours after those."""
+    """Reject a method by replays of the `first` run on :data:`FAR` sets and then on neighbours."""
     for run in runs[: len(FAR)]:
         found = difference(first, run)
         if found:
@@ -36,16 +36,16 @@ def replayed(first: Outcome, runs: Sequence[Outcome]) -> None:
 
 
 def near(first: Outcome, run: Outcome) -> None:
-    """Reject a method by a `run` on a set that differs in one record from that of the `first`."""
+    """Reject a method by a `run` on a set that differs from the `first`'s in one record."""
     found = difference(first, run)
-    if not run.difference:  # of a run that ended early, calls are missing
+    if not run.difference:  # a run that ended early lacks calls
         bounded(run.moved)
     if found:
         raise Rejected(f"{found}. The two sets differ in one record, which it uses outside any mechanism")
 
 
 def bounded(moved: str) -> None:
-    """Reject a method of which one record `moved` an input by more than it is charged for."""
+    """Reject a method if one record `moved` an input by more than its charge."""
     if moved:
         raise Rejected(
             f"{moved}. The noise is sized for less than the effect of one record. State the sensitivity that holds for "

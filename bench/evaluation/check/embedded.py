@@ -1,4 +1,4 @@
-"""Data that a method carries in its source: it may be of the private set, and is public in any case."""
+"""Data embedded in a method's source: it may come from the private set, and is public in any case."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from bench.interface.method import Method
 from bench.interface.plugin_source import sources_of
 
 MOST = 400
-"""Numbers, and characters of what is no language, in a source without other public data; ours have 230."""
-WORD = 20  # characters of a longest word
-TABLE = 20  # texts in a collection above which all of them count
+"""Limit on numbers and on characters that are not language, in a source without other public data; ours have 230."""
+WORD = 20  # the longest word, in characters
+TABLE = 20  # a collection of more texts counts in full
 _LONG = re.compile(rf"\S{{{WORD + 1},}}|[^\x00-\x7f]+")
-_CITED = re.compile(r"[(\[<]*(https?://|:\w+:`|`)")  # addresses and names of code, in docstrings
+_CITED = re.compile(r"[(\[<]*(https?://|:\w+:`|`)")  # addresses and code names in docstrings
 
 
 def constants_of(method: type[Method]) -> tuple[int, str]:
-    """Return how much data the constants of a method's source hold, and where most is: the reviewer's place to look.
+    """Return how much data the constants of a method's source hold, and where most of it is, for a reviewer.
 
-    A number counts 1, a text the characters of its words longer than :data:`WORD`, and those that are not ASCII; of
-    more than :data:`TABLE` texts in one collection all characters. Of docstrings, addresses and names of code do not
+    A number counts 1; a text counts the characters of words longer than :data:`WORD` and non-ASCII characters, or all
+    its characters in a collection of more than :data:`TABLE` texts. In docstrings, addresses and code names do not
     count.
     """
     held = Counter[str]()

@@ -1,8 +1,8 @@
-"""Fingerprints of public values: equal where nothing that a mechanism could read from the value differs.
+"""Fingerprints of public values, equal if nothing that a mechanism could read from the values differs.
 
-Functions are walked with what they hold: their code, defaults, closures, the globals that they name and the object they
-are bound to; nets with their weights, buffers, hooks and plain attributes. What belongs to this package, to torch or to
-another library is known by its name alone; :mod:`bench.evaluation.check.replaced` watches this package and torch.
+Functions are traversed with their code, defaults, closures, the globals that they name and the object they are bound
+to; nets with their weights, buffers, hooks and plain attributes. Objects of this package, torch or another library are
+identified by name alone; :mod:`bench.evaluation.check.replaced` watches this package and torch.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from bench.storage.checkpoint import Checkpoint
 from bench.training.context import Context
 
 RUNNING = (Charging, Context, Cache, Checkpoint, Streams, RemovableHandle)
-"""What differs from run to run (folders, clocks, numbers of hooks) and gives a mechanism nothing."""
+"""Values that differ between runs (folders, clocks, hook numbers) and carry no information to a mechanism."""
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 KNOWN = (*sys.stdlib_module_names, "bench", "torch", "torchvision", "timm", "numpy", "scipy", "sklearn", "opacus")
-PLUGINS = ("bench.methods.", "bench.attacks.")  # walked like a user's own file
+PLUGINS = ("bench.methods.", "bench.attacks.")  # traversed like a user's own file
 _TIMED = [
     part for part in torch.optim.Optimizer.profile_hook_step.__code__.co_consts if isinstance(part, types.CodeType)
 ]
-"""What torch puts around the step of an optimiser's class when one is first made."""
+"""torch's wrapper around an optimiser class's step, installed when the first instance is made."""
 OF_EVERY_NET = ("training", "_parameters", "_buffers", "_modules")
-"""Attributes of a layer that are walked apart."""
+"""Attributes of a layer that are traversed separately."""
 
 
 def public_arguments(call: Call) -> dict[str, str]:
@@ -57,7 +57,7 @@ def public_arguments(call: Call) -> dict[str, str]:
 
 
 def fingerprint(value: object) -> str:
-    """Return a digest of `value` and of all that it holds, in hexadecimal."""
+    """Return a hexadecimal digest of `value` and everything that it holds."""
     digest = hashlib.sha256()
     for part in _parts(value, {}):
         digest.update(part if isinstance(part, bytes) else part.encode())
@@ -66,7 +66,7 @@ def fingerprint(value: object) -> str:
 
 
 def _parts(value: Any, seen: dict[int, tuple[int, object]]) -> Iterator[str | bytes]:
-    """Yield what `value` consists of; `seen` holds the objects on the way, alive, as they may contain each other."""
+    """Yield the parts of `value`; `seen` keeps visited objects alive, as they may contain each other."""
     if value is None or isinstance(
         value, bool | int | float | complex | str | bytes | Enum | torch.dtype | torch.device
     ):
@@ -109,7 +109,7 @@ def _parts(value: Any, seen: dict[int, tuple[int, object]]) -> Iterator[str | by
 
 
 def _of_plugin(held: Mapping[str, Any], seen: dict[int, tuple[int, object]]) -> Iterator[str | bytes]:
-    """Yield what the names of a class or module consist of, but for Python's own."""
+    """Yield the parts of a class's or module's names, except Python's own."""
     for name, value in list(held.items()):
         if not name.startswith("__"):
             yield name
@@ -117,7 +117,7 @@ def _of_plugin(held: Mapping[str, Any], seen: dict[int, tuple[int, object]]) -> 
 
 
 def _held(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield names and values of what `value` holds."""
+    """Yield names and values that `value` holds."""
     if isinstance(value, Mapping):
         for key, held in value.items():
             yield f"{key!r}" if isinstance(key, str | int | float | tuple) else type(key).__qualname__, held
@@ -144,12 +144,12 @@ def _held(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    if function.__code__ in _TIMED:  # its attribute __wrapped__ could be set to another
+    if function.__code__ in _TIMED:  # its attribute __wrapped__ could be replaced
         place = function.__code__.co_freevars.index("func")
         function = (function.__closure__ or ())[place].cell_contents
     yield f"{function.__module__}.{function.__qualname__}", (function.__defaults__, function.__kwdefaults__)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # a name that is not bound yet
+        with contextlib.suppress(ValueError):  # a name not bound yet
             yield name, cell.cell_contents
     if _known(function.__module__):
         return
@@ -172,7 +172,7 @@ def _of_net(net: torch.nn.Module) -> Iterator[tuple[str, Any]]:
         for name, held in vars(layer).items():
             if name in OF_EVERY_NET:
                 continue
-            # Of hooks the order counts; their numbers go on from run to run.
+            # For hooks only the order counts; their numbers keep growing between runs.
             yield f"{path}.{name}", list(held.values()) if "_hooks" in name and isinstance(held, dict) else held
 
 
@@ -184,7 +184,7 @@ def _names(code: types.CodeType) -> list[str]:
 
 @functools.cache
 def _known(module: str | None) -> bool:
-    """Return whether `module` is of this project or an installed library, and no plug-in's."""
+    """Return whether `module` belongs to this project or an installed library, not to a plug-in."""
     name = module or ""
     top = name.partition(".")[0]
     if top in KNOWN:

@@ -1,18 +1,18 @@
-"""The checks of a method: everything released depends on private data through the ledger only.
+"""The checks of a method: everything released depends on private data only through the ledger.
 
-*Replay*. Run A trains on a private set on which methods learn, and the ledger's answers are taped; half of the seeds
-turn off all noise but DP-SGD's. Other runs of equal config, seeds, context and public data get A's answers whatever
-they ask, must call the mechanisms with A's public arguments, and must release A's bytes: on unrelated data; on A's data
+**Replay*. Run A trains on a private set that methods can learn, and the ledger's answers are taped; half of the seeds
+turn off all noise but DP-SGD's. Other runs with equal config, seeds, context and public data get A's answers whatever
+they ask. They must call the mechanisms with A's public arguments and release A's bytes: on unrelated data; on A's data
 with renamed classes, where whatever is best in A is worst; on neighbours of A, where
-:mod:`bench.evaluation.check.sensitivity` compares what the mechanisms were given; and on A's own data again in A's
-process and with A's cache, where state that outlives a run would show.
+:mod:`bench.evaluation.check.sensitivity` compares the mechanisms' inputs; and again on A's own data, in A's process and
+with A's cache, to expose state that outlives a run.
 
 *Few records*. One copy is removed from, or changed in, sets of 2 to 201 records, most of them copies of one record.
-Kernels then depend visibly on the shapes of their operands (:mod:`bench.evaluation.check.shaped_kernels`). What the
-mechanisms are given of every other record must stay equal to the bit.
+Kernels then depend visibly on their operands' shapes (:mod:`bench.evaluation.check.shaped_kernels`). The mechanisms'
+inputs from every other record must stay bitwise equal.
 
-*Renamed classes*. Trained on renamed labels, a student knows the true ones no better than chance, unless the method
-reads labels from elsewhere than its arguments.
+*Renamed classes*. Trained on renamed labels, a student predicts the true ones no better than chance, unless the method
+gets labels from outside its arguments.
 """
 
 from __future__ import annotations
@@ -61,22 +61,22 @@ from bench.interface.registry import METHODS
 SEEDS = (0, 1)
 """Seeds that repeat one check; see :func:`random_seeds` for others."""
 DRAWS = 5
-"""Draws of noise for a method that fails without."""
+"""Noise draws to try for a method that fails without noise."""
 EPSILONS = (10.0, 1.0)  # targets of :data:`SEEDS`
 LOWEST, HIGHEST = 0.5, 20.0  # drawn targets
 SECONDS = 5.0
-"""Time of a full check for neighbours beyond two of each seed."""
-BRIEF = 1.0  # the same where all methods are checked
-PATIENCE = 10.0  # time of an accurate preset's first run in a brief check
-WALKED = (PrivacyUnit.RECORD, PrivacyUnit.LABEL)  # of other units a record's change may be that of two
-WALK = 4  # times the seconds for neighbours
+"""Seconds of a full check for neighbours beyond two per seed."""
+BRIEF = 1.0  # the same when all methods are checked
+PATIENCE = 10.0  # seconds for an accurate preset's first run in a brief check
+WALKED = (PrivacyUnit.RECORD, PrivacyUnit.LABEL)  # for other units, one changed record may change two units
+WALK = 4  # multiple of the seconds for neighbours
 FEW = (51, 4, 33, 9, 2, 17, 5, 3, 8, 7, 201)
-"""Sizes of the sets of few records, in the order in which they find most; the last is for methods that refuse the
-others. Some lie just above a multiple of a batch size."""
-ALONE = (5, 9)  # sizes of sets from which a record goes that may be the only one of its class
+"""Sizes of the sets of few records, most revealing first; the last is for methods that refuse the others. Some are just
+above a multiple of a batch size."""
+ALONE = (5, 9)  # range of set sizes that also lose a record without copies, perhaps its class's only one
 LEVEL = 1e-6  # of the binomial test of renamed classes
-MOST = 100_000  # random seeds are below
-AWAKE = 0.5  # accuracy below which branches of a method may not have been taken
+MOST = 100_000  # upper limit of random seeds
+AWAKE = 0.5  # accuracy below which a method may have skipped branches
 
 
 class CheckVerdict(StrEnum):
@@ -104,7 +104,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What the seed of a check decides: the target of its runs, and whether their noise is on."""
+    """What a check's seed decides: the target of its runs, and whether their noise is on."""
 
     seed: int
     budget: Budget
@@ -125,7 +125,7 @@ class Draw:
 
 
 def random_seeds() -> tuple[int, int]:
-    """Return two seeds that no code foresees, of which the second keeps the noise on."""
+    """Return two unpredictable seeds; the second keeps the noise on."""
     return 2 * secrets.randbelow(MOST // 2), 2 * secrets.randbelow(MOST // 2) + 1
 
 
@@ -145,13 +145,13 @@ def check_method(
 ) -> Check:
     """Return the outcome of replay, sensitivity and renamed classes for `method` with a preset.
 
-    `overrides` (``FIELD=VALUE``) reach other paths. Run A is on generated data of `facts` (default: those of digits),
-    with a labelled source if `labelled`, or on the data set `dataset`. Renamed classes are also those of the data sets
-    `labels_of`. With the preset `awake`, whose students are good enough for branches that bad ones do not take, one
-    seed is replayed on unrelated and renamed data, unless its first run takes more than `patience` seconds. Neighbours
-    beyond two for each seed are added as long as they take `seconds`, then a walk to the unrelated set of four times
-    as long. Exceptions of the method in run A propagate: failing to run is no leak. Each of `seeds` decides the target
-    and whether the noise is on: :class:`Draw`.
+    `overrides` (``FIELD=VALUE``) reach other code paths. Run A uses generated data of `facts` (default: digits'), with
+    a labelled source if `labelled`, or the data set `dataset`. Classes are renamed in the data sets `labels_of` too.
+    With the preset `awake`, whose students are accurate enough to take branches that poor ones skip, one seed is
+    replayed on unrelated and renamed data, unless its first run takes more than `patience` seconds. Neighbours beyond
+    two per seed are added for `seconds`, followed by a walk to the unrelated set for four times as long. Exceptions of
+    the method in run A propagate: failing to run is not a leak. Each of `seeds` decides the target and whether the
+    noise is on: :class:`Draw`.
     """
     source = DataSource(Progress())
     if dataset:
@@ -163,7 +163,7 @@ def check_method(
     slow, drawn = "", "; ".join(str(Draw.of(seed)) for seed in seeds)
 
     def trial_of(preset: Preset, seed: int, dataset: str = dataset, known: Facts = facts or CHECK_FACTS) -> Trial:
-        # Calibration is the method's code: it must not meet the threads of other checks, or their files.
+        # Calibration runs the method's code, so keep it apart from other checks' threads and files.
         return processes.apart(place, trial_for, place, preset, seed, known, values, dataset, labelled)
 
     def few(seed: int) -> None:
@@ -191,8 +191,8 @@ def check_method(
                 replayed(first, processes.run(trial, FAR + NEAR, first.calls, seconds))
                 walk_to_unrelated(trial, first)
                 few(seed)
-            # Digits are at hand everywhere: a method that reads them from a disk is found by them.
-            told = dataclasses.replace(trial, noisy=False)  # what noise hides, a student could not tell
+            # Digits are available everywhere, and expose a method that reads them from disk.
+            told = dataclasses.replace(trial, noisy=False)  # noise could hide what the student knows
             _renamed(told if facts else dataclasses.replace(told, dataset=CHECK_FACTS.dataset), processes)
         for name in labels_of:
             _renamed(trial_of(preset, seeds[0], name, source.describe(name).facts), processes)
@@ -230,9 +230,9 @@ def check_method(
 
 
 def check_row(cell: Cell, salt: str | None, sha256: str) -> Check:
-    """Return the outcome of a replay of `cell` itself: its data, settings and seed, and its noise, drawn from `salt`.
+    """Return the outcome of replaying `cell` itself: its data, settings, seed, and noise drawn from `salt`.
 
-    Its student must have the digest `sha256`, unless that is empty. The other runs are on unrelated, renamed and
+    Its student must have the digest `sha256`, unless that is empty. The other runs use unrelated, renamed and
     neighbouring data of the same size. Exceptions of the method in the first run propagate.
     """
     method, processes = METHODS.get(cell.method), Processes()
@@ -268,7 +268,7 @@ def trial_for(
     place: MethodPlace | type[Method], preset: Preset, seed: int, facts: Facts,
     overrides: Mapping[str, Any] | None = None, dataset: str = "", labelled: bool = False,
 ) -> Trial:  # fmt: skip
-    """Return the trial of a method with the settings of a preset for `facts`, calibrated to a budget of the seed's."""
+    """Return the trial of a method with a preset's settings for `facts`, calibrated to the seed's budget."""
     method, outside = loaded(place, facts.dataset)
     refuse_outside(outside)
     with watched(Watch(method.__module__, facts.dataset)) as watch:
@@ -288,7 +288,7 @@ def _calibrated(
             "the teacher that it trains, without teacher_weights. What follows the teacher is the same code."
         )
     budget = Draw.of(seed).budget
-    try:  # another budget for each seed: a few answers take other branches than many
+    try:  # a different budget per seed, as few answers take other branches than many
         config = method(built, facts).calibrate(budget)
     except BenchError:
         budget = Budget(EPSILONS[0], budget.delta)
@@ -304,7 +304,7 @@ def _calibrated(
 
 
 def _declared(method: type[Method], first: Outcome) -> str:
-    """Return the declared bypasses, empty without; reject a method that declares them in one place only."""
+    """Return the declared bypasses, empty if none; reject a method that declares them in one place only."""
     declared = "; ".join(dict.fromkeys(first.bypasses))
     if declared and not method.bypass:
         raise Rejected(f"it calls ledger.bypass ({declared}) but its class attribute bypass is empty")
@@ -327,12 +327,12 @@ def _declared(method: type[Method], first: Outcome) -> str:
 def recorded(
     trial: Trial, variants: Sequence[Variant], processes: Processes, draws: int = DRAWS
 ) -> tuple[Trial, list[Outcome]]:
-    """Return outcomes without noise, or with one of `draws` of it where the method fails without, and their trial."""
+    """Return the trial and outcomes without noise, or with one of `draws` noise draws if the method fails without."""
     try:
         return trial, processes.run(trial, variants)
     except BenchError:
         failure = None
-        for _ in range(draws):  # teachers that seldom agree, say, answer nothing, and with some noise neither
+        for _ in range(draws):  # e.g. teachers that rarely agree answer nothing, even under some noise draws
             trial = dataclasses.replace(trial, noisy=True, noise=secrets.randbits(256))
             try:
                 return trial, processes.run(trial, variants)
@@ -343,9 +343,9 @@ def recorded(
 
 
 def check_few(trial: Trial, processes: Processes) -> None:
-    """Raise :class:`Rejected` if the absence or change of one of few records changes what is computed of the others.
+    """Raise :class:`Rejected` if removing or changing one of few records changes what is computed from the others.
 
-    `trial` is on generated data of few private records. Raises :class:`BenchError` where they are too few to train on.
+    `trial` is on generated data of few private records. Raises :class:`BenchError` if they are too few to train on.
     """
     records = trial.facts.private_records
     trial, (first,) = recorded(trial, [Few(records)], processes, draws=1)
@@ -357,8 +357,8 @@ def check_few(trial: Trial, processes: Processes) -> None:
 
 
 def _renamed(trial: Trial, processes: Processes) -> None:
-    """Reject a method whose student knows the true names of classes that its private labels do not have."""
-    for seed in (trial.seed, trial.seed + 1_000):  # two renamings: similar classes may meet by chance in one
+    """Reject a method whose student knows true class names that its private labels lack."""
+    for seed in (trial.seed, trial.seed + 1_000):  # two renamings, as one may swap similar classes by chance
         trial = dataclasses.replace(trial, seed=seed)
         truth = trial.material().test_labels
         chance = float(truth.bincount().max() / len(truth))

@@ -1,9 +1,9 @@
-"""What a method reaches outside its arguments while it runs: files, processes, the network, its callers.
+"""What a method accesses outside its arguments while it runs: files, processes, the network, its callers.
 
-Python tells of each by an audit event (PEP 578). An event counts as the method's if its code is nearer to it, in the
-stack of calls, than this package and the machinery of imports. So data sets and weights that this package reads for a
-method are allowed, and so is importing a module; a labelled file of an installed library, read by that library for the
-method, is not. Libraries that read files outside Python raise no event.
+Python reports each by an audit event (PEP 578). An event counts as the method's if, on the call stack, the method's
+code is nearer to it than this package and the import machinery. So data sets and weights that this package reads for a
+method are allowed, and so is importing a module; a labelled file that an installed library reads for the method is not.
+Libraries that read files outside Python raise no event.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ LOOKS = {
     "gc.get_referrers": "searches all objects of its process",
     "gc.get_referents": "searches all objects of its process",
 }
-"""What honest libraries do too, so that only the method's own calls count."""
+"""Events that honest libraries also raise, so that only the method's own calls count."""
 MACHINERY = ("importlib.", "_frozen_importlib", "traceback", "warnings")
-"""What opens files for code that did not ask: modules to import, lines of source for a message."""
+"""Code that opens files unasked: to import modules, or to show source lines in a message."""
 LINKS = ("os.rename", "os.link", "os.symlink")
 
 
@@ -41,13 +41,13 @@ class Watch:
 
     def __init__(self, module: str, dataset: str) -> None:
         self.found = ""
-        """The first thing that the method reached outside, empty if nothing."""
+        """The first thing that the method accessed outside, empty if none."""
         self._top, self._dataset = module.partition(".")[0], dataset
         self._written: set[str] = set()
         self._here = threading.local()  # whether this thread is in `note`, which reads paths itself
 
     def note(self, event: str, arguments: tuple[object, ...]) -> None:
-        """Take one audit event."""
+        """Handle one audit event."""
         if self.found or getattr(self._here, "busy", False):
             return
         self._here.busy = True
@@ -68,10 +68,10 @@ class Watch:
             self._here.busy = False
 
     def _opened(self, path: object, flags: int) -> None:
-        if isinstance(path, int):  # a descriptor: the path was opened before
+        if isinstance(path, int):  # a descriptor, whose path was opened before
             return
         name = _full(path)
-        if flags & (os.O_TRUNC | os.O_EXCL):  # new or emptied: what is read from it later is the method's own
+        if flags & (os.O_TRUNC | os.O_EXCL):  # new or truncated: what is read from it later is the method's own
             self._written.add(name)
             return
         writes = flags & (os.O_WRONLY | os.O_RDWR) == os.O_WRONLY
@@ -94,18 +94,18 @@ class Watch:
                 if module != __name__:
                     return False
             elif not file.startswith(("<", *LIBRARIES)):
-                return True  # a file of the method's own beside its module
+                return True  # the method's own file beside its module
             elif directly and module != "inspect":
                 return False
             frame = frame.f_back
-        return True  # a thread that holds a library's function alone
+        return True  # a thread that only runs a library's function
 
 
 def _full(path: object) -> str:
     return os.path.realpath(path.decode(errors="replace") if isinstance(path, bytes) else str(path))
 
 
-_WATCHES: list[Watch] = []  # those in progress
+_WATCHES: list[Watch] = []  # active ones
 _HOOKED: list[bool] = []
 
 
@@ -116,9 +116,9 @@ def _hook(event: str, arguments: tuple[object, ...]) -> None:
 
 @contextlib.contextmanager
 def watched(watch: Watch) -> Iterator[Watch]:
-    """Note what a method reaches in this block, in all threads."""
+    """Note what a method accesses in this block, in all threads."""
     if not _HOOKED:
-        sys.addaudithook(_hook)  # a process keeps it to its end
+        sys.addaudithook(_hook)  # cannot be removed before the process ends
         _HOOKED.append(True)
     _WATCHES.append(watch)
     try:

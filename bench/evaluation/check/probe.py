@@ -1,4 +1,4 @@
-"""What a net and a loss make of public records: code inside DP-SGD is compared by it between two runs."""
+"""A net's and a loss's results on public records, to compare the code inside DP-SGD between two runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def probed(
     """Return a fingerprint of the outputs, gradients and buffers of ``loss(model(probe), targets)``.
 
     The probe has the shape and type of `images` (n, ...) and `labels` (n,), whose values are not read, and is the same
-    at every call. Weights, gradients, buffers and the state of random generators stay as they are.
+    in every call. Weights, gradients, buffers and random states stay unchanged.
     """
     draws = torch.Generator().manual_seed(RECORDS)
     shape = (RECORDS, *images.shape[1:])
@@ -48,7 +48,7 @@ def probed(
 
 
 def _watchers(model: torch.nn.Module) -> set[ExampleGradients]:
-    """Return what watches passes of `model` for DP-SGD."""
+    """Return the objects that watch passes of `model` for DP-SGD."""
     hooks = [hook for layer in model.modules() for hook in layer._forward_hooks.values()]
     owners = (getattr(hook, "__self__", None) for hook in hooks)
     return {owner for owner in owners if isinstance(owner, ExampleGradients)}

@@ -1,4 +1,4 @@
-"""Functions and classes of this package, of torch and of NumPy that a method replaces while it runs."""
+"""Detects functions and classes of this package, torch and NumPy that a method replaces while it runs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from torch.optim import Optimizer
 
 WATCHED = ("bench", "torch.nn", "torch.autograd", "torch.optim", "numpy.random")
-ALONE = ("torch", "torch._tensor", "torch.random", "numpy")  # without what is below
+ALONE = ("torch", "torch._tensor", "torch.random", "numpy")  # without submodules
 AT_CALLS = ("bench.privacy",)
-"""What is compared at each call of the ledger; the rest is after a run."""
+"""Compared at each call of the ledger; the rest is compared after a run."""
 CODE = (
     types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.GetSetDescriptorType, type, property, classmethod, staticmethod, functools.partial,
@@ -22,21 +22,21 @@ CODE = (
 
 
 class Originals:
-    """The functions and classes of modules as they were when this was made."""
+    """The functions and classes of modules at the time of creation."""
 
     def __init__(self) -> None:
-        for kind in vars(torch.optim).values():  # as torch itself does where an optimiser is first made
+        for kind in vars(torch.optim).values():  # as torch itself does when an optimiser is first made
             if isinstance(kind, type) and issubclass(kind, Optimizer) and not hasattr(kind.step, "hooked"):
                 hooked = Optimizer.profile_hook_step(kind.step)
                 setattr(hooked, "hooked", True)  # noqa: B010 (functions have no such attribute for mypy)
                 setattr(kind, "step", hooked)  # noqa: B010
-        # Held, so that no other object takes the identity of one that is gone.
+        # Keep references, so that no new object reuses a deleted one's identity.
         self._before = {module: list(_code_of(module)) for module in _modules(WATCHED)}
 
     def replaced(self, packages: tuple[str, ...] = WATCHED) -> str:
-        """Return the name of the first function or class that is another now, empty if none is."""
+        """Return the name of the first function or class that was replaced, empty if none."""
         for module in _modules(packages):
-            for owner, name, value in self._before.get(module, ()):  # none for what was imported since
+            for owner, name, value in self._before.get(module, ()):  # no entry for modules imported since
                 last = name.rpartition(".")[2]
                 if owner.get(last) is not value:
                     return f"{module}.{name}"
@@ -50,7 +50,7 @@ def _modules(packages: tuple[str, ...]) -> list[str]:
 
 
 def _code_of(module: str) -> Iterator[tuple[Mapping[str, object], str, object]]:
-    """Yield the functions and classes that `module` holds, and what its own classes hold: owner, name and value."""
+    """Yield the functions and classes in `module` and in its own classes: owner, name and value."""
     held = vars(sys.modules[module])
     for name, value in list(held.items()):
         if not _is_code(value):
@@ -63,4 +63,4 @@ def _code_of(module: str) -> Iterator[tuple[Mapping[str, object], str, object]]:
 
 
 def _is_code(value: object) -> bool:
-    return issubclass(type(value), CODE)  # isinstance() would ask the object itself
+    return issubclass(type(value), CODE)  # isinstance() would consult the object itself

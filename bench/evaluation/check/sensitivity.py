@@ -1,12 +1,12 @@
 """The sensitivity test: one record moves a mechanism's input by at most the charged sensitivity.
 
 The ledger cannot verify the sensitivity that a method states, such as a norm bound or one vote per teacher. Here the
-method runs with equal seeds on a private set and, with the answers that it got there, on neighbours with one other
-record. Any difference in mechanism inputs then comes from that record. A difference above the bound proves it wrong;
-without one it may still be wrong, since other neighbours may differ more.
+method runs with equal seeds on a private set and, given the same answers, on neighbours that differ in one record. Any
+difference in mechanism inputs then comes from that record. A difference above the bound proves it wrong; without one it
+may still be wrong: other neighbours may differ more.
 
-A bound that holds near one data set only, where an input jumps at a threshold for instance, shows on the way to
-another: :func:`walk` halves a path of changed records towards the part in which the inputs move most.
+A bound may hold only near one data set, for instance if an input jumps at a threshold. So :func:`walk` bisects a path
+of changed records to another data set towards the part in which inputs move most.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from numpy.typing import NDArray
 from bench.core.types import Adjacency
 
 Norm = Literal["votes", "l1", "l2", "labels", "records", "range"]
-TOLERANCE = 1.0001  # Factor for rounding in float32 nets.
+TOLERANCE = 1.0001  # factor for rounding in float32 nets
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The input `values` of one mechanism call, and the largest change of one unit to them."""
+    """The input `values` of one mechanism call, and the largest change to them by one unit."""
 
     mechanism: str
     values: NDArray[Any]
     norm: Norm
     bound: float
     window: int = 0
-    """Of a sum over steps: in how many calls in a row one unit moves the values by the bound in all."""
-    first: bool = False  # of the steps
+    """For sums over steps: the number of consecutive calls in which one unit moves the values by the bound in total."""
+    first: bool = False  # first of the steps
 
     def moved(self, other: Given) -> float:
         """Return the distance to `other` in the norm: a row's maximum for votes and ranges, a count for labels."""
@@ -53,13 +53,13 @@ class Given:
         return float(difference.sum()) if self.norm == "l1" else float(np.sqrt((difference**2).sum()))
 
     def _counted(self) -> NDArray[np.float64]:
-        """Return the values as mechanisms count them: of sums and scores, what is not finite is 0."""
+        """Return the values as mechanisms count them: in sums and scores, non-finite ones are 0."""
         values = np.asarray(self.values, dtype=np.float64)
         other_than_any = np.finfo(np.float64).max / 4
         return np.where(np.isfinite(values), values, other_than_any if self.norm in ("records", "labels") else 0.0)
 
     def without(self, record: int) -> Given:
-        """Return what is given of all records but `record`; sums stay."""
+        """Return the values of all records but `record`; sums stay."""
         if self.norm not in ("records", "labels"):
             return self
         return dataclasses.replace(self, values=np.delete(self.values, record, axis=self.norm == "records"))
@@ -78,7 +78,7 @@ NORMS: dict[str, Norm] = {
 
 
 def share(first: Given, second: Given, adjacency: Adjacency) -> float:
-    """Return by how many times what one changed record may move `second` differs from `first`."""
+    """Return the distance from `first` to `second` in units of what one changed record may move."""
     # Replacing a record is removing one and adding another: twice the norm, but still one teacher's vote.
     steps = 2 if adjacency is Adjacency.ADD_REMOVE and first.norm in ("l1", "l2", "range") else 1
     return first.moved(second) / (steps * max(first.bound, second.bound))
@@ -89,16 +89,16 @@ def violation(
 ) -> str:
     """Return a description of the first call whose values differ by more than its charge; empty if none does.
 
-    The two sets differ in `records` records, which may move a value by as many times its charge. Or the second lacks
-    the record `absent` of the first: then sums move by at most one charge, and values of other records not at all.
+    The two sets differ in `records` records, each of which may move a value by its charge. Or the second lacks the
+    first's record `absent`: then sums move by at most one charge, and other records' values not at all.
     """
     if len(base) != len(other):
         return f"it called mechanisms {len(base)} times on a private set and {len(other)} times on a neighbour of it"
-    steps: list[float] = []  # by how many times its charge each step of the sums in progress moved
+    steps: list[float] = []  # movement of each step of the current sums, in units of its charge
     for number, (first, second) in enumerate(zip(base, other, strict=True)):
         if absent is not None:
             if first.mechanism == second.mechanism == "sampled_function":
-                continue  # any function of its sample is covered, and the parts compared are others
+                continue  # any function of its sample is covered, and the compared parts hold other records
             first = first.without(absent)
         if first.values.shape != second.values.shape or first.mechanism != second.mechanism:
             return f"its call {number + 1} is another on a neighbouring private set"
@@ -137,10 +137,10 @@ def violation(
 
 
 def walk(given_at: Callable[[int], list[Given] | str], length: int, adjacency: Adjacency, patience: float) -> str:
-    """Return a violation between two points of a path of data sets, each of which changes one more record.
+    """Return a violation between two points on a path of data sets, each with one more changed record.
 
-    ``given_at(k)`` runs the method with `k` changed records and returns what its mechanisms were given, or how the run
-    left the tape. Halves the path towards the larger movement in `patience` seconds at most; empty if nothing is found.
+    ``given_at(k)`` runs the method with `k` changed records and returns its mechanisms' inputs, or how the run left the
+    tape. Bisects the path towards the larger movement for at most `patience` seconds; empty if nothing is found.
     """
     begin, low, high = time.monotonic(), 0, length
     seen: dict[int, list[Given]] = {}

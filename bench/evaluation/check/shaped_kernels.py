@@ -1,10 +1,10 @@
-"""Makes visible that the results of library kernels depend on the shapes of their operands.
+"""Makes it visible that library kernels' results depend on their operands' shapes.
 
 Libraries choose a kernel by the shape of a batch, and each kernel rounds differently. The last bits flip a decision
-about a record once in many thousand runs, too rarely for a test to notice. So one run's products are noted, and in the
-run on a neighbour, under :class:`ShapedKernels`, each entry of a product of another shape changes by up to a quarter,
-by a function of its value: that flips nearly every such decision. A method whose shapes do not depend on the private
-records is not affected. NumPy's products are not covered.
+about a record once in many thousand runs, too rarely for a test to notice. So one run's products are recorded, and in
+the run on a neighbour, under :class:`ShapedKernels`, each entry of a product with another shape changes by up to a
+quarter, by a function of its value: this flips nearly every such decision. Methods whose shapes do not depend on
+private records are not affected. NumPy's products are not covered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PRODUCTS = frozenset(
         "_euclidean_dist", "_scaled_dot_product_flash_attention_for_cpu", "mkldnn_rnn_layer",
     )
 )  # fmt: skip
-"""The operations that compute products; torch.cdist is the Euclidean one, unless it compares few rows pair by pair."""
+"""The operations that compute products; torch.cdist is the Euclidean one, unless it compares few rows pairwise."""
 
 
 Product = tuple[str, tuple[tuple[int, ...], ...]]
@@ -34,10 +34,10 @@ Product = tuple[str, tuple[tuple[int, ...], ...]]
 
 
 class ShapedKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode that notes products, and changes those whose shapes are not the `expected` ones, None to change none.
+    """A mode that records products, and changes those whose shapes differ from the `expected` ones; None changes none.
 
-    As long as a run makes the expected operations in order, each product is compared with its own; afterwards with all.
-    Products in float64 stay: their rounding is too small to matter, or they are exact
+    While a run makes the expected operations in order, each product is compared with its counterpart; afterwards with
+    all. Products in float64 are unchanged: their rounding is too small to matter, or they are exact
     (:func:`bench.training.by_record.nearest`).
     """
 
@@ -58,7 +58,7 @@ class ShapedKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if product.dtype != torch.float64:
             shapes = tuple(tuple(part.shape) for part in args if isinstance(part, torch.Tensor))
             if self._differs((str(func), shapes)):
-                # A common factor would change no arg max: entries of different values get different factors.
+                # A common factor would not change any arg max, so entries of different values get different factors.
                 waves = 50 + 100 * zlib.crc32(repr(shapes).encode()) / 2**32
                 product.mul_(1 + AMOUNT * torch.sin(waves * product.abs().add(1e-30).log()))
         return found
@@ -74,7 +74,7 @@ class ShapedKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave products as they are, as inside a mechanism: its sensitivity covers what it computes."""
+        """Leave products unchanged, as inside a mechanism, whose sensitivity covers what it computes."""
         before, self._paused = self._paused, True
         try:
             yield

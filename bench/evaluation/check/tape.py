@@ -1,9 +1,9 @@
 """Recording a ledger's answers on a tape, and answering another run from it.
 
-On replay a method gets the recorded answers whatever it gives, so its release can differ only by what it learns of its
-private data outside the ledger. Of DP-SGD, the tape holds each step's noisy gradient as the optimiser sees it.
+On replay a method gets the recorded answers whatever its inputs, so its release can differ only by what it learns about
+private data outside the ledger. For DP-SGD, the tape holds each step's noisy gradient as the optimiser sees it.
 
-Both are executors of a plain ledger: a method sees the class it always sees.
+Both are executors of a plain ledger, so a method sees the usual class.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ MUST_BE_PUBLIC = (
     "answers of the ledger"
 )
 ROOM = 2**30
-"""Bytes of what mechanisms are given that a tape keeps; of later calls it keeps the answers alone."""
+"""Bytes of mechanism inputs that a tape keeps; for later calls it keeps only the answers."""
 PROBES = 3
-"""Steps of a DP-SGD, besides the first, before which net and loss are probed."""
+"""Number of DP-SGD steps, besides the first, before which net and loss are probed."""
 
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """An array in a file: the gradients of a long training do not fit in memory."""
+    """An array in a file, as the gradients of a long training do not fit in memory."""
 
     path: Path
     offset: int
@@ -67,14 +67,14 @@ class OnDisk:
 
 @dataclass(frozen=True, slots=True)
 class Taped:
-    """One call of a mechanism: what it was given (None where not watched), what it charged, what it answered."""
+    """One call of a mechanism: its input (None if not watched), charge and answer."""
 
     mechanism: str
     given: Given | None
     charged: str
     answers: list[NDArray[Any] | OnDisk]
     public: dict[str, str]  # fingerprints of the public arguments
-    probes: dict[int, str]  # by step of DP-SGD: fingerprints of what net and loss make of public records
+    probes: dict[int, str]  # by DP-SGD step: fingerprints of net and loss on public records
 
 
 def charged_for(call: Call) -> str:
@@ -88,13 +88,13 @@ def public_difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:
 
 
 class TapeDifference(BenchError):
-    """A replayed run calls the ledger in another way than the recorded one."""
+    """A replayed run calls the ledger differently from the recorded one."""
 
 
 class Recording(Executor):
-    """Keeps the calls of one run, which it answers with noise; inside `around` it computes for a mechanism.
+    """Records the calls of one run, answering them with noise; inside `around` it computes for a mechanism.
 
-    The file `steps`, if any, takes the gradients of DP-SGD.
+    The file `steps`, if any, stores DP-SGD's gradients.
     """
 
     def __init__(
@@ -104,25 +104,25 @@ class Recording(Executor):
         super().__init__(noise)
         self._originals = originals
         self.replaced = ""
-        """The function of this project that was another one when the ledger was called."""
+        """The function of this project that had been replaced when the ledger was called."""
         self._file, self._room = steps, ROOM
         self.calls: list[Taped] = []
         self.difference = ""
-        """Where a replayed run left the tape."""
+        """Where a replayed run diverged from the tape."""
         self._around = around
-        self._steps: list[NDArray[Any] | OnDisk] = []  # of the DP-SGD in progress
+        self._steps: list[NDArray[Any] | OnDisk] = []  # of the current DP-SGD
         self._probes: dict[int, str] = {}
-        self._asked: Call | None = None  # as the method made it
+        self._asked: Call | None = None  # the call as the method made it
         self._public: dict[str, str] = {}
         self._answering = False
 
     @property
     def given(self) -> list[Given]:
-        """What the mechanisms were given, in order."""
+        """The mechanisms' inputs, in order."""
         return [call.given for call in self.calls if call.given is not None]
 
     def begin(self, call: Call) -> Call:
-        """Note the public arguments; let every step of DP-SGD pass through the tape."""
+        """Note the public arguments; route every DP-SGD step through the tape."""
         if self._originals is not None:
             self.replaced = self.replaced or self._originals.replaced(AT_CALLS)
         self._steps, self._probes, self._asked, self._public = [], {}, call, public_arguments(call)
@@ -144,12 +144,12 @@ class Recording(Executor):
         return replace(call, public={**call.public, "run": replace(run, optimizer=make)})
 
     def answer(self, call: Call, release: Callable[[Noise], A]) -> A:
-        """Return the mechanism's answer, and keep it with what the mechanism was given."""
+        """Return the mechanism's answer, and record it with the mechanism's input."""
         with self._around():
             answer, answers = self._mechanism(release), self._steps
             if isinstance(answer, np.ndarray):
                 answers.append(answer.copy())
-            if call.name == "dp_sgd" and self._asked is not None:  # net and loss may have changed meanwhile
+            if call.name == "dp_sgd" and self._asked is not None:  # net and loss may have changed during training
                 after = public_arguments(self._asked)
                 self._public |= {f"{name} afterwards": digest for name, digest in after.items()}
             given = _given(call) if self._room > 0 else None
@@ -159,7 +159,7 @@ class Recording(Executor):
         return answer
 
     def draw(self, release: Callable[[Noise], A]) -> A:
-        """Return ``release(noise)``, and keep it as the answer of a call, unless a mechanism in progress asks."""
+        """Return ``release(noise)``, and record it as a call's answer, unless a running mechanism asks."""
         drawn = super().draw(release)
         if self._answering:
             return drawn
@@ -167,7 +167,7 @@ class Recording(Executor):
         return drawn
 
     def finish(self) -> None:
-        """Note as a difference that calls of the tape were not made."""
+        """Note a difference if the run did not make all calls on the tape."""
 
     def _mechanism(self, release: Callable[[Noise], A]) -> A:
         self._answering = True
@@ -177,11 +177,11 @@ class Recording(Executor):
             self._answering = False
 
     def _step(self, seen: NDArray[Any]) -> NDArray[Any]:
-        """Return the gradient with which DP-SGD steps where it would step with `seen`."""
+        """Return the gradient with which DP-SGD steps instead of `seen`."""
         return seen
 
     def _probed_steps(self, call: Call) -> Container[int]:
-        """Return the steps before which net and loss meet public records: the first, and some that no code foresees."""
+        """Return the steps before which net and loss are probed: the first, and some unpredictable ones."""
         return {0, *(secrets.randbelow(max(1, call.public["run"].steps)) for _ in range(PROBES))}
 
     def _probe(self, step: int, found: str) -> None:
@@ -190,7 +190,7 @@ class Recording(Executor):
     def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         seen = torch.cat([p.grad.detach().cpu().reshape(-1) for p in parameters]).numpy()
-        # The recorded run's too: gradients of other strides are summed in another order, with other roundings.
+        # The recorded run does this too: other strides change the summation order and so the rounding.
         taped = torch.split(torch.from_numpy(self._step(seen)), [p.numel() for p in parameters])
         for parameter, gradient in zip(parameters, taped, strict=True):
             parameter.grad = gradient.view_as(parameter).to(parameter, copy=True)
@@ -198,11 +198,11 @@ class Recording(Executor):
 
 
 class Replaying(Recording):
-    """Answers from the `tape` of a recorded run, whatever it is given.
+    """Answers from the `tape` of a recorded run, whatever the input.
 
-    Mechanisms draw noise other than the recorded run's, so that no answer less the noise at hand is what it hides.
-    Calls of another mechanism, charge or shape raise :class:`TapeDifference`; `difference` keeps the first, as a method
-    may catch the error.
+    Mechanisms draw different noise than the recorded run's, so that subtracting it does not reveal the hidden value.
+    Calls with another mechanism, charge or shape raise :class:`TapeDifference`; `difference` keeps the first, as a
+    method may catch the error.
     """
 
     def __init__(
@@ -210,10 +210,10 @@ class Replaying(Recording):
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:  # fmt: skip
         super().__init__(noise, originals, around)
-        self._tape, self._number = tape, 0  # the number of the call in progress
+        self._tape, self._number = tape, 0  # number of the current call
 
     def begin(self, call: Call) -> Call:
-        """Check that the tape has a call of this mechanism here, with these public arguments."""
+        """Check that the tape's next call is of this mechanism, with these public arguments."""
         number = self._number = len(self.calls)
         if number >= len(self._tape):
             self._differ(f"it calls the ledger more than {number} times")
@@ -253,7 +253,7 @@ class Replaying(Recording):
             )
 
     def _compare_public(self, call: Call) -> None:
-        """Compare what is known so far: what follows a training is known after it."""
+        """Compare what is known so far; results of a training are known only after it."""
         expected = self._tape[self._number].public
         if found := public_difference({name: expected.get(name, "") for name in self._public}, self._public):
             self._differ(f"its call {self._number + 1} of {call.name} has another {found}", MUST_BE_PUBLIC)
@@ -288,23 +288,23 @@ def _given(call: Call) -> Given | None:
     if norm is None or (norm == "labels" and call.unit is PrivacyUnit.QUERY_LABEL):
         return None
     if call.name == "sampled_updates":
-        # A client's update is a row; in a simulation a record with another label may lie with another client.
+        # A client's update is a row; in a simulation a relabelled record may belong to another client.
         return Given(call.name, all_updates(arguments), norm, 2.0)
-    if call.name == "sampled_function":  # a part of the records is a row: others move if it uses more than its sample
+    if call.name == "sampled_function":  # rows are parts of the records: others move if it uses more than its sample
         return Given(call.name, function_values(arguments), norm, 1.0)
-    if call.name in ("dp_sgd", "sampled_loss_change"):  # a record's image, with its label at the end
+    if call.name in ("dp_sgd", "sampled_loss_change"):  # a record's image followed by its label
         images, labels = (
             part.detach().cpu().double().flatten(1).numpy()
             for part in (arguments["images"], arguments["labels"][:, None])
         )
         values = np.hstack([images, labels])[None]
-    elif call.name == "sampled_noisy_max":  # a record's column of distances, with its label below
+    elif call.name == "sampled_noisy_max":  # a record's column of distances, then its label
         values = np.vstack([arguments["distances"], arguments["labels"]])
-    elif call.name in ("tree_sum", "banded_sum"):  # the step's own values, and what is released
+    elif call.name in ("tree_sum", "banded_sum"):  # the step's own values, and the released sum
         window = arguments.get("separation", arguments["steps"])
         own = np.array(arguments["values"][0])
         return Given(call.name, own, norm, arguments["sensitivity"], window, arguments["step"] == 0)
     else:
         (values,) = call.private.values()
-    times = 2 if norm == "range" and not arguments["monotonic"] else 1  # of two scores, which may move apart
+    times = 2 if norm == "range" and not arguments["monotonic"] else 1  # two scores may move apart
     return Given(call.name, np.array(values), norm, times * arguments.get("sensitivity", 1.0))

@@ -42,7 +42,7 @@ __all__ = [
 
 ORDERS = np.array([1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [64, 80, 96, 128, 192, 256, 512, 1024])
 LEAST_PLD_DELTA = 1e-10
-"""Below it the rounding errors of a PLD, at least `losses.rounding` of 1, would weigh too much."""
+"""Below it a PLD's rounding errors, at least `losses.rounding` of 1, would dominate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,17 @@ class Accounted:
 
     name: str
     epsilon: float
-    """Infinite where there is no guarantee."""
+    """Infinite if there is no guarantee."""
     sound: bool
     """Whether it bounds the privacy loss of the run."""
     data_dependent: bool
     releasable: bool
-    """Whether it may be published: a data-dependent figure only when sanitised."""
+    """Whether it may be published; a data-dependent figure may only if sanitised."""
     order: float | None = None
     note: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values for JSON, an infinite epsilon as the string ``"inf"``."""
+        """Return it as plain values for JSON, with an infinite epsilon as the string ``"inf"``."""
         return {
             "name": self.name,
             "epsilon": self.epsilon if math.isfinite(self.epsilon) else "inf",
@@ -77,10 +77,10 @@ AccountantFunction = Callable[[Sequence[Event], float], Accounted | None]
 
 
 def common_unit(events: Sequence[Event]) -> tuple[PrivacyUnit, Adjacency]:
-    """Return the weakest unit of `events`, and the adjacency, for which all of them hold.
+    """Return the weakest unit and the adjacency for which all `events` hold.
 
-    With replace neighbours a client's guarantee covers each of its records, and a record's its label. Raises
-    :class:`BenchError` on no events, or where their neighbours do not cover each other.
+    With replace neighbours a client's guarantee covers each of its records, and a record's guarantee its label. Raises
+    :class:`BenchError` without events, or if their neighbour relations do not cover each other.
     """
     if not events:
         raise BenchError("an empty ledger has no privacy unit.")
@@ -108,7 +108,7 @@ def _listed(events: Sequence[Event], field: str) -> str:
 
 
 def merged(events: Sequence[Event]) -> list[Event]:
-    """Return `events`, those that differ only in how often they ran merged into one."""
+    """Return `events`, merging those that differ only in their counts."""
     counts: dict[Event, int] = {}
     result: list[Event] = []
     for event in events:
@@ -133,7 +133,7 @@ def basic(events: Sequence[Event], delta: float) -> Accounted | None:
 
 
 def optimal(events: Sequence[Event], delta: float) -> Accounted | None:
-    """Return the least epsilon from pure epsilons alone, rounded up where they differ; None where an event has none."""
+    """Return the least epsilon from pure epsilons alone, rounded up if they differ; None if an event has none."""
     steps: dict[float, int] = {}
     for event in events:
         step = event.pure_step()
@@ -155,7 +155,7 @@ def optimal(events: Sequence[Event], delta: float) -> Accounted | None:
 
 
 def _resolves(composed: int, delta: float) -> bool:
-    """Return whether a PLD of so many losses gives an epsilon at `delta`, for its rounding errors."""
+    """Return whether a PLD of `composed` losses is accurate enough for an epsilon at `delta`."""
     return delta >= LEAST_PLD_DELTA and delta > losses.rounding(composed)
 
 
@@ -177,7 +177,7 @@ def _mu(events: Sequence[Event]) -> float | None:
 
 
 def rdp(events: Sequence[Event], delta: float) -> Accounted | None:
-    """Return Renyi accounting with the improved conversion; over all real orders where all noise is Gaussian."""
+    """Return Renyi accounting with the improved conversion; over all real orders if all noise is Gaussian."""
     rho = _rho(events)
     if rho is not None:
         epsilon, order = zcdp_improved_epsilon(rho, delta)
@@ -205,9 +205,9 @@ def exact_gaussian(events: Sequence[Event], delta: float) -> Accounted | None:
 
 
 def loss_distribution(events: Sequence[Event], coarseness: float = 1.0) -> losses.Composed | None:
-    """Return the PLD of `events` together, rounded pessimistically; None where an event has none or it is too wide.
+    """Return the composed PLD of `events`, rounded pessimistically; None if an event has none or it is too wide.
 
-    `coarseness` multiplies the grid's interval: 10 takes a tenth of the time, for a thousandth of epsilon.
+    `coarseness` multiplies the grid's interval: 10 takes a tenth of the time and adds a thousandth to epsilon.
     """
     gaussian = [event for event in events if event.gaussian_mu() is not None]
     others = [event for event in events if event.gaussian_mu() is None]
@@ -219,7 +219,7 @@ def loss_distribution(events: Sequence[Event], coarseness: float = 1.0) -> losse
         return None
     steps = [step[0] for step in (event.pure_step() for event in others) if step is not None]
     interval = losses.grid_interval(spread, min(steps, default=math.inf)) * coarseness
-    if interval > 100:  # Its exponential overflows, and Renyi accounting says as much.
+    if interval > 100:  # its exponential overflows, and Renyi accounting suffices
         return None
     parts = [event.pld(interval) for event in others]
     if mu is not None:
@@ -233,7 +233,7 @@ def _losses(events: Sequence[Event]) -> int:
 
 
 def pld(events: Sequence[Event], delta: float) -> Accounted | None:
-    """Return the composed privacy loss distribution; None where an event has none, or all noise is Gaussian."""
+    """Return the PLD accountant's figure; None if an event has no PLD, or if all noise is Gaussian."""
     return _pld(tuple(merged(events)), delta)
 
 
@@ -250,7 +250,7 @@ def _pld(events: tuple[Event, ...], delta: float) -> Accounted | None:
 
 
 def selection_profile(events: Sequence[Event], delta: float) -> Accounted | None:
-    """Return tuning's bound by privacy profiles; None unless all is one RepeatAndSelect whose runs have profiles."""
+    """Return tuning's bound from privacy profiles; None unless the only event is a RepeatAndSelect with profiles."""
     if len(events) != 1 or not isinstance(events[0], RepeatAndSelect):
         return None
     return _selection_profile(events[0], delta)
@@ -287,7 +287,7 @@ def _lnmax(events: Sequence[Event]) -> tuple[float, int] | None:
 
 
 def pate_closed_form(events: Sequence[Event], delta: float) -> Accounted | None:
-    """Return PATE's ``4 T gamma^2 + 2 gamma sqrt(2 T log(1 / delta))``; None unless all is LNMax of one gamma."""
+    """Return PATE's ``4 T gamma^2 + 2 gamma sqrt(2 T log(1 / delta))``; None unless all is LNMax with one gamma."""
     found = _lnmax(events)
     if found is None:
         return None
@@ -297,7 +297,7 @@ def pate_closed_form(events: Sequence[Event], delta: float) -> Accounted | None:
 
 
 def pate_moments(events: Sequence[Event], delta: float, largest_moment: int = pate.LARGEST_MOMENT) -> Accounted | None:
-    """Return the moments accountant of PATE 2017 without votes; None unless all is LNMax of one gamma."""
+    """Return PATE 2017's moments accountant without votes; None unless all events are LNMax with one gamma."""
     found = _lnmax(events)
     if found is None:
         return None
@@ -306,7 +306,7 @@ def pate_moments(events: Sequence[Event], delta: float, largest_moment: int = pa
 
 
 def pate_2018(events: Sequence[Event], delta: float) -> Accounted | None:
-    """Return Renyi accounting as PATE 2018 does it without votes; None unless all is GNMax or Confident-GNMax."""
+    """Return PATE 2018's Renyi accounting without votes; None unless all events are GNMax or Confident-GNMax."""
     if not all(isinstance(event, (GNMax, ConfidentGNMax)) for event in events):
         return None
     epsilon, order = classic_epsilon(pate.ORDERS, sum(event.rdp(pate.ORDERS) for event in events), delta)
@@ -339,7 +339,7 @@ def accountant(name: str) -> AccountantFunction:
 def claim_by(name: str, events: Sequence[Event], delta: float, source: str, note: str = "") -> Claim:
     """Return the figure of the accountant `name` for `events` as a claim of `source`.
 
-    Raises :class:`BenchError` on another name, and where the accountant does not apply.
+    Raises :class:`BenchError` on another name, or if the accountant does not apply.
     """
     figure = accountant(name)(events, delta)
     if figure is None:
@@ -350,9 +350,9 @@ def claim_by(name: str, events: Sequence[Event], delta: float, source: str, note
 def account(events: Sequence[Event], delta: float) -> list[Accounted]:
     """Return the figure of every accountant that applies to a whole ledger, in a fixed order.
 
-    With a bypass the first row is infinite, with the reason, and the others cover the mechanisms alone and are not
-    sound. Where units differ, the notes name the weakest. Raises :class:`BenchError` on a delta outside (0, 1) or units
-    that do not compose.
+    With a bypass the first row is infinite, with the reason; the others cover only the mechanisms and are not sound. If
+    units differ, the notes name the weakest. Raises :class:`BenchError` on a delta outside (0, 1) or units that do not
+    compose.
     """
     check_delta(delta)
     if not events:
@@ -382,9 +382,9 @@ def proven(events: Sequence[Event], delta: float) -> Accounted:
 
 
 def replace_one(events: Sequence[Event], delta: float) -> Accounted:
-    """Return :func:`proven` for replace neighbours, whatever the adjacency of `events`.
+    """Return :func:`proven` for replace neighbours, for any adjacency of `events`.
 
-    Never below the figure for add-remove neighbours, whose pairs it covers: grids may differ in the last digits.
+    Never below the add-remove figure, whose pairs it covers: grids may differ in the last digits.
     """
     figures = [proven([event.replaced() for event in events], delta)]
     if {event.adjacency for event in events} == {Adjacency.ADD_REMOVE}:

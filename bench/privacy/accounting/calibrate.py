@@ -14,7 +14,7 @@ from bench.privacy.accounting.accountants import AccountantFunction, accountant
 from bench.privacy.events.events import Event
 
 _HUGE = 1e6
-"""Replaces every larger epsilon, so that infinity can be interpolated."""
+"""Cap on epsilons, so that infinity can be interpolated."""
 
 
 def _epsilon(events: Sequence[Event], budget: Budget, name: str | AccountantFunction) -> float:
@@ -32,10 +32,10 @@ def largest_count(
 ) -> int:
     """Return the largest count, up to `most`, whose events cost at most the budget.
 
-    On the basis claimed the cost is that of the paper's accountant, `claimed` (a name in
-    :data:`bench.privacy.accounting.accountants.ACCOUNTANTS`); on the basis proven it is the proven one, in the budget's
-    adjacency. It must rise with the count. Raises :class:`BenchError`, with one query's cost, where that is over
-    budget.
+    On the claimed basis the cost is from the paper's accountant `claimed` (a name in
+    :data:`bench.privacy.accounting.accountants.ACCOUNTANTS`); on the proven basis it is the proven cost, in the
+    budget's adjacency. It must increase with the count. Raises :class:`BenchError` with one query's cost if that is
+    over budget.
     """
     epsilon, delta = budget.epsilon, budget.delta
     name = claimed if budget.basis is Basis.CLAIMED else "proven"
@@ -58,7 +58,7 @@ def largest_count(
         high_cost = cost(high)
     halve = False
     while high - low > 1:
-        # The cost is near a power of the count: interpolate logarithms, with halving to close in from both sides.
+        # The cost is roughly a power of the count: interpolate logarithms, and halve so that both ends close in.
         middle = (low + high) // 2
         if not halve and 0 < low_cost < high_cost < _HUGE:
             share = math.log(epsilon / low_cost) / math.log(high_cost / low_cost)
@@ -93,9 +93,9 @@ def smallest_noise(
 ) -> float:
     """Return the least noise (sigma, scale or multiplier) whose events cost at most the budget.
 
-    The cost is that of the accountant `claimed` or `sound`, by the budget's basis and adjacency as in
+    The cost is from the accountant `claimed` or `sound`, by the budget's basis and adjacency as in
     :func:`largest_count`, and must fall with the noise; the search begins at `start`. The result is never too small,
-    and too large by about `tolerance` of itself at most. Raises :class:`BenchError` where 10^9 times `start` is too
+    and too large by at most a relative `tolerance`, roughly. Raises :class:`BenchError` if 10^9 times `start` is too
     little.
     """
     return _smallest(make_events, budget, claimed if budget.basis is Basis.CLAIMED else sound, start, tolerance)
@@ -117,7 +117,7 @@ def _smallest(
 
     first = math.log(start)
     if name != "rdp":
-        # Renyi accounting is fast and close: it gives slower accountants a starting point.
+        # Renyi accounting is fast and close, so start slower accountants from its result.
         first = math.log(_smallest(make_events, budget, "rdp", start, 1e-3))
     low = high = first
     step = 1.0 if name == "rdp" else 0.02
@@ -136,6 +136,6 @@ def _smallest(
                 return math.exp(high)
     found = float(optimize.brentq(excess, low, high, xtol=tolerance / 2, rtol=1e-12))
     step = tolerance / 4
-    while excess(found) > 0:  # The root is approximate; the answer must be on the safe side.
+    while excess(found) > 0:  # the root is approximate; the answer must be safe
         found, step = found + step, 2 * step
     return math.exp(found)

@@ -1,4 +1,4 @@
-"""The epsilon that each paper claims for its setting; a claim's note gives the reason where it does not hold."""
+"""The epsilon that each paper claims for its setting; the note of a claim that does not hold gives the reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DGD_BYPASS = (
     "the label queries are not all that depends on them"
 )
 DGD_EPS1 = 0.01
-"""DGD, section IV: what the paper adds for its perturbed codes; it protects synthetic images, not records."""
+"""DGD, section IV: the epsilon added for perturbed codes; it protects synthetic images, not records."""
 DPSD_LABEL_GAP = (
     "Eq. (5) as printed draws from all classes when the label is in the top-k set and from the set when it is not: an "
     "answer outside the set tells that the label was inside, so no epsilon holds. Drawn from the set in both cases it "
@@ -32,7 +32,7 @@ DPSD_LABEL_GAP = (
 
 
 def pate_2017(votes: NDArray[Any], gamma: float, delta: float) -> Claim:
-    """Return PATE 2017's data-dependent figure for LNMax on `votes` (queries, classes), with its factor 2 twice."""
+    """Return PATE 2017's data-dependent figure for LNMax on `votes` (queries, classes), counting its factor 2 twice."""
     check_delta(delta)
     positive("gamma", gamma)
     epsilon, moment = pate.lnmax_epsilon_published(pate.check_votes(votes), gamma, delta)
@@ -62,7 +62,7 @@ def pate_2018(
     sigma1: float | None = None,
     answered: ArrayLike | None = None,
 ) -> Claim:
-    """Return PATE 2018's figure for GNMax, or for Confident-GNMax where `threshold` and `sigma1` are given.
+    """Return PATE 2018's figure for GNMax, or for Confident-GNMax if `threshold` and `sigma1` are given.
 
     Data-dependent Renyi accounting, classic conversion; `answered` as in
     :func:`bench.privacy.accounting.pate.confident_rdp`.
@@ -134,8 +134,8 @@ def dpsd(beta: float, classes: int, batch: int, iterations: int, sigma: float, d
 def dpsd_events(batch: int, iterations: int, sigma: float, sensitivity: float = 2.0) -> list[Gaussian]:
     """Return the releases of DPSD's Eq. (3): ``batch * iterations`` Gaussian answers.
 
-    Each is a gradient of this `sensitivity` in units of beta, 2 for any gradients of norm beta, with noise of deviation
-    sigma beta; one record can change every answer.
+    Each is a gradient of this `sensitivity` in units of beta, 2 for arbitrary gradients of norm beta, with noise of
+    deviation sigma beta; one record can change every answer.
     """
     whole("batch", batch)
     whole("iterations", iterations)
@@ -149,7 +149,7 @@ def dpsd_label(epsilon: float, delta: float) -> Claim:
 
 
 def label_response(epsilon: float, delta: float) -> Claim:
-    """Return the cost of one randomised response for each label, over all classes or the likeliest of them."""
+    """Return the cost of one randomised response per label, over all classes or the likeliest."""
     check_delta(delta)
     return Claim(
         check_epsilon(epsilon), delta, "Ghazi et al., NeurIPS 2021 (arXiv:2102.06062), Lemma 1: RRTop-k (delta 0)"
@@ -184,9 +184,9 @@ def dp_sgd(sampling_rate: float, noise_multiplier: float, steps: int, delta: flo
 def zcdp_accountant(events: Sequence[Event], delta: float) -> Accounted:
     """Return the figure of Yu et al. (S&P 2019) for DP-SGD, by concentrated DP for random sampling.
 
-    A step costs ``rho = (rate / noise)**2`` at orders up to ``1 + noise**2 log(1 / (rate * noise))``, above them and
-    where it is less a Gaussian release's ``1 / (2 noise**2)``. The first is a
-    heuristic, checked numerically, as a comment in the authors' code says.
+    A step costs ``rho = (rate / noise)**2`` at orders up to ``1 + noise**2 log(1 / (rate * noise))``, and a Gaussian
+    release's ``1 / (2 noise**2)`` above them or if less. A comment in the authors' code calls the first a heuristic,
+    checked numerically.
     """
     orders, total = accountants.ORDERS, np.zeros(len(accountants.ORDERS))
     for event in events:
@@ -212,10 +212,10 @@ def zcdp(events: Sequence[Event], delta: float) -> Claim:
 
 
 def dp_sgd_improved(sampling_rate: float, noise_multiplier: float, steps: int, delta: float) -> Claim:
-    """Return the figure of DP-SGD by Renyi accounting with the improved conversion, as papers since 2020 compute it."""
+    """Return DP-SGD's figure by Renyi accounting with the improved conversion, as in papers since 2020."""
     check_delta(delta)
     row = accountants.rdp([DPSGD(sampling_rate, noise_multiplier, steps)], delta)
-    assert row is not None  # Renyi accounting always applies.
+    assert row is not None  # Renyi accounting always applies
     return Claim(
         row.epsilon,
         delta,
@@ -225,9 +225,9 @@ def dp_sgd_improved(sampling_rate: float, noise_multiplier: float, steps: int, d
 
 
 def advanced_largest_count(eps0: float, epsilon: float, delta: float) -> int:
-    """Return the most queries of pure `eps0` (LNMax: ``2 gamma``) within `epsilon` by PATE's, TrPATE's and DGD's form.
+    """Return the most queries of pure `eps0` (LNMax: ``2 gamma``) within `epsilon` by the PATE, TrPATE and DGD formula.
 
-    Raises :class:`BenchError`, with the cost of one query, where that exceeds `epsilon`.
+    Raises :class:`BenchError` with the cost of one query if that exceeds `epsilon`.
     """
     check_epsilon(epsilon)
     positive("eps0", eps0)
@@ -240,7 +240,7 @@ def advanced_largest_count(eps0: float, epsilon: float, delta: float) -> int:
     slope = math.sqrt(-2 * math.log(delta))
     root = 2 * epsilon / (eps0 * (slope + math.sqrt(slope**2 + 4 * epsilon)))
     count = max(math.floor(root**2), 1)
-    # The square may round across a whole number.
+    # Squaring may round across an integer.
     while _advanced(eps0, count + 1, delta) <= epsilon:
         count += 1
     while _advanced(eps0, count, delta) > epsilon:
@@ -262,7 +262,7 @@ def dpsd_smallest_sigma(beta: float, classes: int, batch: int, iterations: int, 
     def excess(log_sigma: float) -> float:
         return dpsd(beta, classes, batch, iterations, math.exp(log_sigma), delta).epsilon - epsilon
 
-    # Theorem 1 depends on sigma through one product: a claim of 0 or of thousands brackets every budget.
+    # Theorem 1 depends on sigma through one product, so claims of 0 and of thousands bracket every budget.
     middle = 0.5 * math.log(2 * beta**2 * classes * batch * iterations)
     low, high = middle - 1.0, middle + 1.0
     while excess(low) <= 0:

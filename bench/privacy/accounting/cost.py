@@ -29,14 +29,14 @@ class PrivacyCost:
     """Mechanism and settings, in words."""
     delta: float
     claimed: float | None
-    """Epsilon by the paper's own analysis; None for a mechanism by itself."""
+    """Epsilon by the paper's own analysis; None for a bare mechanism."""
     proven: float
     """The least epsilon of a sound, data-independent accountant, for neighbours by `adjacency`; may be infinite."""
     adjacency: Adjacency
     replace_one: float
-    """The proven epsilon where one record is replaced."""
+    """The proven epsilon for one replaced record."""
     claim: Claim | None = field(repr=False)
-    """The claim with its source, and the reason where it does not hold."""
+    """The claim with its source, and the reason if it does not hold."""
     accountants: tuple[Accounted, ...] = field(repr=False)
     """Every accountant that applies, with its notes."""
 
@@ -73,7 +73,7 @@ def epsilon(name: str, /, *, delta: float = 1e-5, **setting: Any) -> PrivacyCost
 
 
 def _described(name: str, setting: Mapping[str, Any], delta: float) -> Described:
-    """Return what the function of `name` declares, with the further fields of its event in `setting`."""
+    """Return the description from the function `name`, with further event fields from `setting`."""
     make, kind = PAPERS.get(name) or MECHANISMS.get(name), _KINDS.get(name)
     fields = {} if kind is None else {n: p.default for n, p in signature(kind).parameters.items()}
     if make is None and kind is None:

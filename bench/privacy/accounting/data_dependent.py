@@ -24,7 +24,7 @@ def _private(name: str, found: tuple[float, float], note: str = "", sound: bool 
 
 
 def lnmax_rows(votes: Floats, gamma: float, delta: float, largest_moment: int | None = None) -> list[Accounted]:
-    """Return the data-dependent figures of LNMax on `votes` (queries, classes): for the noise drawn, and as printed."""
+    """Return the data-dependent figures of LNMax on `votes` (queries, classes), for the actual noise and as printed."""
     moment = pate.LARGEST_MOMENT if largest_moment is None else largest_moment
     published = pate.PUBLISHED_LARGEST_MOMENT if largest_moment is None else largest_moment
     return [
@@ -59,7 +59,7 @@ def confident_rows(
     """Return Confident-GNMax's figures on `votes` (queries, classes) for `answered` (queries,), or the expected run."""
     rdp = pate.confident_rdp(votes, threshold, sigma1, sigma2, pate.ORDERS, answered)
     if answered is not None:
-        # Which queries were answered is random too: a run's cost does not bound the cost that it could have had.
+        # Which queries are answered is random too, so this run's cost does not bound other outcomes' costs.
         return _converted(rdp, delta, "of this run, after the fact", sound=False)
     expected = float(np.exp(pate.log_answered(votes, threshold, sigma1)).sum())
     independent = pate.confident_independent_rdp(len(votes), expected, sigma1, sigma2)
@@ -97,7 +97,7 @@ def release_rows(releases: Sequence[tuple[Event, Floats, NDArray[np.bool_]]], de
         return []
     moments = np.arange(1.0, pate.LARGEST_MOMENT + 1)
     laplace = np.zeros_like(moments)
-    # A log moment l is l times the Renyi divergence of order l + 1: on whole orders the two kinds add up.
+    # A log moment l is l times the Renyi divergence of order l + 1, so the two kinds add up at integer orders.
     gaussian, gaussian_whole = np.zeros_like(pate.ORDERS), np.zeros_like(moments)
     kinds: set[str] = set()
     exact = confident = False
@@ -108,7 +108,7 @@ def release_rows(releases: Sequence[tuple[Event, Floats, NDArray[np.bool_]]], de
             laplace += pate.lnmax_moments(pate.lnmax_log_q(votes, event.gamma), event.gamma, moments).sum(axis=0)
         elif isinstance(event, (GNMax, ConfidentGNMax)):
             exact |= event.exact
-            # Which queries were answered is random: the cost of this run bounds nothing beforehand.
+            # Which queries are answered is random: this run's cost bounds nothing in advance.
             confident |= isinstance(event, ConfidentGNMax)
             gaussian += _release_rdp(event, votes, answered, pate.ORDERS)
             gaussian_whole += _release_rdp(event, votes, answered, moments + 1)
@@ -133,9 +133,9 @@ def _release_rdp(event: GNMax | ConfidentGNMax, votes: Floats, answered: NDArray
 
 
 def sanitised_rows(sanitised: Sanitised, rng: np.random.Generator, expected: bool = False) -> list[Accounted]:
-    """Return the average of a sanitised release, which is private, and one draw of it, which may be published.
+    """Return the mean of a sanitised release, which is private, and one draw, which may be published.
 
-    The draw is no bound: half are below the average. For Confident-GNMax's `expected` run, neither is the average.
+    A draw is not a bound: half are below the mean. For Confident-GNMax's `expected` run, nor is the mean.
     """
     how = (
         f"smooth sensitivity {sanitised.smooth_sensitivity:.5f}, beta {sanitised.beta:.4f}, "
@@ -153,7 +153,7 @@ def sanitised_rows(sanitised: Sanitised, rng: np.random.Generator, expected: boo
             sanitised.release(rng),
             sound=False,
             data_dependent=True,
-            # The noise covers a fixed set of answers; the expected one also depends on the votes.
+            # The noise covers a fixed set of answers; the expected set also depends on the votes.
             releasable=not expected,
             order=float(sanitised.order),
             note="one noisy draw, an estimate; publish one only, each costs again"

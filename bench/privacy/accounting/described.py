@@ -1,7 +1,7 @@
-"""What a mechanism's or paper's function declares for `bench.epsilon` and for ``bench epsilon``, and what it gives.
+"""Declarations of mechanisms' and papers' functions for `bench.epsilon` and ``bench epsilon``, and their results.
 
-A parameter is a setting and an option, the docstring is the command's help. Help must be fast: NumPy and the
-accountants are imported when a function is called.
+A parameter is a setting and a command-line option; the docstring is the command's help. Help must be fast, so NumPy and
+the accountants are imported only when a function is called.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ F = TypeVar("F", bound="Callable[..., Described]")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What a setting means, its other name, and its group in the help."""
+    """A setting's meaning, other name, and group in the help."""
 
     help: str
     second: str = ""
     panel: str | None = None
     unused: str = ""
-    """For a setting of the claim alone: its help where the proven cost is asked for."""
+    """For a setting only of the claim: its help when the proven cost is requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The events of a mechanism or method, and what is known beside the figures of their accountants."""
+    """The events of a mechanism or method, and what is known beyond their accountants' figures."""
 
     events: Sequence[base_event.Event]
     title: str = ""
     """By default the description of the first event."""
     claim: Claim | None = None
     rows: Sequence[accountants.Accounted] = ()
-    """Claims and figures on votes; one with the name of an accountant takes its place."""
+    """Claims and figures on votes; one named like an accountant replaces it."""
     shown: Sequence[accountants.Accounted] | None = None
-    """What stands beside a claim; by default every accountant that applies."""
+    """Figures shown beside a claim; by default every accountant that applies."""
     facts: Mapping[str, float | str] = field(default_factory=dict)
 
     def accounted(self, delta: float) -> list[accountants.Accounted]:
@@ -66,13 +66,13 @@ def settings_of(make: Callable[..., Any]) -> dict[str, tuple[Any, Option, Any]]:
 
 
 def described(make: Callable[..., Described], delta: float, setting: Mapping[str, Any]) -> Described:
-    """Return what `make` gives for a `setting`; raise :class:`BenchError` on a value out of range."""
+    """Return the result of `make` for a `setting`; raise :class:`BenchError` on a value out of range."""
     conversions.check_delta(delta)
     return make(**setting, **({"delta": delta} if "delta" in inspect.signature(make).parameters else {}))
 
 
 def by_name(*functions: F) -> dict[str, F]:
-    """Return `functions` by the names that people give."""
+    """Return `functions` by their public names."""
     return {function.__name__.replace("_", "-"): function for function in functions}
 
 

@@ -1,4 +1,4 @@
-"""Mechanisms by themselves, at given noise or for a target epsilon, with votes where there are some."""
+"""Bare mechanisms, at given noise or for a target epsilon, with votes if given."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ LawOf = Annotated[Law, Option("The law of the number of trials.")]
 def _on_queries(
     make: Callable[[int], E], queries: int | None, votes: ArrayLike | None, target: float | None, delta: float
 ) -> tuple[E, Any]:
-    """Return the event that `make` gives for the number of queries, and their votes where there are some."""
+    """Return `make`'s event for the number of queries, and their votes if given."""
     make(1)
     give_one(queries=queries, votes=votes, target_epsilon=target)
     if votes is not None:

@@ -1,4 +1,4 @@
-"""Papers' own figures for a setting, each with the events that the method would charge, a bypass included."""
+"""Papers' own figures for a setting, each with the events that the method would charge, including any bypass."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Response = Annotated[float, Option("Epsilon of randomised response.")]
 def _paper(
     name: str, claim: Claim, found: Sequence[events.Event], sound: bool, title: str = "", **more: Any
 ) -> Described:
-    """Return the answer of a paper, whose claim is data-dependent where `more` has figures on votes."""
+    """Return a paper's answer; its claim is data-dependent if `more` has figures on votes."""
     note, votes = "; ".join(filter(None, [claim.source, claim.note])), "rows" in more
     row = accountants.Accounted(f"claimed-{name}", claim.epsilon, sound, votes, releasable=not votes, note=note)
     title = title and title.format(found[0].describe())
@@ -127,4 +127,4 @@ PROVEN = {
     "dpsd": "DPSD: the real cost of Eq. (3).",
     "dpsd-label": "DPSD: infinite for Eq. (5) as printed.",
 }
-"""What is proven for papers' methods as they are described."""
+"""Proven costs of papers' methods as described."""

@@ -3,10 +3,10 @@
 *LNMax* adds Laplace noise of scale ``1 / gamma`` to every class count and releases the arg max (Papernot et al., ICLR
 2017, arXiv:1610.05755). *GNMax* adds Gaussian noise of deviation ``sigma``; *Confident-GNMax* first checks, with noise,
 that enough teachers agree (Papernot et al., ICLR 2018, arXiv:1802.08908). One changed record moves one vote: one count
-falls by 1 and another rises by 1. *Data-dependent* bounds use the votes, are private themselves and must not be
-published: :mod:`bench.privacy.accounting.smooth_sensitivity` sanitises them. Votes are ``(queries, classes)``; figures
-per query have the queries on the first axis. Tiny values are natural logarithms: unanimous and tied rows lose no
-accuracy.
+falls by 1 and another rises by 1. *Data-dependent* bounds use the votes, are themselves private and must not be
+published: :mod:`bench.privacy.accounting.smooth_sensitivity` sanitises them. Votes are ``(queries, classes)``;
+per-query figures have queries on the first axis. Tiny values are kept as natural logarithms, so unanimous and tied rows
+lose no accuracy.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ ORDERS.flags.writeable = False
 
 
 def check_votes(votes: ArrayLike, teachers: int | None = None) -> Floats:
-    """Return `votes` as float64 ``(queries, classes)``; without `teachers`, the first row gives their number.
+    """Return `votes` as float64 ``(queries, classes)``; without `teachers`, the first row's sum is their number.
 
-    Raises :class:`BenchError` on another shape or type, and names the first row with a count that is negative, not
-    whole or not finite, or with a sum other than `teachers`.
+    Raises :class:`BenchError` on another shape or type; the error names the first row with a negative, fractional or
+    non-finite count or a sum other than `teachers`.
     """
     raw = np.asarray(votes)
     if raw.dtype.kind not in "biuf":
@@ -70,7 +70,7 @@ def _refuse(bad: NDArray[np.bool_], counts: Floats, what: str) -> None:
 
 
 def _gaps(votes: Floats) -> Floats:
-    """Return how far the winner leads each other class: ``(queries, classes - 1)``, never negative."""
+    """Return the winner's lead over each other class: ``(queries, classes - 1)``, never negative."""
     ordered = np.sort(votes, axis=1)
     gaps: Floats = ordered[:, -1:] - ordered[:, :-1]
     return gaps
@@ -91,7 +91,7 @@ def lnmax_moments(log_q: Floats, gamma: float, moments: ArrayLike) -> Floats:
     usable = log_q < -np.logaddexp(0.0, 2 * gamma)
     if usable.any():
         small = log_q[usable][:, None]
-        # Both logarithms are of numbers in (0, 1): usable implies that q * exp(2 gamma) < 1 - q.
+        # Both arguments lie in (0, 1): usable implies that q * exp(2 gamma) < 1 - q.
         stay = (order + 1) * np.log1p(-np.exp(small)) - order * np.log1p(-np.exp(small + 2 * gamma))
         move = small + 2 * gamma * order
         bound[usable] = np.minimum(bound[usable], np.maximum(np.logaddexp(stay, move), 0.0))
@@ -121,8 +121,8 @@ def lnmax_epsilon_published(
 ) -> tuple[float, int]:
     """Return the 2017 paper's figure for LNMax of `gamma`, and its moment.
 
-    The printed analysis counts twice that one record moves two counts: it gives the cost of ``2 gamma``, half the
-    noise. That is no bound for the noise drawn, as with half the noise the winner changes less often.
+    The printed analysis counts twice that one record moves two counts: it gives the cost at ``2 gamma``, i.e. half the
+    noise. It does not bound the actual noise's cost, as with half the noise the winner changes less often.
     """
     return lnmax_epsilon(votes, 2 * gamma, delta, largest_moment)
 
@@ -151,9 +151,9 @@ def gnmax_log_q(votes: Floats, sigma: float) -> Floats:
 
 
 def gaussian_rdp_from_log_q(log_q: ArrayLike, sigma: float, orders: ArrayLike) -> Floats:
-    """Return ``(queries, orders)``: GNMax's Renyi divergence where a surprise has probability at most ``exp(log_q)``.
+    """Return ``(queries, orders)``: GNMax's Renyi divergence if the unlikely outcome has probability ``exp(log_q)``.
 
-    The lesser of the data-independent ``order / sigma**2`` and, where it applies, theorem 6 of ICLR 2018 at its best
+    The lesser of the data-independent ``order / sigma**2`` and, if applicable, theorem 6 of ICLR 2018 at its best
     orders for Gaussian noise. `log_q` is ``(queries,)`` or one number, `orders` ``(orders,)``, all above 1.
     """
     log_q = np.atleast_1d(np.asarray(log_q, dtype=np.float64))
@@ -162,7 +162,7 @@ def gaussian_rdp_from_log_q(log_q: ArrayLike, sigma: float, orders: ArrayLike) -
     bound = np.broadcast_to(order / variance, (log_q.size, order.size)).copy()
     certain = np.isneginf(log_q)
     bound[certain] = 0.0
-    # The chosen orders mu2 and mu1 = mu2 + 1, and the divergences e2 and e1 there.
+    # The chosen orders mu2 and mu1 = mu2 + 1, and the divergences e2 and e1 at them.
     mu2 = sigma * np.sqrt(np.maximum(-log_q, 0.0))
     usable = (mu2 > 1.0) & ~certain
     if not usable.any():
@@ -204,7 +204,7 @@ def log_answered(votes: Floats, threshold: float, sigma1: float) -> Floats:
 def threshold_rdp(votes: Floats, threshold: float, sigma1: float, orders: ArrayLike = ORDERS) -> Floats:
     """Return ``(queries, orders)``: the data-dependent Renyi divergence of the threshold check, paid on every query.
 
-    The rarer outcome is the surprise. The top count has sensitivity 1, as if ``sqrt(2) sigma1`` hid two moved counts.
+    q is the rarer outcome's. The top count has sensitivity 1, as if ``sqrt(2) sigma1`` hid two moved counts.
     """
     shift = (votes.max(axis=1) - threshold) / sigma1
     return gaussian_rdp_from_log_q(special.log_ndtr(-np.abs(shift)), math.sqrt(2.0) * sigma1, orders)
@@ -221,7 +221,7 @@ def confident_rdp(
     """Return ``(orders,)``: the data-dependent Renyi divergence of a whole Confident-GNMax run.
 
     `sigma1` is the noise on the top count, `sigma2` that on an answered query's counts. `answered` ``(queries,)`` marks
-    the queries answered in a run; without it each counts by its probability of an answer: an average.
+    the queries answered in a run; without it each is weighted by its answer probability, which gives an average.
     """
     positive("sigma1", sigma1)
     weight = answer_weights(votes, threshold, sigma1, answered)
@@ -245,7 +245,7 @@ def confident_epsilon(
 def confident_independent_rdp(
     queries: float, answers: float, sigma1: float, sigma2: float, orders: ArrayLike = ORDERS
 ) -> Floats:
-    """Return ``(orders,)``: the divergence for any votes; expected `answers` give an average and no guarantee."""
+    """Return ``(orders,)``: the divergence for any votes; with expected `answers` it is an average, not a guarantee."""
     order = np.asarray(orders, dtype=np.float64)
     total: Floats = order * (queries / (2 * sigma1**2) + answers / sigma2**2)
     return total

@@ -1,8 +1,8 @@
 """Smooth sensitivity of the data-dependent cost of GNMax, and its sanitised release (ICLR 2018, arXiv:1802.08908).
 
-The data-dependent Renyi divergence of a run is private itself. It may be published with noise scaled to its *smooth
-sensitivity*: the largest change that one vote makes, here or in any votes nearby, discounted by ``exp(-beta)`` per vote
-of distance. Everything is for one Renyi order; order, `beta` and `sigma_ss` must be fixed without the votes.
+The data-dependent Renyi divergence of a run is itself private. It may be published with noise scaled to its *smooth
+sensitivity*: the largest change from one vote, here or at any votes nearby, discounted by ``exp(-beta)`` per vote of
+distance. Everything is for one Renyi order; order, `beta` and `sigma_ss` must be chosen without the votes.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def _bound(log_q: Floats, sigma: float, order: float) -> Floats:
 
 
 def shifted_log_q(log_q: ArrayLike, sigma: float, classes: int, up: bool) -> Floats:
-    """Return, in the shape of `log_q`, log of the largest (`up`) or smallest q that votes one move away can have.
+    """Return, in the shape of `log_q`, the log of the largest (`up`) or smallest q among votes one move away.
 
-    A moved vote changes every gap by at most 2, so each term's normal quantile by ``sqrt(2) / sigma``; the sum of the
-    terms moves most where all are equal.
+    A moved vote changes every gap by at most 2, and so each term's normal quantile by ``sqrt(2) / sigma``; the sum of
+    the terms changes most if all are equal.
     """
     others = classes - 1
     quantile = -special.ndtri_exp(np.asarray(log_q, dtype=np.float64) - math.log(others))
@@ -54,7 +54,7 @@ def shifted_log_q(log_q: ArrayLike, sigma: float, classes: int, up: bool) -> Flo
 
 @lru_cache(maxsize=256)
 def plateau(sigma: float, order: float, classes: int) -> tuple[float, float]:
-    """Return ``(log q1, log q0)``: from q1 up to q0, a vote on, q1's sensitivity holds; then the independent bound."""
+    """Return ``(log q1, log q0)``, one vote apart: q1's sensitivity holds up to q0, then the independent bound."""
     independent = order / sigma**2
 
     def helps(log_q: float) -> bool:
@@ -74,7 +74,7 @@ def plateau(sigma: float, order: float, classes: int) -> tuple[float, float]:
 
 
 def gnmax_local_sensitivity(log_q: ArrayLike, sigma: float, order: float, classes: int) -> Floats:
-    """Return, in the shape of `log_q`, a bound on how much one moved vote changes a query's divergence."""
+    """Return, in the shape of `log_q`, a bound on the change in a query's divergence from one moved vote."""
     log_q1, log_q0 = plateau(sigma, order, classes)
     here = np.asarray(log_q, dtype=np.float64)
     here = np.where((here >= log_q1) & (here <= log_q0), log_q1, here)
@@ -88,7 +88,7 @@ def gnmax_local_sensitivity(log_q: ArrayLike, sigma: float, order: float, classe
 def gnmax_sensitivity_at_distance(votes: Floats, sigma: float, order: float) -> Floats:
     """Return ``(queries, teachers)``: the local sensitivity of each query at each distance in votes, from 0 up.
 
-    Steps move a vote between the two top classes; at the most sensitive q, or without votes, the largest value stays.
+    Steps move a vote between the two top classes; from the most sensitive q, or without votes, the largest value stays.
     """
     queries, classes = votes.shape
     teachers = round(float(votes[0].sum()))
@@ -104,7 +104,7 @@ def gnmax_sensitivity_at_distance(votes: Floats, sigma: float, order: float) -> 
         if rows.size == 0:
             break
         result[rows, distance] = gnmax_local_sensitivity(log_q, sigma, order, classes)
-        # A row on the plateau stays there; a row that cannot move gets the plateau's value too, which is no less.
+        # A row on the plateau stays; a row that cannot move also gets the plateau's value, which is an upper bound.
         going = np.where(widen, counts[:, 1] > 0, counts[:, 0] > counts[:, 1])
         rows, counts, widen = rows[going], counts[going], widen[going]
         step = np.where(widen, 1.0, -1.0)
@@ -119,7 +119,7 @@ def gnmax_sensitivity_at_distance(votes: Floats, sigma: float, order: float) -> 
 
 @lru_cache(maxsize=256)
 def check_shape(sigma: float, order: float, classes: int) -> None:
-    """Raise :class:`BenchError` unless, on a grid, divergence rises with q, and sensitivity just to the plateau."""
+    """Raise :class:`BenchError` unless, on a grid, divergence rises with q, and sensitivity only up to the plateau."""
     log_q1, log_q0 = plateau(sigma, order, classes)
     grid = np.unique(np.concatenate([-np.logspace(-3, math.log10(-40 * log_q1 + 40), 4000), [log_q1, log_q0]]))
     slack = 1e-12 * order / sigma**2
@@ -133,7 +133,7 @@ def check_shape(sigma: float, order: float, classes: int) -> None:
 
 
 def threshold_sensitivity_at_distance(votes: Floats, threshold: float, sigma1: float, order: float) -> Floats:
-    """Return ``(queries, teachers)``: how much one vote changes the threshold's divergence, by distance in votes."""
+    """Return ``(queries, teachers)``: the change in the threshold's divergence from one vote, by distance in votes."""
     teachers = round(float(votes[0].sum()))
     tops = np.arange(teachers + 1.0)
     cost = threshold_rdp(tops[:, None], threshold, sigma1, [order])[:, 0]
@@ -167,7 +167,7 @@ def smooth_sensitivity(
 
     `sigma2` is the noise on the counts, `beta` the discount per vote of distance. Confident-GNMax also has `threshold`,
     `sigma1` and `answered`, as in :func:`bench.privacy.accounting.pate.confident_rdp`. Raises :class:`BenchError` on a
-    parameter out of range, or where no votes could help at this order.
+    parameter out of range, or if no votes could help at this order.
     """
     positive("sigma2", sigma2)
     positive("beta", beta)
@@ -188,8 +188,8 @@ def _order(order: float) -> float:
 def release_rdp(order: float, beta: float, sigma_ss: float) -> float:
     """Return the Renyi divergence of a release with Gaussian noise of ``sigma_ss`` times the smooth sensitivity.
 
-    The noise depends on the data through its scale, which costs the second term (ICLR 2018, appendix). Raises
-    :class:`BenchError` unless `order` is between 1 and ``1 / (2 beta)``.
+    The noise scale depends on the data, which costs the second term (ICLR 2018, appendix). Raises :class:`BenchError`
+    unless `order` is between 1 and ``1 / (2 beta)``.
     """
     positive("beta", beta)
     positive("sigma_ss", sigma_ss)
@@ -212,7 +212,7 @@ def default_release(order: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Sanitised:
-    """A data-dependent epsilon for publication with noise, at one order; only one draw of :meth:`release` is public."""
+    """A data-dependent epsilon to publish with noise, at one order; only one draw of :meth:`release` may be public."""
 
     mean: float
     """The average published epsilon, with the cost of publishing it."""
@@ -223,7 +223,7 @@ class Sanitised:
     sigma_ss: float
 
     def release(self, rng: np.random.Generator) -> float:
-        """Return one noisy epsilon that may be published; a second draw would cost again."""
+        """Return a noisy epsilon that may be published; each further draw costs again."""
         return self.mean + self.deviation * float(rng.standard_normal())
 
 
@@ -250,10 +250,10 @@ def sanitise(
     sigma1: float | None = None,
     answered: ArrayLike | None = None,
 ) -> Sanitised:
-    """Return the sanitised epsilon of a GNMax run, or of Confident-GNMax where `threshold` and `sigma1` are given.
+    """Return the sanitised epsilon of a GNMax run, or of Confident-GNMax if `threshold` and `sigma1` are given.
 
     `votes` is ``(queries, classes)``; `order` must be chosen without them. `beta`, below ``1 / (2 order)``, and
-    `sigma_ss`, the release's noise over the smooth sensitivity, default to :func:`default_release`. Raises
+    `sigma_ss`, the release's noise relative to the smooth sensitivity, default to :func:`default_release`. Raises
     :class:`BenchError` on a parameter out of range; see :func:`smooth_sensitivity`.
     """
     check_delta(delta)

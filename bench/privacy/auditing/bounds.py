@@ -1,9 +1,8 @@
 """Lower bounds on epsilon from the error counts of an audit, and the ROC that an epsilon allows.
 
-A bound at some confidence refutes smaller claims and supports none: an audit without findings proves nothing, and no
-number of rounds certifies more than its cap. Sources: Jagielski, Ullman and Oprea 2020 (arXiv:2006.07709) and Nasr et
-al. 2021 and 2023 for many runs; Kairouz, Oh and Viswanath 2015 for the ROC. One run:
-:mod:`bench.privacy.auditing.one_run`.
+A bound at some confidence refutes smaller claims and supports none: an audit without findings proves nothing, and a
+number of rounds certifies at most its cap. Sources: Jagielski, Ullman and Oprea 2020 (arXiv:2006.07709) and Nasr et al.
+2021 and 2023 for many runs; Kairouz, Oh and Viswanath 2015 for the ROC. One run: :mod:`bench.privacy.auditing.one_run`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> tu
 
 
 def _interval(successes: ArrayLike, trials: ArrayLike, confidence: float) -> tuple[Floats, Floats]:
-    """Return the Clopper-Pearson bounds for arrays of counts, whole or not; SciPy's binomtest takes one count."""
+    """Return Clopper-Pearson bounds for arrays of counts, possibly fractional; SciPy's binomtest takes one count."""
     hits, total, error = np.asarray(successes, float), np.asarray(trials, float), (1 - confidence) / 2
     misses = total - hits
     low = np.where(hits > 0, special.betaincinv(np.maximum(hits, 1e-300), misses + 1, error), 0.0)
@@ -40,7 +39,7 @@ def _interval(successes: ArrayLike, trials: ArrayLike, confidence: float) -> tup
 def refuted_epsilons(
     first: ArrayLike, first_draws: float, second: ArrayLike, second_draws: float, delta: float, confidence: float
 ) -> Floats:
-    """Return :func:`refuted_epsilon` of arrays of counts, unchecked; the counts need not be whole."""
+    """Return :func:`refuted_epsilon` for arrays of counts, unchecked; the counts may be fractional."""
     low, _ = _interval(first, first_draws, confidence)
     _, high = _interval(second, second_draws, confidence)
     gain = low - delta
@@ -50,11 +49,11 @@ def refuted_epsilons(
 def refuted_epsilon(
     first: int, first_draws: int, second: int, second_draws: int, delta: float = 0.0, confidence: float = 0.95
 ) -> float:
-    """Return the largest epsilon that the hits of one set of outputs refute, in the direction first over second.
+    """Return the largest epsilon refuted by how often outputs hit a set, in the direction first over second.
 
     (epsilon, delta)-DP means ``P[first] <= e^epsilon P[second] + delta`` for two adjacent inputs; the
     :func:`clopper_pearson` bounds on both hold together at `confidence`. The set must be fixed before the draws. The
-    result is negative or minus infinity where nothing is refuted. Raises :class:`BenchError` on impossible counts, a
+    result is negative or minus infinity if nothing is refuted. Raises :class:`BenchError` on impossible counts, a
     `delta` outside [0, 1) or a `confidence` outside (0, 1).
     """
     check_counts("hits of the first input", first, "its draws", first_draws)
@@ -65,20 +64,20 @@ def refuted_epsilon(
 
 @dataclass(frozen=True, slots=True)
 class ManyRunBound:
-    """The bounds that follow from the errors of a membership guess over many independent runs."""
+    """Bounds from the errors of a membership guess over many independent runs."""
 
     epsilon: float
     """The lower bound, at least 0."""
     fpr_upper: float
     fnr_upper: float
     cap: float
-    """The largest epsilon that this number of runs can certify, by making no error."""
+    """The largest epsilon that this number of runs can certify, without any error."""
 
 
 def many_run_epsilon(
     false_positives: int, negatives: int, false_negatives: int, positives: int, delta: float, confidence: float = 0.95
 ) -> ManyRunBound:
-    """Return the lower bound on epsilon from the errors of a membership guess, its threshold fixed on other runs.
+    """Return the lower bound on epsilon from the errors of a membership guess whose threshold was fixed on other runs.
 
     Positives are runs with the record. The upper bounds on both error rates hold together at `confidence`, so either
     direction of (epsilon, delta)-DP may be used. Raises :class:`BenchError` as :func:`refuted_epsilon`.
@@ -114,6 +113,6 @@ def allowed_tpr(fpr: ArrayLike, epsilon: float, delta: float) -> Floats:
         raise BenchError(f"epsilon must be a number of at least 0, not {epsilon}.")
     check_audit_delta(delta)
     small = math.exp(-epsilon)
-    # An epsilon of hundreds would overflow, and it forbids nothing above a false positive rate of 0.
+    # An epsilon of hundreds would overflow; it forbids nothing above a false positive rate of 0.
     steep = rates / small + delta if small > 1e-300 else np.where(rates > 0, 1.0, delta)
     return np.clip(np.minimum(steep, 1 - small * (1 - delta - rates)), 0.0, 1.0)

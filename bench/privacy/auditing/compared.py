@@ -1,8 +1,8 @@
-"""One call of a mechanism on two adjacent inputs: draws of its answer, with the exact privacy loss of what is drawn.
+"""One call of a mechanism on two adjacent inputs: draws of its answer, with each draw's exact privacy loss.
 
-P is the answer's law on the first input, P' on the second; the loss of an answer is ``ln P(answer) / P'(answer)``.
-Answers may be drawn from the tilted law ``Q ~ P (P / P')^tilt``, under which large losses are common; weighted by P / Q
-their averages are those of P (importance sampling).
+P is the answer's distribution on the first input, P' on the second; an answer's loss is ``ln P(answer) / P'(answer)``.
+Answers may be drawn from the tilted distribution ``Q ~ P (P / P')^tilt``, which makes large losses common; weighting by
+P / Q gives averages under P (importance sampling).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from bench.privacy.events.losses import self_composed
 from bench.privacy.mechanisms.mechanisms import UNANSWERED
 
 MISSED = 1e-14
-"""The probability with which the losses of one :meth:`Comparison.exact` may be below those of its grid."""
+"""The probability that the losses of one :meth:`Comparison.exact` are below its grid's."""
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """An answer as the ledger returns it, its loss, and the log of the ratio of P to the law it was drawn from."""
+    """An answer as the ledger returns it, its loss, and the log ratio of P to the distribution it was drawn from."""
 
     answer: NDArray[Any]
     loss: float
@@ -35,22 +35,22 @@ class Drawn:
 
 
 class Comparison(abc.ABC):
-    """The laws P and P' of one call's answer."""
+    """The distributions P and P' of one call's answer."""
 
     @abc.abstractmethod
     def draw(self, generator: np.random.Generator, tilt: float) -> Drawn:
-        """Return an answer drawn from the law tilted by `tilt` >= 0; with 0, from P."""
+        """Return an answer drawn from the distribution tilted by `tilt` >= 0; 0 draws from P."""
 
     def exact(self, interval: float) -> Any | None:
         """Return the ``PrivacyLossDistribution`` of P over P' on a grid of `interval`, or None.
 
-        Its delta is never above the truth by more than :data:`MISSED` and :func:`bench.privacy.events.losses.rounding`.
+        Its delta never exceeds the truth by more than :data:`MISSED` and :func:`bench.privacy.events.losses.rounding`.
         """
         return None
 
     @property
     def spread(self) -> float:
-        """About the deviation of the finite losses of :meth:`exact`, which sets its grid."""
+        """The approximate deviation of the finite losses of :meth:`exact`, which sets its grid."""
         return 0.0
 
     @property
@@ -84,7 +84,7 @@ class GaussianVectors(Comparison):
 
     @property
     def mu(self) -> float:
-        """The distance of the inputs over the deviation."""
+        """The distance between the inputs in deviations of the noise."""
         return float(np.linalg.norm(self.first - self.second)) / self.scale
 
     def draw(self, generator: np.random.Generator, tilt: float) -> Drawn:
@@ -153,10 +153,10 @@ class LaplaceVectors(Comparison):
 
 @dataclass(frozen=True)
 class LabelRows(Comparison):
-    """Independent labels, one a row, of which those of the rows `where` have different laws on the two inputs.
+    """Independent labels, one per row; the rows `where` have different distributions on the two inputs.
 
-    `plain` draws all labels on the first input. Row ``where[i]`` has the laws ``first[law[i]]`` and ``second[law[i]]``,
-    log probabilities of the `outcomes`, (laws, outcomes). After `most` answers the others are unanswered.
+    `plain` draws all labels on the first input. Row ``where[i]`` has log probabilities ``first[law[i]]`` and
+    ``second[law[i]]``, from (laws, outcomes), of the `outcomes`. After `most` answers the rest are unanswered.
     """
 
     plain: Callable[[np.random.Generator], Labels]
@@ -169,13 +169,13 @@ class LabelRows(Comparison):
 
     @property
     def _losses(self) -> Floats:
-        # Answers impossible on the first input are never drawn.
+        # Answers that are impossible on the first input are never drawn.
         return np.subtract(self.first, self.second, where=self.first > -np.inf, out=np.zeros(self.first.shape))
 
     def draw(self, generator: np.random.Generator, tilt: float) -> Drawn:
         """See :meth:`Comparison.draw`; infinite losses are tilted as the largest finite one of all rows, plus 1."""
         answers, losses = self.plain(generator), self._losses
-        # Their weight would be infinite.
+        # Infinite losses would get infinite weight.
         tilted = tilt * np.where(losses == np.inf, losses[losses < np.inf].max(initial=0.0) + 1, losses)
         log_mass = self.first + tilted
         log_total = np.logaddexp.reduce(log_mass, axis=1)
@@ -195,7 +195,7 @@ class LabelRows(Comparison):
         if self.most is not None:
             return None
         counts, mass, losses = np.bincount(self.law), np.exp(self.first), self._losses
-        # Rounding down loses, of independent rows, its mean less Hoeffding's deviation at MISSED: added again.
+        # Rounding down independent rows loses its mean less Hoeffding's deviation at MISSED; add that back.
         finite = np.where(losses < np.inf, losses, 0.0)
         rest = finite - interval * np.floor(finite / interval)
         lost = counts @ (mass * rest).sum(axis=1) - interval * math.sqrt(counts.sum() * -math.log(MISSED) / 2)

@@ -1,10 +1,10 @@
 """Lower bounds on epsilon that assume the shape of a mechanism's trade-off curve, for audits.
 
-The curves of a ledger form a family of one parameter: those of Gaussian noise, or those of the ledger's events with all
-noise divided by one number. The bound is the epsilon of the least private member that the guesses refute. It is a lower
-bound on the mechanism's epsilon only if the mechanism's curve is one of the family; on correct randomised response the
-Gaussian one exceeds epsilon. So it stands beside an audited epsilon, never in its place. For a mechanism that is at
-least as private as a member, the bound is above that member's epsilon no more often than the confidence allows.
+The candidate curves form a one-parameter family: Gaussian noise, or the ledger's events with all noise divided by one
+number. The bound is the epsilon of the least private member that the guesses refute. It is a lower bound on the
+mechanism's epsilon only if the mechanism's curve is in the family; on correct randomised response the Gaussian one
+exceeds epsilon. So it is reported beside an audited epsilon, never in its place. For a mechanism at least as private as
+a member, the bound exceeds that member's epsilon no more often than the confidence allows.
 
 One run: Mahloujifar, Melis and Chaudhuri 2025 (arXiv:2410.22235). Many runs: Nasr et al. 2023 (arXiv:2302.07956) for
 Gaussian noise, here for any curve.
@@ -40,8 +40,8 @@ from bench.privacy.events.events import (
 from bench.privacy.events.gaussian_events import GaussianEvent
 
 Curve = Callable[[float], float]
-"""The least probability that a neighbour gives to a set of outputs, from the set's probability: ``f(1 - x)`` for a
-symmetric trade-off curve f."""
+"""Maps a set's probability x to its least probability under a neighbour: ``f(1 - x)`` for a symmetric trade-off curve
+f."""
 CurveFamily = Literal["gaussian", "pld"]
 
 NOISE: Mapping[type[Event], Mapping[str, int]] = {
@@ -56,10 +56,10 @@ NOISE: Mapping[type[Event], Mapping[str, int]] = {
     Laplace: {"noise_multiplier": 1},
     LNMax: {"gamma": -1},
 }
-"""For each event of additive noise, the fields of the noise's size and the power of the size that they state."""
+"""For each event with additive noise, the fields of the noise's size, and the power of it that they hold."""
 COARSENESS = 10.0
 SMALLEST = 1e-3
-"""No smaller mu, or multiple of a ledger's inverse noise, is told from 0."""
+"""The smallest mu, or multiple of a ledger's inverse noise, that is distinguished from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +68,17 @@ class CurveBound:
 
     family: CurveFamily
     scale: float
-    """Of the refuted member: mu of Gaussian noise; else the ledger's noise over the member's. 0 if none is refuted."""
+    """The refuted member's mu for Gaussian noise, else the ledger's noise over the member's; 0 if none is refuted."""
     epsilon: float
-    """The member's, at the delta asked for."""
+    """The member's epsilon at the requested delta."""
 
 
 def curve_family(events: Sequence[Event]) -> CurveFamily | None:
-    """Return which family of curves is proven to hold the curve of a ledger, None if none is.
+    """Return which family is proven to contain a ledger's curve, None if neither is.
 
-    ``"gaussian"``: all events together cost exactly one release with Gaussian noise. ``"pld"``: other noise, added to
-    the answers, with a privacy loss distribution. None: no event at all, a bypass, randomised response, discrete
-    Gaussian noise, or an unknown event. Raises :class:`BenchError` on events whose units do not compose.
+    ``"gaussian"``: all events together cost exactly one Gaussian release. ``"pld"``: other additive noise with a
+    privacy loss distribution. None: no events, a bypass, randomised response, discrete Gaussian noise, or an unknown
+    event. Raises :class:`BenchError` on events whose units do not compose.
     """
     if not events or any(type(event) not in NOISE or _discrete_gaussian(event) for event in events):
         return None
@@ -99,10 +99,10 @@ def one_run_by_curve(
     confidence: float = 0.95,
     group: int = 1,
 ) -> CurveBound | None:
-    """Return the bound of an audit of one run within the family of `events`, None where no curve is proven.
+    """Return the bound of a one-run audit within the family of `events`, None if no curve is proven.
 
     The counts are those of :func:`bench.privacy.auditing.one_run.one_run_epsilon`; canaries that occur `group` times
-    are tested by the curve of group privacy. Raises :class:`BenchError` on impossible counts, a `delta` or `confidence`
+    are tested with the group privacy curve. Raises :class:`BenchError` on impossible counts, a `delta` or `confidence`
     outside (0, 1), or events whose units do not compose.
     """
     check_one_run(canaries, guesses, correct, group)
@@ -146,7 +146,7 @@ def _largest_member(events: Sequence[Event], delta: float, refuted: Callable[[Cu
     if family is None:
         return None
     check_delta(delta)
-    if not refuted(lambda probability: probability):  # Perfect privacy, the limit of both families.
+    if not refuted(lambda probability: probability):  # perfect privacy, the limit of both families
         return CurveBound(family, 0.0, 0.0)
     if family == "gaussian":
         mu = _largest(lambda mu: refuted(_gaussian(mu)), 1e-7)
@@ -186,13 +186,13 @@ def _with_noise(events: Sequence[Event], scale: float) -> list[Event]:
 
 @lru_cache(maxsize=256)
 def _by_losses(events: tuple[Event, ...], scale: float) -> Curve:
-    """Return the curve of `events` with all noise divided by `scale`, rounded to the less private side."""
+    """Return the curve of `events` with all noise divided by `scale`, rounded towards less privacy."""
     distribution = loss_distribution(_with_noise(events, scale), COARSENESS)
     if distribution is None:
         return lambda probability: 0.0
     top = min(distribution.epsilon(1e-8), 500.0)
     epsilons = np.linspace(0.0, top, 500)
-    # Tangents of the curve: fewer would lie below it too.
+    # Tangents of the curve; fewer would also lie below it.
     deltas = distribution.deltas(epsilons)
     ratios = np.exp(epsilons)
 

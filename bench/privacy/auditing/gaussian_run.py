@@ -1,19 +1,18 @@
-"""An audit of a single Gaussian release, white box: what it shows along the directions of many canaries.
+"""A white-box audit of a single Gaussian release along the directions of many canaries.
 
 The auditor chooses m orthonormal directions. A fair coin decides whether canary i is +x_i or -x_i, and the release is
-the sum of all records plus Gaussian noise of one deviation, which the auditor does not know. Multiplied by their coins,
-the inner products of the release with the directions are m independent normal numbers. Mean over deviation is half of
-mu, the distance of the two values of one coin in deviations of the noise, so inverting Student's noncentral t gives an
-exact lower bound on mu. Other records only add spread, as the coins make their part symmetric.
+the sum of all records plus Gaussian noise of one deviation, unknown to the auditor. The inner products of the release
+with the directions, times the coins, are m independent normal numbers. Their mean over their deviation is half of mu,
+the distance between a coin's two values in deviations of the noise, so inverting Student's noncentral t gives an exact
+lower bound on mu. Other records only add spread, as the coins make their part symmetric.
 
-A coin may move `group` neighbours: where a record is present or absent, +x_i instead of -x_i removes one and adds one.
-A mechanism of Gaussian trade-off mu for neighbours has at most group * mu there (Dong, Roth and Su 2022,
-arXiv:1905.02383), so the bound for one record is the bound divided by `group`. That halves the error of coins that only
-include or omit x_i.
+A coin may move `group` neighbours: under add-remove, replacing -x_i by +x_i removes one and adds one. A mechanism with
+Gaussian trade-off mu for neighbours has at most group * mu then (Dong, Roth and Su 2022, arXiv:1905.02383), so the
+bound for one record is the bound divided by `group`. That halves the error of coins that only include or omit x_i.
 
-As :mod:`bench.privacy.auditing.curve_bounds`, it bounds epsilon only of mechanisms with Gaussian noise; it refutes a
-claimed Gaussian mechanism at the stated confidence. Inner products of canaries with a Gaussian aggregate: Andrew et al.
-2024 (arXiv:2302.03098), with asymptotic intervals.
+As in :mod:`bench.privacy.auditing.curve_bounds`, it bounds epsilon only for mechanisms with Gaussian noise; it refutes
+a claimed Gaussian mechanism at the stated confidence. Inner products of canaries with a Gaussian aggregate: Andrew et
+al. 2024 (arXiv:2302.03098), with asymptotic intervals.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def gaussian_run_mu(products: ArrayLike, coins: ArrayLike, confidence: float = 0
 def gaussian_run_epsilon(
     products: ArrayLike, coins: ArrayLike, delta: float, confidence: float = 0.95, group: int = 1
 ) -> float:
-    """Return the epsilon at `delta`, in (0, 1), of :func:`gaussian_run_mu`, which has the other arguments and errors.
+    """Return the epsilon at `delta`, in (0, 1), of :func:`gaussian_run_mu`; other arguments and errors are the same.
 
     Infinite for a release without noise.
     """

@@ -1,4 +1,4 @@
-"""Lower bounds on epsilon from privacy losses of independent runs, drawn from P or from a tilted law."""
+"""Lower bounds on epsilon from privacy losses of independent runs, drawn from P or from a tilted distribution."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _HALVINGS = 40
 
 
 def refuted_by_losses(losses: ArrayLike, log_weights: ArrayLike, delta: float, confidence: float = 0.95) -> float:
-    """Return the largest epsilon that the losses of runs refute at `delta`: 0 if none, may be infinite.
+    """Return the largest epsilon that the runs' losses refute at `delta`: 0 if none, possibly infinite.
 
-    `losses` are ``ln P / P'`` of the runs' transcripts (n,), in order; `log_weights` (n,) those of P over the law they
-    were drawn from, which may depend on earlier runs. Holds at `confidence` however the number of runs was chosen, also
-    by looking at earlier results. Raises :class:`BenchError` on arrays of other shapes, NaN, or a `delta` or
+    `losses` are ``ln P / P'`` of the runs' transcripts (n,), in order; `log_weights` (n,) the log ratios of P to the
+    distribution drawn from, which may depend on earlier runs. Holds at `confidence` for any stopping rule, including
+    one that looks at earlier results. Raises :class:`BenchError` on arrays of other shapes, NaN, or a `delta` or
     `confidence` outside (0, 1). Source: Waudby-Smith and Ramdas 2023 (arXiv:2010.09686), betting against a mean, with
     Ville's inequality.
     """
@@ -40,11 +40,11 @@ def refuted_by_losses(losses: ArrayLike, log_weights: ArrayLike, delta: float, c
         raise BenchError("losses and log weights must be numbers. Leave out no run: find what gave NaN.")
     if not loss.size:
         return 0.0
-    # X = weight (1 - e^(epsilon - loss))+ has mean delta(epsilon) at most, whatever the law drawn from. If that is at
-    # most delta, a bet that stakes a part c < 1 of its capital at odds X / delta is a supermartingale, positive as
-    # X >= 0: X needs no upper bound and no clipping. So is the mean of several bets, and the probability that it ever
-    # reaches 1 / (1 - confidence) is at most 1 - confidence. X falls with epsilon: what is refuted is an interval,
-    # whose end is above the true epsilon only where that is refuted itself.
+    # X = weight (1 - e^(epsilon - loss))+ has mean at most delta(epsilon), whatever the distribution drawn from. If
+    # that is at most delta, a bet that stakes a part c < 1 of its capital at odds X / delta is a supermartingale,
+    # positive as X >= 0: X needs no upper bound and no clipping. So is the mean of several bets, and the probability
+    # that it ever reaches 1 / (1 - confidence) is at most 1 - confidence. X falls with epsilon, so the refuted epsilons
+    # form an interval, whose end exceeds the true epsilon only if that is refuted itself.
     stakes = np.geomspace(delta, 0.95, _STAKES)[:, None]
 
     def refuted(epsilon: float) -> bool:
@@ -67,11 +67,11 @@ def refuted_by_losses(losses: ArrayLike, log_weights: ArrayLike, delta: float, c
 
 
 def best_tilt(log_moment: Callable[[float], float], delta: float) -> float:
-    """Return the tilt with which :func:`refuted_by_losses` finds most, its mean loss being near epsilon at `delta`.
+    """Return the tilt that suits :func:`refuted_by_losses` best: its mean loss is near epsilon at `delta`.
 
     `log_moment` of a tilt is ``ln E[exp(tilt * loss)]`` under P: the sum of ``log_weight + tilt * loss`` over one draw
-    of each call; from losses of a pilot alone, ``tilt * mean + tilt^2 * variance / 2``. Runs of a pilot must not be
-    counted. 0 for losses that are all 0, at most 1,000. Saddle point: Alghamdi et al. 2023 (arXiv:2208.09595).
+    of each call, or, from a pilot's losses alone, ``tilt * mean + tilt^2 * variance / 2``. Pilot runs must not be
+    counted. At most 1,000; 0 if all losses are 0. Saddle point: Alghamdi et al. 2023 (arXiv:2208.09595).
     """
     check_delta(delta)
 
@@ -83,7 +83,7 @@ def best_tilt(log_moment: Callable[[float], float], delta: float) -> float:
         spread = math.log(2 * math.pi * variance) / 2 + math.log(tilt) + math.log1p(tilt)
         return middle - tilt * mean - spread - math.log(delta)
 
-    # The first crossing: without variance, at tilts so large that only the largest loss is left, the formula fails.
+    # The first crossing: the formula fails at tilts so large that only the largest loss is left, without variance.
     tilts = np.log(np.geomspace(1e-2, 1e3, 41)).tolist()
     if not log_moment(1.0) or excess(tilts[0]) <= 0:
         return 0.0

@@ -1,10 +1,10 @@
 """Audits of a single training run: Steinke, Nasr and Jagielski 2023 (arXiv:2305.08846).
 
-A fair coin each puts m canaries into the training data or not, all else fixed. The auditor guesses r coins, v of them
-rightly. Under (epsilon, delta)-DP, v is hardly larger than the number of heads among r coins of heads probability
-``e^epsilon / (1 + e^epsilon)`` (theorem 5.2). The choice of coins must not depend on them, and r is fixed beforehand.
-Coins that include or omit a record bound the epsilon of add-remove neighbours; coins that choose between two values
-fixed beforehand, that of replacement.
+Fair coins decide independently which of m canaries enter the training data, all else fixed. The auditor guesses r
+coins, v of them correctly. Under (epsilon, delta)-DP, v is hardly larger than the number of heads among r coins with
+heads probability ``e^epsilon / (1 + e^epsilon)`` (theorem 5.2). Which coins to guess must not depend on the coins, and
+r is fixed in advance. Coins that include or omit a record bound add-remove epsilon; coins that choose between two
+values fixed in advance bound replace epsilon.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def check_counts(part: str, hits: int, whole: str, trials: int) -> None:
 
 
 def check_audit_delta(delta: float) -> float:
-    """Return `delta`; raise :class:`BenchError` unless it is in [0, 1), as an audit may be of pure epsilon."""
+    """Return `delta`; raise :class:`BenchError` unless it is in [0, 1), where 0 audits pure epsilon."""
     if math.isnan(delta) or not 0 <= delta < 1:
         raise BenchError(f"delta of an audit must lie in [0, 1), not {delta}. Try 0 or 1e-5.")
     return float(delta)
@@ -45,7 +45,7 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
     if correct == 0:
         return 1.0
     wrong = 1 / (1 + math.exp(epsilon)) if epsilon < 700 else 0.0
-    # bdtrc is P[Bin > k].
+    # bdtrc(k, ...) is P[Bin > k].
     beta = float(special.bdtrc(correct - 1, guesses, 1 - wrong))
     if delta == 0 or beta >= 1:
         return min(beta, 1.0)
@@ -59,7 +59,7 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
         + below * math.log1p(-wrong)
         + (guesses - below) * math.log(wrong)
     )
-    # The most that delta can move: the largest mean mass of a stretch of counts that ends right below `correct`.
+    # The most that delta can move: the largest mean mass of consecutive counts ending just below `correct`.
     alpha = float((np.cumsum(np.exp(log_mass)) / np.arange(1, correct + 1)).max())
     return min(beta + 2 * canaries * delta * alpha, 1.0)
 
@@ -67,11 +67,11 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
 def one_run_epsilon(
     canaries: int, guesses: int, correct: int, delta: float, confidence: float = 0.95, group: int = 1
 ) -> float:
-    """Return the largest epsilon that the right guesses refute; 0 where not even epsilon 0 is refuted.
+    """Return the largest epsilon that the correct guesses refute; 0 if not even epsilon 0 is refuted.
 
     The bound is for a single record: a canary that occurs `group` times is tested for (group epsilon, delta (1 +
-    e^epsilon + ... + e^((group - 1) epsilon)))-DP. Dividing its epsilon by `group` at the same delta would claim too
-    much. Raises :class:`BenchError` on impossible counts, a `delta` not in [0, 1) or a `confidence` not in (0, 1).
+    e^epsilon + ... + e^((group - 1) epsilon)))-DP. Dividing its epsilon by `group` at the same delta would overstate
+    the bound. Raises :class:`BenchError` on impossible counts, a `delta` not in [0, 1) or a `confidence` not in (0, 1).
     """
     check_one_run(canaries, guesses, correct, group)
     check_audit_delta(delta)
@@ -83,7 +83,7 @@ def one_run_epsilon(
 
     if chance(0.0) >= error:
         return 0.0
-    # At delta 0 the bound is Clopper and Pearson's one-sided one, in closed form: an upper bound for any delta.
+    # At delta 0 this is the one-sided Clopper-Pearson bound, in closed form, which is an upper bound for any delta.
     least = float(special.betaincinv(correct, guesses - correct + 1, error))
     high = max((math.log(least) - math.log1p(-least)) / group, 0.0)
     if delta == 0:
@@ -102,12 +102,12 @@ def _group_factor(epsilon: float, group: int) -> float:
 
 
 def one_run_cap(canaries: int, guesses: int, delta: float, confidence: float = 0.95, group: int = 1) -> float:
-    """Return the largest epsilon that this number of guesses can certify, by all being right."""
+    """Return the largest epsilon that this number of guesses can certify, if all are correct."""
     return one_run_epsilon(canaries, guesses, guesses, delta, confidence, group)
 
 
 def guesses_needed(epsilon: float, canaries: int, delta: float, confidence: float = 0.95, group: int = 1) -> int | None:
-    """Return the fewest guesses, all right, that certify `epsilon`; None where all `canaries` are too few.
+    """Return the fewest guesses, all correct, that certify `epsilon`; None if even all `canaries` are too few.
 
     Raises :class:`BenchError` as :func:`one_run_epsilon`, or on an epsilon that is not positive and finite.
     """
@@ -125,7 +125,7 @@ def guesses_needed(epsilon: float, canaries: int, delta: float, confidence: floa
 
     if not enough(canaries):
         return None
-    low, high = 0, canaries  # More right guesses lower the p-value: bisection.
+    low, high = 0, canaries  # more correct guesses lower the p-value: bisect
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)

@@ -1,6 +1,6 @@
-"""Privacy losses of mechanisms on Poisson samples, given the sample of the other records, which both sides share.
+"""Privacy losses of mechanisms on Poisson samples, given the other records' sample, which both sides share.
 
-That is what the accountants bound. A release shows less where other records contribute.
+That is what the accountants bound. A release reveals less if other records contribute.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.noise import SeededNoise
 from bench.privacy.mechanisms.sampled_ledger import on_rows
 
-_STEP = 0.01  # of cells on which a tilted density is constant
+_STEP = 0.01  # width of the cells on which a tilted density is constant
 
 
 def sampled_shift(
@@ -36,16 +36,16 @@ def sampled_shift(
 
     The draw is ``<a - S, g> / (s |g|)`` of the answer ``a = S + b g + s z``: S the sum of the other sampled records, b
     Bernoulli(`rate`), g the record's contribution, s the deviation of the normal noise, `distance` = |g| / s. With
-    `present` the first input holds the record and the second does not; else the other way round. The law drawn from is
-    nearly ``P (P / P')^tilt``, with `tilt` 0 exactly P; loss and weight are exact.
+    `present` the first input holds the record and the second does not; else the other way round. The distribution drawn
+    from is nearly ``P (P / P')^tilt``, exactly P if `tilt` is 0; loss and weight are exact.
     """
     return _along(rate, (distance, 0.0) if present else (0.0, distance), generator, tilt)
 
 
 def shift_log_moment(rate: float, distances: Sequence[float], tilt: float, present: bool) -> float:
-    """Return ``ln E[exp(tilt * loss)]`` under P of all steps of :func:`sampled_shift`.
+    """Return ``ln E[exp(tilt * loss)]`` under P over all steps of :func:`sampled_shift`.
 
-    For :func:`bench.privacy.auditing.loss_bound.best_tilt`: `distances` are those of a pilot's steps, taken to two
+    For :func:`bench.privacy.auditing.loss_bound.best_tilt`: `distances` are from a pilot's steps, rounded to two
     digits.
     """
     rounded, counts = np.unique([float(f"{distance:.2g}") for distance in distances], return_counts=True)
@@ -73,7 +73,7 @@ def _along(
 
 @lru_cache(maxsize=2**8)
 def _tilted(rate: float, centres: tuple[float, float], tilt: float) -> tuple[float, Floats, Floats, float]:
-    """Return a density constant on cells: its start, distribution function and logarithm, and the log of the moment."""
+    """Return a piecewise constant density: its start, distribution function and logarithm, and the log moment."""
     first, second = centres
     reached = (0.0, first, first + tilt * (first - second))
     start = min(reached) - 9
@@ -93,7 +93,7 @@ def _log_ratio(along: Any, rate: float, centre: float) -> Any:
 
 @dataclass(frozen=True)
 class _Records:
-    """What all records give on both inputs, (records, entries), and the one that is absent or another on a side."""
+    """All records' contributions on both inputs, (records, entries), and the one record that differs."""
 
     first: Floats
     second: Floats
@@ -120,13 +120,13 @@ class _Records:
 
 
 def _same(first: Floats, second: Floats) -> NDArray[np.bool_]:
-    """Return which rows are equal to the bit, as those of records that are in both inputs must be."""
+    """Return which rows are bitwise equal, as rows of records in both inputs must be."""
     return np.asarray(((first == second) | (np.isnan(first) & np.isnan(second))).all(axis=1))
 
 
 @dataclass(frozen=True)
 class SampledVotes(Comparison):
-    """Votes of the nearest records of a Poisson sample with normal noise."""
+    """Votes of the nearest records in a Poisson sample with normal noise."""
 
     records: _Records
     classes: int
@@ -218,7 +218,7 @@ class SampledSums(Comparison):
 
 @dataclass(frozen=True)
 class SampledUpdates(SampledSums):
-    """One sum of clients' updates over a Poisson sample with normal noise; both sides compute those of all clients."""
+    """One sum of clients' updates over a Poisson sample with normal noise; both sides compute all clients' updates."""
 
     @classmethod
     def of(cls, first: Mapping[str, Any], second: Mapping[str, Any]) -> Self:
@@ -239,7 +239,7 @@ def all_updates(given: Mapping[str, Any]) -> Floats:
 
 @dataclass(frozen=True)
 class SampledFunction(Comparison):
-    """A clipped function of a Poisson sample with normal noise; both sides compute it, with the record and without."""
+    """A clipped function of a Poisson sample with normal noise; both sides compute it with and without the record."""
 
     first: Mapping[str, Any]
     second: Mapping[str, Any]
@@ -275,7 +275,7 @@ class SampledFunction(Comparison):
 
 
 def function_value(given: Mapping[str, Any], numbers: NDArray[np.int64]) -> Floats:
-    """Return what the ledger's ``sampled_function`` adds noise to if it samples the records `numbers`."""
+    """Return the value to which the ledger's ``sampled_function`` adds noise if it samples the records `numbers`."""
     function = on_rows(given["function"], given["images"], given["labels"])
     return mechanisms.clipped_function(function, numbers, given["entries"], given["max_norm"])
 
@@ -289,7 +289,7 @@ def function_values(given: Mapping[str, Any], parts: int = 16) -> Floats:
 def _beside(
     rate: float, first: Floats, second: Floats, noise: Floats, generator: np.random.Generator, tilt: float
 ) -> tuple[Floats, float, float]:
-    """Return :func:`_along` for contributions not along one line, with standard normal `noise`.
+    """Return :func:`_along` for contributions that are not on one line, with standard normal `noise`.
 
     Drawn from two normal parts, each tilted as if the loss were linear around its centre; loss and weight are exact.
     """

@@ -1,7 +1,7 @@
 """Exact privacy losses of the ledger's calls between two adjacent inputs.
 
-An auditor runs a method on two adjacent private sets in lockstep, gives both runs one answer to each call, and adds up
-the losses: those of the transcript. The noise is that of :class:`bench.privacy.mechanisms.noise.SeededNoise`.
+An auditor runs a method on two adjacent private sets in lockstep, gives both runs the same answer to each call, and
+sums the losses to the transcript's. The noise is that of :class:`bench.privacy.mechanisms.noise.SeededNoise`.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from bench.privacy.mechanisms.noise import Law, SeededNoise
 
 Arguments = Mapping[str, Any]
 _FINE = 5e-4
-"""The grid of an exact epsilon over the spread of one row's loss: some 4e4 points times the root of the rows."""
+"""The grid interval of an exact epsilon relative to one row's spread: some 4e4 points times the root of the rows."""
 
 
 class PublicDifference(BenchError):
-    """What must not depend on private data differs between two adjacent private sets."""
+    """A public value differs between two adjacent private sets."""
 
 
 def compare(mechanism: str, first: Arguments, second: Arguments) -> Comparison:
-    """Return the laws of the answers of one call on two adjacent inputs, the first over the second.
+    """Return the answer distributions of one call on two adjacent inputs, the first over the second.
 
     `mechanism` is the name of the ledger's method; `first` and `second` are its arguments by name, with defaults. Only
-    private arguments may differ; of mechanisms on samples, in one record. Raises :class:`PublicDifference` where a
-    public argument or a shape differs, :class:`BenchError` on other differences and on a name without a law here, such
-    as ``dp_sgd``.
+    private arguments may differ; for mechanisms on samples, in one record. Raises :class:`PublicDifference` if a public
+    argument or a shape differs, :class:`BenchError` on other differences and on a name without a distribution here,
+    e.g. ``dp_sgd``.
     """
     if mechanism not in _MECHANISMS:
         raise UnknownNameError("mechanism with an exact loss", mechanism, _MECHANISMS)
@@ -70,10 +70,10 @@ def compare(mechanism: str, first: Arguments, second: Arguments) -> Comparison:
 
 
 def exact_epsilon(comparisons: Iterable[Comparison], delta: float) -> float | None:
-    """Return the epsilon at `delta` of P over P' of calls whose inputs depend on no answer, or None.
+    """Return the epsilon at `delta` of P over P' for calls whose inputs depend on no answer, or None.
 
-    None where a call has no exact law. Exact where all calls are Gaussian; else never above the truth, and near it.
-    The other order of the inputs may have another epsilon.
+    None if a call has no exact distribution. Exact if all calls are Gaussian; else close to the truth and never above
+    it. The other order of the inputs may give another epsilon.
     """
     calls = list(comparisons)
     vectors = [call for call in calls if isinstance(call, GaussianVectors)]
@@ -234,7 +234,7 @@ def _vectors(kind: type[GaussianVectors] | type[LaplaceVectors], first: Argument
 
 
 def _released_sum(first: Arguments, second: Arguments) -> GaussianVectors:
-    # The second of the values that the ledger gives is what the step releases.
+    # Of the values that the ledger passes, the step releases the second.
     (one, other) = (np.asarray(given["values"], dtype=np.float64)[1] for given in (first, second))
     return GaussianVectors(one, other, float(first["noise_multiplier"] * first["sensitivity"]))
 

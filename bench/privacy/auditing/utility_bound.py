@@ -1,40 +1,40 @@
 """Which accuracies a claimed epsilon rules out, for methods whose privacy proof holds between any two teachers.
 
-A proof that uses only a bound on one answer of one teacher holds between any two teachers, even where they never agree.
+A proof that only uses a bound on one answer of one teacher holds between any two teachers, even if they never agree.
 That is too strong: a student that has learnt from a teacher distinguishes it from a teacher with other labels.
 
 **Theorem.** Let runs on any two teachers be (epsilon, delta)-indistinguishable, and let T be the true teacher. Let the
 classes of a test set have shares w_1 >= ... >= w_c of its records, and let P be a set of permutations of the classes
 that pairwise differ on at least d classes (a code of distance d). Let s = w_1 + ... + w_(c-d) and a >= (1 + s) / 2. For
-a permutation pi let T_pi be T with each answer y replaced by pi(y), and A_pi the event that the student gives pi(true
+a permutation pi let T_pi be T with each answer y replaced by pi(y), and A_pi the event that the student answers pi(true
 label) on a share of more than a of the test records. Then
 
     mean over pi in P of Pr[A_pi, run on T_pi]  <=  e^epsilon / |P| + delta,
 
-and for a method that treats the names of the classes alike, Pr[its accuracy is above a] has the same bound.
+and for a method that is symmetric in the class names, Pr[its accuracy is above a] has the same bound.
 
 **Proof.** Take two permutations of P. On a record of a class where they differ, the student agrees with at most one of
 them; the other classes are at most c - d, with at most a share s of the records. The two shares of agreement sum to at
-most 1 + s <= 2a, so at most one of them is above a. So the events A_pi exclude each other, and on any single teacher,
-for instance T, their probabilities sum to at most 1. Indistinguishability gives Pr[A_pi, on T_pi] <= e^epsilon Pr[A_pi,
-on T] + delta; the mean over P is the first bound. For the second, let P hold the identity: composing all of P with one
-fixed permutation keeps its distances. Renaming the classes turns, in distribution, a run on T into one on T_pi and
-accuracy into agreement with pi: all terms of the mean equal the probability of an accuracy above a. QED.
+most 1 + s <= 2a, so at most one of them is above a. So the events A_pi are mutually exclusive, and on any single
+teacher, for instance T, their probabilities sum to at most 1. Indistinguishability gives Pr[A_pi, on T_pi] <= e^epsilon
+Pr[A_pi, on T] + delta; the mean over P is the first bound. For the second, let P contain the identity: composing all of
+P with one fixed permutation keeps its distances. Renaming the classes turns, in distribution, a run on T into one on
+T_pi and accuracy into agreement with pi: all terms of the mean equal the probability of an accuracy above a. QED.
 
-The second bound requires that only the teacher gives the names of the classes: no labelled public data, no start from a
-classifier of the same classes, no class names that a text or image model knows. Initialisation and noise drawn alike
-for all classes are fine. Sharded teachers (PATE) and sampled records (DP-SGD) are exempt: their proofs concern data
-sets that differ in a record.
+The second bound requires that class names come only from the teacher: no labelled public data, no start from a
+classifier of the same classes, no class names that a text or image model knows. Initialisation and noise with the same
+distribution for all classes are fine. Sharded teachers (PATE) and sampled records (DP-SGD) are exempt: their proofs are
+about data sets that differ in one record.
 
-**What is marked.** The bound is about one run, and whoever runs often enough sees a lucky one. A row of k seeds is
-called impossible only if the best k of :data:`TRIES` honest runs would do as well with a probability below
+**What is marked.** The bound is about one run, and enough runs contain a lucky one. A row of k seeds is called
+impossible only if the best k of :data:`TRIES` honest runs would do as well with a probability below
 :data:`IMPLAUSIBLE`; how many runs would reach that probability is printed beside the bound.
 
 **Codes.** The c cyclic shifts (d = c); for a prime power c, the c (c - 1) maps x -> ux + v of the field of c elements
 (two agree on at most one point, d = c - 1); for a prime power q = c - 1, the q^3 - q fractional linear maps of the
-field of q elements and infinity (two agree on at most two points, d = c - 2); the c! / 2 even permutations (d = 3: one
-exchange, which is odd, separates permutations that differ on two classes); all c! permutations (d = 2); and for each d
-a greedy code (Gilbert and Varshamov) of at least c! / V(d - 1), where V(r) = sum over i <= r of C(c, i) D_i
+field of q elements and infinity (two agree on at most two points, d = c - 2); the c! / 2 even permutations (d = 3:
+permutations that differ on two classes differ by one exchange, which is odd); all c! permutations (d = 2); and for each
+d a greedy code (Gilbert and Varshamov) of at least c! / V(d - 1), where V(r) = sum over i <= r of C(c, i) D_i
 permutations are within r of a given one and D_i is the number of permutations of i things without a fixed point.
 """
 
@@ -49,18 +49,18 @@ from decimal import ROUND_UP, Decimal
 from bench.core.errors import BenchError
 
 IMPLAUSIBLE = 0.05
-"""The probability below which chance is no explanation."""
+"""The probability below which chance is no longer a plausible explanation."""
 
 TRIES = 100
-"""A row is called impossible only if the best of so many honest runs stay below :data:`IMPLAUSIBLE`."""
+"""A row is called impossible only if the best of this many honest runs stay below :data:`IMPLAUSIBLE`."""
 
 _MOST_TRIES = 10**9
 
 _ENOUGH = 10**300
-"""A cap on a code's size that fits into a float; a part of a code is a code."""
+"""A cap on a code's size that fits into a float; any part of a code is a code."""
 
 _MARGIN = 1e-9
-"""The least distance of an accuracy above a threshold: more than the rounding of sums, less than one test record."""
+"""The least gap between an accuracy and a threshold below it: above summation rounding, below one test record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Bound:
 
 
 def codes(classes: int) -> Iterator[Code]:
-    """Yield the known codes for at least 2 `classes`; see the module."""
+    """Yield the known codes for 2 or more `classes`; see the module."""
     everything = math.factorial(classes)
     yield Code("all permutations", everything, 2)
     if classes >= 3:
@@ -137,9 +137,9 @@ def bounds(epsilon: float, delta: float, class_shares: Sequence[float]) -> list[
 def probability_bound(epsilon: float, delta: float, accuracy: float, class_shares: Sequence[float]) -> Bound:
     """Return the least bound on the probability of an accuracy of at least `accuracy`, a share in [0, 1].
 
-    The least is over the codes whose threshold is below `accuracy`; without one it is 1. The bound falls with the
-    accuracy, so it is the p-value of the claim of (`epsilon`, `delta`) between any two teachers. `epsilon` may be
-    infinite. Raises :class:`BenchError` as :func:`bounds`, or on an `accuracy` outside [0, 1].
+    The minimum is over codes whose threshold is below `accuracy`, 1 without one. The bound falls with the accuracy, so
+    it is a p-value for the claim of (`epsilon`, `delta`) between any two teachers. `epsilon` may be infinite. Raises
+    :class:`BenchError` as :func:`bounds`, or on an `accuracy` outside [0, 1].
     """
     if not 0 <= accuracy <= 1:
         raise BenchError(f"an accuracy must lie between 0 and 1, not {accuracy}.")
@@ -151,11 +151,11 @@ def probability_bound(epsilon: float, delta: float, accuracy: float, class_share
 
 
 def honest_tries(probabilities: Sequence[float]) -> float:
-    """Return how many runs make a row whose seeds have these bounds likely: its best seeds reach 5%.
+    """Return how many runs give a row whose seeds have these bounds a probability of :data:`IMPLAUSIBLE`.
 
-    That is the least n for which, of n independent runs, at least as many as the row has seeds do as well as its worst
-    with a probability of :data:`IMPLAUSIBLE`; infinite above 10^9. (The product of the seeds' own bounds is no p-value:
-    many halves make a small one.)
+    That is the least n for which, with that probability, at least as many of n independent runs as the row has seeds do
+    as well as its worst; infinite above 10^9. (The product of the seeds' bounds is not a p-value: many halves have a
+    small product.)
     """
     seeds, worst = len(probabilities), max(probabilities, default=1.0)
     if worst**seeds >= IMPLAUSIBLE:
@@ -183,14 +183,14 @@ def odds(probabilities: Sequence[float]) -> str:
 
 
 def remark(probabilities: Sequence[float]) -> str:
-    """Return the remark of a row whose seeds have these bounds: empty unless it survives :data:`TRIES` tries."""
+    """Return the remark on a row whose seeds have these bounds, "" unless impossible even for :data:`TRIES` tries."""
     if honest_tries(probabilities) <= TRIES:
         return ""
     return f"impossible as claimed ({odds(probabilities)})"
 
 
 def rounded_up(probability: float) -> str:
-    """Return a probability in [0, 1] with two digits, rounded up as an upper bound."""
-    # Twelve digits first: 0.29 as a float is slightly larger, and must not become 0.3.
+    """Return a probability in [0, 1] with two digits, rounded up to stay an upper bound."""
+    # Round to twelve digits first: 0.29 as a float is slightly larger and must not become 0.3.
     exact = Decimal(f"{max(probability, 1e-99):.12g}")
     return f"{float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), rounding=ROUND_UP)):.2g}"

@@ -16,21 +16,21 @@ Floats = NDArray[np.float64]
 VoteNoise = Literal["gaussian", "laplace"]
 
 _LARGEST = 2**24
-"""The most values of an integrand over nodes and classes."""
+"""The most integrand values over nodes and classes."""
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
 def log_winners(votes: Floats, scale: float, noise: VoteNoise) -> Floats:
-    """Return the log probability (rows, classes) of each class to win, for `votes` (rows, classes) with noise added.
+    """Return the log probability (rows, classes) that each class wins, for `votes` (rows, classes) with noise added.
 
-    `scale` is the Gaussian's deviation or Laplace's scale. The relative error of each probability, rare ones included,
-    is below 1e-10 up to leads of some hundred scales. Raises :class:`BenchError` where the noise is too small against
+    `scale` is the Gaussian's deviation or Laplace's scale. The relative error of each probability, including rare ones,
+    is below 1e-10 up to leads of some hundred scales. Raises :class:`BenchError` if the noise is too small relative to
     the leads.
     """
     found = np.empty(votes.shape)
     for row, values in enumerate(votes):
         order = np.argsort(-values, kind="stable")
-        # Exchanged classes have exchanged probabilities.
+        # Permuting classes permutes probabilities.
         found[row, order] = _log_winners(tuple((values[order] / scale).tolist()), noise)
     return found
 
@@ -58,15 +58,15 @@ def _log_winners(descending: tuple[float, ...], noise: VoteNoise) -> Floats:
 
 def _uniform(centres: Floats) -> tuple[Floats, Floats]:
     # The trapezoidal rule's error for an analytic integrand falls as exp(-2 (pi width / step)^2); C equal counts leave
-    # a width of at least 1 / sqrt(C). The integrands are log-concave, at least as curved as their density.
+    # a width of at least 1 / sqrt(C). The integrands are log-concave, at least as much as their density.
     step = min(0.25, 0.8 / math.sqrt(len(centres)))
     nodes = np.arange(centres[-1] - 9, centres[0] + 10 + math.sqrt(2 * math.log(len(centres))), step)
     return nodes, np.full(nodes.shape, math.log(step))
 
 
 def _panels(centres: Floats) -> tuple[Floats, Floats]:
-    # Smooth between the kinks at the counts, where Gauss-Legendre panels end. Below all C counts the integrand falls as
-    # exp(C x), above them as exp(-x).
+    # The integrand is smooth between kinks at the counts, where Gauss-Legendre panels end. Below all C counts the
+    # integrand falls as exp(C x), above them as exp(-x).
     ends = np.unique(np.concatenate([centres, np.arange(centres[-1] - 40 / len(centres), centres[0] + 40)]))
     half = np.diff(ends)[:, None] / 2
     nodes = (ends[:-1, None] + half) + half * _POINTS
@@ -74,11 +74,11 @@ def _panels(centres: Floats) -> tuple[Floats, Floats]:
 
 
 def log_flipped(lags: Floats) -> Floats:
-    """Return the log probability (rows, candidates) of each to have the largest score with exponential noise added.
+    """Return the log probability (rows, candidates) that each has the largest score after exponential noise.
 
-    `lags` is (rows, candidates): how far each is below the row's largest score, over the mean of the noise; at most 0.
-    With u uniform, the largest score is beaten by ``-log u``; the integrand is a polynomial in u, whose Gauss-Legendre
-    sum is exact. Raises :class:`BenchError` on more than 1,024 candidates.
+    `lags` is (rows, candidates): each score minus the row's largest, over the noise's mean; at most 0. With u uniform,
+    the winner exceeds the largest score by ``-log u``; the integrand is a polynomial in u, so its Gauss-Legendre sum is
+    exact. Raises :class:`BenchError` on more than 1,024 candidates.
     """
     candidates = lags.shape[1]
     if candidates > 1024:
@@ -86,7 +86,7 @@ def log_flipped(lags: Floats) -> Floats:
     points, weights = np.polynomial.legendre.leggauss(candidates // 2 + 1)
     found = np.empty(lags.shape)
     for row, lag in enumerate(lags):
-        below = np.log1p(-np.exp(lag) * (points[:, None] + 1) / 2)  # the log probability to stay below
+        below = np.log1p(-np.exp(lag) * (points[:, None] + 1) / 2)  # the log probability of staying below
         others = below.sum(axis=1, keepdims=True) - below
         found[row] = lag + special.logsumexp(others, b=weights[:, None] / 2, axis=0)
     return found

@@ -1,4 +1,4 @@
-"""Clipping two parts of each gradient apart: in a subspace of public gradients, and beside it. For GEP.
+"""Clips two parts of each gradient separately, for GEP: inside a subspace of public gradients, and orthogonal to it.
 
 Yu et al., ICLR 2021 (arXiv:2102.12677), algorithm 1. The subspace is spanned by one power iteration on gradients of
 public examples, for each group of consecutive parameters. The part in it is clipped to one bound, the rest to another.
@@ -24,13 +24,13 @@ from bench.privacy.dpsgd.example_gradients import ExampleGradients, Gradients, p
 from bench.storage.checkpoint import input_digest
 
 _LARGEST = 100.0
-"""Most times that one bound may be the other, and a gradient the larger one. Beyond, what rounding leaves of the rest
-would be clipped as if it were one, and rounding depends on the batch: a record would change the parts of others."""
+"""Largest ratio of the bounds, and of a gradient to the larger bound. Beyond it, rounding errors would be clipped like
+a residual, and rounding depends on the batch: a record would change the parts of others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The subspace of one step: an orthonormal basis (parameters, directions) of each group, and the parts' bounds."""
+    """The subspace of one step: an orthonormal basis (parameters, directions) per group, and the parts' bounds."""
 
     bases: Sequence[Tensor]
     bounds: tuple[float, float]
@@ -41,7 +41,7 @@ class Parts:
             raise BenchError(f"the bounds of two parts must be within a factor of {_LARGEST:g}, not {low} and {high}.")
 
     def inside(self, rows: Tensor) -> Tensor:
-        """Return `rows` (n, parameters) projected to the subspace."""
+        """Return `rows` (n, parameters) projected onto the subspace."""
         found, first = torch.empty_like(rows), 0
         for basis in self.bases:
             place = slice(first, first + len(basis))
@@ -50,16 +50,16 @@ class Parts:
         return found
 
     def clipped(self, samples: Sequence[Gradients], norm: float) -> list[Tensor]:
-        """Return gradients (n, *shape) whose two parts are clipped to their bounds, in units of them, times a constant.
+        """Return gradients (n, *shape) with both parts clipped to their bounds, in units of these, times a constant.
 
-        The constant takes a gradient that both bounds clip to the norm `norm`.
+        The constant gives a gradient that both bounds clip the norm `norm`.
         """
         formed = [picked(sample, slice(None)) for sample in samples]
         sizes = [math.prod(one.shape[1:]) for one in formed]
         rows = _rows(formed)
         rows *= (_LARGEST * max(self.bounds) / rows.norm(dim=1, keepdim=True)).clamp(max=1.0)
         inside = self.inside(rows)
-        rest = rows.sub_(inside)  # In place, as below: the rows are many.
+        rest = rows.sub_(inside)  # in place, as below: the rows are large
         first, second = (
             norm / math.sqrt(2) / part.norm(dim=1, keepdim=True).clamp(min=bound)
             for part, bound in zip((inside, rest), self.bounds, strict=True)
@@ -68,7 +68,7 @@ class Parts:
         return [piece.reshape(one.shape) for piece, one in zip(torch.split(joined, sizes, dim=1), formed, strict=True)]
 
     def restored(self, sums: Sequence[Tensor], norm: float) -> list[Tensor]:
-        """Return sums of :meth:`clipped`, with noise or without, in the units of gradients."""
+        """Return sums of :meth:`clipped`, noisy or not, in the units of gradients."""
         row = torch.cat([one.reshape(1, -1) for one in sums], 1)
         inside = self.inside(row)
         first, second = (bound * math.sqrt(2) / norm for bound in self.bounds)
@@ -78,12 +78,12 @@ class Parts:
 
 @dataclass
 class Subspace(Clipping):
-    """Clips a gradient's part in a subspace and the rest to `bounds`; public gradients span it, anew at each step.
+    """Clips a gradient's part in a subspace and the residual to `bounds`; public gradients span it anew at each step.
 
-    They are those of public `images` (m, ...) and `labels` (m,), random ones too. `directions` are shared out among
-    `groups` of consecutive parameters. `seed` starts the power iterations. Sensitivity: both parts, each over its
-    bound, have a norm of sqrt(2) at most, here times a constant that makes it the first bound. So the noise on a part
-    is ``sqrt(2) * noise_multiplier`` times its bound.
+    They are taken on public `images` (m, ...) and `labels` (m,), which may be random. `directions` are divided among
+    `groups` of consecutive parameters. `seed` starts the power iterations. Sensitivity: both parts, each divided by its
+    bound, have a joint norm of at most sqrt(2), which a constant scales to the first bound. So the noise on a part is
+    ``sqrt(2) * noise_multiplier`` times its bound.
     """
 
     norm: float = field(init=False, repr=False)
@@ -94,17 +94,17 @@ class Subspace(Clipping):
     bounds: tuple[float, float]
     seed: int
     parts: Parts = field(init=False, repr=False, compare=False)
-    """Those of the step in progress."""
+    """The parts of the current step."""
 
     def __post_init__(self) -> None:
         self.norm = self.bounds[0]
 
     def public(self) -> list[str]:
-        """Return the settings, and the digest of images and labels."""
+        """Return the settings and the digest of images and labels."""
         return [*super().public(), input_digest([self.images, self.labels])()]
 
     def kept(self, samples: Sequence[Gradients]) -> Sequence[Gradients]:
-        """Return the sums of both clipped parts; where rounding takes a norm beyond the bound, it is clipped again."""
+        """Return the sums of both clipped parts; clipped again if rounding takes a norm beyond the bound."""
         return self.parts.clipped(samples, self.norm)
 
     def released(self, noisy: list[Tensor]) -> list[Tensor]:
@@ -119,7 +119,7 @@ class Subspace(Clipping):
         step: int,
         most: int,
     ) -> None:
-        """Find the subspace, from public gradients at the weights of now."""
+        """Find the subspace from public gradients at the current weights."""
         device = parameters[0].device
         generator = torch.Generator().manual_seed((self.seed + step) % 2**63)
         groups = torch.tensor_split(torch.empty(sum(parameter.numel() for parameter in parameters)), self.groups)

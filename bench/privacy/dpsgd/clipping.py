@@ -1,7 +1,7 @@
-"""How DP-SGD bounds what one example adds to a batch's sum: one class for each way.
+"""How DP-SGD bounds one example's contribution to a batch's sum: one class per way of clipping.
 
-Each states its `sensitivity`, the L2 norm that one example adds to the sum at most. Noise of ``noise_multiplier *
-sensitivity`` on every number of the sum makes a step one sampled Gaussian release.
+Each states its `sensitivity`, the largest L2 norm that one example adds to the sum. Noise of
+``noise_multiplier * sensitivity`` on every entry of the sum makes a step one sampled Gaussian release.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from bench.privacy.dpsgd.example_gradients import (
 )
 
 FILLED = 64
-"""Examples of every pass where gradients keep their largest entries, the last pass filled up: a pass of another size
-rounds otherwise, and one absent record would change which entries of the others are kept."""
+"""Examples in every pass if gradients keep their largest entries; the last pass is padded. Rounding depends on the pass
+size, so an absent record could otherwise change which entries of others are kept."""
 
 
 @dataclass
 class Clipping:
-    """One way of clipping, whose whole gradients have a norm of `norm` at most; a training works on a copy.
+    """One way of clipping, which bounds whole gradients to `norm`; each training works on a copy.
 
-    The copy holds what changes from step to step.
+    The copy holds the state that changes between steps.
     """
 
     norm: float
 
     @property
     def sensitivity(self) -> float:
-        """Return the L2 norm that one example adds to :meth:`summed` at most."""
+        """Return the largest L2 norm that one example adds to :meth:`summed`."""
         return self.norm
 
     @property
     def pass_size(self) -> int | None:
-        """Return the number of examples of every pass, None if it may vary."""
+        """Return the number of examples in every pass, None if it may vary."""
         return None
 
     def public(self) -> list[str]:
@@ -54,7 +54,7 @@ class Clipping:
         return [repr(self)]
 
     def begin(self, names: Sequence[str], parameters: Sequence[Parameter], multiplier: float, batch: int) -> None:
-        """Prepare a training of `parameters`, called `names`, with this noise multiplier and expected batch size."""
+        """Prepare to train `parameters`, called `names`, with this noise multiplier and expected batch size."""
 
     def before_step(
         self,
@@ -64,25 +64,25 @@ class Clipping:
         step: int,
         most: int,
     ) -> None:
-        """Prepare `step` from what is public, in passes of `most` examples at once."""
+        """Prepare `step` from public data, in passes of at most `most` examples."""
 
     def shapes(self, parameters: Sequence[Parameter]) -> list[torch.Size]:
         """Return the shapes of :meth:`summed`."""
         return [parameter.shape for parameter in parameters]
 
     def kept(self, samples: Sequence[Gradients]) -> Sequence[Gradients]:
-        """Return what stays of the gradients before they are clipped; each example's depends on it alone."""
+        """Return the part of the gradients to clip; each example's depends on that example alone."""
         return samples
 
     def together(self, count: int) -> Sequence[Sequence[int]]:
-        """Return the places, of `count` parameters, whose gradients are clipped together, in groups of equal bounds."""
+        """Return the indices of `count` parameters in groups that are clipped jointly, with equal bounds."""
         return [range(count)]
 
     def clipped(self, samples: Sequence[Gradients]) -> tuple[Sequence[Gradients], list[Tensor]]:
-        """Return what is kept of one pass's gradients, and the factors (n,) that clip each.
+        """Return the kept part of one pass's gradients, and the clipping factors (n,) of each.
 
-        `samples` has the gradients of each parameter. An example whose gradient is not finite has zeros. All gradients
-        of an example times their factors have a norm of at most `norm` together.
+        `samples` has the gradients of each parameter. An example with a non-finite gradient gets zeros. All gradients
+        of an example times their factors have a joint norm of at most `norm`.
         """
         samples = self.kept(samples)
         groups = self.together(len(samples))
@@ -90,7 +90,7 @@ class Clipping:
         found = [lengths[:, list(places)].norm(dim=1) * margins.FLOAT32 for places in groups]
         lost = (~torch.stack(found, 1).isfinite().all(1)).nonzero()[:, 0]
         if len(lost):
-            # It cannot be clipped: its record would change the weights without a bound.
+            # Non-finite gradients cannot be clipped: the record would change the weights without bound.
             samples = [without(sample, lost) for sample in samples]
             found = [length.index_fill(0, lost, 0.0) for length in found]
         factors = [lengths[:, 0]] * len(samples)
@@ -100,7 +100,7 @@ class Clipping:
         return samples, factors
 
     def summed(self, samples: Sequence[Gradients]) -> list[Tensor]:
-        """Return the sum of the examples' clipped gradients, of each parameter."""
+        """Return the sum of the examples' clipped gradients for each parameter."""
         return [weighted_sum(sample, factor) for sample, factor in zip(*self.clipped(samples), strict=True)]
 
     def released(self, noisy: list[Tensor]) -> list[Tensor]:
@@ -108,7 +108,7 @@ class Clipping:
         return noisy
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a resumed training needs; nothing where no step changes it."""
+        """Return the state that a resumed training needs; empty if no step changes it."""
         return {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -127,7 +127,7 @@ class PerLayer(Clipping):
     _layers: Sequence[Sequence[int]] = field(default=(), init=False, repr=False, compare=False)
 
     def begin(self, names: Sequence[str], parameters: Sequence[Parameter], multiplier: float, batch: int) -> None:
-        """Find the layers; weights that layers share are the first one's, whose name they have."""
+        """Find the layers; shared weights belong to the first layer, whose name they have."""
         layers: dict[str, list[int]] = {}
         for place, name in enumerate(names):
             layers.setdefault(name.rpartition(".")[0], []).append(place)
@@ -140,9 +140,9 @@ class PerLayer(Clipping):
 
 @dataclass
 class TopK(Clipping):
-    """Keeps the `share` of largest entries of each gradient, in (0, 1], and clips them to `norm`. Sensitivity `norm`.
+    """Keeps a `share` in (0, 1] of each gradient's entries, the largest, and clips them to `norm`. Sensitivity `norm`.
 
-    Noise goes on all entries: which ones a record keeps is private. Wang et al., CCS 2021 (arXiv:2103.11109).
+    All entries get noise, as which ones a record keeps is private. Wang et al., CCS 2021 (arXiv:2103.11109).
     """
 
     share: float
@@ -154,7 +154,7 @@ class TopK(Clipping):
 
     @property
     def pass_size(self) -> int | None:
-        """Return the one size of passes."""
+        """Return the fixed pass size."""
         return FILLED if self.share < 1 else None
 
     def begin(self, names: Sequence[str], parameters: Sequence[Parameter], multiplier: float, batch: int) -> None:
@@ -168,18 +168,18 @@ class TopK(Clipping):
 
 @dataclass
 class Adaptive(Clipping):
-    """Clips the whole gradient to a norm that follows the `quantile` of all: Andrew et al. 2021 (arXiv:1905.03871).
+    """Clips the whole gradient to a norm that tracks the `quantile` of norms: Andrew et al. 2021 (arXiv:1905.03871).
 
-    `norm` is the first one. A step also releases the number of examples that are not clipped, of the same batch, with
-    noise of deviation `count_noise`, for which the paper takes a twentieth of the batch. It gives their share, and the
-    norm of the next step is that of this one times ``exp(-learning_rate * (share - quantile))``.
+    `norm` is the initial norm. A step also releases the batch's number of unclipped examples with noise of deviation
+    `count_noise`, a twentieth of the batch in the paper. With their share, the next step's norm is this one's times
+    ``exp(-learning_rate * (share - quantile))``.
 
-    Sensitivity: an example adds 1/2 or -1/2 to the count, and `norm` to the gradients. With a noise multiplier z of the
-    whole step, gradients have the multiplier ``zd = (z**-2 - (2 * count_noise)**-2)**-0.5`` (theorem 1). Then both, in
-    deviations of their noise, move by ``1 / z`` together: one release of sensitivity ``norm * zd / z``, if the count is
-    multiplied by ``norm * zd / count_noise``. Its charge is that of a step of the others with the same z.
+    Sensitivity: an example adds 1/2 or -1/2 to the count, and `norm` to the gradients. For a noise multiplier z of the
+    whole step, gradients use ``zd = (z**-2 - (2 * count_noise)**-2)**-0.5`` (theorem 1). Then both, in deviations of
+    their noise, jointly move by ``1 / z``: one release of sensitivity ``norm * zd / z``, if the count is multiplied by
+    ``norm * zd / count_noise``. It is charged like the others' steps with the same z.
 
-    Raises :class:`BenchError` where `quantile` is not in [0, 1], and z not below ``2 * count_noise``.
+    Raises :class:`BenchError` unless `quantile` is in [0, 1] and z below ``2 * count_noise``.
     """
 
     quantile: float
@@ -187,7 +187,7 @@ class Adaptive(Clipping):
     count_noise: float
     _first: float = field(init=False, repr=False, compare=False)
     _multipliers: tuple[float, float] = field(default=(1.0, 1.0), init=False, repr=False, compare=False)
-    """Those of the step and of its gradients."""
+    """The noise multipliers of the step and of its gradients."""
     _batch: int = field(default=1, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -196,7 +196,7 @@ class Adaptive(Clipping):
         self._first = self.norm
 
     def begin(self, names: Sequence[str], parameters: Sequence[Parameter], multiplier: float, batch: int) -> None:
-        """Share the noise between gradients and count."""
+        """Split the noise between gradients and count."""
         if not multiplier < 2 * self.count_noise < math.inf:
             raise BenchError(
                 f"the noise multiplier {multiplier:g} must be below twice the count's noise, {self.count_noise:g}: the "
@@ -207,12 +207,12 @@ class Adaptive(Clipping):
 
     @property
     def sensitivity(self) -> float:
-        """Return the L2 norm of an example's gradient and count together, in the units of gradients."""
+        """Return the joint L2 norm of an example's gradient and count, in the units of gradients."""
         whole, of_gradients = self._multipliers
         return self.norm * of_gradients / whole
 
     def shapes(self, parameters: Sequence[Parameter]) -> list[torch.Size]:
-        """Return the parameters' shapes, and that of the count."""
+        """Return the parameters' shapes and the count's."""
         return [*super().shapes(parameters), torch.Size([1])]
 
     def summed(self, samples: Sequence[Gradients]) -> list[Tensor]:
@@ -225,7 +225,7 @@ class Adaptive(Clipping):
         ]
 
     def released(self, noisy: list[Tensor]) -> list[Tensor]:
-        """Return the gradients, and take the norm of the next step from the count, within a factor of e^10 in all."""
+        """Return the gradients, and set the next step's norm from the count, within a total factor of e^10."""
         *gradients, count = noisy
         share = 0.5 + float(count) / self._unit / self._batch
         change = math.log(self.norm / self._first) - self.learning_rate * (share - self.quantile)

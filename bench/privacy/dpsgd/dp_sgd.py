@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from bench.core.progress import Stage
 
 STRATEGIES: tuple[type[Clipping], ...] = (Flat, PerLayer, TopK, Subspace, Adaptive)
-"""The ways of clipping whose sensitivity is known; a class of a method's own could state another."""
+"""The ways of clipping with known sensitivity; a method's own class could misstate its sensitivity."""
 MAX_PHYSICAL_BATCH = 1024
-"""Most examples of one pass; a larger Poisson batch takes several."""
+"""Maximum number of examples per pass; a larger Poisson batch takes several passes."""
 MAX_NUMBERS = 2**28
-"""Most numbers in the gradients of one pass, if all are formed: parameters times examples; 1 GiB in float32."""
+"""Maximum size of one pass's gradients if all are formed, parameters times examples; 1 GiB in float32."""
 PROBED = 16
-"""Random examples whose gradients are computed in a batch and alone; an eighth of them may differ by rounding."""
+"""Random examples whose gradients are computed both in a batch and alone; an eighth may differ by rounding."""
 TOLERANCE = {"cpu": 1e-3, "cuda": 1e-2}  # convolutions on a GPU round to TF32
-"""Largest distance between the two gradients, relative to the larger one, above 1e-4 of the clipping norm."""
+"""Largest distance between the two gradients relative to the larger, ignoring 1e-4 of the clipping norm."""
 
 
 @dataclass(frozen=True, slots=True)
 class DPSGDRun:
     """How to run DP-SGD; `optimizer` takes the model's parameters, `loss` gives the mean over (logits, labels).
 
-    The mean must be one of each example's own loss: see :func:`train`. Each record enters a batch with probability
+    It must be a mean of each example's own loss: see :func:`train`. Each record enters a batch with probability
     ``expected_batch_size / records``, where `records` is the public number of records. `expected_batch_size` divides
-    the noisy sum; the realised sizes of batches and data set are private.
+    the noisy sum; actual sizes of batches and data set are private.
     """
 
     optimizer: Callable[[Any], torch.optim.Optimizer]
@@ -55,11 +55,11 @@ class DPSGDRun:
     records: int
     stage: Stage | None = None
     checkpoint: Checkpoint | None = None
-    """A stopped training resumes from it; its maker clears it."""
+    """A stopped training resumes from it; the caller clears it."""
 
 
 class NoisySteps:
-    """Steps of the method's `optimizer` on noisy sums of clipped gradients, which alone it sees."""
+    """Steps of the method's `optimizer`, which sees only noisy sums of clipped gradients."""
 
     def __init__(
         self,
@@ -72,24 +72,24 @@ class NoisySteps:
         self.noise_multiplier, self.expected_batch_size = run.noise_multiplier, run.expected_batch_size
         groups = optimizer.param_groups
         self.parameters = [one for group in groups for one in group["params"] if one.requires_grad]
-        # No attributes of parameters: the method's net and loss run between two passes.
+        # Not attributes of parameters: the method's net and loss run between two passes and could read them.
         self.sums: list[torch.Tensor] = []
         self.taken = torch.zeros((), dtype=torch.int64)
-        """The number of steps, over all resumptions of a training."""
+        """The number of steps, including those before a resumption."""
 
     def add(self, samples: Sequence[Gradients]) -> None:
-        """Add the clipped gradients of one pass, of each parameter, to the batch's sum."""
+        """Add one pass's clipped gradients of each parameter to the batch's sum."""
         summed = self.clipping.summed(samples)
         self.sums = [one + more for one, more in zip(self.sums, summed, strict=True)] if self.sums else summed
 
     def draw(self) -> Iterator[NDArray[np.float32]]:
-        """Yield the standard normal noise of one step, a draw for each part of the sum."""
-        # Drawn by NumPy: torch's generator on a CPU keeps 32 bits of a seed, which could be tried one by one.
+        """Yield the standard normal noise of one step, one array per part of the sum."""
+        # Draw with NumPy: torch's CPU generator keeps 32 bits of a seed, few enough to try them all.
         for shape in self.clipping.shapes(self.parameters):
             yield np.asarray(self.randomness.standard_normal(shape, dtype=np.float32))
 
     def step(self) -> None:
-        """Take a step with the noisy sum of the batch, over its expected size."""
+        """Take a step with the batch's noisy sum divided by its expected size."""
         spread = self.noise_multiplier * self.clipping.sensitivity
         noisy = [
             (total + spread * torch.from_numpy(drawn).to(total)).view(drawn.shape)
@@ -114,17 +114,17 @@ def train(
 ) -> events.DPSGD:
     """Train `model` in place on `images` (n, ...) and `labels` (n,); return the event of the steps taken.
 
-    Images are uint8, which become floats in [0, 1], or floats of any range and precision, such as features in float16,
+    Images are uint8, which become floats in [0, 1], or floats of any range and precision, such as float16 features,
     which become float32 one pass at a time. Batches and noise come from `randomness`. A stopped training resumes only
-    where `randomness` starts in the same state, and repeats the same steps: the event is that of one uninterrupted run.
-    No checkpoint holds that state: a resumed training draws its earlier batches and noise again. An auditor's
-    `make_steps` gives a subclass.
+    if `randomness` starts in the same state, and repeats the same steps: the event is that of one uninterrupted run. No
+    checkpoint holds that state: a resumed training redraws its earlier batches and noise. Auditors pass `make_steps` to
+    use a subclass.
 
-    Raises :class:`BenchError` where model or loss couple the examples of a batch, so that clipping does not bound what
-    a record changes: batch normalisation or, before the first step and a random one, buffers that a pass changes, and
-    gradients that differ from autograd's of the examples alone. Both are found on random examples, with dropout off:
-    no error depends on a record's values. A gradient that is not finite counts as zeros, a label that is none of the
-    net's outputs as 0, and buffers get their values back after each step, as a pass may change them on some data alone.
+    Raises :class:`BenchError` if model or loss couple the examples of a batch, so that clipping does not bound a
+    record's influence: batch normalisation or, tested before the first and a random step, buffers that a pass changes
+    and gradients that differ from autograd's for single examples. Both tests use random examples with dropout off, so
+    no error depends on a record's values. A non-finite gradient counts as zeros, a label outside the net's outputs as
+    0, and buffers are restored after each step, as a pass may change them only on some data.
     """
     mixing = sorted({type(m).__name__ for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)})
     if mixing:
@@ -152,7 +152,7 @@ def train(
         inputs = [images, labels, randomness.bit_generator.state]
         loop = Loop(run.checkpoint, held, inputs, next(model.parameters()).device)
         first = loop.start(run.stage)
-        # Not from `randomness`, and not known beforehand to the method's own code.
+        # Not drawn from `randomness`, and unpredictable for the method's own code.
         later = first + secrets.randbelow(max(1, run.steps - first))
         for step in range(run.steps):
             chosen = torch.from_numpy(np.flatnonzero(randomness.random(len(images)) < rate))
@@ -178,7 +178,7 @@ def train(
 
 
 def _most(steps: NoisySteps) -> int:
-    """Return the most examples of one pass."""
+    """Return the maximum number of examples per pass."""
     numbers: int = sum(parameter.numel() for parameter in steps.parameters)
     return min(MAX_PHYSICAL_BATCH, max(PROBED, MAX_NUMBERS // numbers))
 
@@ -218,10 +218,10 @@ def _step(
 
 
 def _check_examples(gradients: ExampleGradients, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun) -> None:
-    """Raise :class:`BenchError` unless examples have the gradient in a batch that autograd gives each of them alone.
+    """Raise :class:`BenchError` unless each example's gradient in a batch equals autograd's for it alone.
 
     The examples are random, of the shape and type of `images` and `labels`, whose values are not read: no private
-    record decides whether there is a student. A net that draws random numbers is passed again with dropout off.
+    record decides whether a student is released. A net that draws random numbers is tested again with dropout off.
     """
     model, draws = gradients.model, torch.Generator().manual_seed(secrets.randbits(63))
     device, shape = next(model.parameters()).device, (PROBED, *images.shape[1:])
@@ -247,13 +247,13 @@ def _check_examples(gradients: ExampleGradients, images: torch.Tensor, labels: t
     with torch.random.fork_rng([device] if device.type == "cuda" else []), contextlib.ExitStack() as restoring:
         with torch.no_grad():
             outputs = model(inputs)
-        # Each label twice: a loss may couple the examples of a class.
+        # Use each label twice: a loss may couple examples of the same class.
         some = torch.randint(outputs.shape[1] if outputs.dim() > 1 else 2, (-(-PROBED // 2),), generator=draws)
         targets = some.repeat(2)[:PROBED].to(device, labels.dtype)
         together = together_of(targets)
         if random():
             for layer in model.modules():
-                # A layer with weights may mix examples in training mode only: it stays in that mode.
+                # Layers with weights stay in training mode, as they may mix examples only in that mode.
                 if layer.training and not list(layer.parameters(recurse=False)):
                     layer.training = False
                     restoring.callback(setattr, layer, "training", True)
@@ -286,16 +286,16 @@ Buffer = tuple[torch.nn.Module, str, torch.Tensor]
 
 
 def _buffers(model: torch.nn.Module) -> list[Buffer]:
-    """Return the module, the name and a copy of each buffer."""
+    """Return each buffer's module, name and a copy of it."""
     return [(m, name, value.clone()) for m in model.modules() for name, value in m.named_buffers(recurse=False)]
 
 
 def _is(value: torch.Tensor, kept: torch.Tensor) -> bool:
-    return value.shape == kept.shape and bool(((value == kept) | (kept != kept)).all())  # NaN is NaN
+    return value.shape == kept.shape and bool(((value == kept) | (kept != kept)).all())  # NaN equals NaN here
 
 
 def known_labels(labels: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
-    """Return `labels` (n,); of several `outputs` (n, classes), one that has none counts as 0 and raises no error."""
+    """Return `labels` (n,); with several `outputs` (n, classes), labels without one become 0, without error."""
     if outputs.dim() < 2 or outputs.shape[1] < 2:
         return labels
     return labels.where((labels >= 0) & (labels < outputs.shape[1]), 0)

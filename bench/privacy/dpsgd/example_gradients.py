@@ -1,11 +1,10 @@
-"""One gradient for each example of a batch, from one forward and one backward pass.
+"""Per-example gradients from one forward and one backward pass.
 
 A linear layer that sees one vector per example has gradients of rank one: their norms are products of norms, and a
-weighted sum of them is one matrix product (Goodfellow, arXiv:1510.01799), so that they are never formed. Plain
-convolutions form theirs from windows; other layers that Opacus has a formula for take theirs from it, all others from
-a second pass of the layer by torch.func or, where that knows no way, of each example alone. Norms of convolutions and
-sequences without their gradients exist too, but cancel in float32, and a norm that is too small lets a gradient pass
-the clip.
+weighted sum of them is one matrix product (Goodfellow, arXiv:1510.01799), so they are never formed. Plain convolutions
+form theirs from windows; other layers with a formula in Opacus use it; all others make a second pass of the layer by
+torch.func or, if that fails, of each example alone. Norms of convolutions and sequences can be computed without
+gradients, but suffer cancellation in float32, and too small a norm lets a gradient escape clipping.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ from bench.core.precision import arithmetic
 if TYPE_CHECKING:
     import opacus
     from opacus import layers as opacus_layers
-else:  # plans need no Opacus
+else:  # planning needs no Opacus
     opacus, opacus_layers = LazyModule("opacus"), LazyModule("opacus.layers")
 
-_AT_ONCE = 32  # Of this many examples, copies of the windows stay in a processor's cache.
-_TINY = 1e-15  # Squares below 1e-45 are 0 in float32; this hides no factor of a norm, and changes no norm above 1e-8.
+_AT_ONCE = 32  # with this many examples, copies of the windows fit a processor's cache
+_TINY = 1e-15  # squares below 1e-45 are 0 in float32; this hides no factor of a norm and changes no norm above 1e-8
 
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """Gradients of rank one: the products of the rows of `left` (n, outputs) and `right` (n, inputs)."""
+    """Gradients of rank one: outer products of the rows of `left` (n, outputs) and `right` (n, inputs)."""
 
     left: Tensor
     right: Tensor
 
 
 Gradients = Tensor | Outer
-"""One gradient of one parameter for each of n examples: (n, *shape), or not formed."""
+"""One parameter's gradient for each of n examples: (n, *shape), or not formed."""
 _Edge = torch.autograd.graph.GradientEdge
 
 
@@ -55,7 +54,7 @@ def picked(gradients: Gradients, rows: Sequence[int] | slice) -> Tensor:
 
 
 def without(gradients: Gradients, rows: Tensor) -> Gradients:
-    """Return a copy of the gradients with zeros for the examples whose numbers are `rows`."""
+    """Return a copy of the gradients with zeros for the examples `rows`."""
     if isinstance(gradients, Outer):
         return Outer(gradients.left.index_fill(0, rows, 0.0), gradients.right.index_fill(0, rows, 0.0))
     return gradients.index_fill(0, rows, 0.0)
@@ -64,23 +63,23 @@ def without(gradients: Gradients, rows: Tensor) -> Gradients:
 def keep_largest(gradients: Sequence[Gradients], count: int) -> list[Tensor]:
     """Return the gradients of all parameters, formed, with only the `count` largest entries of each example.
 
-    The others are set to zero, in place where they are formed already. Entries as large as the last one stay too. A
-    gradient that is not finite keeps an entry that is not.
+    The others are set to zero, in place if already formed. Entries tied with the smallest kept one also stay. A
+    non-finite gradient keeps a non-finite entry.
     """
     formed = [picked(gradient, slice(None)) for gradient in gradients]
-    for start in range(0, len(formed[0]), 16):  # so few that they stay in the processor's cache
+    for start in range(0, len(formed[0]), 16):  # few enough to fit the processor's cache
         parts = [gradient[start : start + 16] for gradient in formed]
         sizes = torch.cat([part.flatten(1).abs() for part in parts], 1).cpu().numpy()
         place = sizes.shape[1] - count
         sizes.partition(place, axis=1)  # half the time of torch's topk
         least = torch.from_numpy(sizes[:, place]).to(parts[0].device)
         for part in parts:
-            part *= part.abs() >= least.view(-1, *[1] * (part.dim() - 1))  # a product, as NaN times zero is NaN
+            part *= part.abs() >= least.view(-1, *[1] * (part.dim() - 1))  # multiply, as NaN times zero is NaN
     return formed
 
 
 def norms(gradients: Gradients) -> Tensor:
-    """Return the L2 norms (n,) of the gradients; not finite where a gradient is not."""
+    """Return the L2 norms (n,) of the gradients; non-finite if a gradient is."""
     if isinstance(gradients, Outer):
         return (norms(gradients.left) + _TINY) * (norms(gradients.right) + _TINY)
     found: Tensor = torch.linalg.vector_norm(gradients[..., None], dim=tuple(range(1, gradients.dim() + 1)))
@@ -88,11 +87,11 @@ def norms(gradients: Gradients) -> Tensor:
 
 
 def weighted_sum(gradients: Gradients, factors: Tensor) -> Tensor:
-    """Return the sum of the gradients times `factors` (n,), in float32: TensorFloat-32 would pass the clipping norm."""
+    """Return the sum of gradients times `factors` (n,), in float32: TensorFloat-32 could exceed the clipping norm."""
     with arithmetic("float32", factors.device):
         if isinstance(gradients, Outer):
             return (gradients.left * factors[:, None]).T @ gradients.right
-        # In the order of memory: tensordot would copy them all to another.
+        # In memory order, as tensordot would otherwise copy them all.
         order = sorted(range(1, gradients.dim()), key=gradients.stride, reverse=True)
         summed: Tensor = torch.tensordot(factors, gradients.permute(0, *order), dims=1)
     return summed.permute([order.index(place) for place in range(1, gradients.dim())])
@@ -102,11 +101,11 @@ def weighted_sum(gradients: Gradients, factors: Tensor) -> Tensor:
 class _Call:
     layer: nn.Module
     inputs: list[Any]
-    """All arguments, flattened, tensors without their history; `spec` gives them their form again."""
+    """All arguments, flattened, with detached tensors; `spec` restores their structure."""
     spec: pytree.TreeSpec
     versions: list[int]
     before: list[_Edge]
-    """Where the graph goes on before the layer."""
+    """Where the graph continues before the layer."""
     outputs: list[_Edge] = field(repr=False)
 
 
@@ -114,7 +113,7 @@ class ExampleGradients:
     """Per-example gradients of `model`, as `grad_sample` of its trained parameters.
 
     Its hooks watch each pass of `model` until :meth:`remove`. Raises :class:`BenchError` for a trained layer with
-    buffers, and for one that changes its weights in the forward pass.
+    buffers, or one that changes its weights in the forward pass.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -123,7 +122,7 @@ class ExampleGradients:
                 "the student has trained layers with buffers, such as running statistics, which are not private. "
                 "Choose layers without, such as GroupNorm or LayerNorm."
             )
-        # A layer with two parents is met twice.
+        # A layer with two parents occurs twice.
         layers = list(dict.fromkeys(_layers(model)))
         for layer in layers:
             if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.max_norm is not None:
@@ -140,7 +139,7 @@ class ExampleGradients:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Watch no pass inside the block."""
+        """Ignore passes inside the block."""
         before, self._watching = self._watching, False
         try:
             yield
@@ -148,18 +147,18 @@ class ExampleGradients:
             self._watching = before
 
     def remove(self) -> None:
-        """Leave the model as it was."""
+        """Restore the model."""
         for hook in self._hooks:
             hook.remove()
 
     def backward(self, loss: Tensor, examples: int) -> None:
-        """Set `grad_sample` of each parameter from `loss`, the mean of the losses of `examples` examples.
+        """Set `grad_sample` of each parameter from `loss`, the mean loss of `examples` examples.
 
-        Raises :class:`BenchError` for layers that do not see one row per example, and for trained weights without
-        effect or with one outside their layers.
+        Raises :class:`BenchError` for layers that do not see one row per example, and for trained weights that have no
+        effect or are used outside their layers.
         """
         calls = self._reached(loss)
-        # The backward pass stops at outputs: autograd computes no gradient of a parameter.
+        # The backward pass stops at outputs, so autograd computes no parameter gradients.
         edges = [edge for call in calls for edge in call.outputs]
         flows = iter(torch.autograd.grad(examples * loss, edges, allow_unused=True) if edges else ())
         found: dict[Tensor, Gradients] = {}
@@ -190,7 +189,7 @@ class ExampleGradients:
             parameter.grad_sample = found[parameter]  # type: ignore[attr-defined]
 
     def alone(self, loss: Tensor) -> Tensor:
-        """Return autograd's gradient of `loss`, that of one example, by all trained parameters, flattened."""
+        """Return autograd's gradient of `loss`, one example's, for all trained parameters, flattened."""
         self._calls = []
         found = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
         return torch.cat([gradient.reshape(-1) for gradient in found])
@@ -204,20 +203,20 @@ class ExampleGradients:
         if not self._watching or not torch.is_grad_enabled() or not _trained(output):
             return output
         if len(_trained(output)) > 1:
-            # One may follow from another, as in an LSTM's cell: views have the gradients from outside the layer alone.
+            # One output may depend on another, as in an LSTM cell; views get only gradients from outside the layer.
             output = pytree.tree_map_only(Tensor, lambda value: value.view_as(value), output)
         leaves, spec = pytree.tree_flatten((inputs, named))
         tensors = [value for value in leaves if isinstance(value, Tensor)]
         edge = torch.autograd.graph.get_gradient_edge
         before = [edge(value) for value in tensors if value.requires_grad]
         detached = [value.detach() if isinstance(value, Tensor) else value for value in leaves]
-        # The edges stay those of this layer's outputs if a later operation overwrites them.
+        # The edges still point to this layer's outputs if a later operation overwrites them.
         outputs = [edge(value) for value in _trained(output)]
         self._calls.append(_Call(layer, detached, spec, [value._version for value in tensors], before, outputs))
         return output
 
     def _reached(self, loss: Tensor) -> list[_Call]:
-        """Return the calls that `loss` depends on, those inside other calls left out, in order."""
+        """Return the calls that `loss` depends on, in order, without those inside other calls."""
         calls, self._calls = self._calls, []
         call_of = {(edge.node, edge.output_nr): number for number, call in enumerate(calls) for edge in call.outputs}
         trained, reached, seen = set(self._parameters), set(), set()
@@ -258,7 +257,7 @@ class ExampleGradients:
             if layer not in self._without_vmap:
                 try:
                     return _by_vmap(call, flows)
-                except (RuntimeError, ValueError, TypeError):  # an operation that vmap does not know
+                except (RuntimeError, ValueError, TypeError):  # an operation that vmap does not support
                     self._without_vmap.add(layer)
             return _one_by_one(call, flows)
         finally:
@@ -266,7 +265,7 @@ class ExampleGradients:
 
 
 def generator_states(device: torch.device) -> list[Tensor]:
-    """Return the states of torch's generators on the CPU and, if it is another, on `device`."""
+    """Return the states of torch's generators on the CPU and, if different, on `device`."""
     states = [torch.get_rng_state()]
     return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
 
@@ -280,23 +279,23 @@ def _trained(output: Any) -> list[Tensor]:
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
-    # Opacus's recurrent layers share the weights of layers in them, which have a formula.
+    # Opacus's recurrent layers share weights with their inner layers, which have a formula.
     own = type(module) not in (opacus_layers.DPRNN, opacus_layers.DPLSTM, opacus_layers.DPGRU) and any(
         parameter.requires_grad for parameter in module.parameters(recurse=is_parametrized(module))
     )
     if own:
         yield module
-    # A layer without a formula is differentiated as a whole, with all that is in it.
+    # A layer without a formula is differentiated as a whole, including its children.
     if not own or type(module) in opacus.GradSampleModule.GRAD_SAMPLERS:
         for child in module.children():
             yield from _layers(child)
 
 
 def _has_formula(layer: nn.Module) -> bool:
-    """Return whether this module or Opacus computes the gradients of `layer`, as it is set."""
+    """Return whether this module or Opacus has a gradient formula for `layer` as configured."""
     if type(layer) not in opacus.GradSampleModule.GRAD_SAMPLERS or isinstance(layer, nn.EmbeddingBag):
         return False
-    if {name for name, _ in layer.named_parameters()} - {"weight", "bias"}:  # as weight_norm has it
+    if {name for name, _ in layer.named_parameters()} - {"weight", "bias"}:  # as with weight_norm
         return False
     if isinstance(layer, nn.LayerNorm):
         return layer.bias is not None
@@ -352,7 +351,7 @@ def _is_plain(layer: nn.Conv2d) -> bool:
 
 
 def _of_convolution(layer: nn.Conv2d, inputs: Tensor, flow: Tensor) -> dict[Tensor, Gradients]:
-    """Return what Opacus returns; channels come last in between, so that the windows are copied in runs."""
+    """Return the same as Opacus; channels are last internally, so that windows are copied in contiguous runs."""
     (high, wide), (down, across), (rows, columns) = layer.kernel_size, layer.stride, map(int, layer.padding)
     count, channels, tall, broad = inputs.shape
     at_once = min(count, _AT_ONCE) if flow.device.type == "cpu" else count
@@ -365,7 +364,7 @@ def _of_convolution(layer: nn.Conv2d, inputs: Tensor, flow: Tensor) -> dict[Tens
     for maps, flows, into in zip(
         *(torch.split(whole, at_once) for whole in (inputs, flow.flatten(2), formed)), strict=True
     ):
-        inner[: len(maps)] = maps.clone()  # Read in order before it is read across: most of the time was the memory's.
+        inner[: len(maps)] = maps.clone()  # copy in memory order before strided reads, which took most of the time
         copied[: len(maps)] = windows[: len(maps)]
         torch.bmm(factors[: len(maps)], flows.mT, out=into)
     weight = formed.view(count, high, wide, channels, -1).permute(0, 4, 3, 1, 2)

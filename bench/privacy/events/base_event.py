@@ -20,7 +20,7 @@ from bench.privacy.events import losses
 Floats = NDArray[np.float64]
 
 EVENTS: dict[str, type[Event]] = {}
-"""Every kind of event by its name in a record."""
+"""Event classes by their name in a record."""
 
 
 def positive(what: str, value: float) -> float:
@@ -28,13 +28,13 @@ def positive(what: str, value: float) -> float:
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not (number and value > 0 and value < math.inf):
         raise BenchError(f"{what} must be a positive finite number, not {value!r}.")
-    if not 1e-30 <= value <= 1e30:  # Products of several, and of counts, are finite too.
+    if not 1e-30 <= value <= 1e30:  # products of several, and of counts, stay finite
         raise BenchError(f"{what} must lie between 1e-30 and 1e30, not at {float(min(value, 10**300)):g}.")
     return float(value)
 
 
 MOST = 10**15
-"""No count is larger: floats hold all whole numbers up to it, and no run takes as long."""
+"""The largest count: floats hold all integers up to it, and no run gets there."""
 
 
 def whole(what: str, value: int, least: int = 1) -> None:
@@ -46,7 +46,7 @@ def whole(what: str, value: int, least: int = 1) -> None:
 
 
 class Event(abc.ABC):
-    """One run of a mechanism, a frozen dataclass; its sensitivity holds for neighbours by `unit` and `adjacency`."""
+    """One run of a mechanism, a frozen dataclass; its sensitivity is for neighbours by `unit` and `adjacency`."""
 
     __slots__ = ()
     kind: ClassVar[str]
@@ -56,7 +56,7 @@ class Event(abc.ABC):
     adjacency: Adjacency
 
     def __init_subclass__(cls) -> None:
-        if "kind" in vars(cls):  # not the bases that several kinds share
+        if "kind" in vars(cls):  # skip base classes
             EVENTS[cls.kind] = cls
 
     @abc.abstractmethod
@@ -64,20 +64,20 @@ class Event(abc.ABC):
         """Return one line for people."""
 
     def replaced(self) -> Event:
-        """Return the event's cost for replace neighbours, itself where it has them: see :meth:`twice`."""
+        """Return the event for replace neighbours, itself if it already has these; see :meth:`twice`."""
         if self.adjacency is Adjacency.REPLACE:
             return self
         return replace(self, adjacency=Adjacency.REPLACE, **self.twice())  # type: ignore[type-var]
 
     def twice(self) -> dict[str, Any]:
-        """Return the fields that state twice the sensitivity: replacing is removing one unit and adding another.
+        """Return the fields for twice the sensitivity: replacing is removing one unit and adding another.
 
-        Empty for events that account for replace neighbours themselves, and for answers that may change at will.
+        Empty for events that account for replace neighbours themselves, and for answers that may change arbitrarily.
         """
         return {}
 
     def pure_step(self) -> tuple[float, int] | None:
-        """Return the pure epsilon of one run and the number of runs, or None where no run has one."""
+        """Return the pure epsilon of one run and the number of runs, or None without a pure epsilon."""
         return None
 
     def pure_epsilon(self) -> float:
@@ -86,11 +86,11 @@ class Event(abc.ABC):
         return math.inf if step is None else step[0] * step[1]
 
     def zcdp(self) -> float | None:
-        """Return rho where the noise is Gaussian: each Renyi divergence is at most ``rho * order``; else None."""
+        """Return rho if the noise is Gaussian, where each Renyi divergence is at most ``rho * order``; else None."""
         return None
 
     def gaussian_mu(self) -> float | None:
-        """Return mu where the whole event is exactly one Gaussian release of sensitivity over deviation mu."""
+        """Return mu if the whole event is exactly one Gaussian release of sensitivity over deviation mu, else None."""
         return None
 
     @abc.abstractmethod
@@ -145,11 +145,11 @@ class Event(abc.ABC):
 
 
 MOST_STORED = 10**7
-"""A record's ledger has no more events: a stranger's few bytes must not fill the memory."""
+"""The most events of a record's ledger, so that a few bytes of an untrusted record cannot fill the memory."""
 
 
 def stored(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Return `events` as a record stores them: plain values, equal successive ones once, with their number as `times`.
+    """Return `events` as a record stores them: plain values, successive equal ones once, with their count as `times`.
 
     A single event has no `times`.
     """
@@ -160,7 +160,7 @@ def stored(events: Iterable[Event]) -> list[dict[str, Any]]:
 
 
 def restored(values: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """Return the events that :func:`stored` wrote, each as often as it ran; raise :class:`BenchError` on bad values."""
+    """Return the events that :func:`stored` wrote, repeats included; raise :class:`BenchError` on bad values."""
     events: list[Event] = []
     for entry in values:
         times = entry.get("times", 1)

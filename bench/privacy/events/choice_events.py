@@ -1,4 +1,4 @@
-"""Events that choose the candidate of the largest score, re-exported by :mod:`bench.privacy.events.events`."""
+"""Events that choose the candidate with the largest score, re-exported by :mod:`bench.privacy.events.events`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 class Choice(Event):
-    """`count` choices of pure `epsilon` each, which one unit may all change."""
+    """`count` choices of pure `epsilon` each; one unit may change them all."""
 
     __slots__ = ()
     epsilon: float
@@ -37,12 +37,12 @@ class Choice(Event):
 
 @dataclass(frozen=True, slots=True)
 class Exponential(Choice):
-    """The exponential mechanism: a candidate with odds ``e^(epsilon score / d)``, that is Gumbel noise on scores.
+    """The exponential mechanism: a candidate with odds ``e^(epsilon score / d)``, i.e. Gumbel noise on scores.
 
-    One unit moves the difference of any two scores by at most d: twice the sensitivity of a score, or once where all
-    scores move the same way (monotonic). Losses then lie within a range of epsilon (Durfee and Rogers 2019,
-    arXiv:1905.04273), which costs about a quarter of the Renyi divergence of any mechanism of this pure epsilon. The
-    bounds are the worst case of that range: see :func:`bench.privacy.events.losses.bounded_range_rdp`.
+    One unit moves the difference of any two scores by at most d: twice a score's sensitivity, or once if all scores
+    move the same way (monotonic). Losses then lie within a range of epsilon (Durfee and Rogers 2019, arXiv:1905.04273),
+    which costs about a quarter of the Renyi divergence of general mechanisms with this pure epsilon. The bounds are the
+    worst case of that range: see :func:`bench.privacy.events.losses.bounded_range_rdp`.
     """
 
     epsilon: float
@@ -69,9 +69,9 @@ class Exponential(Choice):
 class PermuteAndFlip(Choice):
     """Report-noisy-max with exponential noise of mean ``d / epsilon``, the same as permute-and-flip.
 
-    McKenna and Sheldon 2020 (arXiv:2010.12603); Ding et al. 2021 (arXiv:2105.07260) show that both are one. d is that
-    of :class:`Exponential`. At equal epsilon it never errs more than the exponential mechanism. Its losses have no
-    smaller range than that of any mechanism of pure epsilon, so that several choices cost more.
+    McKenna and Sheldon 2020 (arXiv:2010.12603); Ding et al. 2021 (arXiv:2105.07260) show that both are the same. d is
+    as in :class:`Exponential`. At equal epsilon it never errs more than the exponential mechanism, but its losses span
+    the full range of a pure epsilon mechanism, so several choices cost more.
     """
 
     epsilon: float

@@ -38,12 +38,12 @@ def classic_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> tuple[fl
 def improved_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> tuple[float, float]:
     """Return the least epsilon over the orders by a conversion tighter than the classic one, and its order.
 
-    Canonne, Kamath and Steinke 2020 (arXiv:2004.00010), proposition 12: ``rdp + log((order - 1) / order) - log(delta *
-    order) / (order - 1)``; 0 where the total variation distance that `rdp` allows is below `delta`.
+    Canonne, Kamath, Steinke 2020 (arXiv:2004.00010), proposition 12:
+    ``rdp + log((order - 1) / order) - log(delta * order) / (order - 1)``; 0 if `rdp` bounds total variation by `delta`.
     """
     order, divergence = _orders(orders, rdp)
     check_delta(delta)
-    usable = order > 1.01  # Closer to 1 the formula loses its digits and does not help.
+    usable = order > 1.01  # closer to 1 the formula loses precision and does not help
     epsilons = np.full(order.shape, np.inf)
     epsilons[usable] = (
         divergence[usable]
@@ -80,8 +80,8 @@ def zcdp_improved_epsilon(rho: float, delta: float) -> tuple[float, float]:
         order = 1 + excess
         return rho * order + math.log(excess / order) - (math.log(delta) + math.log(order)) / excess
 
-    middle = (math.log(-math.log(delta)) - math.log(rho)) / 2  # The best of the classic conversion.
-    # A divergence of millions has its best order within a hundredth of 1.
+    middle = (math.log(-math.log(delta)) - math.log(rho)) / 2  # the optimum of the classic conversion
+    # With divergences in the millions the best order is within 0.01 of 1.
     least = max(middle - 4, min(math.log(0.01), middle))
     found = optimize.minimize_scalar(epsilon, bounds=(least, middle + 4), method="bounded", options={"xatol": 1e-10})
     return max(float(found.fun), 0.0), 1 + math.exp(float(found.x))
@@ -104,7 +104,7 @@ def exact_gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 MOST_COMPOSED = 10**9
-"""The most runs of :func:`optimal_composition`: it sums over some hundred times the root of their number."""
+"""The most runs for :func:`optimal_composition`, which sums over some hundred times the root of their number."""
 
 
 def optimal_composition(eps0: float, count: int, delta: float) -> float:
@@ -120,17 +120,17 @@ def optimal_composition(eps0: float, count: int, delta: float) -> float:
         raise BenchError(f"the number of compositions must be at least 1, not {count}.")
     if count > MOST_COMPOSED:
         raise BenchError(f"optimal composition is computed for at most {MOST_COMPOSED:,} runs. Use Renyi accounting.")
-    # The number of bits lost, 45 deviations around its mean: the rest is below every delta and the last digit of 1.
+    # Bits lost, within 45 deviations of the mean: the rest is below every delta and below float precision.
     mean = count / (1 + math.exp(min(eps0, 700.0)))
     first, last = max(mean - 45 * math.sqrt(mean), 0), min(mean + 45 * math.sqrt(mean) + 1000, count)
-    kept = count - np.arange(math.floor(first), math.ceil(last) + 1, dtype=np.float64)  # From the largest loss on.
+    kept = count - np.arange(math.floor(first), math.ceil(last) + 1, dtype=np.float64)  # starting at the largest loss
     loss = (2 * kept - count) * eps0
     log_binomial = special.gammaln(count + 1) - special.gammaln(kept + 1) - special.gammaln(count - kept + 1)
     log_p = log_binomial - kept * np.log1p(np.exp(-eps0)) - (count - kept) * np.logaddexp(0.0, eps0)
-    # P - exp(epsilon) Q above any one loss is at most delta(epsilon), equal for the right one: take the largest.
+    # P - exp(epsilon) Q above any loss threshold is at most delta(epsilon), with equality at one: take the largest.
     tail_p = np.logaddexp.accumulate(log_p)
     tail_q = np.logaddexp.accumulate(log_p - loss)
-    log_delta = math.log(delta) - 1e-14 * count  # The rounding error of the log masses.
+    log_delta = math.log(delta) - 1e-14 * count  # minus the rounding error of the log masses
     reached = tail_p > log_delta
     if not reached.any():
         return 0.0

@@ -55,13 +55,13 @@ class LNMax(Event):
     """The arg max of vote counts with Laplace noise of scale ``1 / gamma``, for `queries` queries.
 
     Sensitivity: one record changes one teacher and so two counts per query by 1 each (L1 sensitivity 2); the cost is
-    that of the whole noisy histogram. Unit: record; adjacency: replace (and add-remove where a record alone determines
-    its teacher). With `secure_granularity` g the noise is exact discrete Laplace on steps of 1/g vote, of parameter
-    gamma/g per step.
+    that of the whole noisy histogram. Unit: record; adjacency: replace (and add-remove if a record alone determines its
+    teacher). With `secure_granularity` g the noise is exact discrete Laplace on steps of 1/g vote, of parameter gamma/g
+    per step.
 
     The arg max alone is cheaper: at gamma 0.05 and delta 1e-5, 1,000 labels of two tied classes cost 7.49, whole
-    histograms 11.35. It is not charged so: a tie of two is not the worst (a third class as high as the two raises the
-    divergence of a label by 30%), and no bound below the histogram's is proven here for all votes.
+    histograms 11.35. We do not charge that: a two-way tie is not the worst case (a third tied class raises a label's
+    divergence by 30%), and no bound below the histogram's is proven here for all votes.
     """
 
     gamma: float
@@ -112,9 +112,9 @@ class LNMax(Event):
 class GNMax(GaussianEvent):
     """The arg max of vote counts with Gaussian noise of deviation `sigma`; unit record, adjacency replace.
 
-    Sensitivity: one moved vote changes two counts by 1 (L2 sensitivity ``sqrt(2)``). The worst profile of the arg max
-    alone is the histogram's: for each epsilon there is a margin of two classes at which the label has the same delta,
-    as half-lines are the best tests of a shift.
+    Sensitivity: one moved vote changes two counts by 1 (L2 sensitivity ``sqrt(2)``). The arg max alone costs as much as
+    the histogram in the worst case: for each epsilon some margin between two classes gives the label the same delta, as
+    half-lines are the best tests of a shift.
     """
 
     sigma: float
@@ -148,7 +148,7 @@ class ConfidentGNMax(GaussianEvent):
 
     Sensitivity: one moved vote changes the top count of every query by 1 (noise `sigma1`), and two counts of an
     answered query by 1 each (L2 sensitivity ``sqrt(2)``, noise `sigma2`). Earlier noise decides which queries are
-    answered; Gaussian composition allows that for a bounded number of answers. Unit: record; adjacency: replace.
+    answered, which Gaussian composition allows for a bounded number of answers. Unit: record; adjacency: replace.
     """
 
     threshold: float
@@ -191,7 +191,7 @@ class ConfidentGNMax(GaussianEvent):
 class Laplace(Event):
     """`count` releases with Laplace noise; `noise_multiplier` is scale over the caller's L1 sensitivity.
 
-    With `grid_steps`, values and exact discrete Laplace noise are on a grid, and the sensitivity is that many steps.
+    With `grid_steps`, values and exact discrete Laplace noise lie on a grid, and the sensitivity is that many steps.
     """
 
     noise_multiplier: float
@@ -235,7 +235,7 @@ class Laplace(Event):
 
 @dataclass(frozen=True, slots=True)
 class Bypass(Event):
-    """A use of private data outside any mechanism, with the reason: the ledger has no guarantee."""
+    """A use of private data outside any mechanism, with the reason; the ledger then has no guarantee."""
 
     reason: str
     unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)

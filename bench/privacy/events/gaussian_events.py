@@ -78,9 +78,9 @@ class TreeSums(GaussianEvent):
     """Running sums over `steps` by a binary tree, `count` times, with Gaussian noise on each node.
 
     `noise_multiplier` is deviation over the caller's L2 sensitivity of one step's values. Sensitivity: a unit in one
-    step is in at most ``floor(log2(steps)) + 1`` nodes, the first step's; in several steps whose distances add up to
-    the sensitivity it costs no more, as the sum of squares is convex in the distances. The values of a step may depend
-    on earlier answers. Source: Kairouz et al. 2021 (arXiv:2103.00039), appendix D.
+    step is in at most ``floor(log2(steps)) + 1`` nodes, the first step's number; in several steps whose distances sum
+    to the sensitivity it costs no more, as the sum of squares is convex in the distances. The values of a step may
+    depend on earlier answers. Source: Kairouz et al. 2021 (arXiv:2103.00039), appendix D.
     """
 
     noise_multiplier: float
@@ -119,9 +119,9 @@ class BandedSums(GaussianEvent):
     """Running sums over `steps` by the banded square root of the matrix of sums, `count` times, with Gaussian noise.
 
     `noise_multiplier` is deviation over the caller's L2 sensitivity of one step's values. Sensitivity: a unit is in at
-    most one of any `separation` steps in a row. That is at least `bands`, so that its steps move different releases,
-    and the squares of their columns add up; the most are those of steps 0, `separation`, 2 `separation`, ... The values
-    of a step may depend on earlier answers (Denisov et al. 2022, arXiv:2202.08312). Source: Choquette-Choo et al. 2023
+    most one of any `separation` consecutive steps. As `separation` is at least `bands`, its steps move different
+    releases and their squared columns add up, most for steps 0, `separation`, 2 `separation`, ... The values of a step
+    may depend on earlier answers (Denisov et al. 2022, arXiv:2202.08312). Source: Choquette-Choo et al. 2023
     (arXiv:2306.08153); the coefficients are those of :func:`square_root`.
     """
 
@@ -158,10 +158,10 @@ class BandedSums(GaussianEvent):
 
     @property
     def squared_sensitivity(self) -> float:
-        """The largest square of the L2 distance of the releases, for a sensitivity of 1 at each step."""
+        """The largest squared L2 distance between the releases, for a sensitivity of 1 at each step."""
         column = np.cumsum(square_root(self.bands) ** 2)
         times = -(-self.steps // self.separation)
-        last = self.steps - (times - 1) * self.separation  # the steps from the last participation on
+        last = self.steps - (times - 1) * self.separation  # the number of steps from the last participation on
         return float((times - 1) * column[-1] + column[min(last, self.bands) - 1])
 
     def zcdp(self) -> float:
@@ -172,8 +172,8 @@ class BandedSums(GaussianEvent):
 def square_root(bands: int) -> Floats:
     """Return the first `bands` coefficients of ``(1 - x)^(-1/2)``, whose Toeplitz matrix squared sums all steps.
 
-    The factor of least maximal error up to a constant (Fichtenberger, Henzinger and Upadhyay 2022, arXiv:2202.11205),
-    cut off at `bands` (Kalinin and Lampert 2024, arXiv:2405.13763).
+    This factor minimises the maximal error up to a constant (Fichtenberger, Henzinger and Upadhyay 2022,
+    arXiv:2202.11205), truncated at `bands` (Kalinin and Lampert 2024, arXiv:2405.13763).
     """
     places = np.arange(1, bands)
     return np.concatenate([[1.0], np.cumprod((2 * places - 1) / (2 * places))])

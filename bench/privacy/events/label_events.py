@@ -33,11 +33,11 @@ class LabelResponse(Event):
 
     @property
     def keep_probability(self) -> float:
-        """The probability of answering the true label, where it is a possible answer."""
+        """The probability of answering the true label if it is a possible answer."""
         return 1 / (1 + (self.outcomes - 1) * math.exp(-self.epsilon))
 
     def for_record(self) -> Event:
-        """Return the event for one training record of the teacher, which can change each label: the answers compose."""
+        """Return the event for one training record of the teacher, which can change every label, so answers compose."""
         return replace(self, count=self.count * self.answers, answers=1, unit=PrivacyUnit.RECORD)  # type: ignore[type-var]
 
     def pure_step(self) -> tuple[float, int]:
@@ -87,10 +87,10 @@ class RandomizedResponse(LabelResponse):
 
 @dataclass(frozen=True, slots=True)
 class TopKRandomizedResponse(LabelResponse):
-    """Randomised response over a set of `k` classes; a label outside the set gives one of the set, uniformly.
+    """Randomised response over a set of `k` classes; a label outside the set gives a uniform one from the set.
 
     The set must be chosen without the private label, for instance from a student's prediction. Sensitivity: any label.
-    Unit: label; adjacency: replace. Two labels inside the set are the worst case: the cost is that of k classes.
+    Unit: label; adjacency: replace. Two labels inside the set are the worst case, so the cost is that of k classes.
     """
 
     epsilon: float
@@ -127,17 +127,17 @@ class TopKRandomizedResponse(LabelResponse):
 
 @dataclass(frozen=True, slots=True)
 class PriorRandomizedResponse(RandomizedResponse):
-    """Randomised response over each label's most probable classes, whose number follows from a prior.
+    """Randomised response over each label's most probable classes; their number depends on a prior.
 
     The prior must be known without the private label. Sensitivity: any label. Unit: label; adjacency: replace. The cost
-    is that of sets of two, the most that any answer of this pure epsilon costs.
+    is that of sets of two, the maximum for this pure epsilon.
     """
 
     kind: ClassVar[str] = "prior-randomized-response"
 
     @property
     def outcomes(self) -> int:
-        """The smallest set that tells anything."""
+        """The smallest informative set."""
         return 2
 
     def describe(self) -> str:

@@ -1,6 +1,6 @@
 """Renyi divergences and privacy loss distributions of single mechanisms, for any neighbours, rounded pessimistically.
 
-The distributions are dp-accounting's objects on one grid, made without its events: it may name neighbours otherwise.
+The distributions are dp-accounting's objects on one grid, built without its events, whose neighbours may differ.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ Floats = NDArray[np.float64]
 
 INTERVAL = 1e-4
 GRID_POINTS = 400_000
-"""The approximate number of points above which a grid is made coarser."""
+"""Above about this many points a grid is coarsened."""
 
 LARGEST_GRID = 2**24
-"""The most points of a composed PLD: above, it would take gigabytes."""
+"""The most points of a composed PLD; more would take gigabytes."""
 MOST_STEPS = 2**22
-"""The most steps of a grid of discrete noise in its sensitivity for which there is a PLD."""
+"""The largest sensitivity of discrete noise, in grid steps, for which a PLD is computed."""
 LONGEST_SUM = 600_000
-"""The most points of a sum for a Renyi divergence."""
+"""The most points in the sum for a Renyi divergence."""
 ROUNDING = 1e-15
-"""A bound on the error that each composed loss adds to a delta: the power of a Fourier transform multiplies the error
-of the transform by the number of losses. The largest error seen is 4e-16 a loss."""
+"""A bound on the error that each composed loss adds to a delta: taking a power of a Fourier transform multiplies the
+transform's error by the number of losses. The largest observed error is 4e-16 per loss."""
 
 
 def rounding(composed: int) -> float:
@@ -37,7 +37,7 @@ def rounding(composed: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """The PLD of several mechanisms together, read on the safe side of its rounding error."""
+    """The PLD of several composed mechanisms, read on the safe side of its rounding error."""
 
     distribution: Any
     """dp-accounting's ``PrivacyLossDistribution``, rounded pessimistically."""
@@ -49,7 +49,7 @@ class Composed:
         left = delta - self.rounding
         if left <= 0:
             return math.inf
-        with np.errstate(over="ignore"):  # of a mass over one of nearly 0, which dp-accounting means to be large
+        with np.errstate(over="ignore"):  # from a mass divided by one near 0, large by intent in dp-accounting
             return float(self.distribution.get_epsilon_for_delta(left))
 
     def deltas(self, epsilons: ArrayLike) -> Floats:
@@ -72,7 +72,7 @@ def gaussian_spread(mu: float) -> float:
 
 
 def grid_interval(spread: float, smallest: float = math.inf) -> float:
-    """Return :data:`INTERVAL`, finer where it blurs `spread` or its least part `smallest`, coarser for a huge grid."""
+    """Return :data:`INTERVAL`, finer if it blurs `spread` or its least part `smallest`, coarser for a huge grid."""
     base = max(INTERVAL, spread / GRID_POINTS)
     return min(base, spread * 2e-4, max(smallest / 10, spread / (2.5 * GRID_POINTS)))
 
@@ -85,8 +85,8 @@ def _curved(x: Floats) -> Floats:
 def _log_excess(loss: float | Floats, order: float | Floats) -> Floats:
     """Return the log of ``(e^(order loss) - 1) - order (e^loss - 1)``.
 
-    Its mean under the second law is the moment ``E[e^(order loss)]`` less 1, as that of ``e^loss - 1`` is 0. It is
-    nowhere negative: a sum of it keeps the digits that the logarithm of a moment near 1 loses.
+    Its mean under the second distribution is the moment ``E[e^(order loss)]`` minus 1, as the mean of ``e^loss - 1`` is
+    0. It is never negative, so summing it keeps the digits that the logarithm of a moment near 1 loses.
     """
     power = np.asarray(order * loss)
     near, top = np.abs(power) < 1, np.maximum(power, 0.0)
@@ -97,7 +97,7 @@ def _log_excess(loss: float | Floats, order: float | Floats) -> Floats:
 
 
 def _below_pure(divergence: Floats, epsilon: float, order: Floats) -> Floats:
-    """Return `divergence`, or what any mechanism of pure `epsilon` has at most, where that is less."""
+    """Return `divergence`, capped at the maximum for mechanisms of pure `epsilon`."""
     found: Floats = np.minimum(divergence, np.minimum(epsilon, order * epsilon**2 / 2))
     return found
 
@@ -107,7 +107,7 @@ def laplace_rdp(epsilon: float, orders: ArrayLike) -> Floats:
     order = _order(orders)
     up = np.log(order / (2 * order - 1)) + (order - 1) * epsilon
     down = np.log((order - 1) / (2 * order - 1)) - order * epsilon
-    near = np.minimum(epsilon, 0.01 / order)  # Where it is epsilon, the moment is near 1.
+    near = np.minimum(epsilon, 0.01 / order)  # where it is epsilon, the moment is near 1
     excess = (order * _curved((order - 1) * near) + (order - 1) * _curved(-order * near)) / (2 * order - 1)
     log_moment = np.where(near < epsilon, np.logaddexp(up, down), np.log1p(excess))
     return _below_pure(log_moment / (order - 1), epsilon, order)
@@ -124,7 +124,7 @@ def discrete_laplace_rdp(epsilon: float, granularity: int, orders: ArrayLike) ->
         rate = -step * (2 * order - 1)
         series = rate + np.log(-np.expm1(rate * (granularity - 1))) - np.log(-np.expm1(rate))
         terms.append(centre + math.log(-math.expm1(-step)) + series + (order - 1) * epsilon)
-    # The logarithm of a sum near 1 has few digits: this is above its rounding error.
+    # The logarithm of a sum near 1 has few digits; the added term exceeds its rounding error.
     log_moment = np.maximum(special.logsumexp(np.stack(terms), axis=0), 0.0) + 1e-13
     return _below_pure(log_moment / (order - 1), epsilon, order)
 
@@ -140,13 +140,13 @@ def randomized_response_rdp(epsilon: float, classes: int, orders: ArrayLike) -> 
 def bounded_range_rdp(epsilon: float, orders: ArrayLike) -> Floats:
     """Return the largest Renyi divergence of losses that lie within some ``[t - epsilon, t]``.
 
-    For given t, the loss that takes both ends alone is the worst: moments are convex in its exponential, whose mean is
-    given. The best t has a closed form. Never above ``order epsilon^2 / 8`` (Cesar and Rogers 2021, arXiv:2004.07223).
+    For given t, the worst loss takes only the two ends: moments are convex in its exponential, whose mean is fixed. The
+    worst t has a closed form. Never above ``order epsilon^2 / 8`` (Cesar and Rogers 2021, arXiv:2004.07223).
     """
     order = _order(orders)
     log_a, log_b = np.log(-np.expm1(-order * epsilon)), np.log(-np.expm1(-(order - 1) * epsilon))
     log_moment = (order - 1) * (epsilon + np.log1p(-1 / order) + log_a - log_b) + log_a - np.log(order)
-    # This is above the rounding error of a logarithm near 0.
+    # The added term exceeds the rounding error of a logarithm near 0.
     log_moment = np.maximum(log_moment - math.log(-math.expm1(-epsilon)), 0.0) + 1e-13
     return _below_pure(np.minimum(log_moment / (order - 1), order * epsilon**2 / 8), epsilon, order)
 
@@ -154,8 +154,8 @@ def bounded_range_rdp(epsilon: float, orders: ArrayLike) -> Floats:
 def bounded_range_pld(epsilon: float, count: int, interval: float) -> Any | None:
     """Return a PLD of `count` mechanisms whose losses each lie within some ``[t - epsilon, t]``, chosen adaptively.
 
-    With the loss at one of both ends, delta at e is ``(e^(epsilon - t) - 1)(e^t - e^e) / (e^epsilon - 1)``, largest for
-    ``t = (epsilon + e) / 2``. The largest over all t is the curve of a pair, which dominates every t.
+    For losses at the two ends, delta at e is ``(e^(epsilon - t) - 1)(e^t - e^e) / (e^epsilon - 1)``, largest for
+    ``t = (epsilon + e) / 2``. The maximum over t is the curve of a pair, which dominates every t.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld import privacy_loss_distribution as distribution
@@ -169,7 +169,7 @@ def bounded_range_pld(epsilon: float, count: int, interval: float) -> Any | None
 
 
 def laplace_pld(epsilon: float, count: int, interval: float, granularity: int | None = None) -> Any | None:
-    """Return the PLD of `count` Laplace releases of scale sensitivity over `epsilon`, None where it would be too large.
+    """Return the PLD of `count` Laplace releases of scale sensitivity over `epsilon`, None if it would be too large.
 
     With `granularity`, noise is discrete Laplace of parameter ``epsilon / granularity`` and sensitivity `granularity`.
     """
@@ -187,9 +187,9 @@ def laplace_pld(epsilon: float, count: int, interval: float, granularity: int | 
 
 
 def self_composed(one: Any, count: int) -> Any | None:
-    """Return the PLD of `count` losses with the law of `one`, None where it would be larger than :data:`LARGEST_GRID`.
+    """Return the PLD of `count` losses distributed as `one`, None if it would be larger than :data:`LARGEST_GRID`.
 
-    As dp-accounting's ``self_compose``, which raises the size of a sparse law to the power `count` first.
+    Like dp-accounting's ``self_compose``, which first raises a sparse PLD's size to the power `count`.
     """
     from dp_accounting.pld.common import compute_self_convolve_bounds
 
@@ -228,9 +228,9 @@ def sampled_gaussian_pld(noise: float, rate: float, interval: float, *, replaced
 
 
 def symmetric_gaussian_pld(noise: float, rate: float, interval: float) -> Any:
-    """Return the PLD whose curve of delta is that of removing a record at epsilon >= 0, and symmetric.
+    """Return the PLD whose delta curve is that of removing a record at epsilon >= 0, extended symmetrically.
 
-    Symmetric is the curve of a pair that dominates in both orders: ``delta(-e) = 1 - exp(-e) + exp(-e) delta(e)``.
+    A pair that dominates in both orders has a symmetric curve: ``delta(-e) = 1 - exp(-e) + exp(-e) delta(e)``.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld import privacy_loss_distribution as distribution
@@ -253,14 +253,14 @@ def sampled_gaussian_rdp(noise: float, rate: float, orders: ArrayLike, *, replac
     A sampled record moves the answer by 1: the pair is ``(1 - rate) N(0) + rate N(1)`` against N(0), the larger of both
     orders (Mironov, Talwar, Zhang 2019, arXiv:1908.10530), or `replaced` against ``(1 - rate) N(0) + rate N(-1)``.
 
-    The trapezoidal sum of an analytic integrand is exact to rounding where its step is well below the distance ``pi
-    noise`` of the branch points from the real line. Infinite at orders whose sum would be longer than
-    :data:`LONGEST_SUM`, those of little noise: sampling gains hardly anything there.
+    The trapezoidal sum of an analytic integrand is exact to rounding if its step is well below the distance
+    ``pi noise`` of the branch points from the real line. Infinite at orders whose sum would be longer than
+    :data:`LONGEST_SUM`, which have little noise: sampling gains hardly anything there.
     """
     order, mu = _order(orders), 1 / noise
     step = min(0.25, 0.25 / mu)
-    # No maximum of the integrand is beyond: the slope of the first logarithm below is at most mu, that of the second
-    # at least -mu.
+    # All maxima of the integrand lie inside: the slope of the first logarithm below is at most mu, the second's at
+    # least -mu.
     ends = (2 * order - 1 if replaced else order) * mu + 12.0
     lengths = np.ceil((ends + 12.0 + mu) / step)
     summed = lengths <= LONGEST_SUM
@@ -282,24 +282,24 @@ def _log_sampled_ratio(x: Floats, mu: float, rate: float) -> Floats:
     """Return the log of the density of ``(1 - rate) N(0, 1) + rate N(mu, 1)`` over that of N(0, 1)."""
     exponent = mu * x - mu**2 / 2
     less = rate * np.expm1(np.minimum(exponent, 30.0))
-    near = np.abs(less) < 0.5  # The sum of logarithms would lose the digits of a small ratio.
+    near = np.abs(less) < 0.5  # summing logarithms would lose the digits of a small ratio
     far = np.logaddexp(math.log1p(-rate), math.log(rate) + exponent)
     return np.where(near, np.log1p(np.where(near, less, 0.0)), far)
 
 
 def finite_pld(log_masses: list[float], values: list[float], count: int, interval: float) -> Any | None:
-    """Return the PLD of `count` runs with losses `values`, `log_masses` their log probabilities under one neighbour.
+    """Return the PLD of `count` runs with losses `values` of log probabilities `log_masses` under one neighbour.
 
-    None where it would be too large.
+    None if it would be too large.
 
-    Chords of the curve of delta between grid points lie above it; rounding `values` up would add `interval` per run.
+    Chords of the delta curve between grid points lie above it; rounding `values` up would add `interval` per run.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld import privacy_loss_distribution as distribution
 
     mass, loss = np.exp(np.asarray(log_masses)), np.asarray(values)
     points = np.unique(np.concatenate([np.floor(loss / interval), np.ceil(loss / interval)])).astype(np.int64)
-    # Adding a neighbour on each side keeps the first chord above the curve's straight start.
+    # Add a neighbour on each side to keep the first chord above the curve's straight start.
     points = np.unique(np.concatenate([points - 1, points, points + 1]))
     gap = loss[None, :] - (points * interval)[:, None]
     deltas = np.where(gap > 0, mass[None, :] * -np.expm1(-np.maximum(gap, 0.0)), 0.0).sum(axis=1)
@@ -308,7 +308,7 @@ def finite_pld(log_masses: list[float], values: list[float], count: int, interva
 
 
 def pure_pld(epsilon: float, count: int, interval: float) -> Any | None:
-    """Return the PLD of any `count` mechanisms of pure `epsilon`: two losses, plus and minus it."""
+    """Return the PLD of any `count` mechanisms of pure `epsilon`, with losses plus and minus `epsilon`."""
     log_keep = -math.log1p(math.exp(-epsilon))
     return finite_pld([log_keep, log_keep - epsilon], [epsilon, -epsilon], count, interval)
 

@@ -1,21 +1,21 @@
 """Events of Gaussian noise on Poisson samples, re-exported by :mod:`bench.privacy.events.events`.
 
 Let one record move the true answer by at most C, and let N_w be the mechanism's Gaussian noise around a shift w. For
-*add-remove* neighbours (called *zero-out* where the number of records is public: the record's part is absent) the pair
-``(1 - q) N_0 + q N_C`` and ``N_0`` dominates, in both orders (Zhu, Dong, Wang, AISTATS 2022, theorem 11).
+*add-remove* neighbours (called *zero-out* if the number of records is public: the record's contribution is absent) the
+pair ``(1 - q) N_0 + q N_C`` and ``N_0`` dominates, in both orders (Zhu, Dong, Wang, AISTATS 2022, theorem 11).
 
 For *replace* neighbours the outputs are ``P = (1 - q) N_0 + q N_u`` and ``Q = (1 - q) N_0 + q N_v``, given the sample
-of the other records. For alpha >= 1 their hockey-stick divergence is ``q E[(1 - alpha e^X - b e^Y)+]`` with ``b =
-(alpha - 1) (1 - q) / q``, where ``e^X`` and ``e^Y`` are the likelihood ratios of N_v and N_0 to N_u: lognormal of mean
-1, with covariances ``|v - u|^2``, ``|u|^2`` and ``|u|^2 - <u, v>`` over the variance. The function is convex in them,
-so by Kahane's inequality (1986) the divergence grows with each covariance. Hence, with C = 1:
+of the other records. For alpha >= 1 their hockey-stick divergence is ``q E[(1 - alpha e^X - b e^Y)+]`` with
+``b = (alpha - 1) (1 - q) / q``, where ``e^X`` and ``e^Y`` are the likelihood ratios of N_v and N_0 to N_u: lognormal of
+mean 1, with covariances ``|v - u|^2``, ``|u|^2`` and ``|u|^2 - <u, v>`` over the variance. The function is convex in
+them, so by Kahane's inequality (1986) the divergence grows with each covariance. Hence, with C = 1:
 
-- of bounded answers, ``|u|, |v| <= 1``, all three are largest at u = 1, v = -1: that pair dominates;
-- of neighbours' votes, u and v take away the same vote, so ``|u|, |v|, |u - v| <= C``, and all three are largest at
+- for bounded answers, ``|u|, |v| <= 1``, all three are largest at u = 1, v = -1: that pair dominates;
+- for neighbours' votes, u and v displace the same vote, so ``|u|, |v|, |u - v| <= C``, and all three are largest at
   v = 0: at alpha >= 1 the curve of add-remove bounds both orders, which gives the rest of the curve by its symmetry. No
   two records attain both halves at once: the bound is loose for small rates with little noise, by up to sqrt(2) in mu.
 
-Dominating pairs compose, also where later queries depend on earlier answers.
+Dominating pairs compose even if later queries depend on earlier answers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SampledGaussianEvent(Event):
     @property
     @abc.abstractmethod
     def relative_noise(self) -> float:
-        """The noise's deviation over the most that a sampled record moves the answer."""
+        """The noise's deviation over the largest move of the answer by a sampled record."""
 
     @property
     def runs(self) -> int:
@@ -56,7 +56,7 @@ class SampledGaussianEvent(Event):
 
     @property
     def moves(self) -> int:
-        """How many times the most of one record a replaced record moves an answer whose sample holds it."""
+        """How far replacing a sampled record moves the answer, in units of the largest move by one record."""
         return 1 if self.adjacency is Adjacency.ADD_REMOVE else 2
 
     def check(self, name: str) -> None:
@@ -68,7 +68,7 @@ class SampledGaussianEvent(Event):
         whole(f"the number of runs of {name}", self.runs)
 
     def zcdp(self) -> float | None:
-        """Return rho where every sample holds every record, else None."""
+        """Return rho if every sample holds every record, else None."""
         return self.runs * self._whole_rho if self.sampling_rate == 1 else None
 
     @property
@@ -76,7 +76,7 @@ class SampledGaussianEvent(Event):
         return (self.moves / self.relative_noise) ** 2 / 2
 
     def gaussian_mu(self) -> float | None:
-        """Return mu where every sample holds every record, else None."""
+        """Return mu if every sample holds every record, else None."""
         rho = self.zcdp()
         return None if rho is None else math.sqrt(2 * rho)
 
@@ -106,9 +106,9 @@ class SampledGaussianEvent(Event):
 
     @property
     def loss_spread(self) -> float:
-        """The approximate width of the loss of one run or of all runs, the wider of the two."""
+        """The approximate width of the loss of one run or of all runs, whichever is wider."""
         one = losses.gaussian_spread(self.moves / self.relative_noise)
-        # The variance of a run's loss by its likelihood ratio to N_0, over the squared sampling rate.
+        # A run's loss variance, from its likelihood ratio to N_0, over the squared sampling rate.
         square = min(self.relative_noise**-2, 50.0)
         variance = math.expm1(square) if self.moves == 1 else 4 * math.sinh(square)
         several = losses.gaussian_spread(self.sampling_rate * math.sqrt(self.runs * variance))
@@ -119,15 +119,15 @@ class SampledGaussianEvent(Event):
 def _run_rdp(noise: float, rate: float, orders: tuple[float, ...], replaced: bool) -> Floats:
     """Return one run's Renyi divergence; read-only.
 
-    For add-remove neighbours this is dp-accounting's value, on which published claims rest. It exceeds the exact one at
-    fractional orders and is infinite near order 1, where its series does not converge. At tiny rates it rounds below
-    the exact one, which then replaces it. For replace neighbours it is the exact one, at least that of add-remove.
+    For add-remove neighbours this is dp-accounting's value, on which published claims rest. It exceeds the exact value
+    at fractional orders and is infinite near order 1, where its series does not converge. At tiny rates it rounds below
+    the exact value, which then replaces it. For replace neighbours it is the exact value, but at least add-remove's.
     """
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
     from dp_accounting.rdp import RdpAccountant
 
     accountant = RdpAccountant(orders)
-    # What does not converge gets a warning.
+    # Silence the warning if the series does not converge.
     logger = logging.getLogger("absl")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -136,7 +136,7 @@ def _run_rdp(noise: float, rate: float, orders: tuple[float, ...], replaced: boo
     finally:
         logger.setLevel(before)
     divergence: Floats = np.array(accountant.rdp, dtype=np.float64)
-    small = divergence < 1e-6  # where the rounding of a logarithm near 0 weighs
+    small = divergence < 1e-6  # where rounding of a logarithm near 0 matters
     if small.any():
         exact = losses.sampled_gaussian_rdp(noise, rate, np.asarray(orders)[small])
         low = np.isfinite(exact) & (divergence[small] < (1 - 1e-9) * exact)
@@ -181,9 +181,9 @@ class DPSGD(SampledGaussianEvent):
 class SampledGaussian(SampledGaussianEvent):
     """`count` sums of bounded vectors, each over a Poisson sample of the records, with Gaussian noise; unit record.
 
-    Sensitivity: a record, or a client where that is the unit, adds one vector to a sum; `noise_multiplier` is deviation
-    over the vectors' largest L2 norm. It also stands for a bounded number that depends on the sample in any way, with
-    the width of its range as the norm.
+    Sensitivity: a record (or a client, if that is the unit) adds one vector to a sum; `noise_multiplier` is deviation
+    over the vectors' largest L2 norm. It also covers a bounded number that depends on the sample in any way, with the
+    width of its range as the norm.
     """
 
     sampling_rate: float
@@ -214,8 +214,8 @@ class SampledGaussian(SampledGaussianEvent):
 class SampledGNMax(SampledGaussianEvent):
     """The arg max of the votes of the nearest sampled records, with Gaussian noise of deviation `sigma`; unit record.
 
-    Sensitivity: a sampled record adds its vote and takes away that of the neighbour that it displaces, if any: two
-    counts move by 1 (L2 sensitivity ``sqrt(2)``), under add-remove and under replace.
+    Sensitivity: a sampled record adds its vote and displaces at most one neighbour's: two counts move by 1 (L2
+    sensitivity ``sqrt(2)``), under add-remove and under replace.
     """
 
     sampling_rate: float
@@ -247,7 +247,7 @@ class SampledGNMax(SampledGaussianEvent):
         one = _run_rdp(self.relative_noise, self.sampling_rate, tuple(order.tolist()), False)
         if self.adjacency is Adjacency.ADD_REMOVE:
             return one
-        # The curve at alpha < 1 adds to the integral of E[(P/Q)^order] at most what the curve at alpha > 1 does.
+        # The curve at alpha < 1 adds at most as much to the integral of E[(P/Q)^order] as the curve at alpha > 1.
         twice: Floats = one + np.log1p(-np.expm1(-(order - 1) * one)) / (order - 1)
         return twice
 

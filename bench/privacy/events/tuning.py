@@ -1,14 +1,14 @@
-"""The cost of tuning: of a random number of runs, all with the same law, only the best is released.
+"""The cost of tuning: a random number of identically distributed runs, of which only the best is released.
 
-The number of runs is truncated negative binomial with a `shape` (0 logarithmic, 1 geometric) and is told to nobody. A
-run draws its candidate at random from a fixed list, trains, and scores the result by public data or by a charged, noisy
+The number of runs is truncated negative binomial with a `shape` (0 logarithmic, 1 geometric) and stays secret. A run
+draws its candidate at random from a fixed list, trains, and scores the result on public data or by a charged, noisy
 answer; the score is part of the run. Renyi divergences: Papernot and Steinke, ICLR 2022 (arXiv:2110.03620), theorem 2.
 Privacy profiles: Koskela, Redberg and Wang, ICML 2024 (arXiv:2402.06701): with ``delta(e)`` the profile of one run, m
 the mean and gamma the law's parameter, the release has, at e1 and for every e >= 0, at most a delta of
-``m delta(e1 - (shape + 1) log(e^e + (1 - gamma) / gamma delta(e)))``. Why: the density of the best is that of a run
+``m delta(e1 - (shape + 1) log(e^e + (1 - gamma) / gamma delta(e)))``. Why: the best run's density is a run's density
 times the derivative of the law's generating function at the share of runs that are no better. This derivative is at
-most m, and grows between neighbours by at most the factor that is subtracted, as the share of better runs is at most
-``e^e`` times the neighbour's plus ``delta(e)``.
+most m, and grows between neighbours by at most the subtracted factor, as the share of better runs is at most ``e^e``
+times the neighbour's plus ``delta(e)``.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def gamma_of(mean: float, shape: float) -> float:
     def excess(log_gamma: float) -> float:
         return math.log(math.expm1(-log_gamma) / (-log_gamma * special.exprel(shape * log_gamma)) / mean)
 
-    most = -1e-12  # above it nothing changes: a mean so near to 1 counts as a little more
+    most = -1e-12  # above it nothing changes: a mean this close to 1 counts as slightly more
     return math.exp(most if excess(most) >= 0 else float(optimize.brentq(excess, -2 * math.log(mean) - 9, most)))
 
 
 def draw_trials(mean: float, shape: float, uniform: float | None = None) -> int:
-    """Return a number of trials, by the inverse distribution function at `uniform`, by default the system's randomness.
+    """Return a number of trials: the inverse distribution function at `uniform`, by default system randomness.
 
-    The number is a secret: it must not be shown, and nothing that tells it may be kept.
+    The number is secret: neither show it nor keep anything that reveals it.
     """
     gamma, left = gamma_of(mean, shape), random.SystemRandom().random() if uniform is None else uniform
     if gamma == 1:
@@ -73,10 +73,10 @@ def draw_trials(mean: float, shape: float, uniform: float | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RepeatAndSelect(Event):
-    """The best of a random number of trials, of which each is one of `runs`: the events of every candidate.
+    """The best of a random number of trials; `runs` holds each candidate's events.
 
-    Candidates that cost the same count once; of differing ones each bound takes the worst at each order or epsilon,
-    which holds for any law of candidates. `runs` may be given as in a record: lists of dictionaries.
+    Candidates with the same cost count once; otherwise each bound takes the worst at each order or epsilon, which holds
+    for any distribution over candidates. `runs` may be given as in a record: lists of dictionaries.
     """
 
     runs: Runs
@@ -112,7 +112,7 @@ class RepeatAndSelect(Event):
 
     def as_dict(self) -> dict[str, Any]:
         """See :meth:`bench.privacy.events.base_event.Event.as_dict`."""
-        # Not super(): a dataclass with slots is another class than the one that this method was written in.
+        # Not super(): a dataclass with slots replaces the class in which this method was defined.
         return {**Event.as_dict(self), "runs": [[event.as_dict() for event in run] for run in self.runs]}
 
     def pure_step(self) -> tuple[float, int] | None:
@@ -121,25 +121,25 @@ class RepeatAndSelect(Event):
         return ((2 + self.shape) * epsilon, 1) if math.isfinite(epsilon) else None
 
     def rdp(self, orders: ArrayLike) -> Floats:
-        """Return the bound of theorem 2; its second order is one of `orders` too."""
+        """Return the bound of theorem 2; its second order is also one of `orders`."""
         order = np.atleast_1d(np.asarray(orders, dtype=np.float64))
         one = np.max([np.sum([event.rdp(order) for event in run], axis=0) for run in self.runs], axis=0)
         extra = (1 + self.shape) * np.min((1 - 1 / order) * one - math.log(gamma_of(self.mean, self.shape)) / order)
         found = one + math.log(self.mean) / (order - 1) + extra
-        # A Renyi divergence grows with the order, and the bound for the least orders is loose.
+        # A Renyi divergence grows with the order, so higher orders' bounds tighten the loose ones at low orders.
         return np.minimum([found[order >= least].min() for least in order], self.pure_epsilon())
 
     def epsilon_by_profile(
         self, delta: float, epsilon_at: Callable[[Sequence[Event], float], float],
         delta_at: Callable[[Sequence[Event], float], float],
     ) -> float:  # fmt: skip
-        """Return the epsilon at `delta` by the profiles of the runs: their epsilon at a delta, and the other way."""
+        """Return the epsilon at `delta` from the runs' privacy profiles: epsilon at a delta, and its inverse."""
         one = max(epsilon_at(run, delta / self.mean) for run in self.runs)
         odds = 1 / gamma_of(self.mean, self.shape) - 1
 
         def factor(epsilon: float) -> float:
             return math.exp(epsilon) + odds * max(delta_at(run, epsilon) for run in self.runs)
 
-        # Convex in its exponential, and a bound at every epsilon.
+        # Convex in its exponential, and a valid bound at every epsilon.
         found = optimize.minimize_scalar(factor, bounds=(0.0, min(max(one, 1e-9), 700.0)), method="bounded")
         return one + (self.shape + 1) * math.log(min(float(found.fun), factor(0.0)))

@@ -1,4 +1,4 @@
-"""The part of the ledger that charges: its events, and how a mechanism is asked."""
+"""The charging part of the ledger: its events, and the calls to mechanisms."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PUBLIC_IMAGES = "images are public in the analysis: nothing bounds what a release shows of a record's image"
 PRIVATE: dict[str, tuple[str, ...]] = {}
-"""The names of the private arguments of each mechanism of the ledger; all others are public."""
+"""The private arguments of each mechanism of the ledger; all others are public."""
 
 A = TypeVar("A")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,7 +47,7 @@ def mechanism(*private: str) -> Callable[[F], F]:
 
         @functools.wraps(method)
         def called(self: Charging, *args: Any, **options: Any) -> Any:
-            if self._answering:  # by a function that another mechanism calls: both are one call
+            if self._answering:  # called by a function inside another mechanism: both are one call
                 return method(self, *args, **options)
             bound = signature.bind(self, *args, **options)
             bound.apply_defaults()
@@ -67,7 +67,7 @@ def mechanism(*private: str) -> Callable[[F], F]:
 
 
 def plain(value: Any) -> Any:
-    """Return `value` as a plain number, text or array: other objects could give the charge and the noise two values.
+    """Return `value` as a plain number, text or array: other objects could show charge and noise different values.
 
     Raises :class:`BenchError` on a subclass of torch's tensors. Other objects are returned as they are.
     """
@@ -84,7 +84,7 @@ def plain(value: Any) -> Any:
             return kind(value)
     if isinstance(value, list | tuple):
         return [plain(entry) for entry in value] if isinstance(value, list) else tuple(map(plain, value))
-    if isinstance(value, np.ndarray):  # of a subclass, such as a memory map, the plain array of the same memory
+    if isinstance(value, np.ndarray):  # a subclass, such as a memory map, becomes a plain array on the same memory
         return value if type(value) is np.ndarray else np.ndarray.view(value, np.ndarray)
     return np.array(value) if hasattr(type(value), "__array__") else value
 
@@ -92,22 +92,22 @@ def plain(value: Any) -> Any:
 class Charging:
     """Charges for mechanisms and has an executor answer them, for one privacy unit and adjacency.
 
-    Its public attributes are read-only: a method can neither move the noise nor take back an event.
+    Its public attributes are read-only: a method can neither change the noise nor remove an event.
     """
 
     def __init__(self, unit: PrivacyUnit, adjacency: Adjacency, executor: Executor) -> None:
         self._unit, self._adjacency, self._executor = unit, adjacency, executor
         self._events: list[Event] = []
         self._again = self._answering = False
-        self._left: dict[Event, int] | None = None  # of the declared maximum, how often each event may still run
-        self._spent: list[Event] = []  # of it
+        self._left: dict[Event, int] | None = None  # how often each event of the declared maximum may still run
+        self._spent: list[Event] = []  # events spent from the declared maximum
         self._sampled_answers = 0
         self._call: Call | None = None
-        self._charged_before = 0, 0  # the numbers of events and of spent ones before the call
+        self._charged_before = 0, 0  # numbers of events and of spent ones before the call
 
     @classmethod
     def from_events(cls, unit: PrivacyUnit, adjacency: Adjacency, events: Iterable[Event]) -> Self:
-        """Return a ledger that was charged `events`, as a record tells; its answers have no noise."""
+        """Return a ledger charged with a record's `events`; its answers have no noise."""
         ledger = cls(unit, adjacency, Noisy(ZeroNoise(exact=False)))
         ledger._events.extend(events)
         return ledger
@@ -133,16 +133,16 @@ class Charging:
         return [event.reason for event in self._events if isinstance(event, Bypass)]
 
     def bypass(self, reason: str) -> None:
-        """Declare why private data is used outside any mechanism here: the proven epsilon becomes infinite."""
+        """Declare a use of private data outside any mechanism, which makes the proven epsilon infinite."""
         self._events.append(Bypass(reason))
 
     def at_most(self, events: Iterable[Event]) -> None:
-        """Charge at once for `events`, the most that later calls spend: each takes its own from them, or is refused.
+        """Charge now for `events`, the maximum of later calls: each call spends its own from them, or is refused.
 
-        For a method that decides by answers how many calls it makes, as early stopping does: a sum of what ran would
-        itself depend on answers, and would be no bound. A call's event must be one of `events` but for how often it
-        runs (queries, counts, steps; answers of query labels). Raises :class:`BenchError` on a second maximum, on
-        events that protect too little, and on a prior's answers, whose rows decide what they cost.
+        For a method whose number of calls depends on answers, as with early stopping: summing what ran would itself
+        depend on answers and not be a bound. A call's event must be one of `events` up to its count (queries, counts,
+        steps; answers of query labels). Raises :class:`BenchError` on a second maximum, on events that protect too
+        little, and on answers with a prior, whose cost depends on their rows.
         """
         declared = list(events)
         if self._left is not None:
@@ -160,7 +160,7 @@ class Charging:
     def record_level(self, delta: float) -> Accounted | None:
         """Return the epsilon for a training record, None unless the unit is a label.
 
-        All labels of queries compose; nothing finite follows from its own label alone, where images are public.
+        Query labels all compose; protection of a record's own label gives no finite epsilon for the record.
         """
         from bench.privacy.accounting.accountants import proven
 
@@ -173,11 +173,11 @@ class Charging:
 
     @contextlib.contextmanager
     def charging_again(self) -> Iterator[None]:
-        """Charge again for answers that the caller has from a stopped run, and draw their noise without using it.
+        """Charge again for a stopped run's answers, which the caller has, and draw their noise without using it.
 
-        Each call records its event, moves the noise to where the stopped run had it, and returns a value that depends
-        on public arguments alone. Not for votes, which the data-dependent accountants need, nor for DP-SGD:
-        :class:`BenchError`.
+        Each call records its event, advances the noise as the stopped run did, and returns a value that depends only on
+        public arguments. Raises :class:`BenchError` for votes, which the data-dependent accountants need, and for
+        DP-SGD.
         """
         before, self._again = self._again, True
         try:
@@ -186,9 +186,9 @@ class Charging:
             self._again = before
 
     def _charge(self, event: Event) -> None:
-        """Record `event` before any draw, so that no failure hides its cost; refuse one that protects too little.
+        """Record `event` before any draw, so that no failure hides its cost; refuse an event that protects too little.
 
-        With a declared maximum, take `event` from it instead, and refuse what exceeds it.
+        With a declared maximum, spend from it instead, and refuse to exceed it.
         """
         self._check_protects(event)
         if self._left is None:
@@ -209,7 +209,7 @@ class Charging:
             PrivacyUnit.LABEL: (PrivacyUnit.LABEL, PrivacyUnit.RECORD, PrivacyUnit.CLIENT),
             PrivacyUnit.RECORD: (PrivacyUnit.RECORD, PrivacyUnit.CLIENT),
         }.get(self.unit, (self.unit,))
-        if self.adjacency is Adjacency.ADD_REMOVE:  # a record that is absent is another value of its client
+        if self.adjacency is Adjacency.ADD_REMOVE:  # an absent record changes its client's value
             covering = (self.unit,)
         if event.unit not in covering or event.adjacency is not self.adjacency:
             raise BenchError(
@@ -250,7 +250,7 @@ class Charging:
 
 
 def _runs_of(event: Event) -> tuple[Event, int]:
-    """Return `event` for one run, and how many it is; answers of query labels, each of another unit, are runs."""
+    """Return `event` for one run, and its number of runs; each query label's answer is a run, as units differ."""
     labels = isinstance(event, LabelResponse) and event.unit is PrivacyUnit.QUERY_LABEL
     field = "answers" if labels else event.counted
     if not field:

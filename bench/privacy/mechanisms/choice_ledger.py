@@ -24,8 +24,8 @@ class ChoiceMechanisms(Charging):
     ) -> NDArray[np.int64]:
         """Release the exponential mechanism's choice for each row of `scores` (choices, candidates): int64 (choices,).
 
-        One unit moves each score by at most `sensitivity`, in all rows; with `monotonic`, all scores of a row move the
-        same way, which halves the noise. Each row costs `epsilon`. A score that is not finite counts as 0. Raises
+        One unit moves each score by at most `sensitivity`, in all rows; with `monotonic`, all scores of a row move in
+        the same direction, which halves the noise. Each row costs `epsilon`. Non-finite scores count as 0. Raises
         :class:`BenchError` on scores of another shape or without candidates.
         """
         given = self._scores(scores)
@@ -37,7 +37,7 @@ class ChoiceMechanisms(Charging):
     def permute_and_flip(
         self, scores: NDArray[Any], *, sensitivity: float, epsilon: float, monotonic: bool = False
     ) -> NDArray[np.int64]:
-        """Release the candidate of the largest score with exponential noise; see :meth:`exponential_mechanism`."""
+        """Release the candidate with the largest score after exponential noise; see :meth:`exponential_mechanism`."""
         given = self._scores(scores)
         scale = choice_scale(sensitivity, epsilon, monotonic)
         self._charge(PermuteAndFlip(epsilon, len(given), unit=self.unit, adjacency=self.adjacency))

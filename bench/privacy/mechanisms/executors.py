@@ -1,4 +1,4 @@
-"""Executors answer a ledger's mechanisms, with noise or from elsewhere, after the ledger has charged for them."""
+"""Executors answer a ledger's mechanisms, with noise or otherwise, after the ledger has charged for them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a mechanism: all its arguments by name, defaults included, and the events that it is charged."""
+    """One call of a mechanism: all arguments by name, including defaults, and the events to charge."""
 
     name: str
     unit: PrivacyUnit  # the ledger's
     private: dict[str, Any]
     public: dict[str, Any]
-    """What must not depend on private data, save through earlier answers."""
+    """Arguments that may depend on private data only through earlier answers."""
     charged: tuple[Event, ...] = ()
 
     @property
@@ -33,7 +33,7 @@ class Call:
 
 
 class Executor(abc.ABC):
-    """Answers the calls of one ledger; `noise` is at hand for what it computes itself."""
+    """Answers the calls of one ledger; `noise` is for what it computes itself."""
 
     def __init__(self, noise: Noise) -> None:
         self._noise = noise
@@ -44,15 +44,15 @@ class Executor(abc.ABC):
         return self._noise.exact
 
     def begin(self, call: Call) -> Call:
-        """Return the call to charge for and to answer, `call` itself by default; called before anything is charged."""
+        """Return the call to charge for and to answer, by default `call` itself; runs before anything is charged."""
         return call
 
     @abc.abstractmethod
     def answer(self, call: Call, release: Callable[[Noise], A]) -> A:
-        """Return the answer of `call`, for which ``release(noise)`` is the mechanism's own."""
+        """Return the answer to `call`; ``release(noise)`` runs the mechanism itself."""
 
     def draw(self, release: Callable[[Noise], A]) -> A:
-        """Return ``release(noise)``, also for what is released beside any call."""
+        """Return ``release(noise)``, including for releases outside any call."""
         return release(self._noise)
 
 

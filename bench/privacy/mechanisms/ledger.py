@@ -57,12 +57,12 @@ class VoteRelease:
 
 
 class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
-    """Charges for each mechanism that a method uses, and releases what its executor answers."""
+    """Charges for each mechanism that a method uses, and releases its executor's answers."""
 
     def __init__(self, unit: PrivacyUnit, adjacency: Adjacency, executor: Executor) -> None:
         super().__init__(unit, adjacency, executor)
         self._votes: list[VoteRelease] = []
-        self._hidden: tuple[NDArray[np.int64], NDArray[np.bool_]] | None = None  # labels, and which are answered
+        self._hidden: tuple[NDArray[np.int64], NDArray[np.bool_]] | None = None  # labels, and whether each is answered
 
     @property
     def asked(self) -> int:
@@ -100,7 +100,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
     ) -> NDArray[np.int64]:
         """Release :func:`bench.privacy.mechanisms.mechanisms.confident_gnmax` of `votes`; see :meth:`noisy_max`.
 
-        Charges the threshold on every query and `max_answers` answers: the number given depends on private data.
+        Charges for the threshold on every query and for `max_answers` answers, as the actual number is private.
         """
         counts = self._counts(votes, teachers)
         cap = min(max_answers, len(counts))
@@ -129,7 +129,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
     ) -> NDArray[np.float64]:
         """Release `mechanisms.laplace` of `values`, whose L1 sensitivity the caller states.
 
-        One unit moves as many `entries` at most, all by default: exact noise charges for the rounding of each.
+        One unit moves at most `entries` entries (default: all); exact noise charges for the rounding of each.
         """
         given = np.asarray(values, dtype=np.float64)
         positive("sensitivity", sensitivity)
@@ -137,7 +137,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         multiplier = self._multiplier(noise_multiplier, sensitivity, moved, 1)
         steps = None
         if self._executor.exact:
-            # Fewer grid steps cost more at the same pure epsilon: rounded down, the event stays an upper bound.
+            # Fewer grid steps cost more at the same pure epsilon, so rounding down keeps an upper bound.
             steps = max(1, math.floor(mechanisms.grid_sensitivity(sensitivity, moved, 1) * GRANULARITY))
         event = Laplace(multiplier, grid_steps=steps, unit=self.unit, adjacency=self.adjacency)
         self._charge(event)
@@ -160,7 +160,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         classes: int,
         outside: Literal["set", "printed"] = "set",
     ) -> NDArray[np.int64]:
-        """Release RRTop-k of `labels` (n,), each once; ``outside="printed"`` is DPSD's form, of infinite epsilon."""
+        """Release RRTop-k of `labels` (n,), each once; ``outside="printed"`` is DPSD's form, with infinite epsilon."""
         given, sets = self._labels(labels), np.asarray(candidates, dtype=np.int64)
         k = int(sets.shape[1])
         if outside == "printed":
@@ -178,10 +178,10 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
     ) -> NDArray[np.int64]:
         """Release `mechanisms.prior_randomized_response` of ``labels[rows]``: int64 (m,).
 
-        `labels` (n,) are those of all records, `rows` (m,) public positions among them, `prior` (m, classes). Labels
-        that later calls add are other units: as long as the array and epsilon are the same and no position returns,
-        all calls cost as much as one (parallel composition). Raises :class:`BenchError` on repeated rows, or a prior
-        that is no finite, non-negative (m, classes).
+        `labels` (n,) are those of all records, `rows` (m,) public positions among them, `prior` (m, classes). Labels in
+        later calls are other units: while array and epsilon stay the same and no position repeats, all calls cost as
+        much as one (parallel composition). Raises :class:`BenchError` on repeated rows, or a prior that is not finite,
+        non-negative and (m, classes).
         """
         chosen, known = np.asarray(rows, dtype=np.int64), np.asarray(prior, dtype=np.float64)
         if known.ndim != 2 or known.shape[0] != len(chosen) or not (np.isfinite(known) & (known >= 0)).all():
@@ -220,17 +220,17 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
     def dp_sgd(self, model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun) -> None:
         """Train `model` in place by DP-SGD: Poisson batches, clipped per-example gradients, Gaussian noise.
 
-        `images` is uint8 (n, channels, height, width), or floats (n, ...) of any range: images in [0, 1] or features,
-        in float16 too, which become float32 one pass at a time. `labels` is int64 (n,). ``run.records`` is
-        public and n is not: the neighbour of a set of that many records has one fewer or one more. Unit record,
-        adjacency add-remove, L2 sensitivity ``run.clipping.sensitivity`` for a batch's sum. Raises :class:`BenchError`
-        on an exact noise source, which cannot sample these vectors, another adjacency, an expected batch outside
-        ``1..run.records``, or a way of clipping that is none of the ledger's own.
+        `images` is uint8 (n, channels, height, width), or floats (n, ...) of any range, images in [0, 1] or features,
+        including float16; they become float32 one pass at a time. `labels` is int64 (n,). ``run.records`` is public and
+        n is not: the neighbour of a set of that many records has one fewer or one more. Unit record, adjacency
+        add-remove, L2 sensitivity ``run.clipping.sensitivity`` for a batch's sum. Raises :class:`BenchError` on an
+        exact noise source, which cannot sample these vectors, another adjacency, an expected batch outside
+        ``1..run.records``, or a clipping class that is not the ledger's own.
         """
         from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
         from bench.storage.checkpoint import Checkpoint
 
-        # Each setting is read once: another type of run could give the charge one value and the training another.
+        # Read each setting once: another type of run could show the charge and the training different values.
         run = DPSGDRun(**{field.name: plain(getattr(run, field.name)) for field in dataclasses.fields(DPSGDRun)})
         kept = run.checkpoint
         if kept is not None and (type(kept) is not Checkpoint or any(hasattr(Checkpoint, name) for name in vars(kept))):
@@ -238,7 +238,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         planned = self._charge_steps(run)
 
         def release(noise: Noise) -> None:
-            # Knowing the public streams must not reveal batches or noise: both come from the ledger's noise.
+            # Draw batches and noise from the ledger's noise, so that public streams do not reveal them.
             words = noise.uniform((8,), 2**32)
             counted = train(model, images, labels, run, randomness=np.random.default_rng(words))
             if counted != planned:
@@ -277,7 +277,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         return tuple(self._votes)
 
     def check_sanitised(self) -> None:
-        """Raise :class:`BenchError`, before any vote is cast, where :meth:`sanitised` has no sound noise."""
+        """Raise :class:`BenchError`, before any vote is cast, if :meth:`sanitised` has no sound noise."""
         if self._executor.exact:
             raise BenchError(
                 "claim=sanitised has no exact sampler: its noise is scaled by a private figure. Use --noise seeded and "
@@ -285,12 +285,12 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
             )
 
     def sanitised(self, delta: float) -> Claim:
-        """Return one draw of the data-dependent cost of the only batch of votes, noised by its smooth sensitivity.
+        """Return one draw of the single vote batch's data-dependent cost, with noise scaled to its smooth sensitivity.
 
         PATE 2018, section 4 and appendix B, with :func:`bench.privacy.accounting.smooth_sensitivity.default_release`;
         the Renyi order is chosen without the votes. The draw includes its own cost; a second draw would cost again.
-        Raises :class:`BenchError` unless GNMax or Confident-GNMax answered one batch, and with exact noise: its grid,
-        scaled by the private deviation, would reveal that deviation.
+        Raises :class:`BenchError` unless GNMax or Confident-GNMax answered one batch, and if the noise is exact: its
+        grid, scaled by the private deviation, would reveal that deviation.
         """
         self.check_sanitised()
         from bench.core.types import Claim
@@ -320,7 +320,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         )
 
     def data_dependent(self, delta: float) -> list[Accounted]:
-        """Return the data-dependent figures of the votes, themselves private; empty where something else is charged."""
+        """Return the data-dependent figures of the votes, themselves private; empty if anything else is charged."""
         from bench.privacy.accounting.data_dependent import release_rows
 
         if self._left is not None or len(self._votes) != len(self._events):
@@ -339,7 +339,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
     ) -> NDArray[np.int64]:
         answers = self._ask(release)
         kept = VoteRelease(event, counts.copy(), answers != mechanisms.UNANSWERED)
-        kept.votes.flags.writeable = kept.answered.flags.writeable = False  # the caller holds its own arrays
+        kept.votes.flags.writeable = kept.answered.flags.writeable = False  # the caller keeps its own arrays
         self._votes.append(kept)
         return answers
 

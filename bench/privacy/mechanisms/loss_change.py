@@ -1,4 +1,4 @@
-"""The change of the loss on a Poisson sample of the records between two nets, with Gaussian noise: DPSUR's test."""
+"""The noisy change of the loss between two nets on a Poisson sample of the records: DPSUR's test."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _PASS = 1024  # records of one forward pass
 def loss_change(
     before: torch.nn.Module, after: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, bound: float
 ) -> float:
-    """Return the mean cross-entropy of `after` on the records given, less that of `before`, clipped to ±`bound`.
+    """Return the mean cross-entropy of `after` on the given records minus that of `before`, clipped to ±`bound`.
 
-    0 without records, and `bound` where it is undefined. Whatever the nets and the records, it moves by `bound` twice
-    at most, so that the number of records may divide the sum.
+    0 without records, and `bound` if undefined. For any nets and records it changes by at most twice `bound`, so
+    dividing by the actual number of records is allowed.
     """
     if not len(labels):
         return 0.0
@@ -58,7 +58,7 @@ def sampled_loss_change(
 ) -> NDArray[np.float64]:
     """Return :func:`loss_change` on a Poisson sample, with noise of deviation ``2 * bound * noise_multiplier``: (1,).
 
-    Sensitivity: a record moves the change by ``2 * bound`` at most, added, removed or replaced. Unit record.
+    Sensitivity: adding, removing or replacing a record moves the change by at most ``2 * bound``. Unit record.
     """
     rows = torch.from_numpy(np.flatnonzero(poisson_sample((len(labels),), sampling_rate, noise)))
     change = loss_change(before, after, images[rows], labels[rows], bound)

@@ -1,9 +1,9 @@
 """Mechanisms as pure functions over batches; only the ledger calls them on private values.
 
-No value of one record makes a mechanism raise: an error would show it without noise. What cannot be used has a stated
-meaning instead: a value that is not finite, a label that is no class. Errors depend on shapes and public settings.
-Votes are no values of records: each teacher casts one, so that their counts are whole and sum to the teachers on any
-data. Counts that do not are a fault of the method's code, and are refused.
+No value of a record makes a mechanism raise: an error would reveal it without noise. Unusable values, such as
+non-finite ones and invalid labels, get a documented meaning instead. Errors depend only on shapes and public settings.
+Votes are not record values: each teacher casts one, so counts are integers that sum to the teachers on any data. Other
+counts are a bug in the method's code, and are refused.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def gaussian(
 ) -> NDArray[np.float64]:
     """Return `values` plus N(0, (noise_multiplier * sensitivity)^2) noise on every entry.
 
-    `sensitivity` bounds the L2 distance between the values of two adjacent data sets. An entry that is not finite
-    counts as 0: to keep within the bound, a method must bound each record before it sums. An exact noise source rounds
-    the values to its grid first; see :func:`grid_sensitivity`.
+    `sensitivity` bounds the L2 distance between the values of two adjacent data sets. Non-finite entries count as 0, so
+    to stay within the bound a method must bound each record before summing. An exact noise source rounds the values to
+    its grid first; see :func:`grid_sensitivity`.
     """
     return _on_grid(values, noise) + noise.gaussian(values.shape, noise_multiplier * sensitivity)
 
@@ -87,18 +87,18 @@ def _on_grid(values: NDArray[np.float64], noise: Noise) -> NDArray[np.float64]:
 
 
 def noisy_choice(scores: NDArray[np.float64], scale: float, law: Law, noise: Noise) -> NDArray[np.int64]:
-    """Return the places of the largest scores after noise of this `law` and `scale` on every score: int64 (choices,).
+    """Return the index of each largest score after noise of this `law` and `scale` on every score: int64 (choices,).
 
     `scores` is (choices, candidates). If one unit moves the difference of any two scores of a row by at most d, each
     choice is ``d / scale``-DP. Gumbel noise gives the exponential mechanism, candidates with odds ``e^(score / scale)``
-    (McSherry and Talwar 2007), exponential noise permute-and-flip (McKenna and Sheldon 2020). A score that is not
-    finite counts as 0.
+    (McSherry and Talwar 2007), exponential noise permute-and-flip (McKenna and Sheldon 2020). Non-finite scores count
+    as 0.
     """
     return noise.largest(finite(scores), scale, law)
 
 
 def finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return `values`, 0 for an entry that is not finite."""
+    """Return `values` with 0 for non-finite entries."""
     return np.where(np.isfinite(values), values, 0.0)
 
 
@@ -124,12 +124,12 @@ def sampled_gnmax(
     """Return GNMax of the labels of each query's nearest records in a Poisson sample (Zhu et al. 2020, Private-kNN).
 
     `distances` is (queries, records), `labels` (records,) in 0..classes-1, the result int64 (queries,). Each query
-    draws a sample of its own, whose `neighbours` nearest records vote; of equal distances the first is nearer. A
-    distance that is not finite is the largest; labels are those of :func:`known_labels`.
+    draws its own sample, whose `neighbours` nearest records vote; ties go to the earlier record. Non-finite distances
+    count as the largest; labels are those of :func:`known_labels`.
 
     Unit record, either adjacency. A sampled record adds its vote and displaces at most one other, the farthest
-    neighbour's: two counts move by 1, sqrt(2) in L2 (1 where there were fewer neighbours). Two records in its place
-    displace the same vote, so they are no farther apart.
+    neighbour's: two counts move by 1, sqrt(2) in L2 (1 if there were fewer neighbours). A replacement displaces the
+    same vote, so the two are no farther apart.
     """
     queries, records = distances.shape
     counts = np.zeros((queries, classes))
@@ -149,9 +149,9 @@ def nearest_votes(
     neighbours: int,
 ) -> NDArray[np.float64]:
     """Return the labels' counts (queries, classes) of the nearest `sampled` records; see :func:`sampled_gnmax`."""
-    # Nearer than all that are not sampled, whose number would else decide whether such a record votes.
+    # Keep sampled records nearer than unsampled ones, whose number would otherwise decide whether such a record votes.
     given = np.where(np.isfinite(distances), distances, np.finfo(np.float64).max)
-    # A stable order: one more record changes the place of no other two.
+    # A stable order: one more record leaves the others' relative order unchanged.
     nearest = np.argsort(np.where(sampled, given, np.inf), axis=1, kind="stable")[:, :neighbours]
     voting = np.take_along_axis(sampled, nearest, axis=1)
     cells = np.arange(len(distances))[:, None] * classes + known_labels(labels, classes)[nearest]
@@ -181,10 +181,10 @@ def sampled_updates(
     noise_multiplier: float,
     noise: Noise,
 ) -> NDArray[np.float64]:
-    """Return :func:`sampled_gaussian` of one sum of what ``updates(number)`` gives for sampled clients 0..clients-1.
+    """Return :func:`sampled_gaussian` of one sum of ``updates(number)`` over sampled clients in 0..clients-1.
 
-    Only they are asked, each for (entries,), the shape of the result. Unit client, either adjacency; an update that is
-    not finite counts as zeros.
+    Only sampled clients are called, each for (entries,), the shape of the result. Unit client, either adjacency; a
+    non-finite update counts as zeros.
     """
     total = np.zeros(entries)
     for number in np.flatnonzero(poisson_sample((clients,), sampling_rate, noise)):
@@ -203,12 +203,12 @@ def sampled_function(
 ) -> NDArray[np.float64]:
     """Return `function` of a Poisson sample plus N(0, (2 noise_multiplier * max_norm)^2) noise on every entry.
 
-    `function` maps the numbers of the sampled records, of 0..records-1, to (entries,), the shape of the result, and may
-    depend on them in any way, as a transport plan does: :func:`clipped_function` clips it as a whole.
+    `function` maps the sampled records' numbers, in 0..records-1, to (entries,), the shape of the result, and may
+    depend on them in any way, as a transport plan does: :func:`clipped_function` clips its whole value.
 
-    Unit record, either adjacency: one more sampled record, or another one, moves the value within a ball of radius
-    `max_norm`, by 2 `max_norm` at most. Given the sample of the others, a record that is sampled with `sampling_rate`
-    shifts the noise with that probability; over their samples divergences are no larger, being jointly convex.
+    Unit record, either adjacency: adding or replacing a sampled record moves the value within a ball of radius
+    `max_norm`, by at most 2 `max_norm`. Given the others' sample, the record shifts the noise with probability
+    `sampling_rate`; averaging over samples does not raise divergences, which are jointly convex.
     """
     sampled = np.flatnonzero(poisson_sample((records,), sampling_rate, noise))
     return gaussian(clipped_function(function, sampled, entries, max_norm), 2 * max_norm, noise_multiplier, noise)
@@ -220,12 +220,12 @@ def clipped_function(
     entries: int,
     max_norm: float,
 ) -> NDArray[np.float64]:
-    """Return what :func:`sampled_function` adds noise to: (entries,), of L2 norm `max_norm` at most."""
+    """Return the value to which :func:`sampled_function` adds noise: (entries,), with L2 norm at most `max_norm`."""
     return clipped(checked(function(sampled), entries), max_norm)
 
 
 def update_of(updates: Callable[[int], NDArray[np.float64]], number: int, entries: int) -> NDArray[np.float64]:
-    """Return the update (entries,) of the client `number`, zeros if it is not finite; raise on another shape."""
+    """Return the update (entries,) of client `number`, zeros if not finite; raise on another shape."""
     return checked(updates(number), entries)
 
 
@@ -238,14 +238,14 @@ def checked(given: NDArray[np.float64], entries: int) -> NDArray[np.float64]:
 
 
 def usable(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return `values` with zeros for the vectors along the last axis that are not finite."""
+    """Return `values` with zeros for non-finite vectors along the last axis."""
     return np.where(np.isfinite(values).all(axis=-1, keepdims=True), values, 0.0)
 
 
 def clipped(values: NDArray[np.float64], max_norm: float) -> NDArray[np.float64]:
     """Return `values` scaled down where needed to an L2 norm of `max_norm` along the last axis.
 
-    A vector that is not finite, or whose norm is not, cannot be scaled: it becomes zeros.
+    Vectors that are not finite, or whose norm is not, cannot be scaled and become zeros.
     """
     given = usable(values)
     with np.errstate(over="ignore"):
@@ -262,13 +262,13 @@ def sampled_sum(values: NDArray[np.float64], sampled: NDArray[np.bool_]) -> NDAr
 
 def poisson_sample(shape: tuple[int, ...], sampling_rate: float, noise: Noise) -> NDArray[np.bool_]:
     """Return independent draws that are true with probability `sampling_rate`."""
-    # Below 2^53 whole numbers are exact as floats.
+    # Integers below 2^53 are exact as floats.
     drawn: NDArray[np.bool_] = noise.uniform(shape, 2**53) < sampling_rate * 2**53
     return drawn
 
 
 def randomized_response(labels: NDArray[np.int64], epsilon: float, classes: int, noise: Noise) -> NDArray[np.int64]:
-    """Keep each label with probability e^eps / (e^eps + classes - 1), else return one of the others, uniformly.
+    """Keep each label with probability e^eps / (e^eps + classes - 1), else return a uniform other label.
 
     `labels` is (n,), those of :func:`known_labels`. Unit label, adjacency replace: epsilon-DP for each label.
     """
@@ -302,10 +302,10 @@ def top_k_randomized_response(
 def prior_randomized_response(
     labels: NDArray[np.int64], prior: NDArray[np.float64], epsilon: float, noise: Noise
 ) -> NDArray[np.int64]:
-    """RRTop-k over each label's most probable classes, as many as is best (Ghazi et al. 2021, RRWithPrior).
+    """RRTop-k over each label's most probable classes, with the best k (Ghazi et al. 2021, RRWithPrior).
 
-    `labels` is (n,), `prior` (n, classes) the probabilities that are known without the label. Unit label, adjacency
-    replace: epsilon-DP for each label, whose set's size follows from the prior alone. A set of one class says nothing.
+    `labels` is (n,), `prior` (n, classes) the probabilities known without the label. Unit label, adjacency replace:
+    epsilon-DP for each label, as the set's size depends only on the prior. A set of one class reveals nothing.
     """
     order, sizes = likely_sets(prior, epsilon)
     answers = np.zeros(len(labels), dtype=np.int64)
@@ -317,7 +317,7 @@ def prior_randomized_response(
 
 
 def likely_sets(prior: NDArray[np.float64], epsilon: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the classes of each row of `prior` (n, classes) by falling probability, and how many of them to take.
+    """Return the classes of each row of `prior` (n, classes) by descending probability, and how many of them to use.
 
     That number, (n,), maximises the probability that RRTop-k answers with the label, if the label follows the prior.
     """
@@ -328,7 +328,7 @@ def likely_sets(prior: NDArray[np.float64], epsilon: float) -> tuple[NDArray[np.
 
 
 def prior_likelihood(answers: NDArray[np.int64], prior: NDArray[np.float64], epsilon: float) -> NDArray[np.float64]:
-    """Return the probability of each of `answers` (n,) of :func:`prior_randomized_response` by label: (n, classes)."""
+    """Return the probability of each :func:`prior_randomized_response` in `answers` (n,) by label: (n, classes)."""
     order, sizes = likely_sets(prior, epsilon)
     places, classes = np.argsort(order, axis=1), np.arange(prior.shape[1])
     kept = 1 / (1 + (sizes[:, None] - 1) * math.exp(-epsilon))
@@ -353,13 +353,13 @@ def printed_top_k(
 
 
 def keep_probability(epsilon: float, classes: int) -> float:
-    """Return the probability with which randomised response over `classes` answers keeps the true one."""
+    """Return the probability that randomised response over `classes` answers keeps the true one."""
     # Written with e^-eps so that a large epsilon does not overflow.
     return 1.0 / (1.0 + (classes - 1) * math.exp(-epsilon))
 
 
 def known_labels(labels: NDArray[Any], classes: int) -> NDArray[np.int64]:
-    """Return `labels` as int64; one that is no class, outside 0..classes-1, counts as class 0."""
+    """Return `labels` as int64; labels outside 0..classes-1 count as class 0."""
     known = (labels >= 0) & (labels < classes)
     return np.where(known, labels, 0).astype(np.int64)
 

@@ -1,4 +1,4 @@
-"""Sources of the mechanisms' noise: reproducible floating point, or exact discrete noise by OpenDP."""
+"""Noise sources for mechanisms: reproducible floating point, or exact discrete noise from OpenDP."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 GRANULARITY = 1024
-"""Secure noise is a multiple of 1/GRANULARITY: it costs like continuous Laplace noise, and votes need no rounding."""
+"""Secure noise is a multiple of 1/GRANULARITY: it costs the same as continuous Laplace, and votes need no rounding."""
 
 
 Law = Literal["gumbel", "exponential"]
-"""Of the noise by which a candidate is chosen."""
+"""The noise distributions for choosing a candidate."""
 
 
 class Noise(abc.ABC):
@@ -38,7 +38,7 @@ class Noise(abc.ABC):
 
     @abc.abstractmethod
     def keep_or_other(self, positions: NDArray[np.int64], count: int, keep: float) -> NDArray[np.int64]:
-        """Return each position (in 0..count-1) with probability `keep`, else one of the others, uniformly."""
+        """Return each position (in 0..count-1) with probability `keep`, else a uniform other one."""
 
     @abc.abstractmethod
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
@@ -46,11 +46,11 @@ class Noise(abc.ABC):
 
     @abc.abstractmethod
     def largest(self, scores: NDArray[np.float64], scale: float, law: Law) -> NDArray[np.int64]:
-        """Return the place of the largest of each row of `scores`, finite, after noise of `law` and `scale` on each."""
+        """Return the index of the largest of each row of finite `scores` after noise of `law` and `scale` on each."""
 
 
 class ZeroNoise(Noise):
-    """No noise, and the first position for every uniform draw; `exact` is that of the source it replaces."""
+    """No noise, and the first position for every uniform draw; `exact` is copied from the source it replaces."""
 
     def __init__(self, exact: bool) -> None:
         self.exact = exact
@@ -72,7 +72,7 @@ class ZeroNoise(Noise):
         return np.zeros(shape, dtype=np.int64)
 
     def largest(self, scores: NDArray[np.float64], scale: float, law: Law) -> NDArray[np.int64]:
-        """Return the place of the largest score."""
+        """Return the index of the largest score."""
         places: NDArray[np.int64] = np.argmax(scores, axis=1)
         return places
 
@@ -115,7 +115,7 @@ class SeededNoise(Noise):
 class Silence(ZeroNoise):
     """No noise, for checks and power runs; uniform draws (samples, answers outside a set) come from `generator`.
 
-    Sums get `share` of theirs: without any, directions of a matrix of low rank would be those of rounding.
+    Sums get a `share` of their noise: without any, rounding would decide directions of low-rank matrices.
     """
 
     def __init__(self, generator: np.random.Generator, share: float = 0.0) -> None:
@@ -136,7 +136,7 @@ class Silence(ZeroNoise):
 
 
 def salted_noise(salt: str | None, seed: int, key: str) -> SeededNoise:
-    """Return the noise of the cell `key`; without a salt, anyone who knows seed and key can draw it again."""
+    """Return the noise of the cell `key`; without a salt, anyone who knows seed and key can reproduce it."""
     if salt is None:
         return SeededNoise(Streams(seed).numpy(f"noise/{key}"))
     entropy = int.from_bytes(salted_digest(salt, "noise", seed, key), "big")
@@ -144,7 +144,7 @@ def salted_noise(salt: str | None, seed: int, key: str) -> SeededNoise:
 
 
 class DiscardedNoise(ZeroNoise):
-    """No noise, but every draw moves `source` on; an exact source, which cannot be repeated, stays where it is."""
+    """No noise, but every draw advances `source`, unless it is exact, hence unrepeatable."""
 
     def __init__(self, source: Noise) -> None:
         super().__init__(source.exact)
@@ -171,13 +171,13 @@ class DiscardedNoise(ZeroNoise):
         return super().uniform(shape, count)
 
     def largest(self, scores: NDArray[np.float64], scale: float, law: Law) -> NDArray[np.int64]:
-        """Return the place of the largest score."""
+        """Return the index of the largest score."""
         self._source.largest(scores, scale, law)
         return super().largest(scores, scale, law)
 
 
 class SecureNoise(Noise):
-    """Exact discrete OpenDP samplers on the system's generator, unrepeatable; :class:`BenchError` without OpenDP."""
+    """Exact discrete OpenDP samplers on the system's generator, irreproducible; :class:`BenchError` without OpenDP."""
 
     exact = True
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SampledMechanisms(Charging):
-    """Part of the ledger: it samples, so that no method sees who is in a sample."""
+    """Part of the ledger that draws the samples, so that no method sees who is in one."""
 
     @mechanism("distances", "labels")
     def sampled_noisy_max(
@@ -37,9 +37,8 @@ class SampledMechanisms(Charging):
     ) -> NDArray[np.int64]:
         """Release :func:`bench.privacy.mechanisms.mechanisms.sampled_gnmax`: int64 (queries,).
 
-        `distances` is (queries, records) and `labels` (records,): a record may determine its own column and its own
-        label, nothing else. Give many queries in several calls. Raises :class:`BenchError` on another shape and on an
-        exact noise source.
+        `distances` is (queries, records) and `labels` (records,): a record may determine only its own column and label.
+        Split many queries over several calls. Raises :class:`BenchError` on another shape and on an exact noise source.
         """
         self._refuse_exact()
         self._refuse_again()
@@ -59,7 +58,7 @@ class SampledMechanisms(Charging):
     ) -> NDArray[np.float64]:
         """Release :func:`bench.privacy.mechanisms.mechanisms.sampled_gaussian` of `values` (sums, records, entries).
 
-        A record may determine its own ``values[:, i]``, nothing else. Returns float64 (sums, entries). Raises
+        A record may determine only its own ``values[:, i]``. Returns float64 (sums, entries). Raises
         :class:`BenchError` on values of another shape and on an exact noise source.
         """
         self._refuse_exact()
@@ -84,9 +83,9 @@ class SampledMechanisms(Charging):
     ) -> NDArray[np.float64]:
         """Release :func:`bench.privacy.mechanisms.mechanisms.sampled_updates`: float64 (entries,); unit client.
 
-        `updates` maps the number of one of `clients`, a public count, to its update (entries,). It is called for the
-        clients of the sample, must keep no trace of them, may use the data of the client named alone, and must raise no
-        error that depends on them. Raises :class:`BenchError` on another shape, without clients, and on an exact noise
+        `updates` maps the number of one of `clients`, a public count, to its update (entries,). It is called for
+        sampled clients only, may use only the named client's data, must keep no trace of calls, and must raise no error
+        that depends on them. Raises :class:`BenchError` on another shape, without clients, and on an exact noise
         source.
         """
         self._refuse_exact()
@@ -114,10 +113,9 @@ class SampledMechanisms(Charging):
     ) -> NDArray[np.float64]:
         """Release :func:`bench.privacy.mechanisms.mechanisms.sampled_function`: float64 (entries,).
 
-        `function` maps the sampled ones of `images` (n, ...) and `labels` (n,) to (entries,), a public number whatever
-        the size of the sample. It must keep no trace of them, use no other private data, give equal values for equal
-        samples, and raise no error that depends on them. Raises :class:`BenchError` on another shape and on an exact
-        noise source.
+        `function` maps the sampled rows of `images` (n, ...) and `labels` (n,) to (entries,), a public number for any
+        sample size. It must be deterministic, keep no trace of the sample, use no other private data, and raise no
+        error that depends on it. Raises :class:`BenchError` on another shape and on an exact noise source.
         """
         self._refuse_exact()
         self._refuse_again()
@@ -165,7 +163,7 @@ class SampledMechanisms(Charging):
 def on_rows(
     function: Callable[[torch.Tensor, torch.Tensor], NDArray[np.float64]], images: torch.Tensor, labels: torch.Tensor
 ) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
-    """Return `function` of the records' numbers."""
+    """Return `function` as a function of the records' numbers."""
     import torch
 
     def of_numbers(numbers: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -22,7 +22,7 @@ from bench.privacy.mechanisms.streams import Banded, BinaryTree, Stream
 
 @dataclass(slots=True)
 class _Open:
-    """A run over steps in progress: what it was charged for, and the step that comes next."""
+    """A run in progress: what it was charged for, and its next step."""
 
     event: TreeSums | BandedSums
     sensitivity: float
@@ -32,7 +32,7 @@ class _Open:
 
 
 class StreamMechanisms(Charging):
-    """Part of the ledger: one run over steps at a time, of values that may depend on the answers so far."""
+    """Part of the ledger: one run over steps at a time, on values that may depend on earlier answers."""
 
     def __init__(self, unit: PrivacyUnit, adjacency: Adjacency, executor: Executor) -> None:
         super().__init__(unit, adjacency, executor)
@@ -44,10 +44,10 @@ class StreamMechanisms(Charging):
     ) -> NDArray[np.float64]:
         """Release the sum of `values` (of any one shape) of all steps so far, float64 of that shape, by a binary tree.
 
-        Call it for `step` 0, 1, ... in order, at most `steps` in all; step 0 charges for all of them, and begins anew.
-        One unit moves the values of one step by at most `sensitivity` in L2 (or of several, if their distances add up
-        to no more). The noise on a node has deviation ``noise_multiplier * sensitivity``. An entry that is not finite
-        counts as 0. Raises :class:`BenchError` on steps out of order and on settings that change on the way.
+        Call it for `step` 0, 1, ... in order, at most `steps` in all; step 0 charges for all of them and starts a new
+        run. One unit moves the values of one step by at most `sensitivity` in L2 (or of several, if their distances sum
+        to no more). The noise on a node has deviation ``noise_multiplier * sensitivity``. Non-finite entries count as
+        0. Raises :class:`BenchError` on steps out of order, or if settings change midway.
         """
         given = np.asarray(values, dtype=np.float64)
         positive("sensitivity", sensitivity)
@@ -65,8 +65,8 @@ class StreamMechanisms(Charging):
     ) -> NDArray[np.float64]:  # fmt: skip
         """Release the sum of `values` of all steps so far by a banded square root; see :meth:`tree_sum`.
 
-        One unit moves the values of at most one of any `separation` steps in a row, which is at least `bands`, by at
-        most `sensitivity` in L2: every epoch again, for instance, in batches of a fixed order.
+        One unit moves the values of at most one of any `separation` >= `bands` consecutive steps, by at most
+        `sensitivity` in L2: for instance once per epoch, with batches in a fixed order.
         """
         given = np.asarray(values, dtype=np.float64)
         positive("sensitivity", sensitivity)
@@ -108,7 +108,7 @@ class StreamMechanisms(Charging):
         with np.errstate(over="ignore"):
             released = opened.stream.released(own)
         opened.step += 1
-        if self._call is not None:  # what the step's values and the release are, for a check and for an audit
+        if self._call is not None:  # the step's values and the release, for checks and audits
             self._call = dataclasses.replace(self._call, private={"values": np.stack([own, released])})
         noisy = self._ask(partial(mechanisms.gaussian, released, opened.sensitivity, noise_multiplier))
         return opened.stream.total(noisy)

@@ -1,4 +1,4 @@
-"""Running sums of values that come step by step, released by noise on sums that few values enter.
+"""Running sums of values that arrive step by step, released with noise on sums of few values.
 
 A stream turns the values so far into the sum that is released at a step, and the noisy sums into the running total. A
 unit in one step moves few of them: :class:`bench.privacy.events.events.TreeSums` and `BandedSums` state by how much.
@@ -20,21 +20,21 @@ class Stream(abc.ABC):
 
     @abc.abstractmethod
     def released(self, values: Floats) -> Floats:
-        """Return what is released, with noise, at the step of the private `values`."""
+        """Return the sum to release with noise at the step of the private `values`."""
 
     @abc.abstractmethod
     def total(self, noisy: Floats) -> Floats:
-        """Return the estimate of the sum of all values so far; `noisy` is the answer for :meth:`released`."""
+        """Return the estimated sum of all values so far; `noisy` is the noisy answer to :meth:`released`."""
 
 
 class BinaryTree(Stream):
-    """Step t, from 1 on, releases the sum of its last ``t & -t`` values, a node of a binary tree.
+    """Step t, from 1, releases the sum of the last ``t & -t`` values, a node of a binary tree.
 
-    The sum of t values is that of the nodes at the ones of t in binary (Dwork et al. 2010; Chan, Shi and Song 2011).
+    The sum of t values is that of the nodes at the ones in binary t (Dwork et al. 2010; Chan, Shi and Song 2011).
     """
 
     def __init__(self) -> None:
-        self._private: list[Floats] = []  # the nodes that make up the steps so far, from the largest
+        self._private: list[Floats] = []  # the nodes that cover the steps so far, largest first
         self._noisy: list[Floats] = []
         self._steps = 0
 
@@ -56,19 +56,19 @@ class BinaryTree(Stream):
 
     @property
     def _merged(self) -> int:
-        """The number of nodes that the last step's node takes in."""
+        """The number of nodes that the last step's node merges."""
         return (self._steps & -self._steps).bit_length() - 1
 
 
 class Banded(Stream):
     """Step t releases ``sum over k of coefficients[k] * values[t - k]``: a banded Toeplitz matrix times the values.
 
-    The coefficients start at 1 and fall, so that the inverse is stable. (Choquette-Choo et al. 2023, arXiv:2306.08153.)
+    The coefficients start at 1 and decrease, so the inverse is stable. (Choquette-Choo et al. 2023, arXiv:2306.08153.)
     """
 
     def __init__(self, coefficients: Floats) -> None:
         self._coefficients = coefficients
-        self._private: deque[Floats] = deque(maxlen=len(coefficients))  # the last values, from the newest
+        self._private: deque[Floats] = deque(maxlen=len(coefficients))  # the last values, newest first
         self._noisy: deque[Floats] = deque(maxlen=len(coefficients))  # estimates of them
         self._total: Floats | None = None
 
