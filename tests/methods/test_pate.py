@@ -15,7 +15,7 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
 from bench.interface.registry import METHODS
-from bench.methods.pate import family as _pate
+from bench.methods.pate import family
 from bench.methods.pate.pate import PATE, PATEConfig
 from bench.methods.pate.pate_confident import PATEConfident, PATEConfidentConfig
 from bench.methods.pate.pate_gnmax import PATEGNMax, PATEGNMaxConfig
@@ -139,7 +139,7 @@ def test_blocks_of_queries_are_labelled_once_and_only_as_far_as_asked(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     private, _ = private_pair()
-    monkeypatch.setattr(_pate, "BLOCK", 20)
+    monkeypatch.setattr(family, "BLOCK", 20)
     made = []
     for queries in (10, 35, 40):
         cache = Cache(tmp_path, {})

@@ -74,13 +74,15 @@ def test_audit_of_a_million_dp_sgd_steps() -> None:
     assert found > stated
 
 
-def dp_sgd_run(steps: int, records: int, batch: int, images: object = None, **changes: object) -> tuple[Ledger, object]:
+def dp_sgd_run(
+    steps: int, records: int, batch: int, images: object = None, flatten: object = None, **changes: object
+) -> tuple[Ledger, object]:
     import torch
     from torch.nn.functional import cross_entropy
 
     from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
+    model = torch.nn.Sequential(flatten or torch.nn.Flatten(), torch.nn.Linear(4, 2))
     given = torch.rand(records, 1, 2, 2, generator=torch.Generator().manual_seed(0)) if images is None else images
     run = DPSGDRun(
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
@@ -94,18 +96,21 @@ def dp_sgd_run(steps: int, records: int, batch: int, images: object = None, **ch
     return book, model
 
 
-def test_dp_sgd_samples_each_record_at_the_rate_that_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bench.privacy.dpsgd import dp_sgd
+def test_dp_sgd_samples_each_record_at_the_rate_that_is_charged() -> None:
+    import torch
 
     seen = np.zeros(50)
-    step = dp_sgd._step
 
-    def counting(module, optimizer, images, labels, chosen, run) -> None:
-        seen[chosen.numpy()] += 1
-        step(module, optimizer, images, labels, chosen, run)
+    class Counting(torch.nn.Flatten):
+        """Knows each record by its pixels, which are above those of the images that gradients are compared on."""
 
-    monkeypatch.setattr(dp_sgd, "_step", counting)
-    book, _ = dp_sgd_run(steps=800, records=50, batch=10)
+        def forward(self, x):
+            numbers = x[:, 0, 0, 0].numpy()
+            np.add.at(seen, numbers[numbers > 1].astype(int) - 2, 1)
+            return super().forward(x)
+
+    images = (torch.arange(50.0) + 2).view(50, 1, 1, 1).expand(50, 1, 2, 2)
+    book, _ = dp_sgd_run(steps=800, records=50, batch=10, images=images, flatten=Counting())
     (event,) = book.events
     assert (event.sampling_rate, event.steps) == (0.2, 800)
     # 40,000 independent draws: five standard errors are 0.01.
@@ -304,12 +309,14 @@ def test_the_comparison_of_gradients_changes_nothing(dropout: bool, monkeypatch:
             torch.nn.Flatten(), torch.nn.Linear(4, 8), torch.nn.Tanh(), *layers, torch.nn.Linear(8, 3)
         )
 
-    compared, calls = trained(net()), []
-    assert compared.training
-    assert all(layer.training for layer in compared)
-    monkeypatch.setattr(dp_sgd, "_check_examples", lambda *given: calls.append(given))
-    assert weights(trained(net())) == weights(compared)
-    assert calls
+    # They are compared before the first step, and before another one where that is not the first.
+    found = []
+    for later in (0, 3):
+        monkeypatch.setattr(dp_sgd.secrets, "randbelow", lambda count, later=later: later)
+        model = trained(net())
+        assert all(layer.training for layer in model.modules())
+        found.append(weights(model))
+    assert found[0] == found[1]
 
 
 def test_dropout_that_cannot_be_turned_off_is_refused() -> None:
