@@ -13,7 +13,7 @@ from bench.core.types import Basis, Budget, Facts
 from bench.evaluation.check.noninterference import CheckVerdict, check_method
 from bench.interface.registry import METHODS
 from bench.privacy.accounting.accountants import proven
-from bench.privacy.mechanisms.ledger import seeded_ledger
+from helpers.ledgers import seeded_ledger
 from helpers.paths import ROOT
 
 

@@ -95,7 +95,7 @@ def test_it_learns(method: Any) -> None:
     """Its labels, with the noise of epsilon 5 on a set that neighbours solve."""
     import torch
 
-    from bench.privacy.mechanisms.ledger import seeded_ledger
+    from helpers.ledgers import seeded_ledger
 
     generator = np.random.default_rng(0)
     centres = generator.uniform(0, 10, (10, 8))

@@ -20,9 +20,10 @@ from bench.methods.distillation.dpdfd import DPDFD, DPDFDConfig, answered, bound
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.accounting.claims import dpsd
 from bench.privacy.auditing.bounds import many_run_epsilon
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
+from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair, public_set
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)

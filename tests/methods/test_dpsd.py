@@ -33,10 +33,11 @@ from bench.methods.distillation.dpsd_sound import DPSDSound, DPSDSoundConfig, as
 from bench.methods.federated.fed_dpsd import FedDPSD, FedDPSDConfig
 from bench.methods.shared.random_images import random_images
 from bench.privacy.accounting.accountants import proven
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.divergence import NotFiniteError
+from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair, public_set
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)

@@ -28,7 +28,6 @@ from bench.methods.distillation.dpsd_family import train_teacher
 from bench.methods.shared.teachers import train_ensemble
 from bench.models.given_teacher import load_given, pin
 from bench.models.timm_later import timm
-from bench.privacy.mechanisms.ledger import seeded_ledger
 from bench.publishing.reproduce import public_dataset
 from bench.publishing.validate import vet_record
 from bench.results.run_dir import RunDir
@@ -36,6 +35,7 @@ from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import predict
 from bench.training.student import make_student
+from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair, public_set
 
 DIGITS = Facts("digits", 1_000, 400, 397, 10, (1, 8, 8), public_benchmark=True)

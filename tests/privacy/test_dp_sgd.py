@@ -14,10 +14,11 @@ from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.events import events
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
 from bench.storage.checkpoint import Checkpoint
 from helpers.draws import DELTA, DRAWS, best
+from helpers.ledgers import seeded_ledger
 
 AT_ONCE = 200
 

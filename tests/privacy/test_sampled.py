@@ -38,9 +38,10 @@ from bench.privacy.events.events import (
 )
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.executors import Noisy
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise, ZeroNoise
 from helpers.draws import DELTA, best
+from helpers.ledgers import seeded_ledger
 from helpers.paths import ROOT
 
 FEW = settings(max_examples=10, deadline=None)

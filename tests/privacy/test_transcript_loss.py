@@ -23,7 +23,8 @@ from bench.privacy.auditing.vote_laws import log_winners
 from bench.privacy.events.conversions import exact_gaussian_epsilon, gaussian_delta
 from bench.privacy.events.events import LNMax
 from bench.privacy.events.losses import randomized_response_pld
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
+from helpers.ledgers import seeded_ledger
 
 LEVEL = 1e-6
 SIGMAS = 5.0
