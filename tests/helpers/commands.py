@@ -65,3 +65,12 @@ def bench(*words: str | Path) -> Done:
         except SystemExit as exit_:
             status = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     return Done(status, output.getvalue(), errors.getvalue())
+
+
+def refused(*words: str) -> str:
+    """Return what a command that is refused with status 2 and one message prints as errors."""
+    done = bench(*words)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: "), done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
