@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.nn.functional import cross_entropy
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.accounting.accountants import proven
+from bench.privacy.dpsgd import dp_sgd
 from bench.privacy.dpsgd.clipping import Flat
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun, NoisySteps
 from bench.privacy.events import events
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
@@ -28,10 +32,6 @@ def dp_sgd_steps(with_record: bool, draws: int, multiplier: float, seed: int) ->
 
     Each of :data:`AT_ONCE` weights has a record of its own: clipping, sampling and noise do not join them.
     """
-    import torch
-
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun, NoisySteps
-
     weight = torch.nn.Parameter(torch.zeros(1, AT_ONCE))
     run = DPSGDRun(torch.optim.SGD, torch.nn.functional.cross_entropy, multiplier, Flat(2.0), 1, 1, 1)
     taken = NoisySteps(torch.optim.SGD([weight], lr=1.0), run.clipping, run, np.random.default_rng(seed))
@@ -78,11 +78,6 @@ def test_audit_of_a_million_dp_sgd_steps() -> None:
 def dp_sgd_run(
     steps: int, records: int, batch: int, images: object = None, flatten: object = None, **changes: object
 ) -> tuple[Ledger, object]:
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-
     model = torch.nn.Sequential(flatten or torch.nn.Flatten(), torch.nn.Linear(4, 2))
     given = torch.rand(records, 1, 2, 2, generator=torch.Generator().manual_seed(0)) if images is None else images
     run = DPSGDRun(
@@ -98,8 +93,6 @@ def dp_sgd_run(
 
 
 def test_dp_sgd_samples_each_record_at_the_rate_that_is_charged() -> None:
-    import torch
-
     seen = np.zeros(50)
 
     class Counting(torch.nn.Flatten):
@@ -121,8 +114,6 @@ def test_dp_sgd_samples_each_record_at_the_rate_that_is_charged() -> None:
 
 @pytest.mark.parametrize("present", [19, 20, 21])
 def test_rate_and_update_are_those_of_the_public_number(present: int) -> None:
-    import torch
-
     torch.manual_seed(0)
     images = torch.ones(present, 1, 2, 2)  # 19 and 21 are the neighbours of 20
     book, model = dp_sgd_run(steps=1, records=20, batch=20, images=images, noise_multiplier=1e-9, clipping=Flat(1e-3))
@@ -144,10 +135,6 @@ def test_dp_sgd_is_charged_even_where_it_breaks_off() -> None:
         raise RuntimeError("out of memory")
 
     book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
-    import torch
-
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
     run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.1), breaks, 1.0, Flat(1.0), 20, 5, 20)
     with pytest.raises(RuntimeError):
@@ -156,8 +143,6 @@ def test_dp_sgd_is_charged_even_where_it_breaks_off() -> None:
 
 
 def test_dp_sgd_drops_a_gradient_that_is_not_finite() -> None:
-    import torch
-
     images = torch.rand(20, 1, 2, 2)
     images[3] = float("nan")
     _, model = dp_sgd_run(steps=20, records=20, batch=20, images=images)
@@ -165,11 +150,6 @@ def test_dp_sgd_drops_a_gradient_that_is_not_finite() -> None:
 
 
 def test_a_batch_norm_student_is_refused_by_dp_sgd() -> None:
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
     run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.1), cross_entropy, 1.0, Flat(1.0), 5, 2, 20)
     book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
@@ -179,11 +159,6 @@ def test_a_batch_norm_student_is_refused_by_dp_sgd() -> None:
 
 def trained(model=None, loss=None, optimizer=None, steps: int = 6, records: int = 40, **changes: object):
     """Train `model` (a small dense net) on random images, and return it."""
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-
     torch.manual_seed(0)
     model = model or torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
     generator = torch.Generator().manual_seed(0)
@@ -207,11 +182,6 @@ def weights(model) -> list[bytes]:
 def test_neither_the_methods_optimiser_nor_its_loss_sees_a_sum_without_noise(
     physical: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    from bench.privacy.dpsgd import dp_sgd
-
     monkeypatch.setattr(dp_sgd, "MAX_PHYSICAL_BATCH", physical)
     seen: list[object] = []
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
@@ -239,28 +209,20 @@ def test_neither_the_methods_optimiser_nor_its_loss_sees_a_sum_without_noise(
 
 
 def centred(logits, labels):
-    from torch.nn.functional import cross_entropy
-
     return cross_entropy(logits - logits.mean(0), labels)
 
 
 def contrastive(logits, labels):
-    from torch.nn.functional import cross_entropy
-
     alike = (labels[:, None] == labels).float()
     return cross_entropy(logits, labels) + ((logits @ logits.T) * alike).mean()
 
 
 def summed(logits, labels):
-    from torch.nn.functional import cross_entropy
-
     return cross_entropy(logits, labels, reduction="sum")
 
 
 def hardest(logits, labels):
     """Only the worst example of a batch counts."""
-    from torch.nn.functional import cross_entropy
-
     return cross_entropy(logits, labels, reduction="none").max()
 
 
@@ -271,8 +233,6 @@ def test_a_loss_that_couples_the_examples_of_a_batch_is_refused(loss) -> None:
 
 
 def test_a_net_that_couples_the_examples_of_a_batch_is_refused() -> None:
-    import torch
-
     class Standardised(torch.nn.Module):
         def forward(self, x):
             return (x - x.mean(0)) / (x.std(0, unbiased=False) + 1e-3)
@@ -282,10 +242,6 @@ def test_a_net_that_couples_the_examples_of_a_batch_is_refused() -> None:
 
 
 def test_a_loss_that_couples_later_is_found_at_a_step_that_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch.nn.functional import cross_entropy
-
-    from bench.privacy.dpsgd import dp_sgd
-
     monkeypatch.setattr(dp_sgd.secrets, "randbelow", lambda count: count - 2)
     batches = []
 
@@ -299,10 +255,6 @@ def test_a_loss_that_couples_later_is_found_at_a_step_that_it_does_not_know(monk
 
 @pytest.mark.parametrize("dropout", [False, True])
 def test_the_comparison_of_gradients_changes_nothing(dropout: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    from bench.privacy.dpsgd import dp_sgd
-
     def net():
         torch.manual_seed(1)
         layers = [torch.nn.Dropout(0.5)] if dropout else []
@@ -328,8 +280,6 @@ def test_dropout_that_cannot_be_turned_off_is_refused() -> None:
 
 
 def test_statistics_of_batches_in_buffers_are_refused() -> None:
-    import torch
-
     class Mean(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -344,17 +294,11 @@ def test_statistics_of_batches_in_buffers_are_refused() -> None:
 
 
 def test_an_optimiser_that_leaves_out_trained_weights_is_refused() -> None:
-    import torch
-
     with pytest.raises(BenchError, match="all trainable parameters"):
         trained(optimizer=lambda parameters: torch.optim.SGD(list(parameters)[:1], lr=0.1))
 
 
 def test_the_noise_that_is_charged_is_the_noise_that_is_added() -> None:
-    import torch
-
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-
     class Fickle:
         """Says one noise multiplier where it is charged, and another where it is used."""
 
