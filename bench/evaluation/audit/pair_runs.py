@@ -175,15 +175,16 @@ class Crew:
         """End the processes without waiting for work in progress."""
         if self._pool is None:
             return
+        # A process that died in the middle of a result, or of a call, leaves a thread of this one waiting at the other
+        # end of the pipe, for as long as somebody holds the end of the dead. Closed first: once a process has ended,
+        # the pool's own thread closes the same end, and the second of two threads may close a file opened since.
+        for end in (self._pool._result_queue._writer, self._pool._call_queue._reader):  # type: ignore[attr-defined]
+            end.close()
         processes = list((self._pool._processes or {}).values())
         for process in processes:
             process.terminate()
         for process in processes:
             process.join()
-        # A process that died in the middle of a result, or of a call, leaves a thread of this one waiting at the other
-        # end of the pipe, for as long as somebody holds the end of the dead.
-        for end in (self._pool._result_queue._writer, self._pool._call_queue._reader):  # type: ignore[attr-defined]
-            end.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
