@@ -8,6 +8,8 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"  # also of the processes that tests start
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import settings
@@ -15,6 +17,15 @@ from hypothesis import settings
 torch.set_num_threads(1)
 settings.register_profile("suite", deadline=None, max_examples=50)
 settings.load_profile("suite")
+
+
+@pytest.fixture
+def registries_restored() -> Iterator[None]:
+    """Unregister, at the end, the plug-ins that were registered meanwhile."""
+    from helpers import commands
+
+    with commands.registries_restored():
+        yield
 
 
 @pytest.fixture

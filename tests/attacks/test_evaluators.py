@@ -21,7 +21,6 @@ from bench.data.splits import materialise, split
 from bench.evaluation.attack.evaluator_nets import AUGMENTATIONS, Recipe, recipes
 from bench.evaluation.attack.evaluators import (
     Committee,
-    _false_positives,
     check_disjoint,
     digests,
     gate,
@@ -219,13 +218,20 @@ def test_noise_pleases_one_evaluator_more_often_than_all(committee: Committee) -
     assert (verdict.labels == verdict.labels[0]).all(0).double().mean() < 0.8
 
 
-def test_the_worst_class_counts_as_the_committees_false_positives(committee: Committee) -> None:
+def test_the_worst_class_counts_as_the_committees_false_positives(
+    committee: Committee, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ten of fifty images of other classes are taken for class 1, none for another."""
-    truth = torch.arange(60) // 10
+    images, truth = shapes(60, 4)[0], torch.arange(60) // 10
     said = truth.clone()
     said[:10] = 1
-    verdict = replace(committee.predict(shapes(60, 4)[0]), labels=said.expand(3, -1))
-    assert _false_positives(verdict, truth, CLASSES) == pytest.approx(10 / 50)
+    verdict = replace(committee.predict(images), labels=said.expand(3, -1))
+    monkeypatch.setattr(Committee, "predict", lambda *_: verdict)
+    settings = replace(QUICK, steps=1)
+    plan = [replace(recipe, settings=settings) for recipe in TRIO]
+    made = train_committee(*shapes(60, 0), FACTS, context(), {}, held_out=(images, truth), chosen=plan)
+    assert made.false_positives == pytest.approx(10 / 50)
+    assert "at most 20.00 % for a class" in str(made)
 
 
 # --- scores -----------------------------------------------------------------------------------------------------------

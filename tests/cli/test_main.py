@@ -13,18 +13,10 @@ import numpy as np
 import pytest
 
 from bench.core.version import __version__
-from bench.experiments.data_source import DataSource
 from bench.results.record import parse_record
-from helpers.commands import bench
+from helpers.commands import Done, bench, refused
+from helpers.data import image_folder
 from helpers.paths import BOARD, ROOT
-
-
-def refused(*words: str) -> str:
-    done = bench(*words)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stderr.splitlines()[-1].startswith("error: "), done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -213,115 +205,6 @@ def test_failures_are_rows_and_the_exit_state_says_so(tmp_path: Path) -> None:
     assert sorted(statuses) == ["done", "failed"]
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["run", "-m", "pat"], "Did you mean 'pate'?"),
-        (["leaderboard", "--unit", "person"], "record, label, query-label, client"),
-        (["run", "-m", "PATE"], "Did you mean 'pate'?"),
-        (["run", "-m", "pate", "-d", "minst"], "mnist"),
-        (["run", "-m", "pate", "-e", "0"], "positive"),
-        (["run", "-m", "pate", "-e", "nan"], "positive"),
-        (["run", "-m", "pate", "-e", "one"], "comma-separated numbers"),
-        (["run", "-m", "pate", "--delta", "0"], "delta"),
-        (["run", "-m", "pate", "--delta", "nan"], "delta"),
-        (["run", "-m", "pate", "-s", "x"], "whole numbers"),
-        (["run", "-m", "pate", "-d", "digits", "--noise-salt", "abc"], "64 hex digits"),
-        (["run", "-m", "pate", "-d", "digits", "--noise", "secure", "--noise-salt", "none"], "cannot be drawn again"),
-        (["run", "-m", "pate", "--set", "teacherz=1"], "teachers"),
-        (["run", "-m", "pate", "-o", "/proc/nowhere"], "No such file or directory. Choose another place"),
-        (["run", "-m", "pate", "-o", __file__], "is a file, not a directory. Choose another with --out."),
-        (["run", "-m", "pate", "-o", __file__, "--dry-run"], "is a file, not a directory. Choose another"),
-        (["show", "nothing-like-it"], "unknown method or record"),
-        (["ls", "methodz"], "methods"),
-        (["check", "pat"], "pate"),
-        (["check", "pate", "--set", "teacherz=1"], "Did you mean 'teacher'?"),
-        (
-            ["run", "-m", "pate", "--set", "teachers=abc"],
-            "as an integer. The paper's value is 250.",
-        ),
-        (["ls", "-o", __file__], "no such run directory"),
-        (["export", "pate", "-o", "leaderboards"], "unknown record 'pate'. Did you mean"),
-        (["export", "a-key", "-o", "no-such-folder"], "no such run directory: no-such-folder"),
-        (["report", "--paper", "dgdd"], "unknown paper 'dgdd'. Did you mean 'dgd'?"),
-        (["leaderboard", "leaderboards", "--into", __file__], "Choose another place to write to."),
-        (["run", "pate", "dp-sgd"], "pate dp-sgd is not expected here. Did you mean --methods pate,dp-sgd?"),
-        (["run", "-m", "pate", "digits"], "Did you mean --datasets digits?"),
-        (["run", "pate,trpate"], "Did you mean --methods pate,trpate?"),
-        (["run", "--method", "pate"], "there is no option --method. Did you mean --methods?"),
-        (["run", "-m", "dp-sgd", "--epochs", "5"], "epochs is a setting of a method. Give it by --set epochs=5."),
-        (["check", "dp-sgd", "--batch-size=5"], "Give it by --set batch_size=5."),
-        (["attack", "--images-per-class", "5"], "images_per_class is a setting of an attack."),
-        (["leaderboard", "--epochs", "5"], "there is no option --epochs."),
-        (["leaderboard", "--out", "pages"], "there is no option --out. `python"),
-        (["epsilon", "laplace", "--epsilon", "1"], "there is no option --epsilon. `python"),
-        (["epsilon", "gaussian", "--sigm", "2"], "there is no option --sigm. Did you mean --sigma?"),
-        (["run", "-m", "pate", "-p", "big"], "'--preset' / '-p': 'big' is not one of 'paper', 'quick', 'tiny'"),
-        (["run", "-m", "dp-sgd", "--set", "sigma=2"], "Did you mean 'noise_multiplier'?"),
-        (["run", "-m", "dp-sgd", "--set", "dp-sgd.sigma=2"], "Did you mean 'noise_multiplier'?"),
-        (["run", "-m", "pate", "--set", "teachers=3", "--set", "teachers=4"], "--set teachers is given 2 times"),
-        (["run", "-m", "pate", "--student", "mlp", "--set", "student=lenet"], "--set student is given 2 times"),
-        (["run", "-m", "pate", "--device", "gpu"], "--device gpu is unknown. Accepted: auto, cpu, cuda or cuda:N"),
-        (["run", "-m", "nonprivate", "-e", "1", "--device", "nothing"], "torch knows no such device. Use auto"),
-        (["run", "-m", "pate", "-d", "imagenet:/data"], "imagenet takes no path; files that you have of it belong in"),
-        (["run", "-m", "pate", "-e", "10", "-p", "tiny", "--set", "teachers=100000"], "10 claimed: more teachers than"),
-        (["run", "-m", "pate", "-s", "2-0"], "--seeds 2-0 is no range"),
-        (["run", "-m", "pate", "-s", "0-"], "--seeds 0- is no range"),
-        (["run", "-m", "pate", "-s", "-1"], "seeds must not be negative"),
-        (["run", "-m", "pate", "-s", "0-99999999999"], "is no range of at most 10,000 seeds"),
-        (["run", "-m", "pate", "-o", ""], "an empty path is given for out"),
-        (["bundle", "-m", "pate", "-o", ""], "an empty path is given for out"),
-        (["leaderboard", ""], "an empty path is given for runs"),
-        (["check", "dp-sgd", "--set", "noise_multiplier=3", "-q"], "noise_multiplier=3.0 has no effect"),
-        (["check", "pate", "--seeds", "one"], "--seeds takes whole numbers"),
-        (["check", "pate", "--set", "teachers=2000", "--quiet"], "pate: more teachers than records"),
-        (["leaderboard", "no-such-folder"], "no such run directory"),
-        (["epsilon", "lnmax", "--gamma", "0", "--queries", "10"], "gamma"),
-        (["epsilon", "lnmax", "--gamma", "0.05", "--votes", "missing.npy"], "missing.npy"),
-    ],
-)
-def test_mistakes_get_one_clear_message(words: list[str], says: str, tmp_path: Path) -> None:
-    if words[0] == "run" and "-o" not in words:
-        words = [*words, "-o", str(tmp_path / "runs"), *([] if "-d" in words else ["-d", "digits"])]
-    assert says in refused(*words)
-
-
-@pytest.mark.parametrize("command", ["run", "tune --space x", "bundle"])
-@pytest.mark.parametrize("words", ["-m pat", "-m pate -d minst", "-m pate --set teacherz=1"])
-def test_a_wrong_name_is_told_before_anything_is_shown(command: str, words: str) -> None:
-    assert refused(*command.split(), *words.split()).startswith("error: ")
-    assert refused("check", "pat").startswith("error: ")
-
-
-@pytest.mark.parametrize("words", [("status", "-o"), ("ls", "-o"), ("show", "pate", "-o"), ("audit", "-o")])
-def test_an_empty_path_is_not_the_working_directory(
-    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert "an empty path is given for out" in refused(*words, "")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("-m", "nonprivate", "--student", "smal_cnn"),
-        ("-m", "pate,dp-sgd", "--teacher", "smal_cnn"),
-        ("-m", "dp-sgd,pate", "--set", "pate.teacher=smal_cnn"),
-        ("-m", "dp-linear-gd", "--teacher", "smal_cnn"),
-        ("-m", "pate", "--teacher", "smal_cnn", "--dry-run"),
-    ],
-)
-def test_an_unknown_model_is_refused_before_data_are_fetched(
-    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(DataSource, "describe", lambda *_: pytest.fail("data were asked for"))
-    said = refused("run", *words, "-o", str(tmp_path / "runs"))
-    assert "unknown model 'smal_cnn'. Did you mean 'small_cnn'?" in said
-    assert "aimv2" not in said, "the first of the alphabet are no help"
-    assert not (tmp_path / "runs").exists()
-
-
 def test_a_plugin_may_register_its_net_in_training(tmp_path: Path) -> None:
     plugin = tmp_path / "late.py"
     plugin.write_text(LATE_NET)
@@ -386,18 +269,12 @@ def test_check_passes_and_fails_by_exit_state(tmp_path: Path) -> None:
 
 
 def test_own_folder_gives_nothing_private_away(tmp_path: Path) -> None:
-    from PIL import Image
+    folder = image_folder(tmp_path / "secret-place" / "mine")
 
-    generator = np.random.default_rng(0)
-    for label in ("cat", "dog"):
-        (tmp_path / "secret-place" / "mine" / label).mkdir(parents=True)
-        for number in range(60):
-            pixels = generator.integers(0, 256, (12, 12), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "secret-place" / "mine" / label / f"{number}.png")
-    done = bench(
-        "run", "-m", "pate", "-d", f"folder:{tmp_path / 'secret-place' / 'mine'}", "-p", "tiny", "-e", "10",
-        "-o", str(tmp_path / "runs"), "--workers", "1",
-    )  # fmt: skip
+    def run(out: str, *more: str) -> Done:
+        return bench("run", "-m", "pate", "-d", folder, "-p", "tiny", "-e", "10", "-o", tmp_path / out, *more)
+
+    done = run("runs", "--workers", "1")
     assert done.returncode == 0, done.stderr
     # The owner sees what is taken for a class. How many images each has is private.
     said = done.stderr
@@ -418,10 +295,7 @@ def test_own_folder_gives_nothing_private_away(tmp_path: Path) -> None:
     assert record.provenance.wall_seconds % 60 == 0
     # The noise must not follow from the record's seed: it is keyed by a secret besides, which nobody can find later.
     assert not list((tmp_path / "runs").glob("**/*.noise*"))
-    again = bench(
-        "run", "-m", "pate", "-d", f"folder:{tmp_path / 'secret-place' / 'mine'}", "-p", "tiny", "-e", "10",
-        "-o", str(tmp_path / "elsewhere"), "--workers", "1",
-    )  # fmt: skip
+    again = run("elsewhere", "--workers", "1")
     assert again.returncode == 0, again.stderr
     released = [next((tmp_path / out / "released").iterdir()).read_bytes() for out in ("runs", "elsewhere")]
     assert released[0] != released[1], "two runs have two secrets"
@@ -437,10 +311,7 @@ def test_own_folder_gives_nothing_private_away(tmp_path: Path) -> None:
     log = Path(line.partition("(log: ")[2].rstrip(")"))
     assert "/nowhere is no folder" in log.read_text()
     # A failure's message may quote records: it stays in a private log.
-    failed = bench(
-        "run", "-m", "pate", "-d", f"folder:{tmp_path / 'secret-place' / 'mine'}", "-p", "tiny", "-e", "10",
-        "-o", str(tmp_path / "failed"), "--teacher", "vit_tiny_patch16_224",
-    )  # fmt: skip
+    failed = run("failed", "--teacher", "vit_tiny_patch16_224")
     assert failed.returncode == 1
     (path,) = (tmp_path / "failed" / "records").glob("*.json")
     failure = parse_record(path.read_text()).failure

@@ -13,13 +13,12 @@ from bench.core.types import Basis, Budget, Facts
 from bench.evaluation.check.noninterference import CheckVerdict, check_method
 from bench.interface.registry import METHODS
 from bench.privacy.accounting.accountants import proven
-from bench.privacy.mechanisms.ledger import seeded_ledger
+from helpers.ledgers import seeded_ledger
 from helpers.paths import ROOT
 
 
-def test_the_printed_method_passes_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    METHODS.names()
-    monkeypatch.setattr(METHODS, "_members", dict(METHODS._members))
+@pytest.mark.usefixtures("registries_restored")
+def test_the_printed_method_passes_the_check(tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL)
     (tmp_path / "centroid.py").write_text(code)
     method = METHODS.get(str(tmp_path / "centroid.py"))

@@ -17,6 +17,7 @@ from bench.interface.registry import METHODS
 from bench.privacy.accounting.accountants import proven, replace_one
 from bench.privacy.events.events import GNMax
 from bench.reports.leaderboard import build_board
+from helpers.commands import registries_restored
 from helpers.paths import ROOT
 from helpers.records import record
 
@@ -26,9 +27,7 @@ FACTS = Facts("digits", 1_000, 400, 397, 10, (1, 8, 8))
 
 @pytest.fixture(scope="module")
 def method() -> Iterator[Any]:
-    METHODS.names()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(METHODS, "_members", dict(METHODS._members))
+    with registries_restored():
         yield METHODS.get(str(FILE))
 
 
@@ -96,7 +95,7 @@ def test_it_learns(method: Any) -> None:
     """Its labels, with the noise of epsilon 5 on a set that neighbours solve."""
     import torch
 
-    from bench.privacy.mechanisms.ledger import seeded_ledger
+    from helpers.ledgers import seeded_ledger
 
     generator = np.random.default_rng(0)
     centres = generator.uniform(0, 10, (10, 8))

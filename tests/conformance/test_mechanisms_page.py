@@ -13,7 +13,8 @@ from bench.privacy.accounting import accountants
 from bench.privacy.accounting.accountants import account
 from bench.privacy.events import events
 from bench.privacy.events.base_event import EVENTS
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
+from helpers.ledgers import seeded_ledger
 from helpers.paths import ROOT
 
 PAGE = (ROOT / "docs" / "mechanisms.md").read_text()

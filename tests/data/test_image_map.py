@@ -28,7 +28,6 @@ from bench.data.spec import Loaded
 from bench.data.splits import Materialised, map_images, materialise, split
 from bench.interface.registry import METHODS
 from bench.models.frozen_backbone import random_backbone
-from bench.privacy.mechanisms.ledger import seeded_ledger
 from bench.storage.array_store import DamagedError
 from bench.storage.cache import Cache
 from bench.training import features
@@ -37,6 +36,7 @@ from bench.training.ensemble import train_teachers
 from bench.training.loop import FitSettings
 from bench.training.mapped_rows import MappedRows, rows_of, sendable
 from bench.training.teacher import TeacherTask
+from helpers.ledgers import seeded_ledger
 
 SHAPE = (3, 16, 16)
 

@@ -24,6 +24,8 @@ from bench.evaluation.audit.canary_runs import ShadowRun
 from bench.evaluation.audit.options import AuditOptions
 from bench.experiments.run import run_cell
 from bench.models.build import build
+from bench.privacy.auditing.bounds import many_run_epsilon
+from bench.privacy.auditing.one_run import one_run_epsilon
 from bench.privacy.events.events import Bypass, Event, GNMax, LNMax, RandomizedResponse
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.reports.leaderboard import build_board, cells_of
@@ -278,16 +280,12 @@ def counted(correct: int, student: str = "a", options: str = "audit-1", **change
 
 
 def test_the_audits_of_several_seeds_are_one_audit_of_all_their_runs() -> None:
-    from bench.privacy.auditing.one_run import one_run_epsilon
-
     pooled = audited_of([counted(80, "a"), counted(84, "b")], PrivacyUnit.RECORD)
     assert pooled is not None
     assert pooled.epsilon == pytest.approx(one_run_epsilon(2000, 200, 164, 1e-5, 0.975))
 
 
 def test_several_audits_of_one_student_pay_for_their_number() -> None:
-    from bench.privacy.auditing.one_run import one_run_epsilon
-
     best = audited_of([counted(84), counted(50, options="audit-2")], PrivacyUnit.RECORD)
     assert best is not None
     assert best.epsilon == pytest.approx(one_run_epsilon(1000, 100, 84, 1e-5, 0.9875))
@@ -295,8 +293,6 @@ def test_several_audits_of_one_student_pay_for_their_number() -> None:
 
 
 def test_each_audit_of_many_runs_pays_for_itself() -> None:
-    from bench.privacy.auditing.bounds import many_run_epsilon
-
     def many(student: str) -> AuditRecord:
         channel = counted(98).channels[0].model_copy(update={"canaries": 1, "errors": (1, 50, 1, 50)})
         return counted(98, student, "audit-many", channels=[channel])

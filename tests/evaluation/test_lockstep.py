@@ -22,8 +22,9 @@ from bench.evaluation.audit.pairs import WorstPair
 from bench.evaluation.audit.tapped_dp_sgd import TappedTraining
 from bench.privacy.auditing.transcript_loss import exact_epsilon
 from bench.privacy.events.conversions import exact_gaussian_epsilon
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.training.divergence import CollapsedError
+from helpers.ledgers import seeded_ledger
 from helpers.lockstep import Work, lockstep
 
 FACTS = Facts("small", 40, 4, 4, 2, (1, 2, 2))

@@ -30,10 +30,10 @@ from bench.privacy.events.events import (
     TreeSums,
 )
 from bench.privacy.mechanisms import mechanisms
-from bench.privacy.mechanisms.ledger import seeded_ledger
 from bench.privacy.mechanisms.noise import SecureNoise, SeededNoise
 from bench.results.attack_record import MechanismVerdict
 from helpers.audits import half_noise
+from helpers.ledgers import seeded_ledger
 
 DRAWS = 200_000
 EVENTS = [

@@ -4,55 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
-from bench.core.progress import Progress
 from bench.core.rows import Change
-from bench.core.types import Facts, Instrument, PrivateData, PublicData
-from bench.data.splits import Materialised
+from bench.core.types import Instrument, PrivateData
 from bench.evaluation.audit import pair_audit
 from bench.evaluation.audit.lockstep import Transcript
-from bench.evaluation.audit.pair_audit import PairPlan, _Bench, _by_release, _by_transcript, audit_pairs
-from bench.evaluation.audit.pairs import WorstPair
 from bench.evaluation.audit.release_score import Channels
-from bench.interface.method import Method
 from bench.privacy.auditing.bounds import many_run_epsilon
 from bench.privacy.events.conversions import exact_gaussian_epsilon
-from bench.results.attack_record import PairBound
 from bench.results.audited import corrected
 from bench.storage.cache import Cache
-
-DELTA, CONFIDENCE = 1e-5, 0.95
-FACTS = Facts("small", 1, 1, 1, 2, (1, 1, 1))
-PRIVATE = PrivateData(torch.zeros((1, 1, 1, 1), dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), FACTS)
-MATERIAL = Materialised(PRIVATE, PublicData(PRIVATE.images, ""), PRIVATE.labels, PRIVATE.images, PRIVATE.labels)
-PAIRS = [WorstPair(name, {}, FACTS, PRIVATE, PRIVATE, MATERIAL, ()) for name in ("one", "another")]
-
-
-class FakeCrew:
-    """Draws what a run of the method would give; `seen` are the arguments of all calls."""
-
-    def __init__(self, give: Callable[..., Any]) -> None:
-        self.give, self.seen = give, list[tuple[Any, ...]]()
-
-    def each(self, calls: Sequence[Any], more: Callable[[], bool]) -> Iterator[tuple[int, Any]]:
-        for position, call in enumerate(calls):
-            if not more():
-                return
-            runs, *given = call.args
-            self.seen.append((runs.pair.name, *given))
-            yield position, self.give(*given, **call.keywords)
-
-
-def bench(give: Callable[..., Any], cache: Cache | None = None, **plan: Any) -> tuple[_Bench, FakeCrew]:
-    crew = FakeCrew(give)
-    options = PairPlan(**{"minutes": 1.0, "target": 1.0, "delta": DELTA, "confidence": CONFIDENCE, "workers": 1} | plan)
-    return _Bench(options, crew, cache or Cache(None, {}), Progress(), object, "small 1"), crew  # type: ignore[arg-type]
+from helpers.pair_audits import CONFIDENCE, DELTA, FACTS, PAIRS, audited
 
 
 def allowed(audits: int, share: float = 0.05) -> float:
@@ -66,7 +33,7 @@ def allowed(audits: int, share: float = 0.05) -> float:
 def nothing(generator: np.random.Generator) -> Callable[..., Channels]:
     """Runs of a method that releases nothing private: chance alone, in two channels, one with heavy tails."""
 
-    def give(side: int, seed: int, *, silent: bool) -> Channels:
+    def give(pair: str, side: int, seed: int, *, silent: bool) -> Channels:
         draws = {"logits": generator.normal(size=4), "images": generator.standard_cauchy(3)}
         return {name: drawn.astype(np.float32) for name, drawn in draws.items()}
 
@@ -74,31 +41,22 @@ def nothing(generator: np.random.Generator) -> Callable[..., Channels]:
 
 
 @pytest.mark.parametrize("audits", [100, pytest.param(1000, marks=pytest.mark.slow)])
-def test_releases_of_nothing_private_are_hardly_ever_above_zero(audits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_releases_of_nothing_private_are_hardly_ever_above_zero(audits: int) -> None:
     """Bound, early look, choice of the pair and of the score included."""
-    monkeypatch.setattr(pair_audit, "RELEASES", 40)
-    found = 0
+    above = 0
     for seed in range(audits):
-        made, _ = bench(nothing(np.random.default_rng(seed)), power=False)
-        bound = _by_release(made, PAIRS)
-        assert bound is not None
+        (bound,) = audited(nothing(np.random.default_rng(seed)), releases=40, power=False)[0].bounds
         assert bound.runs == (40, 40)
-        found += bound.epsilon > 0
+        above += bound.epsilon > 0
     # The two instruments share the 5%.
-    assert found <= allowed(audits, 0.025)
+    assert above <= allowed(audits, 0.025)
 
 
 def test_transcripts_of_nothing_private_give_exactly_zero() -> None:
-    equal = Transcript(loss=0.0, calls=2)
-    made, _ = bench(lambda *given: equal)
-    bound, ranked, bypassed = _by_transcript(made, PAIRS)
-    assert bound is not None
-    assert (bound.epsilon, bound.exact, bypassed) == (0.0, False, "")
-    assert ranked == PAIRS
-    made, _ = bench(lambda *given: Transcript(calls=1, exact=(0.0, 0.0)))
-    bound, _, _ = _by_transcript(made, PAIRS)
-    assert bound is not None
-    assert (bound.epsilon, bound.exact) == (0.0, True)
+    for given, exact in ((Transcript(loss=0.0, calls=2), False), (Transcript(calls=1, exact=(0.0, 0.0)), True)):
+        found, _ = audited(transcript=lambda *_, given=given: given)
+        (bound,) = found.bounds
+        assert (bound.epsilon, bound.exact, bound.pair, found.bypassed) == (0.0, exact, PAIRS[0].name, "")
 
 
 @pytest.mark.parametrize(
@@ -115,21 +73,19 @@ def test_of_pairs_that_show_as_much_the_one_with_fewer_records_is_run(of_small: 
     ]
     shown = {"large": 1.0, "small": of_small}
 
-    def give(swapped: bool, tilt: float, delta: float) -> Transcript:
-        loss = shown[crew.seen[-1][0]]
+    def give(pair: str, swapped: bool, tilt: float, delta: float) -> Transcript:
+        loss = shown[pair]
         return Transcript(loss, calls=1, exact=(loss, loss)) if exact else Transcript(loss, calls=2)
 
-    made, crew = bench(give)
-    bound, ranked, _ = _by_transcript(made, pairs)
-    assert bound is not None
-    assert bound.pair == ranked[0].name == first
-    assert {name for name, *_ in crew.seen[2:]} == ({first} if not exact else set())
+    found, seen = audited(transcript=give, pairs=pairs)
+    assert [bound.pair for bound in found.bounds] == [first]
+    assert {name for name, *_ in seen[2:]} == ({first} if not exact else set())
 
 
 def gaussian(mu: float, generator: np.random.Generator) -> Callable[..., Transcript]:
     """Transcripts of adaptive calls whose losses are those of Gaussian noise at distance `mu`, and half on swap."""
 
-    def give(swapped: bool, tilt: float, delta: float) -> Transcript:
+    def give(pair: str, swapped: bool, tilt: float, delta: float) -> Transcript:
         shown = mu / 2 if swapped else mu
         loss = generator.normal(shown**2 / 2 + tilt * shown**2, shown)
         return Transcript(loss, -tilt * loss + tilt * (tilt + 1) * shown**2 / 2, calls=3)
@@ -139,31 +95,26 @@ def gaussian(mu: float, generator: np.random.Generator) -> Callable[..., Transcr
 
 @pytest.mark.parametrize("mu", [pytest.param(0.3, marks=pytest.mark.slow), 3.0])
 def test_transcripts_of_known_losses_are_hardly_ever_above_the_truth(mu: float) -> None:
-    truth, audits, found = exact_gaussian_epsilon(mu, DELTA), 60, []
+    truth, audits, epsilons = exact_gaussian_epsilon(mu, DELTA), 60, []
     for seed in range(audits):
-        made, _ = bench(gaussian(mu, np.random.default_rng(seed)))
-        bound, _, _ = _by_transcript(made, PAIRS[:1])
-        assert bound is not None
+        (bound,) = audited(transcript=gaussian(mu, np.random.default_rng(seed)), pairs=PAIRS[:1])[0].bounds
         assert bound.runs == (pair_audit.TRANSCRIPTS, 0), "the direction with the larger losses"
-        found.append(bound.epsilon)
-    assert (np.array(found) > truth).sum() <= allowed(audits, 0.025)
-    assert np.mean(found) > 0.9 * truth
+        epsilons.append(bound.epsilon)
+    assert (np.array(epsilons) > truth).sum() <= allowed(audits, 0.025)
+    assert np.mean(epsilons) > 0.9 * truth
 
 
 # ---------------------------------------------------------------------------------------------------------------- power
 
 
-def told_apart(side: int, seed: int, *, silent: bool) -> Channels:
+def told_apart(pair: str, side: int, seed: int, *, silent: bool) -> Channels:
     generator = np.random.default_rng([side, seed, silent])
     noise = generator.normal(size=4).astype(np.float32)
     return {"logits": noise, "images": noise + 100 * side}
 
 
-def test_runs_that_differ_perfectly_are_refuted_up_to_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pair_audit, "RELEASES", 100)
-    made, _ = bench(told_apart, target=math.inf)
-    bound = _by_release(made, PAIRS)
-    assert bound is not None
+def test_runs_that_differ_perfectly_are_refuted_up_to_the_cap() -> None:
+    (bound,) = audited(told_apart, target=math.inf, releases=100)[0].bounds
     assert (bound.seen, bound.runs, bound.errors) == ("images", (100, 100), (0, 100, 0, 100))
     wanted = many_run_epsilon(0, 100, 0, 100, DELTA, corrected(CONFIDENCE, 4))
     assert bound.epsilon == bound.cap == pytest.approx(wanted.epsilon)
@@ -171,44 +122,37 @@ def test_runs_that_differ_perfectly_are_refuted_up_to_the_cap(monkeypatch: pytes
 
 
 def test_the_early_look_stops_at_once_where_the_target_is_refuted() -> None:
-    made, crew = bench(told_apart, target=1.0)
-    bound = _by_release(made, PAIRS)
-    assert bound is not None
+    found, seen = audited(told_apart, target=1.0)
+    (bound,) = found.bounds
     runs = bound.runs[0]
     assert 1.0 < bound.epsilon == bound.cap
     level = corrected(CONFIDENCE, 4)
     assert many_run_epsilon(0, runs - 1, 0, runs - 1, DELTA, level).cap <= 1.0 + pair_audit.MARGIN < bound.cap
-    counted = [seed for _, _, seed in crew.seen if seed >= pair_audit.FIRST_COUNTED]
+    counted = [seed for _, _, seed in seen if seed >= pair_audit.FIRST_COUNTED]
     assert len(counted) == sum(bound.runs), "no run after the look"
     assert bound.power is None, "what refutes has power"
 
 
-def test_a_look_in_vain_goes_on_to_all_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pair_audit, "RELEASES", 60)
+def test_a_look_in_vain_goes_on_to_all_runs() -> None:
     late = np.random.default_rng(0)
 
-    def half(side: int, seed: int, *, silent: bool) -> Channels:
+    def half(pair: str, side: int, seed: int, *, silent: bool) -> Channels:
         """Told apart, but for one counted run in four."""
         wrong = seed >= pair_audit.FIRST_COUNTED and seed % 4 == 0
         return {"logits": (late.normal(size=2) + 100 * (side ^ wrong)).astype(np.float32)}
 
-    made, _ = bench(half, target=1.0, power=False)
-    bound = _by_release(made, PAIRS)
-    assert bound is not None
+    (bound,) = audited(half, target=1.0, power=False, releases=60)[0].bounds
     assert bound.runs == (60, 60)
     assert bound.errors == (15, 60, 15, 60)
 
 
-def test_a_bound_is_what_its_errors_and_its_tests_give(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pair_audit, "RELEASES", 50)
+def test_a_bound_is_what_its_errors_and_its_tests_give() -> None:
     generator = np.random.default_rng(0)
 
-    def shifted(side: int, seed: int, *, silent: bool) -> Channels:
+    def shifted(pair: str, side: int, seed: int, *, silent: bool) -> Channels:
         return {"logits": (generator.normal(size=3) + 1.5 * side).astype(np.float32)}
 
-    made, _ = bench(shifted, target=4.0, power=False)
-    bound = _by_release(made, PAIRS)
-    assert bound is not None
+    (bound,) = audited(shifted, target=4.0, power=False, releases=50)[0].bounds
     assert bound.errors is not None
     assert min(bound.errors) > 0
     wanted = many_run_epsilon(*bound.errors, DELTA, corrected(CONFIDENCE, bound.tests))
@@ -216,127 +160,104 @@ def test_a_bound_is_what_its_errors_and_its_tests_give(monkeypatch: pytest.Monke
     assert 0 < bound.epsilon < bound.cap
 
 
-def test_without_noise_more_is_seen_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pair_audit, "RELEASES", 30)
+def test_without_noise_more_is_seen_and_said() -> None:
     generator = np.random.default_rng(0)
 
-    def hidden(side: int, seed: int, *, silent: bool) -> Channels:
+    def hidden(pair: str, side: int, seed: int, *, silent: bool) -> Channels:
         return {"logits": (generator.normal(size=3) * (not silent) + 0.1 * side).astype(np.float32)}
 
-    made, _ = bench(hidden, target=1.0)
-    bound = _by_release(made, PAIRS)
-    assert bound is not None
+    (bound,) = audited(hidden, target=1.0, releases=30)[0].bounds
     assert bound.epsilon == 0.0
     count = pair_audit.SILENT[1]
     assert bound.power == pytest.approx(many_run_epsilon(0, count, 0, count, DELTA, corrected(CONFIDENCE, 4)).cap)
-    made, _ = bench(hidden, target=1.0, power=False)
-    bound = _by_release(made, PAIRS)
-    assert bound is not None
+    (bound,) = audited(hidden, target=1.0, power=False, releases=30)[0].bounds
     assert bound.power is None
 
 
 # ------------------------------------------------------------------------------------ what is chosen, kept and stopped
 
 
-def test_the_pair_is_chosen_on_runs_that_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pair_audit, "RELEASES", 30)
-    made, crew = bench(told_apart, power=False, target=math.inf)
-    _by_release(made, PAIRS)
-    tried = {(name, seed) for name, _, seed in crew.seen if seed < pair_audit.TRIED}
+def test_the_pair_is_chosen_on_runs_that_are_not_counted() -> None:
+    _, seen = audited(told_apart, power=False, target=math.inf, releases=30)
+    tried = {(name, seed) for name, _, seed in seen if seed < pair_audit.TRIED}
     assert tried == {(pair.name, seed) for pair in PAIRS for seed in range(pair_audit.TRIED)}
-    later = [(name, seed) for name, _, seed in crew.seen if seed >= pair_audit.TRIED]
+    later = [(name, seed) for name, _, seed in seen if seed >= pair_audit.TRIED]
     assert len({name for name, _ in later}) == 1
     counted = {seed for _, seed in later if seed >= pair_audit.FIRST_COUNTED}
     assert len(counted) == 30
-    assert len(crew.seen) == len(set(crew.seen)), "no run twice"
+    assert len(seen) == len(set(seen)), "no run twice"
 
 
 def test_kept_runs_are_used_again() -> None:
     cache = Cache(None, {})
-    made, first = bench(told_apart, cache)
-    before = _by_release(made, PAIRS)
-    made, second = bench(told_apart, cache)
-    assert _by_release(made, PAIRS) == before
-    assert first.seen
-    assert second.seen == []
-    shown = gaussian(1.0, np.random.default_rng(0))
-    made, first = bench(shown, cache)
-    transcript = _by_transcript(made, PAIRS)
-    made, second = bench(shown, cache)
-    assert _by_transcript(made, PAIRS) == transcript
-    assert second.seen == []
+    first, ran = audited(told_apart, gaussian(1.0, np.random.default_rng(0)), cache=cache)
+    assert len(first.bounds) == 2
+    assert ran
+    assert audited(told_apart, gaussian(1.0, np.random.default_rng(0)), cache=cache) == (first, [])
 
 
 def test_exact_losses_are_kept_for_their_delta() -> None:
     cache = Cache(None, {})
     for delta in (1e-5, 1e-3):
-        made, _ = bench(lambda *given: Transcript(calls=1, exact=(given[-1], given[-1])), cache, delta=delta)
-        bound, _, _ = _by_transcript(made, PAIRS)
-        assert bound is not None
-        assert bound.epsilon == delta
+        found, _ = audited(
+            transcript=lambda *given: Transcript(calls=1, exact=(given[-1], given[-1])), cache=cache, delta=delta
+        )
+        assert [bound.epsilon for bound in found.bounds] == [delta]
 
 
 def test_losses_far_above_any_epsilon_take_a_few_runs() -> None:
-    made, _ = bench(gaussian(60.0, np.random.default_rng(0)))
-    bound, _, _ = _by_transcript(made, PAIRS)
-    assert bound is not None
+    (bound,) = audited(transcript=gaussian(60.0, np.random.default_rng(0)))[0].bounds
     assert bound.runs == (pair_audit.TILTED, 0)
     assert 1_000 < bound.epsilon < exact_gaussian_epsilon(60.0, DELTA)
 
 
 def test_without_time_there_is_no_bound() -> None:
-    made, crew = bench(told_apart)
-    made.until = -math.inf
-    assert _by_release(made, PAIRS) is None
-    bound, ranked, bypassed = _by_transcript(made, PAIRS)
-    assert (bound, bypassed) == (None, "")
-    assert ranked == PAIRS
-    assert crew.seen == []
+    found, seen = audited(told_apart, gaussian(1.0, np.random.default_rng(0)), minutes=0.0)
+    assert (found.bounds, found.bypassed, seen) == ([], "", [])
 
 
 def test_the_pair_with_the_largest_losses_is_audited_by_its_larger_direction() -> None:
-    def give(swapped: bool, tilt: float, delta: float) -> Transcript:
+    def give(pair: str, swapped: bool, tilt: float, delta: float) -> Transcript:
         losses = gaussian(4.0 if swapped else 2.0, np.random.default_rng())
-        return losses(False, tilt, delta)
+        return losses(pair, False, tilt, delta)
 
-    made, crew = bench(give)
-    bound, _, _ = _by_transcript(made, PAIRS)
-    assert bound is not None
+    found, seen = audited(transcript=give)
+    (bound,) = found.bounds
     assert bound.runs == (0, pair_audit.TRANSCRIPTS)
     assert bound.epsilon > exact_gaussian_epsilon(2.0, DELTA)
-    (tilt,) = {tilt for _, _, tilt, _ in crew.seen[-pair_audit.TRANSCRIPTS :]}
+    (tilt,) = {tilt for _, _, tilt, _ in seen[-pair_audit.TRANSCRIPTS :]}
     assert tilt == pytest.approx(exact_gaussian_epsilon(4.0, DELTA) / 16 - 0.5, rel=0.1)
 
 
 def test_an_exact_loss_is_that_of_the_larger_direction() -> None:
-    made, crew = bench(lambda *given: Transcript(1.0, calls=1, exact=(0.5, 0.75)))
-    bound, _, _ = _by_transcript(made, PAIRS)
-    assert bound is not None
+    found, seen = audited(transcript=lambda *given: Transcript(1.0, calls=1, exact=(0.5, 0.75)))
+    (bound,) = found.bounds
     assert (bound.epsilon, bound.exact, bound.runs, bound.cap) == (0.75, True, (1, 1), math.inf)
-    assert len(crew.seen) == len(PAIRS), "nothing is drawn"
+    assert len(seen) == len(PAIRS), "nothing is drawn"
 
 
 def test_a_difference_on_any_pair_is_said() -> None:
-    made, _ = bench(lambda *given: Transcript(1.0, calls=1, exact=(0.5, 0.5), difference="the weights differ"))
-    assert _by_transcript(made, PAIRS)[2] == "the weights differ"
+    def give(pair: str, *given: float) -> Transcript:
+        return Transcript(1.0, calls=1, exact=(0.5, 0.5), difference="the weights differ" * (pair == PAIRS[1].name))
+
+    assert audited(transcript=give)[0].bypassed == "the weights differ"
 
 
-def test_what_was_smaller_in_the_pairs_of_both_instruments_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other, unused = (
+def test_what_was_smaller_in_the_pairs_of_both_instruments_is_said() -> None:
+    pairs = [
         dataclasses.replace(PAIRS[0], name=name, reduced=(Change.of("records", 9, 1), Change.of("teachers", 9, number)))
-        for number, name in enumerate(("one", "other", "unused"))
-    )
-
-    class Local(Method):
-        name = "small"
-
-    bounds = [
-        PairBound(instrument=which, pair=pair.name, seen="", runs=(1, 1), epsilon=0.0, cap=1.0)
-        for which, pair in ((Instrument.RELEASE, other), (Instrument.TRANSCRIPT, one))
+        for number, name in ((2, "unused"), (0, "one"), (1, "other"))
     ]
-    monkeypatch.setattr(pair_audit, "worst_pairs", lambda *given: [unused, one, other])
-    monkeypatch.setattr(pair_audit, "_by_release", lambda *given: bounds[0])
-    monkeypatch.setattr(pair_audit, "_by_transcript", lambda *given: (bounds[1], [one, other, unused], ""))
-    found = audit_pairs(Local, {}, FACTS, bench(told_apart)[0].plan, Cache(None, {}), Progress())
-    assert found.bounds == bounds
+
+    def release(pair: str, side: int, seed: int, *, silent: bool) -> Channels:
+        return told_apart(pair, side if pair == "other" else 0, seed, silent=silent)
+
+    def transcript(pair: str, *given: float) -> Transcript:
+        losses = {"one": 3.0, "other": 2.0, "unused": 1.0}
+        return Transcript(calls=1, exact=(losses[pair], losses[pair]))
+
+    found, _ = audited(release, transcript, pairs=pairs)
+    assert [(bound.instrument, bound.pair) for bound in found.bounds] == [
+        (Instrument.RELEASE, "other"), (Instrument.TRANSCRIPT, "one"),
+    ]  # fmt: skip
     assert found.reduced == (Change.of("records", 9, 1), Change.of("teachers", 9, 0), Change.of("teachers", 9, 1))

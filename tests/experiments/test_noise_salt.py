@@ -121,7 +121,7 @@ def test_a_method_cannot_draw_the_noise_of_its_ledger(tmp_path: Path) -> None:
 
 def test_a_vote_cannot_be_changed_after_its_answer() -> None:
     from bench.core.types import Adjacency, PrivacyUnit
-    from bench.privacy.mechanisms.ledger import seeded_ledger
+    from helpers.ledgers import seeded_ledger
 
     ledger = seeded_ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, np.random.default_rng(0))
     votes = np.array([[3.0, 1.0], [2.0, 2.0]])

@@ -101,9 +101,8 @@ def test_a_record_of_another_source_is_neither_audited_nor_attacked(tmp_path: Pa
     assert "another source of the plug-in noisy-means made it" in audit.failure.reason
 
 
-def test_a_second_file_of_one_method_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    METHODS.names()
-    monkeypatch.setattr(METHODS, "_members", dict(METHODS._members))
+@pytest.mark.usefixtures("registries_restored")
+def test_a_second_file_of_one_method_is_named(tmp_path: Path) -> None:
     for name in ("one.py", "two.py"):
         (tmp_path / name).write_text(source())
     METHODS.get(str(tmp_path / "one.py"))

@@ -6,13 +6,11 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from bench.cli.main import app
@@ -28,18 +26,6 @@ from bench.experiments.run import run_cell
 from bench.experiments.tuning import Planned, plan_tuning, run_tunings, tuning_of
 from bench.interface import (
     METHODS,
-    Budget,
-    Claim,
-    Context,
-    Facts,
-    Ledger,
-    Method,
-    PrivateData,
-    PublicData,
-    Released,
-    make_student,
-    setting,
-    smallest_noise,
 )
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.events.events import Event, Gaussian
@@ -50,63 +36,14 @@ from bench.publishing.verify import demand_audits
 from bench.reports.leaderboard import build_board, cells_of
 from bench.results.record import Record, Status
 from bench.results.run_dir import RunDir
+from helpers.noisy_sums import NoisySums
 
 SPACE = {"scale": [0.0, 1.0, -1.0]}
 
 
-@dataclass(frozen=True)
-class Config:
-    scale: float = setting(1.0, "of this test: what the noisy sums are multiplied by")
-    count: int = setting(1, "of this test: how often they are taken")
-    noise_multiplier: float = setting(1.0, "calibrated to the budget")
-
-
-class NoisySums(Method):
-    """Noisy sums of each class's images as the weights of a linear student."""
-
-    name = "noisy-sums"
-    Config = Config
-    ran: ClassVar[list[float]] = []
-    breaks: ClassVar[dict[str, Any]] = {}
-
-    @classmethod
-    def presets(cls, facts: Facts) -> dict[str, dict[str, Any]]:
-        return {"quick": {}, "tiny": {}}
-
-    def calibrate(self, budget: Budget) -> Config:
-        noise = smallest_noise(lambda noise: [Gaussian(noise, self.config.count)], budget, claimed="exact-gaussian")
-        return dataclasses.replace(self.config, noise_multiplier=noise)
-
-    def charges(self) -> Sequence[Event]:
-        return [Gaussian(self.config.noise_multiplier, self.config.count)]
-
-    def claimed(self, delta: float) -> Claim:
-        return Claim(proven(self.charges(), delta).epsilon, delta, "this test")
-
-    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        self.ran.append(self.config.scale)
-        if len(self.ran) == self.breaks.get("stop"):
-            self.breaks.clear()
-            raise KeyboardInterrupt
-        if self.config.scale in self.breaks.get("scales", ()):
-            raise RuntimeError("this candidate diverges")
-        x = torch.nn.functional.normalize(private.images.flatten(1).double())
-        sums = torch.nn.functional.one_hot(private.labels, private.facts.classes).double().T @ x
-        for _ in range(self.config.count):
-            noisy = ledger.gaussian(sums.numpy(), sensitivity=2.0, noise_multiplier=self.config.noise_multiplier)
-        student, options = make_student("softmax_regression", private.facts, context.streams.torch("start"))
-        with torch.no_grad():
-            for parameter in student.parameters():
-                parameter.zero_()
-                if parameter.ndim == 2:
-                    parameter.copy_(self.config.scale * torch.from_numpy(noisy - noisy.mean(0)))
-        return Released(student, "softmax_regression", options)
-
-
 @pytest.fixture(autouse=True)
-def method(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    METHODS.names()
-    monkeypatch.setitem(METHODS._members, "noisy-sums", NoisySums)
+def method(registries_restored: None) -> Iterator[None]:
+    METHODS.register("noisy-sums", NoisySums)
     NoisySums.ran.clear()
     yield
     NoisySums.breaks.clear()
@@ -125,6 +62,18 @@ def draws(monkeypatch: pytest.MonkeyPatch, trials: int, *scales: int) -> None:
     turn = iter(scales * trials)
     monkeypatch.setattr(tuning, "draw_trials", lambda mean, shape: trials)
     monkeypatch.setattr(tuning.random, "SystemRandom", lambda: type("R", (), {"randrange": lambda _, n: next(turn)})())
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
+    """Return the records of all trials that run from now on."""
+    seen: list[Record] = []
+
+    def run(*arguments: Any, **options: Any) -> Record:
+        seen.append(run_cell(*arguments, **options))
+        return seen[-1]
+
+    monkeypatch.setattr(tuning, "run_cell", run)
+    return seen
 
 
 def tuned(out: Path, progress: Progress | None = None, space: Any = SPACE, **options: Any) -> Record:
@@ -209,13 +158,7 @@ def test_nothing_that_is_kept_or_shown_depends_on_the_number_of_trials(
 
 
 def test_the_best_trial_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Record] = []
-
-    def run(*arguments: Any, **options: Any) -> Record:
-        seen.append(run_cell(*arguments, **options))
-        return seen[-1]
-
-    monkeypatch.setattr(tuning, "run_cell", run)
+    seen = watched(monkeypatch)
     draws(monkeypatch, 8, 1, 1, 0, 2)
     record = tuned(tmp_path)
     scores = [one.score or 0.0 for one in seen]
@@ -242,13 +185,7 @@ def test_a_stopped_tuning_goes_on_with_what_it_drew(
     salts = {path.name: json.loads(path.read_text())[0] for path in home.glob("*/noise/*")}
     assert len(salts) == 1  # of the trial that was stopped
     draws(monkeypatch, 99, 0)  # drawn again, these would be seen
-    seen: list[Record] = []
-
-    def run(*arguments: Any, **options: Any) -> Record:
-        seen.append(run_cell(*arguments, **options))
-        return seen[-1]
-
-    monkeypatch.setattr(tuning, "run_cell", run)
+    seen = watched(monkeypatch)
     record = tuned(tmp_path)
     assert NoisySums.ran == [1.0, 0.0, -1.0, 1.0, 0.0, -1.0][:stopped] + [1.0, 0.0, -1.0, 1.0, 0.0, -1.0][stopped - 1 :]
     assert [seen[0].noise_salt] == list(salts.values())

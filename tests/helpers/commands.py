@@ -34,7 +34,8 @@ def registries_restored() -> Iterator[None]:
         for registry in (METHODS, ATTACKS):
             for name in registry.names():
                 registry.get(name)  # a module that is imported later registers nothing when it is imported again
-            stack.enter_context(mock.patch.dict(registry._members))
+            stack.enter_context(mock.patch.dict(registry._members))  # the only way to unregister
+            stack.enter_context(mock.patch.dict(registry.broken))
         try:
             yield
         finally:
@@ -64,3 +65,12 @@ def bench(*words: str | Path) -> Done:
         except SystemExit as exit_:
             status = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     return Done(status, output.getvalue(), errors.getvalue())
+
+
+def refused(*words: str) -> str:
+    """Return what a command that is refused with status 2 and one message prints as errors."""
+    done = bench(*words)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: "), done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr

@@ -7,10 +7,11 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.results.run_dir import RunDir
-from helpers.launches import METHOD, lines, nothing_is_left_over, outcome
+from helpers.launches import METHOD, finish, lines, nothing_is_left_over, outcome
 from helpers.slurm_node import SlurmNode
 
 TWENTY_FOUR = ["--eps", "1,2,3,4,5,6", "--seeds", "0,1,2,3"]
@@ -111,3 +112,19 @@ class Sampler:
 
 
 Process = subprocess.Popen[bytes]
+
+
+@dataclass
+class Background:
+    """Runs that mostly wait, on a node of their own while the other tests run."""
+
+    node: SlurmNode
+    folder: Path
+    processes: dict[str, Process]
+
+    def begin(self, name: str, *options: str, **lengths: float) -> None:
+        out = self.folder / name / "runs"
+        self.processes[name] = start(out, *options, environment=self.node.environment, **lengths)
+
+    def finish(self, name: str, status: int = 0) -> tuple[Path, str]:
+        return self.folder / name / "runs", finish(self.processes.pop(name), status)

@@ -249,13 +249,8 @@ class SlurmNode:
         if not key.exists():
             key.touch(mode=0o600)
             key.write_bytes(secrets.token_bytes(128))
-        files = {
-            "socket": "munge.socket",
-            "key-file": "munge.key",
-            "pid-file": "munged.pid",
-            "log-file": "munged.log",
-            "seed-file": "munged.seed",
-        }
+        files = {"socket": "munge.socket", "key-file": "munge.key"}
+        files |= {f"{kind}-file": f"munged.{kind}" for kind in ("pid", "log", "seed")}
         # Forced: else it refuses a folder that others may not enter, as those of pytest are.
         self._start("munged", "--force", *(f"--{name}={self.folder / file}" for name, file in files.items()))
 

@@ -12,6 +12,8 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.interface import registry
 from bench.interface.registry import METHODS, Registry
 
+pytestmark = pytest.mark.usefixtures("registries_restored")
+
 PLUGIN = """
 from bench.interface.registry import register_method
 from bench.methods.nonprivate import NonPrivate
@@ -25,13 +27,6 @@ class Mine(NonPrivate):
 def write(path: Path, name: str = "mine") -> Path:
     path.write_text(textwrap.dedent(PLUGIN.format(name=name)))
     return path
-
-
-@pytest.fixture(autouse=True)
-def _restore(monkeypatch: pytest.MonkeyPatch) -> None:
-    METHODS.names()
-    monkeypatch.setattr(METHODS, "_members", dict(METHODS._members))
-    monkeypatch.setattr(METHODS, "broken", dict(METHODS.broken))
 
 
 def test_method_from_a_file(tmp_path: Path) -> None:

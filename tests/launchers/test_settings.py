@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.core.errors import BenchError
-from bench.launchers import slurm
-from bench.launchers import slurm_cli as slurm_site
+from bench.launchers import slurm, slurm_cli
 from bench.launchers.schedule import Pack, Unit, packs_of, shared_names, units_of, waves_of
 from bench.launchers.settings import Cluster, JobResources, directives, minutes, read_cluster, resources_of
 from bench.launchers.slurm_cli import Nodes, Partition, at_once, check, check_room, largest_array, partitions
@@ -156,7 +155,7 @@ CONFIG = "MaxArraySize            = {size}\nMaxJobCount             = {jobs}\n"
 def sinfo(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def answer(text: str, config: str = "", queue: str = "") -> None:
         said = {"sinfo": text, "scontrol": config, "squeue": queue}
-        monkeypatch.setattr(slurm_site, "command", lambda *words: said[words[0]])
+        monkeypatch.setattr(slurm_cli, "command", lambda *words: said[words[0]])
 
     answer(SINFO)
     return answer
@@ -251,7 +250,7 @@ def test_no_name_of_outside_becomes_a_command(
 def test_variables_that_would_change_the_answers_of_slurm_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SLURM_CONF", "SLURM_JOB_ID", "SQUEUE_PARTITION", "SBATCH_PARTITION", "SUBMITIT_EXECUTOR", "OTHER"):
         monkeypatch.setenv(name, "1")
-    shown = set(slurm_site.command("env").split())
+    shown = set(slurm_cli.command("env").split())
     assert {"SLURM_CONF=1", "OTHER=1"} <= shown
     assert not shown & {"SLURM_JOB_ID=1", "SQUEUE_PARTITION=1", "SBATCH_PARTITION=1", "SUBMITIT_EXECUTOR=1"}
     before = dict(os.environ)
@@ -283,7 +282,7 @@ def test_no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_slurm_that_refuses() -> None:
     with pytest.raises(BenchError, match=r"Slurm refused `ls /nowhere/at/all`: .*No such file"):
-        slurm_site.command("ls", "/nowhere/at/all")
+        slurm_cli.command("ls", "/nowhere/at/all")
 
 
 # Units, packs and waves

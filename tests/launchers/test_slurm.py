@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from helpers.slurm_jobs import (
     FOUR,
     SLURM,
     TWENTY_FOUR,
-    Process,
+    Background,
     Sampler,
     at_work,
     both_made,
@@ -35,8 +34,6 @@ from helpers.slurm_jobs import (
 )
 from helpers.slurm_node import SlurmNode, slurm_node, why_not
 
-FIVE = ["--eps", "1,2,3,4,5", "--seeds", "0"]
-
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 
 
@@ -46,22 +43,6 @@ def inline(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     finish(start(out, *TWENTY_FOUR))
     assert len(outcome(out)) == 24
     return outcome(out)
-
-
-@dataclass
-class Background:
-    """Runs that mostly wait, on a node of their own while the other tests run."""
-
-    node: SlurmNode
-    folder: Path
-    processes: dict[str, Process]
-
-    def begin(self, name: str, *options: str, **lengths: float) -> None:
-        out = self.folder / name / "runs"
-        self.processes[name] = start(out, *options, environment=self.node.environment, **lengths)
-
-    def finish(self, name: str, status: int = 0) -> tuple[Path, str]:
-        return self.folder / name / "runs", finish(self.processes.pop(name), status)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -324,7 +305,7 @@ def test_a_cluster_of_short_arrays(inline: dict[str, str], tmp_path: Path) -> No
 
 
 def refused(out: Path, *options: str, methods: str = METHOD, environment: dict[str, str] | None = None) -> str:
-    words = [*FIVE, *SLURM, "--quiet", *options]
+    words = ["--eps", "1,2,3,4,5", "--seeds", "0", *SLURM, "--quiet", *options]
     process = start(out, *words, methods=methods, environment=environment)
     output, errors = process.communicate(timeout=100)
     assert process.returncode == 2, errors.decode()
@@ -360,9 +341,8 @@ def test_what_cannot_run_is_refused(node: SlurmNode, tmp_path: Path, options: li
 def test_no_slurm(node: SlurmNode, tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": str(Path(sys.executable).parent)}
     said = refused(tmp_path / "runs", environment=environment)
-    assert "no Slurm on this machine" in said
-    assert "--launcher local" in said
-    assert "slurm-wlm" in said
+    for word in ("no Slurm on this machine", "--launcher local", "slurm-wlm"):
+        assert word in said
 
 
 def test_later_jobs_refused_take_the_earlier_ones_with_them(node: SlurmNode, tmp_path: Path) -> None:
@@ -373,26 +353,12 @@ def test_later_jobs_refused_take_the_earlier_ones_with_them(node: SlurmNode, tmp
     assert node.queue() == {}
 
 
-def test_a_time_limit_is_no_deadline(background: Background, inline: dict[str, str]) -> None:
-    out, said = background.finish("limit")
+@pytest.mark.parametrize("cell", ["limit", "pooled"])  # alone, and with processes of its own
+def test_a_time_limit_is_no_deadline(cell: str, background: Background, inline: dict[str, str]) -> None:
+    out, said = background.finish(cell)
     ended_well(out, inline, 1)
     assert sum(line.startswith("start") for line in log(out)) >= 2
     assert "submitted again" not in said
-
-
-def test_a_time_limit_for_a_cell_with_processes_of_its_own(background: Background, inline: dict[str, str]) -> None:
-    out, said = background.finish("pooled")
-    ended_well(out, inline, 1)
-    assert sum(line.startswith("start") for line in log(out)) >= 2
-    assert "submitted again" not in said
-
-
-def test_a_cell_that_is_out_of_time_too_often(background: Background) -> None:
-    out, _ = background.finish("too often", status=1)
-    (record,) = RunDir(out).read_records().found
-    assert record.failure is not None
-    assert "reached its time limit too often" in record.failure.reason
-    nothing_is_left_over(out)
 
 
 def test_a_cell_that_kills_its_job_is_given_up_and_nobody_waits_for_it(background: Background) -> None:
@@ -408,9 +374,17 @@ def test_a_cell_that_kills_its_job_is_given_up_and_nobody_waits_for_it(backgroun
     assert background.node.queue() == {}
 
 
-def test_jobs_that_end_before_they_begin(background: Background) -> None:
-    out, said = background.finish("broken", status=1)
+@pytest.mark.parametrize(
+    ("cell", "reason", "told"),
+    [
+        ("too often", "reached its time limit too often", ""),
+        ("broken", "its jobs ended without a record", "): given up; the last words of one: no such module"),
+    ],
+)
+def test_a_cell_whose_jobs_all_end_fails(cell: str, reason: str, told: str, background: Background) -> None:
+    out, said = background.finish(cell, status=1)
     (record,) = RunDir(out).read_records().found
     assert record.failure is not None
-    assert "its jobs ended without a record" in record.failure.reason
-    assert "): given up; the last words of one: no such module" in said
+    assert reason in record.failure.reason
+    assert told in said
+    nothing_is_left_over(out)

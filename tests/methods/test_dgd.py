@@ -32,12 +32,13 @@ from bench.models.autoencoders import VAE
 from bench.models.build import build
 from bench.models.generators import DataFreeGenerator
 from bench.privacy.accounting.accountants import proven
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.data_free import GeneratorSettings, generate, generator_terms, train_generator
 from bench.training.divergence import NotFiniteError, check_finite
 from bench.training.loop import FitSettings, fit
+from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair, public_set
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)

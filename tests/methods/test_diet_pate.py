@@ -18,11 +18,11 @@ from bench.methods.pate.family import PATEFamily
 from bench.methods.pate.pate_gnmax import PATEGNMax
 from bench.models.build import build
 from bench.privacy.accounting.accountants import proven
-from bench.privacy.mechanisms.ledger import seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import FitSettings
 from bench.training.teacher import TeacherTask, rebuilt, teacher_labels
+from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair, public_set
 
 NONE = dataclasses.replace(SMALL, public_records=0)

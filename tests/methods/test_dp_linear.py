@@ -20,7 +20,7 @@ from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, TargetAdjacency
 from bench.experiments.plan import Dataset, expand
 from bench.interface.registry import METHODS
-from bench.methods.linear import family as _linear
+from bench.methods.linear import family
 from bench.methods.linear.dp_linear import DPLinear
 from bench.methods.linear.dp_linear_gd import DPLinearGD
 from bench.methods.linear.family import clipped_sum
@@ -29,10 +29,11 @@ from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
 from bench.privacy.events.events import DPSGD, Gaussian
 from bench.privacy.mechanisms.executors import Noisy
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise
 from bench.storage.cache import Cache
 from bench.training.context import Context
+from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair, public_set
 
 FMNIST = Facts("fmnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
@@ -68,7 +69,7 @@ def test_the_clipped_sum_is_that_of_single_gradients(seed: int, records: int, mo
 def test_the_sum_does_not_depend_on_the_rows_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     weights, features, labels = problem(0)
     whole = clipped_sum(weights, features, labels, 0.5)
-    monkeypatch.setattr(_linear, "ROWS", 5)
+    monkeypatch.setattr(family, "ROWS", 5)
     torch.testing.assert_close(clipped_sum(weights, features, labels, 0.5), whole, rtol=1e-12, atol=1e-12)
 
 

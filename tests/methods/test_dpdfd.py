@@ -20,9 +20,10 @@ from bench.methods.distillation.dpdfd import DPDFD, DPDFDConfig, answered, bound
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.accounting.claims import dpsd
 from bench.privacy.auditing.bounds import many_run_epsilon
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
+from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair, public_set
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
@@ -110,16 +111,16 @@ def test_claims_are_those_of_both_readings_and_the_proof_is_of_neither() -> None
 
 
 def test_generator_learns_from_the_student_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bench.methods.distillation import alternation as _alternation
+    from bench.methods.distillation import alternation
 
     seen: list[list[str]] = []
-    check = _alternation.check_finite
+    check = alternation.check_finite
 
     def watched(terms: dict[str, Any], *rest: Any) -> None:
         seen.append(list(terms))
         check(terms, *rest)
 
-    monkeypatch.setattr(_alternation, "check_finite", watched)
+    monkeypatch.setattr(alternation, "check_finite", watched)
     config, _ = build_config(DPDFD, Preset.TINY, SMALL)
     context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
     DPDFD(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), book(), context)

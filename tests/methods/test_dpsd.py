@@ -11,12 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from bench.core.config import Preset, build_config
+from bench.cli.record_pages import record_page
+from bench.core.config import Grid, Preset, build_config
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
-from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
+from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, Released
 from bench.evaluation.check.noninterference import check_method
+from bench.experiments.data_source import DataSource
+from bench.experiments.plan import expand
+from bench.experiments.run import run_cell
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.methods.distillation.annotation import (
@@ -33,10 +37,14 @@ from bench.methods.distillation.dpsd_sound import DPSDSound, DPSDSoundConfig, as
 from bench.methods.federated.fed_dpsd import FedDPSD, FedDPSDConfig
 from bench.methods.shared.random_images import random_images
 from bench.privacy.accounting.accountants import proven
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
+from bench.reports.leaderboard import build_board
+from bench.results.record import Record
+from bench.results.run_dir import RunDir
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.divergence import NotFiniteError
+from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair, public_set
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
@@ -54,6 +62,19 @@ def context(cache: Cache | None = None, seed: int = 0) -> Context:
 def tiny(method: type[Method], epsilon: float = 10.0, **changes: Any) -> Any:
     config, _ = build_config(method, Preset.TINY, SMALL)
     return method(dataclasses.replace(config, **changes), SMALL).calibrate(Budget(epsilon, 1e-5))
+
+
+def record_of(name: str, epsilon: float, out: Path, **options: Any) -> Record:
+    source = DataSource(Progress())
+    (cell,) = expand(Grid((name,), ("digits",), (epsilon,), preset=Preset.TINY, **options), source.describe)
+    return run_cell(cell, RunDir(out), source, Progress())
+
+
+def trained(config: Any, ledger: Ledger | None = None, cache: Cache | None = None, name: str = "dpsd") -> Released:
+    private = private_pair()[0]
+    return METHODS.get(name)(config, private.facts).train_student(
+        private, public_set(), ledger or book(), context(cache)
+    )
 
 
 def predictions(rows: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
@@ -194,9 +215,7 @@ def test_paper_k_follows_the_number_of_classes() -> None:
 
 
 def test_student_and_generator_come_out_with_images() -> None:
-    released = DPSD(tiny(DPSD), private_pair()[0].facts).train_student(
-        private_pair()[0], public_set(), book(), context()
-    )
+    released = trained(tiny(DPSD))
     images = released.extras["synthetic_images"]
     assert (images.dtype, images.shape[1:]) == (torch.uint8, (1, 28, 28))
     assert 0 < len(images) <= 100
@@ -206,9 +225,7 @@ def test_student_and_generator_come_out_with_images() -> None:
 def test_dpsd_t_releases_no_generator_and_is_refused_on_the_proven_basis() -> None:
     method = METHODS.get("dpsd-t")
     ledger = book()
-    released = method(tiny(method), private_pair()[0].facts).train_student(
-        private_pair()[0], public_set(), ledger, context()
-    )
+    released = trained(tiny(method), ledger, name="dpsd-t")
     assert released.generator is None
     assert released.extras == {}
     assert math.isinf(proven(ledger.events, 1e-5).epsilon)
@@ -217,10 +234,8 @@ def test_dpsd_t_releases_no_generator_and_is_refused_on_the_proven_basis() -> No
 
 def test_epsilons_share_the_teacher(tmp_path: Path) -> None:
     first, second = Cache(tmp_path, {}), Cache(tmp_path, {})
-    DPSD(tiny(DPSD), private_pair()[0].facts).train_student(private_pair()[0], public_set(), book(), context(first))
-    DPSD(tiny(DPSD, 1.0), private_pair()[0].facts).train_student(
-        private_pair()[0], public_set(), book(), context(second)
-    )
+    trained(tiny(DPSD), cache=first)
+    trained(tiny(DPSD, 1.0), cache=second)
     assert len(first.made) == 1
     assert second.made == []
 
@@ -237,7 +252,7 @@ def test_teacher_answers_alike_whether_it_was_just_trained_or_found(tmp_path: Pa
 def test_amount_bounds_what_is_asked_and_paid_for() -> None:
     config = tiny(DPSD, iterations=6, amount=20)
     ledger = book()
-    DPSD(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), ledger, context())
+    trained(config, ledger)
     assert config.asked == len(ledger.events) == 2
     assert DPSD(config, SMALL).claimed(1e-5).epsilon == pytest.approx(10.0)
 
@@ -251,7 +266,7 @@ def test_student_learns_what_the_annotations_say(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(DPSD, "annotator", annotator)
     config = tiny(DPSD, iterations=60, batch=64, student_lr=0.005)
-    released = DPSD(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), book(), context())
+    released = trained(config)
     images = random_images(400, (1, 28, 28), torch.Generator().manual_seed(9)).float() / 255
     right = float((released.student(images).argmax(1) == bright(images)).float().mean())
     assert right > 0.85, right
@@ -261,24 +276,13 @@ def test_loss_that_is_no_number_stops_the_run() -> None:
     cache = Cache(None, {})
     config = tiny(DPSD, iterations=50, student_lr=1e30, annotation_lr=1e30, optimizer="sgd")
     with pytest.raises(NotFiniteError, match=r"diverged at iteration \d+: its term '.+' .* learning rate\.$"):
-        DPSD(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), book(), context(cache))
+        trained(config, cache=cache)
     assert not any(name.startswith("last-good") for name in cache.made), "a failed run leaves no nets of its own"
 
 
 def test_diverging_cell_is_a_failed_record(tmp_path: Path) -> None:
-    from bench.core.config import Grid
-    from bench.experiments.data_source import DataSource
-    from bench.experiments.plan import expand
-    from bench.experiments.run import run_cell
-    from bench.results.run_dir import RunDir
-
-    source = DataSource(Progress())
-    grid = Grid(
-        methods=("dpsd",), datasets=("digits",), epsilons=(10.0,), preset=Preset.TINY,
-        overrides=("iterations=50", "student_lr=1e30", "annotation_lr=1e30", "optimizer=sgd"),
-    )  # fmt: skip
-    (cell,) = expand(grid, source.describe)
-    record = run_cell(cell, RunDir(tmp_path), source, Progress())
+    overrides = ("iterations=50", "student_lr=1e30", "annotation_lr=1e30", "optimizer=sgd")
+    record = record_of("dpsd", 10.0, tmp_path, overrides=overrides)
     assert record.failure is not None
     assert "diverged at iteration" in record.failure.reason
 
@@ -289,7 +293,7 @@ def test_no_gradient_to_the_latent_inputs_is_an_error(monkeypatch: pytest.Monkey
     forward = DataFreeGenerator.forward
     monkeypatch.setattr(DataFreeGenerator, "forward", lambda self, noise: forward(self, noise.detach()))
     with pytest.raises(BenchError, match="no gradient reaches the latent inputs"):
-        DPSD(tiny(DPSD), private_pair()[0].facts).train_student(private_pair()[0], public_set(), book(), context())
+        trained(tiny(DPSD))
 
 
 @pytest.mark.parametrize(
@@ -309,7 +313,7 @@ def test_other_paths_keep_private_data_behind_the_ledger() -> None:
 def test_labels_of_different_queries_do_not_compose_but_do_for_a_record() -> None:
     config = tiny(DPSDLabel, 2.0)
     ledger = book(PrivacyUnit.QUERY_LABEL)
-    DPSDLabel(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), ledger, context())
+    trained(config, ledger, name="dpsd-label")
     (event,) = ledger.events
     assert event.as_dict()["answers"] == config.iterations * config.batch
     assert proven(ledger.events, 1e-5).epsilon == pytest.approx(2.0, rel=1e-4)
@@ -320,18 +324,7 @@ def test_labels_of_different_queries_do_not_compose_but_do_for_a_record() -> Non
 
 
 def test_record_of_a_query_label_row_says_what_follows_for_a_record(tmp_path: Path) -> None:
-    from bench.cli.record_pages import record_page
-    from bench.core.config import Grid
-    from bench.experiments.data_source import DataSource
-    from bench.experiments.plan import expand
-    from bench.experiments.run import run_cell
-    from bench.reports.leaderboard import build_board
-    from bench.results.run_dir import RunDir
-
-    source = DataSource(Progress())
-    grid = Grid(methods=("dpsd-label",), datasets=("digits",), epsilons=(1.0,), preset=Preset.TINY)
-    (cell,) = expand(grid, source.describe)
-    record = run_cell(cell, RunDir(tmp_path), source, Progress())
+    record = record_of("dpsd-label", 1.0, tmp_path)
     assert record.privacy is not None
     assert record.privacy.record_level is not None
     assert record.privacy.record_level.epsilon > record.privacy.proven.epsilon
@@ -343,7 +336,7 @@ def test_record_of_a_query_label_row_says_what_follows_for_a_record(tmp_path: Pa
 def test_eq5_as_printed_has_no_epsilon() -> None:
     config = tiny(DPSDLabel, 1.0, outside="printed")
     ledger = book(PrivacyUnit.QUERY_LABEL)
-    DPSDLabel(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), ledger, context())
+    trained(config, ledger, name="dpsd-label")
     figure = proven(ledger.events, 1e-5)
     assert math.isinf(figure.epsilon)
     assert "outside the set" in figure.note
@@ -388,17 +381,6 @@ def test_one_teacher_moves_an_answer_by_no_more_than_the_stated_sensitivity(answ
     moved = (labels[0] - labels[1]).norm(dim=1) * 4
     assert float(moved.max()) <= config.sensitivity(SMALL) + 1e-5
     assert float(moved.max()) > 0.5
-
-
-def test_random_images_are_the_same_for_the_same_seed_and_differ_among_themselves() -> None:
-    for shape in ((1, 28, 28), (3, 32, 24), (1, 8, 8)):
-        images = random_images(50, shape, torch.Generator().manual_seed(3))
-        assert (images.dtype, tuple(images.shape)) == (torch.uint8, (50, *shape))
-        assert torch.equal(images, random_images(50, shape, torch.Generator().manual_seed(3)))
-        assert len({image.numpy().tobytes() for image in images}) > 45
-    assert len(random_images(0, (1, 28, 28), torch.Generator())) == 0
-    with pytest.raises(BenchError, match="negative"):
-        random_images(-1, (1, 28, 28), torch.Generator())
 
 
 @pytest.mark.parametrize("name", FAMILY[:1] + FAMILY[2:])

@@ -24,9 +24,10 @@ from bench.methods.dpsgd.spectral_dp import filtered, low_pass
 from bench.privacy.accounting import accountants, claims
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.events.events import DPSGD
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
+from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair, public_set
 
 MNIST = Facts("mnist", 60_000, 0, 10_000, 10, (1, 28, 28), public_benchmark=True)

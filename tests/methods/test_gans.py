@@ -26,9 +26,9 @@ from bench.methods.generative.pate_gan import PATEGAN, PATEGANConfig
 from bench.models.discriminators import ConvDiscriminator, DenseDiscriminator
 from bench.privacy.accounting.accountants import accountant, proven
 from bench.privacy.dpsgd.example_gradients import ExampleGradients, Outer, norms
-from bench.privacy.mechanisms.ledger import seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
+from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))

@@ -24,11 +24,12 @@ from bench.methods.generative.dp_merf import DPMERF, DPMERFConfig
 from bench.methods.generative.family import Source, as_bytes, drawn, usable
 from bench.methods.generative.mean_embedding import SENSITIVITY, class_sums, embedded, fit_embedding
 from bench.privacy.accounting.accountants import proven
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.results.record import Status
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.divergence import CollapsedError
+from helpers.ledgers import seeded_ledger
 from helpers.one_teacher import one_cell
 from helpers.small_sets import SMALL, private_pair
 

@@ -15,25 +15,27 @@ from bench.core.config import Grid, Preset, build_config
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
-from bench.core.types import Adjacency, Budget, Facts, GivenTeacher, PrivacyUnit, PrivateData, PublicData, Released
-from bench.data.splits import Materialised
+from bench.core.types import Adjacency, Budget, Facts, GivenTeacher, PrivateData, Released
 from bench.evaluation.audit.audit import refuse_given
 from bench.evaluation.check.noninterference import check_method
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell, Dataset, cell_of, expand
-from bench.experiments.run import _agreement, run_cell
+from bench.experiments.release import load_student
+from bench.experiments.run import run_cell
 from bench.interface.registry import METHODS
-from bench.launchers.bundle import _data_files
+from bench.launchers.bundle import pack
 from bench.methods.distillation.dpsd_family import train_teacher
 from bench.methods.shared.teachers import train_ensemble
-from bench.models.given_teacher import GivenNet, _ready, load_given
-from bench.privacy.mechanisms.ledger import seeded_ledger
+from bench.models.given_teacher import load_given, pin
+from bench.models.timm_later import timm
 from bench.publishing.reproduce import public_dataset
 from bench.publishing.validate import vet_record
 from bench.results.run_dir import RunDir
 from bench.storage.cache import Cache
 from bench.training.context import Context
+from bench.training.loop import predict
 from bench.training.student import make_student
+from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair, public_set
 
 DIGITS = Facts("digits", 1_000, 400, 397, 10, (1, 8, 8), public_benchmark=True)
@@ -56,9 +58,7 @@ def student_of(name: str, private: PrivateData, weights: Path | None = None, **c
         config = method(config, SMALL).pin_teacher()
         private = PrivateData(private.images[:0], private.labels[:0], private.facts)
     config = method(config, SMALL).calibrate(Budget(10.0, 1e-5))
-    ledger = seeded_ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, np.random.default_rng(0))
-    if method.unit is not PrivacyUnit.RECORD:
-        ledger = seeded_ledger(method.unit, Adjacency.REPLACE, np.random.default_rng(0))
+    ledger = seeded_ledger(method.unit, Adjacency.REPLACE, np.random.default_rng(0))
     return method(config, private.facts).train_student(private, public_set(), ledger, context())
 
 
@@ -188,42 +188,43 @@ def test_test_records_alone_need_a_given_teacher() -> None:
     assert (cell.facts.private_records, cell.facts.public_benchmark) == (1_281_167, True)
 
 
-def test_the_teacher_sees_images_of_its_own_size() -> None:
-    facts = Facts("photos", 10, 0, 0, 1000, (3, 16, 16))
-    spec = _ready(GivenTeacher("tf_efficientnet_lite0", "package", "", 32, 10), facts)
-
-    class Seen(torch.nn.Module):
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            seen.append(images)
-            return images.mean((2, 3))
-
+def test_the_teacher_sees_images_of_its_own_size(tmp_path: Path) -> None:
+    facts = Facts("photos", 10, 0, 0, 10, (3, 16, 16))
+    save_file(timm.create_model("resnet10t", num_classes=10).state_dict(), tmp_path / "t.safetensors")
+    net = load_given(pin(GivenTeacher("resnet10t", f"file:{tmp_path / 't.safetensors'}", "", 32, 10), facts), facts)
     seen: list[torch.Tensor] = []
-    GivenNet(Seen(), spec, 3)(torch.ones(100, 3, 16, 16))
+    net.net.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    net(torch.ones(100, 3, 16, 16))
     assert [tuple(part.shape) for part in seen] == [(64, 3, 32, 32), (36, 3, 32, 32)]
-    assert seen[0].min() == seen[0].max() == 1.0  # (1 - 0.5) / 0.5
+    white = (1 - torch.tensor(net.net.default_cfg["mean"])) / torch.tensor(net.net.default_cfg["std"])
+    assert torch.allclose(seen[0], white.view(3, 1, 1).expand(64, 3, 32, 32), atol=1e-5)
 
 
-def test_a_public_teacher_is_compared_with_its_student(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Says(torch.nn.Module):
-        def __init__(self, labels: list[int]) -> None:
-            super().__init__()
-            self.logits = torch.eye(10)[labels]
-
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            return self.logits
-
-    given = GivenTeacher("tf_efficientnet_lite0", "package", "", None, 10)
-    monkeypatch.setattr("bench.models.given_teacher.load_given", lambda *_: Says([0, 1, 2, 3]))
-    facts = dataclasses.replace(DIGITS, private_records=0)
-    images, none = torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.zeros(0)
-    private = PrivateData(images[:0], none.long(), facts)
-    material = Materialised(private, PublicData(images[:0], "none"), none, images, torch.tensor([0, 1, 5, 5]))
-    said = _agreement(Says([0, 9, 9, 9]), given, material, context())
-    assert said.startswith("student and teacher agree on 1 of 4 test images (")
-    assert said.endswith("the teacher is right on 2")
+def test_a_public_teacher_is_compared_with_its_student(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No package tells ten classes: a file's teacher is declared public once the cell is planned."""
+    source, run_dir = DataSource(Progress()), RunDir(tmp_path / "runs").create()
+    overrides = (f"teacher_weights=file:{teacher_file(tmp_path / 't.safetensors')}", "teacher_records=1000")
+    (cell,) = expand(Grid(("dpsd",), ("digits",), (10.0,), preset=Preset.TINY, overrides=overrides), source.describe)
+    given = METHODS.get("dpsd")(cell.config, cell.facts).given_teacher()
+    assert given is not None
+    teacher = load_given(given, cell.facts)
+    monkeypatch.setattr(GivenTeacher, "public", True)
+    monkeypatch.setattr("bench.models.given_teacher.load_given", lambda *_: teacher)
+    record = run_cell(cell, run_dir, source, Progress())
+    assert record.failure is None, record.failure
+    material = source.material("digits")
+    student = load_student(record, cell.facts, run_dir).student
+    taught, learnt = (predict(net, material.test_images).argmax(1) for net in (teacher, student))
+    (said,) = [note for note in record.notes if "agree" in note]
+    same, right = int((taught == learnt).sum()), int((taught == material.test_labels).sum())
+    assert 0 < same != right
+    assert said.startswith(f"student and teacher agree on {same} of 397 test images (")
+    assert said.endswith(f"the teacher is right on {right}")
 
 
 def test_a_bundle_takes_no_teacher_of_ones_own(tmp_path: Path) -> None:
-    cell = plan(f"teacher_weights=file:{teacher_file(tmp_path / 't.safetensors')}", "teacher_records=10")
+    given = (f"teacher_weights=file:{teacher_file(tmp_path / 't.safetensors')}", "teacher_records=10")
+    grid = Grid(("dpsd",), ("digits",), (10.0,), preset=Preset.TINY, overrides=given)
     with pytest.raises(BenchError, match="a file of your own"):
-        list(_data_files([cell]))
+        pack(grid, tmp_path / "grid.zip", Progress())
+    assert not (tmp_path / "grid.zip").exists()

@@ -16,9 +16,9 @@ from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
 from bench.methods.pate import knn_pate
 from bench.methods.pate.knn_pate import KNNPATE, KNNPATEConfig
 from bench.privacy.accounting.accountants import proven, replace_one
-from bench.privacy.mechanisms.ledger import seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
+from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)

@@ -22,10 +22,11 @@ from bench.methods.label.alibi import laplace_law
 from bench.methods.label.cluster_rr import drawn
 from bench.methods.label.family import negative_log_likelihood, response_law
 from bench.privacy.accounting.accountants import proven
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.mechanisms import keep_probability
 from bench.storage.cache import Cache
 from bench.training.context import Context
+from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair, public_set
 
 NAMES = sorted(name for name in METHODS.names() if METHODS.get(name).unit is PrivacyUnit.LABEL)

@@ -16,9 +16,9 @@ from bench.core.seeds import Streams
 from bench.core.types import Budget, PrivacyUnit, PrivateData
 from bench.interface.registry import METHODS
 from bench.methods.shared.settings_checks import some_records
-from bench.privacy.mechanisms.ledger import seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
+from helpers.ledgers import seeded_ledger
 from helpers.small_sets import private_pair, public_set
 
 CONFIGS: dict[str, dict[str, Any]] = {

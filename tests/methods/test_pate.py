@@ -15,14 +15,15 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
 from bench.interface.registry import METHODS
-from bench.methods.pate import family as _pate
+from bench.methods.pate import family
 from bench.methods.pate.pate import PATE, PATEConfig
 from bench.methods.pate.pate_confident import PATEConfident, PATEConfidentConfig
 from bench.methods.pate.pate_gnmax import PATEGNMax, PATEGNMaxConfig
 from bench.privacy.accounting.accountants import proven
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
+from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair, public_set
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
@@ -139,7 +140,7 @@ def test_blocks_of_queries_are_labelled_once_and_only_as_far_as_asked(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     private, _ = private_pair()
-    monkeypatch.setattr(_pate, "BLOCK", 20)
+    monkeypatch.setattr(family, "BLOCK", 20)
     made = []
     for queries in (10, 35, 40):
         cache = Cache(tmp_path, {})

@@ -17,10 +17,11 @@ from bench.evaluation.audit.pair_runs import Runs, transcript
 from bench.evaluation.audit.pairs import worst_pairs
 from bench.methods.pate.pate_ridge import PATERidge, PATERidgeConfig, most_likely, normalised, ridge
 from bench.privacy.accounting.accountants import proven
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import accuracy
+from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair, public_set
 
 FEW = PATERidgeConfig(teachers=8, queries=40)

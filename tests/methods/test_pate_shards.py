@@ -11,9 +11,9 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Basis, Budget
 from bench.interface.registry import METHODS
-from bench.privacy.mechanisms.ledger import seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
+from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair, public_set
 
 

@@ -22,9 +22,9 @@ from bench.models.build import build
 from bench.privacy.accounting.accountants import accountant, proven
 from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-from bench.privacy.mechanisms.ledger import seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
+from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair, public_set
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))

@@ -26,9 +26,10 @@ from bench.privacy.accounting.claims import moments_accountant
 from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
 from bench.privacy.events.events import DPSGD
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
+from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair, public_set
 
 CIFAR = Facts("cifar10", 50_000, 5_000, 5_000, 10, (3, 32, 32), public_benchmark=True)

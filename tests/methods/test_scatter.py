@@ -19,8 +19,7 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, Released, TargetAdjacency
 from bench.interface.registry import METHODS
-from bench.methods.dpsgd import dp_sgd
-from bench.methods.dpsgd import scatter as _scatter
+from bench.methods.dpsgd import dp_sgd, scatter
 from bench.models import scattering
 from bench.models.rebuild import rebuild
 from bench.models.scattering import ChannelNorm
@@ -169,7 +168,7 @@ def test_the_student_learns_and_takes_images_itself(name: str) -> None:
 def test_one_record_moves_statistics_by_the_stated_sensitivity_at_most(features: np.ndarray[Any, Any]) -> None:
     with_all, without = Sums(), Sums()
     for ledger, rows in ((with_all, features), (without, features[:2])):
-        _scatter.standardise(ChannelNorm(162), torch.from_numpy(rows), 3, 1.0, ledger)  # type: ignore[arg-type]
+        scatter.standardise(ChannelNorm(162), torch.from_numpy(rows), 3, 1.0, ledger)  # type: ignore[arg-type]
     for power, (more, bound), (less, same) in zip((1, 2), with_all.asked, without.asked, strict=True):
         assert np.linalg.norm(more - less) <= same * (1 + 1e-9)
         assert bound == same == power * 162**0.5
@@ -179,7 +178,7 @@ def test_statistics_of_images_are_hardly_clipped() -> None:
     images = private_pair()[0].images / 255
     features = scattering.Scattering(1, *images.shape[2:], grouped=False)(images).half()
     asked = Sums()
-    _scatter.standardise(ChannelNorm(81), features, len(images), 1.0, asked)  # type: ignore[arg-type]
+    scatter.standardise(ChannelNorm(81), features, len(images), 1.0, asked)  # type: ignore[arg-type]
     maps = features.double().view(len(images), 81, -1)
     for power, (found, _) in zip((1, 2), asked.asked, strict=True):
         assert np.allclose(found, maps.pow(power).mean(2).sum(0), rtol=0.05, atol=0.05 * abs(found).max())
@@ -188,7 +187,7 @@ def test_statistics_of_images_are_hardly_clipped() -> None:
 def test_channels_are_standardised_over_the_records() -> None:
     features = torch.randn(5_000, 81, 4) * torch.linspace(0.5, 1, 81)[:, None] + torch.linspace(-0.2, 0.2, 81)[:, None]
     norm = ChannelNorm(81)
-    _scatter.standardise(norm, features.flatten(1), 5_000, 1.0, Sums())  # type: ignore[arg-type]
+    scatter.standardise(norm, features.flatten(1), 5_000, 1.0, Sums())  # type: ignore[arg-type]
     found = norm(features.flatten(1)).view(5_000, 81, 4)
     assert found.mean((0, 2)).abs().max() < 1e-5
     assert (found.std((0, 2)) - 1).abs().max() < 1e-3

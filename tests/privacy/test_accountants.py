@@ -361,10 +361,7 @@ def test_events_go_through_json(event: Event) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: LNMax(0.0, 1),
-        lambda: LNMax(-1.0, 1),
-        lambda: LNMax(math.nan, 1),
-        lambda: LNMax(math.inf, 1),
+        *(lambda gamma=gamma: LNMax(gamma, 1) for gamma in (0.0, -1.0, math.nan, math.inf)),
         lambda: LNMax(0.1, 0),
         lambda: LNMax(0.1, 1.5),  # type: ignore[arg-type]
         lambda: LNMax(0.1, 1, 0),
@@ -399,6 +396,3 @@ def test_what_makes_no_sense_is_refused(make: Callable[[], object]) -> None:
 def test_unknown_accountant_names_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="'pld'"):
         accountants.accountant("pldd")
-
-
-# ---------------------------------------------------------------------------------------------------------- calibration

@@ -20,8 +20,9 @@ from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.executors import Noisy
-from bench.privacy.mechanisms.ledger import PRIVATE, Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import PRIVATE, Ledger
 from bench.privacy.mechanisms.noise import ZeroNoise
+from helpers.ledgers import seeded_ledger
 
 RECORDS, CLASSES = 6, 3
 SAMPLED = {"max_norm": 1.0, "sampling_rate": 0.5, "noise_multiplier": 1.0}

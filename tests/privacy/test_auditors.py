@@ -16,14 +16,10 @@ import pytest
 from scipy import optimize, special, stats
 
 from bench.core.errors import BenchError
-from bench.core.progress import Progress
-from bench.core.types import Facts, PrivateData, PublicData
-from bench.data.splits import Materialised
-from bench.evaluation.audit import mechanism_audit, pair_audit
+from bench.evaluation.audit import mechanism_audit
 from bench.evaluation.audit.guesses import many_run_errors
 from bench.evaluation.audit.mechanism_audit import audit_mechanism
-from bench.evaluation.audit.pair_audit import PairPlan, _Bench, _by_release
-from bench.evaluation.audit.pairs import WorstPair
+from bench.evaluation.audit.release_score import Channels
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.auditing.bounds import clopper_pearson, many_run_epsilon
 from bench.privacy.auditing.compared import Comparison, GaussianVectors, LaplaceVectors
@@ -39,7 +35,7 @@ from bench.privacy.events.conversions import exact_gaussian_epsilon
 from bench.privacy.events.events import Gaussian, GNMax, Laplace, RandomizedResponse, SampledGaussian
 from bench.privacy.events.losses import sampled_gaussian_pld
 from bench.privacy.mechanisms.noise import SeededNoise
-from bench.storage.cache import Cache
+from helpers.pair_audits import audited as audited_pairs
 
 DELTA, CANARIES, GUESSES, AUDITS = 1e-5, 1_000, 100, 1_000
 NOMINAL, MOST = 0.05, 0.07
@@ -147,36 +143,21 @@ def mechanism(event_of: Callable[[float], Event], delta: float, epsilon: float, 
         yield found.epsilon * epsilon / found.exact if epsilon else found.epsilon
 
 
-class Crew:
-    """Gives the release of a run: Gaussian noise at distance `mu`, and a channel of mere chance."""
-
-    def __init__(self, mu: float, generator: np.random.Generator) -> None:
-        self.mu, self.generator = mu, generator
-
-    def each(self, calls, more):
-        for position, call in enumerate(calls):
-            _, side, _ = call.args
-            drawn = self.generator.normal(size=6).astype(np.float32)
-            drawn[0] += self.mu * side
-            yield position, {"logits": drawn[:3], "weights": drawn[3:]}
-
-
 def releases(epsilon: float, generator: np.random.Generator) -> Iterator[float]:
-    """The release instrument of pair audits: choice of the pair, score and threshold, and the early look included."""
-    facts = Facts("small", 1, 1, 1, 2, (1, 1, 1))
-    private = PrivateData(np.zeros((1, 1, 1, 1)), np.zeros(1), facts)  # type: ignore[arg-type]
-    material = Materialised(private, PublicData(private.images, ""), private.labels, private.images, private.labels)
-    pairs = [WorstPair(name, {}, facts, private, private, material, ()) for name in ("one", "another")]
-    plan = PairPlan(1.0, epsilon / 2, DELTA, 0.95, 1, power=False)
-    crew = Crew(gaussian_mu(epsilon), generator)
+    """The release instrument of pair audits: choice of the pair, score and threshold, and the early look included.
+
+    A run gives Gaussian noise at a distance of the sets, and a channel of mere chance.
+    """
+    mu = gaussian_mu(epsilon)
+
+    def give(pair: str, side: int, seed: int, *, silent: bool) -> Channels:
+        drawn = generator.normal(size=6).astype(np.float32)
+        drawn[0] += mu * side
+        return {"logits": drawn[:3], "weights": drawn[3:]}
+
     while True:
-        bench = _Bench(plan, crew, Cache(None, {}), Progress(), object, "small 1")  # type: ignore[arg-type]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pair_audit, "RELEASES", 100)
-            patch.setattr(_Bench, "depends", lambda self, pair: [])
-            found = _by_release(bench, pairs)
-        assert found is not None
-        yield found.epsilon
+        (bound,) = audited_pairs(give, target=epsilon / 2, power=False, releases=100)[0].bounds
+        yield bound.epsilon
 
 
 def gnmax(epsilon: float) -> GNMax:

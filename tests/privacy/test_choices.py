@@ -19,8 +19,9 @@ from bench.privacy.auditing.vote_laws import log_flipped
 from bench.privacy.events.conversions import zcdp_improved_epsilon
 from bench.privacy.events.events import Exponential, PermuteAndFlip
 from bench.privacy.events.losses import bounded_range_pld, bounded_range_rdp
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import Law, SecureNoise, SeededNoise
+from helpers.ledgers import seeded_ledger
 
 SCORES = np.array([2.0, 0.5, 0.0, 1.8])
 

@@ -8,16 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.nn.functional import cross_entropy
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.accounting.accountants import proven
+from bench.privacy.dpsgd import dp_sgd
 from bench.privacy.dpsgd.clipping import Flat
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun, NoisySteps
 from bench.privacy.events import events
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
 from bench.storage.checkpoint import Checkpoint
 from helpers.draws import DELTA, DRAWS, best
+from helpers.ledgers import seeded_ledger
 
 AT_ONCE = 200
 
@@ -27,10 +32,6 @@ def dp_sgd_steps(with_record: bool, draws: int, multiplier: float, seed: int) ->
 
     Each of :data:`AT_ONCE` weights has a record of its own: clipping, sampling and noise do not join them.
     """
-    import torch
-
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun, NoisySteps
-
     weight = torch.nn.Parameter(torch.zeros(1, AT_ONCE))
     run = DPSGDRun(torch.optim.SGD, torch.nn.functional.cross_entropy, multiplier, Flat(2.0), 1, 1, 1)
     taken = NoisySteps(torch.optim.SGD([weight], lr=1.0), run.clipping, run, np.random.default_rng(seed))
@@ -74,13 +75,10 @@ def test_audit_of_a_million_dp_sgd_steps() -> None:
     assert found > stated
 
 
-def dp_sgd_run(steps: int, records: int, batch: int, images: object = None, **changes: object) -> tuple[Ledger, object]:
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
+def dp_sgd_run(
+    steps: int, records: int, batch: int, images: object = None, flatten: object = None, **changes: object
+) -> tuple[Ledger, object]:
+    model = torch.nn.Sequential(flatten or torch.nn.Flatten(), torch.nn.Linear(4, 2))
     given = torch.rand(records, 1, 2, 2, generator=torch.Generator().manual_seed(0)) if images is None else images
     run = DPSGDRun(
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
@@ -94,18 +92,19 @@ def dp_sgd_run(steps: int, records: int, batch: int, images: object = None, **ch
     return book, model
 
 
-def test_dp_sgd_samples_each_record_at_the_rate_that_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bench.privacy.dpsgd import dp_sgd
-
+def test_dp_sgd_samples_each_record_at_the_rate_that_is_charged() -> None:
     seen = np.zeros(50)
-    step = dp_sgd._step
 
-    def counting(module, optimizer, images, labels, chosen, run) -> None:
-        seen[chosen.numpy()] += 1
-        step(module, optimizer, images, labels, chosen, run)
+    class Counting(torch.nn.Flatten):
+        """Knows each record by its pixels, which are above those of the images that gradients are compared on."""
 
-    monkeypatch.setattr(dp_sgd, "_step", counting)
-    book, _ = dp_sgd_run(steps=800, records=50, batch=10)
+        def forward(self, x):
+            numbers = x[:, 0, 0, 0].numpy()
+            np.add.at(seen, numbers[numbers > 1].astype(int) - 2, 1)
+            return super().forward(x)
+
+    images = (torch.arange(50.0) + 2).view(50, 1, 1, 1).expand(50, 1, 2, 2)
+    book, _ = dp_sgd_run(steps=800, records=50, batch=10, images=images, flatten=Counting())
     (event,) = book.events
     assert (event.sampling_rate, event.steps) == (0.2, 800)
     # 40,000 independent draws: five standard errors are 0.01.
@@ -115,8 +114,6 @@ def test_dp_sgd_samples_each_record_at_the_rate_that_is_charged(monkeypatch: pyt
 
 @pytest.mark.parametrize("present", [19, 20, 21])
 def test_rate_and_update_are_those_of_the_public_number(present: int) -> None:
-    import torch
-
     torch.manual_seed(0)
     images = torch.ones(present, 1, 2, 2)  # 19 and 21 are the neighbours of 20
     book, model = dp_sgd_run(steps=1, records=20, batch=20, images=images, noise_multiplier=1e-9, clipping=Flat(1e-3))
@@ -138,10 +135,6 @@ def test_dp_sgd_is_charged_even_where_it_breaks_off() -> None:
         raise RuntimeError("out of memory")
 
     book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
-    import torch
-
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
     run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.1), breaks, 1.0, Flat(1.0), 20, 5, 20)
     with pytest.raises(RuntimeError):
@@ -150,8 +143,6 @@ def test_dp_sgd_is_charged_even_where_it_breaks_off() -> None:
 
 
 def test_dp_sgd_drops_a_gradient_that_is_not_finite() -> None:
-    import torch
-
     images = torch.rand(20, 1, 2, 2)
     images[3] = float("nan")
     _, model = dp_sgd_run(steps=20, records=20, batch=20, images=images)
@@ -159,11 +150,6 @@ def test_dp_sgd_drops_a_gradient_that_is_not_finite() -> None:
 
 
 def test_a_batch_norm_student_is_refused_by_dp_sgd() -> None:
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
     run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.1), cross_entropy, 1.0, Flat(1.0), 5, 2, 20)
     book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
@@ -173,11 +159,6 @@ def test_a_batch_norm_student_is_refused_by_dp_sgd() -> None:
 
 def trained(model=None, loss=None, optimizer=None, steps: int = 6, records: int = 40, **changes: object):
     """Train `model` (a small dense net) on random images, and return it."""
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-
     torch.manual_seed(0)
     model = model or torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
     generator = torch.Generator().manual_seed(0)
@@ -201,11 +182,6 @@ def weights(model) -> list[bytes]:
 def test_neither_the_methods_optimiser_nor_its_loss_sees_a_sum_without_noise(
     physical: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    from bench.privacy.dpsgd import dp_sgd
-
     monkeypatch.setattr(dp_sgd, "MAX_PHYSICAL_BATCH", physical)
     seen: list[object] = []
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
@@ -233,28 +209,20 @@ def test_neither_the_methods_optimiser_nor_its_loss_sees_a_sum_without_noise(
 
 
 def centred(logits, labels):
-    from torch.nn.functional import cross_entropy
-
     return cross_entropy(logits - logits.mean(0), labels)
 
 
 def contrastive(logits, labels):
-    from torch.nn.functional import cross_entropy
-
     alike = (labels[:, None] == labels).float()
     return cross_entropy(logits, labels) + ((logits @ logits.T) * alike).mean()
 
 
 def summed(logits, labels):
-    from torch.nn.functional import cross_entropy
-
     return cross_entropy(logits, labels, reduction="sum")
 
 
 def hardest(logits, labels):
     """Only the worst example of a batch counts."""
-    from torch.nn.functional import cross_entropy
-
     return cross_entropy(logits, labels, reduction="none").max()
 
 
@@ -265,8 +233,6 @@ def test_a_loss_that_couples_the_examples_of_a_batch_is_refused(loss) -> None:
 
 
 def test_a_net_that_couples_the_examples_of_a_batch_is_refused() -> None:
-    import torch
-
     class Standardised(torch.nn.Module):
         def forward(self, x):
             return (x - x.mean(0)) / (x.std(0, unbiased=False) + 1e-3)
@@ -276,10 +242,6 @@ def test_a_net_that_couples_the_examples_of_a_batch_is_refused() -> None:
 
 
 def test_a_loss_that_couples_later_is_found_at_a_step_that_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch.nn.functional import cross_entropy
-
-    from bench.privacy.dpsgd import dp_sgd
-
     monkeypatch.setattr(dp_sgd.secrets, "randbelow", lambda count: count - 2)
     batches = []
 
@@ -293,10 +255,6 @@ def test_a_loss_that_couples_later_is_found_at_a_step_that_it_does_not_know(monk
 
 @pytest.mark.parametrize("dropout", [False, True])
 def test_the_comparison_of_gradients_changes_nothing(dropout: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    from bench.privacy.dpsgd import dp_sgd
-
     def net():
         torch.manual_seed(1)
         layers = [torch.nn.Dropout(0.5)] if dropout else []
@@ -304,12 +262,14 @@ def test_the_comparison_of_gradients_changes_nothing(dropout: bool, monkeypatch:
             torch.nn.Flatten(), torch.nn.Linear(4, 8), torch.nn.Tanh(), *layers, torch.nn.Linear(8, 3)
         )
 
-    compared, calls = trained(net()), []
-    assert compared.training
-    assert all(layer.training for layer in compared)
-    monkeypatch.setattr(dp_sgd, "_check_examples", lambda *given: calls.append(given))
-    assert weights(trained(net())) == weights(compared)
-    assert calls
+    # They are compared before the first step, and before another one where that is not the first.
+    found = []
+    for later in (0, 3):
+        monkeypatch.setattr(dp_sgd.secrets, "randbelow", lambda count, later=later: later)
+        model = trained(net())
+        assert all(layer.training for layer in model.modules())
+        found.append(weights(model))
+    assert found[0] == found[1]
 
 
 def test_dropout_that_cannot_be_turned_off_is_refused() -> None:
@@ -320,8 +280,6 @@ def test_dropout_that_cannot_be_turned_off_is_refused() -> None:
 
 
 def test_statistics_of_batches_in_buffers_are_refused() -> None:
-    import torch
-
     class Mean(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -336,17 +294,11 @@ def test_statistics_of_batches_in_buffers_are_refused() -> None:
 
 
 def test_an_optimiser_that_leaves_out_trained_weights_is_refused() -> None:
-    import torch
-
     with pytest.raises(BenchError, match="all trainable parameters"):
         trained(optimizer=lambda parameters: torch.optim.SGD(list(parameters)[:1], lr=0.1))
 
 
 def test_the_noise_that_is_charged_is_the_noise_that_is_added() -> None:
-    import torch
-
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-
     class Fickle:
         """Says one noise multiplier where it is charged, and another where it is used."""
 

@@ -15,7 +15,7 @@ from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.dpsgd import dp_sgd
 from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
-from bench.privacy.mechanisms.ledger import seeded_ledger
+from helpers.ledgers import seeded_ledger
 
 RECORDS, STEPS, BATCH, NOISE, CLIP = 40, 4, 12, 0.7, 0.3
 

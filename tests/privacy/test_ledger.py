@@ -20,8 +20,9 @@ from bench.privacy.events.events import Bypass, Gaussian, GNMax
 from bench.privacy.events.label_events import LabelResponse, PriorRandomizedResponse, RandomizedResponse
 from bench.privacy.mechanisms.charging import mechanism
 from bench.privacy.mechanisms.executors import A, Call, Noisy
-from bench.privacy.mechanisms.ledger import PRIVATE, Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import PRIVATE, Ledger
 from bench.privacy.mechanisms.noise import Noise, SeededNoise, ZeroNoise
+from helpers.ledgers import seeded_ledger
 
 VOTES = np.array([[5, 3, 2], [1, 8, 1]])
 GAUSSIAN = {"sensitivity": 1.0, "noise_multiplier": 2.0}

@@ -16,9 +16,10 @@ from bench.privacy.accounting import accountants
 from bench.privacy.events.events import SampledGaussian
 from bench.privacy.mechanisms import loss_change
 from bench.privacy.mechanisms.executors import Noisy
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise, ZeroNoise
 from helpers.draws import DELTA, best
+from helpers.ledgers import seeded_ledger
 
 BOUND = 0.001
 

@@ -14,10 +14,11 @@ from bench.privacy.accounting.accountants import exact_gaussian_epsilon, proven
 from bench.privacy.events import events
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.executors import Noisy
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import Law, Noise, SecureNoise, SeededNoise
 from helpers.audits import half_noise, lower_bound
 from helpers.draws import DELTA, DRAWS, best
+from helpers.ledgers import seeded_ledger
 
 Bound = tuple[float, float]
 """The epsilon that an audit refutes, and the one that is stated."""

@@ -24,10 +24,11 @@ from bench.privacy.auditing.transcript_loss import compare
 from bench.privacy.events.conversions import exact_gaussian_epsilon
 from bench.privacy.events.gaussian_events import BandedSums, TreeSums, square_root
 from bench.privacy.mechanisms.executors import A, Call, Noisy
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import Noise, SecureNoise, SeededNoise, ZeroNoise
 from bench.privacy.mechanisms.streams import Banded, BinaryTree, Stream
 from helpers.audits import half_noise, lower_bound
+from helpers.ledgers import seeded_ledger
 
 Kind = dict[str, int]
 TREE: Kind = {}

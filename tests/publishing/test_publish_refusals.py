@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 
 from bench.interface.registry import METHODS
+from bench.privacy.auditing.bounds import many_run_epsilon
 from bench.publishing.publish import examine
 from helpers.publishing import (
     GNMAX,
+    NONPRIVATE,
     PATE,
     Values,
     edit,
     put,
     refusals,
     values_of,
+    with_rows,
 )
 
 EDITS: list[tuple[str, Any, str]] = [
@@ -161,3 +164,75 @@ def test_an_event_of_other_noise_beside_the_planned_one_needs_a_method_that_mixe
     monkeypatch.setattr(METHODS.get("dp-linear-gd"), "mixed_noise", mixed)
     refused = [item.why for item in examine([tmp_path / "runs"], into).refused]
     assert any("its settings have noise_multiplier" in why for why in refused) is not mixed, refused
+
+
+VIOLATED = {"kind": "lnmax", "parameters": {}, "draws": 9, "epsilon": 2, "exact": 1, "verdict": "violated"}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("delta", 0.1, "it speaks of another"),
+        ("claimed", 3.0, "it says 3.0 is claimed"),
+        ("allowed", -1.0, "it is damaged (field allowed"),
+        ("mechanisms", [VIOLATED], "audited > proven"),
+        ("epsilon", 3.0, "not that of its best channel"),
+        ("channels.0.epsilon", 3.0, "its counts give"),
+        ("channels.0.curve", 3.0, "by curve, not 3.0"),
+        ("provenance.git_dirty", True, "changed files"),
+        ("notes", ["see /root/x/y"], "notes holds"),
+        ("attack", "label-gab", "unknown attack 'label-gab'. Did you mean 'label-gap'?"),
+        ("attack_version", 9, "version 9 of label-gap made it"),
+        ("knowledge", "everything", "its knowledge is not what label-gap states"),
+        ("targets.student.accuracy", "NaN", "it is damaged (field targets.student.accuracy"),
+        ("student", NONPRIVATE, "its student's record is not in the same directory"),
+    ],
+)
+def test_edited_audits_and_attacks_are_refused(run: Path, into: Path, path: str, value: Any, says: str) -> None:
+    def change(values: Values) -> None:
+        first = path.split(".")[0]
+        if first in values:
+            edit(path, value)(values)
+
+    with_rows(run, change)
+    lines = refusals(run, into)
+    assert any(says in line for line in lines), lines
+
+
+RELEASE = {
+    "instrument": "release", "pair": "one record's label flips", "seen": "logits", "runs": [200, 200], "tests": 4,
+    "errors": [90, 200, 90, 200], "epsilon": 0.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("pairs.0.epsilon", 0.1, "its counts give 0 of"),
+        ("pairs.0.cap", 5.0, "its counts give 0 of"),
+        ("pairs.0.curve", 0.1, "its counts give 0.0 by curve, not 0.1"),
+        ("pairs.0.tests", 1, "its counts give 0 of"),
+        ("pairs.0.runs", [400, 400], "its counts give 0 of"),
+        ("epsilon", 0.3, "not that of its best channel or pair"),
+        ("epsilon", 9.0, "audited > proven"),
+        ("bypassed", "the images differ", "private data outside the ledger"),
+        ("unit", "client", "it speaks of another"),
+        ("claimed", None, "is claimed"),
+    ],
+)
+def test_edited_pair_audits_are_refused(run: Path, into: Path, path: str, value: Any, says: str) -> None:
+    def paired(values: Values) -> None:
+        if "channels" in values:
+            bounds = [dict(RELEASE, cap=many_run_epsilon(0, 200, 0, 200, 1e-5, 1 - 0.05 / 4).cap)]
+            values.update(kind="pair", channels=[], power=[], pairs=bounds, epsilon=0.0)
+
+    def change(values: Values) -> None:
+        paired(values)
+        if "pairs" in values:
+            edit(path, value)(values)
+
+    with_rows(run, paired)
+    assert not examine([run], into).refused
+    with_rows(run, change)
+    lines = refusals(run, into)
+    assert any(says in line for line in lines), lines

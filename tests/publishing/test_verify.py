@@ -19,18 +19,18 @@ import pytest
 
 from bench.core.errors import UnknownNameError
 from bench.core.progress import Progress
-from bench.evaluation.check.noninterference import Check, CheckVerdict
-from bench.interface.registry import METHODS
-from bench.publishing.publish import Fate, examine
-from bench.publishing.verify import _chosen, _seconds, compared, demand_audits, verify
+from bench.publishing.publish import Fate, Publication, examine
+from bench.publishing.verify import compared, demand_audits, verify
 from bench.results.record import Record, Student, Utility
 from bench.results.run_dir import RunDir
-from helpers.commands import Done, bench
+from helpers.commands import Done, bench, registries_restored
 from helpers.paths import ROOT
 from helpers.plugins import LEAK, NAME, STOPPING, UNSTEADY, install, source
-from helpers.publishing import PATE, Values, all_of, put, values_of, with_rows
+from helpers.publishing import PATE, Values, all_of, all_pass_the_check, put, values_of, with_rows
 from helpers.records import asked, collapsed, provenance
 from helpers.records import record as made
+
+pytestmark = pytest.mark.usefixtures("registries_restored")
 
 
 def use(folder: Path, text: str, patch: pytest.MonkeyPatch) -> None:
@@ -38,8 +38,6 @@ def use(folder: Path, text: str, patch: pytest.MonkeyPatch) -> None:
     install(folder, text)
     patch.syspath_prepend(folder)
     patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT)]))
-    METHODS.names()
-    patch.setattr(METHODS, "_members", dict(METHODS._members))
     for name in [name for name in sys.modules if name.partition(".")[0] == "noisy_means"]:
         patch.delitem(sys.modules, name)
     importlib.import_module("noisy_means.method")
@@ -62,7 +60,7 @@ def run_cells(out: Path, *words: object, minutes: float = 0.1) -> Path:
 
 @pytest.fixture(scope="module")
 def honest_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with pytest.MonkeyPatch.context() as patch:
+    with registries_restored(), pytest.MonkeyPatch.context() as patch:
         use(tmp_path_factory.mktemp("installed"), source(), patch)
         yield run_cells(tmp_path_factory.mktemp("honest") / "runs", "-s", "0,1")
 
@@ -108,7 +106,7 @@ def test_an_accuracy_raised_by_hand_is_found(honest: Path, into: Path) -> None:
         path.write_text(json.dumps(values))
     before = all_of(into)
     assert examine([honest], into).refused == []
-    with mock.patch("bench.publishing.verify._check"):
+    with all_pass_the_check():
         done = published(honest, into)
     assert done.returncode == 1
     assert "gives another utility" in " ".join(done.stdout.replace("│", " ").split())
@@ -122,7 +120,7 @@ def test_a_plugin_that_differs_from_run_to_run_is_found(
     run = run_cells(tmp_path / "runs")
     before = all_of(into)
     found = examine([run], into)
-    with mock.patch("bench.publishing.verify._check"):  # which might find it too
+    with all_pass_the_check():  # it might find it too
         verify(found, Progress())
     (refused,) = found.refused
     assert "gives another student" in refused.why
@@ -136,9 +134,9 @@ def test_a_plugin_that_leaks_is_refused_before_anything_runs_again(
     use(tmp_path / "installed", source(LEAK), monkeypatch)
     found = examine([run_cells(tmp_path / "runs", minutes=0)], into)
     assert found.refused == []
-    with mock.patch("bench.publishing.verify._again", side_effect=AssertionError):
-        verify(found, Progress())
+    verify(found, Progress())
     (refused,) = found.refused
+    assert "rerun" not in {item.kind for item in found.items}
     assert (refused.kind, refused.name) == ("check", NAME)
     assert refused.why.startswith("rejected: ")
 
@@ -153,13 +151,12 @@ def test_a_plugin_that_fails_in_the_check_is_refused(honest: Path, into: Path) -
 def test_settings_that_the_check_does_not_have_are_said(into: Path, run: Path) -> None:
     put(run, values_of("cifar10-pate-eps5.8-quick-s1-6ac8dfbd8d47"))
     found = examine([run], into)
-    passed = Check("pate", CheckVerdict.PASSED, "equal releases")
-    with mock.patch("bench.evaluation.check.noninterference.check_method", return_value=passed):
+    with all_pass_the_check():
         verify(found, Progress(), skip_rerun=True)
     (check,) = [item for item in found.items if item.kind == "check"]
     assert check.fate is Fate.PASSED
     assert check.why == (
-        "passed: equal releases. With its tiny and quick settings, not with gamma=0.05, least_queries=1, teachers=200"
+        "passed: not run. With its tiny and quick settings, not with gamma=0.05, least_queries=1, teachers=200"
     )
 
 
@@ -205,27 +202,35 @@ def test_a_failed_audit_is_none(run: Path, into: Path) -> None:
     assert "no seed of its row is audited" in refused.why
 
 
-def records(**seconds: float) -> list[Record]:
-    return [
-        made(key=name, method=name[:-1], provenance=provenance(wall_seconds=value)) for name, value in seconds.items()
-    ]
+def cell_of(key: str, method: str, seconds: float, artefacts: dict[str, tuple[int, int]] | None = None) -> Record:
+    known = provenance(wall_seconds=seconds, artefacts=artefacts or {})
+    return asked(made(key=key, method=method, provenance=known), overrides={})
+
+
+def run_again(*records: Record, rerun: tuple[str, ...] = ()) -> list[str]:
+    """Return the keys of the cells that `publish` runs again, by a program that ends at once."""
+    found = Publication(added={record.key: (record, Path()) for record in records})
+    with all_pass_the_check(), mock.patch.object(sys, "executable", "false"):
+        verify(found, Progress(), rerun=rerun)
+    assert {item.why for item in found.refused} == {"its cell cannot be run again: it ended with status 1"}
+    return [item.name for item in found.items if item.kind == "rerun"]
 
 
 def test_the_quickest_cell_of_each_method_runs_again() -> None:
-    three = records(a1=5.0, a2=3.0, b1=9.0)
-    assert [record.key for record in _chosen(three, ())] == ["a2", "b1"]
-    assert [record.key for record in _chosen(three, ("a1",))] == ["a1", "b1"]
+    three = cell_of("a1", "pate", 5.0), cell_of("a2", "pate", 3.0), cell_of("b1", "dpsd", 9.0)
+    assert run_again(*three) == ["a2", "b1"]
+    assert run_again(*three, rerun=("a1",)) == ["a1", "b1"]
     with pytest.raises(UnknownNameError, match="record to add"):
-        _chosen(three, ("c",))
+        run_again(*three, rerun=("c",))
     folder = asked(three[1], overrides={"weights": "file:PATH/w.pth"})  # only its owner can run it again
-    assert [record.key for record in _chosen([three[0], folder], ())] == ["a1"]
+    assert run_again(three[0], folder) == ["a1"]
 
 
-def test_the_estimate_counts_what_a_cell_found() -> None:
-    maker = made(key="maker", provenance=provenance(wall_seconds=100.0, artefacts={"teachers": (1, 0)}))
-    finder = made(key="finder", provenance=provenance(wall_seconds=2.0, artefacts={"teachers": (0, 1)}))
-    assert _seconds(finder, [maker, finder]) == 102.0
-    assert _seconds(maker, [maker, finder]) == 100.0
+def test_a_cell_that_found_the_work_of_another_takes_as_long_as_both() -> None:
+    maker = cell_of("maker", "pate", 100.0, {"teachers": (1, 0)})
+    finder = cell_of("finder", "pate", 2.0, {"teachers": (0, 1)})
+    assert run_again(finder, maker) == ["maker"]
+    assert run_again(finder, cell_of("alone", "pate", 50.0)) == ["finder"]
 
 
 def student(sha256: str) -> Student:
@@ -288,9 +293,9 @@ def test_ctrl_c_ends_the_second_run_and_leaves_the_board(into: Path, tmp_path: P
         (tmp_path / "slow").touch()
         before = all_of(into)
         code = (
-            "import unittest.mock as m, sys; sys.argv[0] = 'bench'\n"
-            "import bench.publishing.verify as v\nfrom bench.cli.main import main\n"
-            "with m.patch.object(v, '_check'): main()"
+            "import sys; sys.argv[0] = 'bench'; sys.path.append('tests')\n"
+            "from bench.cli.main import main\nfrom helpers.publishing import all_pass_the_check\n"
+            "with all_pass_the_check(): main()"
         )
         words = [sys.executable, "-c", code, "publish", str(run), "--into", str(into)]
         process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE)

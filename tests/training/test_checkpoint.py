@@ -33,7 +33,7 @@ from bench.models.autoencoders import VAE
 from bench.models.build import build
 from bench.models.generators import DataFreeGenerator, DenseGenerator
 from bench.privacy.mechanisms.executors import Noisy
-from bench.privacy.mechanisms.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import Noise, SeededNoise
 from bench.storage.cache import Cache
 from bench.storage.checkpoint import Checkpoint
@@ -44,6 +44,7 @@ from bench.training.improved_gan import ImprovedGANSettings, train_improved_gan
 from bench.training.loop import FitSettings, fit
 from bench.training.pretraining import LazyImages
 from bench.training.self_training import SelfTrainingSettings, train_self_trained
+from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair, public_set
 from helpers.stages import CLASSES, FITS, Stage, Stopped, blobs, check_resumes, dropout_net, everything, net, seed
 

@@ -20,7 +20,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Facts, PrivateData
-from bench.methods.distillation import dpsd_family as _dpsd
+from bench.methods.distillation import dpsd_family
 from bench.methods.distillation.dpsd import DPSDConfig
 from bench.models.build import build
 from bench.storage.cache import Cache
@@ -192,6 +192,6 @@ def test_large_teachers_take_all_devices(monkeypatch: pytest.MonkeyPatch) -> Non
     private = PrivateData(images, labels, Facts("digits", 61, 0, 10, 3, (1, 8, 8), public_benchmark=True))
     for devices in ((), ("cpu",), TWO):
         context = Context(torch.device("cpu"), Streams(0), cache, Progress(), devices=devices)
-        _dpsd.train_teacher(DPSDConfig(teacher="small_cnn", teacher_epochs=1.0), private, context)
+        dpsd_family.train_teacher(DPSDConfig(teacher="small_cnn", teacher_epochs=1.0), private, context)
     assert asked == [TWO, TWO, TWO]
     assert len(cache.made) == 2

@@ -175,15 +175,16 @@ class Crew:
         """End the processes without waiting for running work."""
         if self._pool is None:
             return
+        # If a process died while sending a result or reading a call, a thread here waits at the other end of the pipe
+        # until the dead process's end is closed. Close the ends before the processes end: afterwards the pool's own
+        # thread closes them too, and the later of the two might close a file opened since.
+        for end in (self._pool._result_queue._writer, self._pool._call_queue._reader):  # type: ignore[attr-defined]
+            end.close()
         processes = list((self._pool._processes or {}).values())
         for process in processes:
             process.terminate()
         for process in processes:
             process.join()
-        # If a process died while sending a result or reading a call, a thread here waits at the other end of the pipe
-        # until the dead process's end is closed.
-        for end in (self._pool._result_queue._writer, self._pool._call_queue._reader):  # type: ignore[attr-defined]
-            end.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 

@@ -31,8 +31,8 @@ from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.charging import PRIVATE as PRIVATE
 from bench.privacy.mechanisms.charging import mechanism, plain
 from bench.privacy.mechanisms.choice_ledger import ChoiceMechanisms
-from bench.privacy.mechanisms.executors import Executor, Noisy
-from bench.privacy.mechanisms.noise import GRANULARITY, Noise, SeededNoise
+from bench.privacy.mechanisms.executors import Executor
+from bench.privacy.mechanisms.noise import GRANULARITY, Noise
 from bench.privacy.mechanisms.sampled_ledger import SampledMechanisms
 from bench.privacy.mechanisms.stream_ledger import StreamMechanisms
 
@@ -346,8 +346,3 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
     def _labels(self, labels: NDArray[Any]) -> NDArray[Any]:
         given = np.asarray(labels)
         return np.zeros_like(given) if self._again else given
-
-
-def seeded_ledger(unit: PrivacyUnit, adjacency: Adjacency, generator: np.random.Generator) -> Ledger:
-    """Return a ledger whose noise comes from `generator`."""
-    return Ledger(unit, adjacency, Noisy(SeededNoise(generator)))
