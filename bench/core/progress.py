@@ -17,6 +17,7 @@ from bench.core.printable import printable
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
 
 
 def open_streams() -> None:
@@ -204,7 +205,7 @@ class TreeProgress(Progress):
         from rich import progress as rich
 
         self._depth = 0
-        self._others: dict[str, int] = {}
+        self._others: dict[str, TaskID] = {}
         self._bars = rich.Progress(
             rich.SpinnerColumn(),
             rich.TextColumn("{task.description}", markup=False),
@@ -241,24 +242,20 @@ class TreeProgress(Progress):
 
     def doing(self, rows: Sequence[tuple[str, int, int]]) -> None:
         """Show a bar for each of `rows`; see :meth:`Progress.doing`."""
-        from rich.progress import TaskID
-
         for gone in set(self._others) - {text for text, _, _ in rows}:
-            self._bars.remove_task(TaskID(self._others.pop(gone)))
+            self._bars.remove_task(self._others.pop(gone))
         for text, done, total in rows:
             if text not in self._others:
                 self._others[text] = self._bars.add_task("  " * self._depth + printable(text), total=max(total, 1))
-            self._bars.update(TaskID(self._others[text]), completed=done, total=max(total, 1))
+            self._bars.update(self._others[text], completed=done, total=max(total, 1))
 
 
 class _Bar:
-    def __init__(self, bars: RichProgress, task: int) -> None:
+    def __init__(self, bars: RichProgress, task: TaskID) -> None:
         self._bars, self._task = bars, task
 
     def advance(self, steps: int = 1) -> None:
-        from rich.progress import TaskID
-
-        self._bars.advance(TaskID(self._task), steps)
+        self._bars.advance(self._task, steps)
 
 
 @contextmanager
