@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from scipy.special import ndtri, stdtrit
+
 
 def accuracy_interval(accuracies: Sequence[float], test_records: int, confidence: float = 0.95) -> tuple[float, float]:
     """Return the interval of a method's expected accuracy, for both another training seed and other test records.
@@ -13,8 +15,6 @@ def accuracy_interval(accuracies: Sequence[float], test_records: int, confidence
     Wilson's interval for the test records and Student's t interval for the seeds are combined by the square root of the
     sum of squares on each side (Zou and Donner 2008); with one seed only the test records count.
     """
-    from scipy.special import ndtri, stdtrit
-
     count, mean = len(accuracies), math.fsum(accuracies) / len(accuracies)
     z = float(ndtri(0.5 + confidence / 2))
     shrunk = (mean + z * z / (2 * test_records)) / (1 + z * z / test_records)
