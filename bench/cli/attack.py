@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.cli.options import Json, Quiet, ReuseOption, with_options
-from bench.core.config import Preset, Reuse
-from bench.core.errors import BenchError, UnknownNameError
+from bench.core.config import Preset, Reuse, check_overrides
+from bench.core.errors import BenchError
 from bench.core.options import PRESET, LaunchOptions, Resources, what, where
-from bench.core.progress import echo, print_json, print_table, starting
+from bench.core.progress import echo, print_json, starting
 from bench.core.types import AuditKind
 from bench.evaluation.audit.options import AuditOptions
 
@@ -64,6 +64,7 @@ def audit(
     with starting(quiet=quiet or json_):
         from bench.cli.audit_jobs import check_time, launch_audits
         from bench.cli.audit_output import print_audits
+        from bench.cli.students import chosen_in, each_student
         from bench.evaluation.audit.audit import audit_key, audit_student
         from bench.launchers.settings import launch_settings
         from bench.launchers.worker import ClaimProgress, claiming
@@ -91,10 +92,10 @@ def audit(
     shared, silent = options.kind is AuditKind.PAIR, quiet or json_
     lost: list[str] = []
     if settings.launcher == "inline":
-        stopped = _each_student(keys, out, methods, data, do, launch.resources, silent, shared=shared)
+        stopped = each_student(keys, out, methods, data, do, launch.resources, silent, shared=shared)
     elif shared:
         check_time(settings, options.minutes)
-        run_dir, students = _chosen(out, keys, methods, data)
+        run_dir, students = chosen_in(out, keys, methods, data)
         planned = {audit_key(record, options): record.key for record in students}
         before = {key: run_dir.read_audit(key) for key in planned}
         todo = {key: planned[key] for key, a in before.items() if a is None or not _kept(a.failure is not None, reuse)}
@@ -136,103 +137,6 @@ def _leave(stopped: int | None, failed: bool) -> None:
         raise typer.Exit(1)
 
 
-def _each_student(
-    keys: Sequence[str] | None,
-    out: Path,
-    methods: str,
-    data: str | None,
-    do: Callable[[Record, RunDir, DataSource, Progress, Resources], None],
-    resources: Resources,
-    quiet: bool,
-    end: Callable[[list[Record]], None] = lambda students: None,
-    closing: contextlib.ExitStack | None = None,
-    shared: bool = False,
-) -> int | None:
-    """Call `do` for each chosen student, then `end`; return the signal that stopped it.
-
-    Hold the directory exclusively, or join it if `shared`; `do` then claims each result that it makes.
-    """
-    from bench.core.progress import open_progress
-    from bench.experiments.data_source import DataSource
-    from bench.experiments.device import prepare_device
-    from bench.experiments.noise_salt import sweep_salts
-    from bench.storage.interrupts import Stopped, stopping_signals
-
-    run_dir, students = _chosen(out, keys, methods, data)
-    with contextlib.ExitStack() as stack:
-        progress = stack.enter_context(open_progress(quiet=quiet))
-        stack.enter_context(run_dir.joined() if shared else run_dir.locked())
-        sweep_salts(run_dir)
-        source = DataSource(progress)
-        resources = prepare_device(resources)
-        try:
-            with (
-                stopping_signals(),
-                closing or contextlib.ExitStack(),
-                progress.stage("students", len(students)) as stage,
-            ):
-                for record in students:
-                    with progress.stage(record.key, 1):
-                        do(record, run_dir, source, progress, resources)
-                    stage.advance()
-                end(students)
-        except Stopped as stop:
-            return stop.number
-    return None
-
-
-def _chosen(out: Path, keys: Sequence[str] | None, methods: str, data: str | None) -> tuple[RunDir, list[Record]]:
-    from bench.results.run_dir import RunDir
-
-    run_dir = RunDir(out)
-    students = choose_students(run_dir, keys, methods)
-    if data is None and (own := [record.key for record in students if record.cell.own_folder]):
-        raise BenchError(
-            f"{own[0]} was trained on your own folder, and records never store its path. Give the folder as in "
-            "`bench run`: --data folder:PATH; or give keys of other students."
-        )
-    return run_dir.create(), students
-
-
-def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = "") -> list[Record]:
-    """Return finished records by key prefix and method; raise BenchError without any, UnknownNameError on no match."""
-    from bench.interface.registry import METHODS, methods_named
-    from bench.results.record import Status
-
-    read = run_dir.read_records()
-    for line in read.damaged:
-        echo(f"warning: {line}", err=True)
-    done = [record for record in read.found if record.status is Status.DONE]
-    if not done:
-        raise BenchError(
-            f"no finished student in {run_dir.path}. Make one with `python -m bench run --out {run_dir.path}`."
-        )
-    for key in keys or ():
-        if not any(record.key.startswith(key) for record in done):
-            raise UnknownNameError("record", key, [record.key for record in done])
-    chosen = methods_named(word for word in map(str.strip, methods.split(",")) if word)
-    # Importing a file registers the name of its method.
-    wanted = {METHODS.get(n).name if n.endswith(".py") else n: itself for n, itself in chosen.items()}
-    for name, itself in wanted.items():
-        if itself and not any(record.method == name for record in done):
-            raise UnknownNameError("method among the students", name, {record.method for record in done})
-    if wanted and not any(record.method in wanted for record in done):
-        others = ", ".join(sorted({record.method for record in done}))
-        raise BenchError(f"none of {methods} has a student in {run_dir.path}. These methods do: {others}.")
-    asked = [
-        record
-        for record in done
-        if (not keys or any(record.key.startswith(key) for key in keys)) and (not wanted or record.method in wanted)
-    ]
-    strange = {record.method: record.cell.method_file or "FILE.py" for record in asked if record.method not in METHODS}
-    kept = [record for record in asked if record.method not in strange]
-    for name, file in strange.items():
-        if not kept or wanted.get(name):
-            raise BenchError(f"the method {name} is not registered. Give its file: --methods PATH/{file}.")
-        echo(f"skipped: the students of {name}, because its file is not given: --methods PATH/{file}", err=True)
-    return kept
-
-
 @with_options(workers=CREW)
 def attack(
     keys: Keys = None,
@@ -263,10 +167,11 @@ def attack(
     The controls are the same net without privacy, one trained on other records, and an untrained one. A cell is
     inconclusive (`no power`) if its attack does not break the net without privacy.
     """
-    from bench.core.config import check_overrides
-
     with starting(quiet=quiet or json_):
+        from bench.cli.attack_output import print_attacks
+        from bench.cli.students import each_student
         from bench.evaluation.attack.attack import applies, attack_names, attack_student, planned_key
+        from bench.evaluation.attack.inversion import compare
         from bench.evaluation.attack.workplace import AttackOptions, Workplace
         from bench.interface.registry import ATTACKS
 
@@ -298,33 +203,17 @@ def attack(
                 stage.advance()
 
     def end(students: list[Record]) -> None:
-        from bench.evaluation.attack.inversion import compare
-
         broken = {found.student for found in results if found.failure is not None}
         compare([record for record in students if record.key not in broken], names, places[0])
 
     stack = contextlib.ExitStack()  # closed inside the lock: its processes write to the directory
-    stopped = _each_student(keys, out, methods, data, do, resources, quiet or json_, end, stack)
+    stopped = each_student(keys, out, methods, data, do, resources, quiet or json_, end, stack)
     if json_:
         print_json({"attacks": [result.model_dump(mode="json") for result in results]})
     else:
         print_attacks(results, out)
+        _print_failures(results, out)
     _leave(stopped, any(result.failure for result in results))
-
-
-def print_attacks(results: Sequence[AttackRecord], out: Path) -> None:
-    """Print one table per attack goal, the paths of pictures, and the reasons for inconclusive cells."""
-    from bench.reports.attacks import powerless, tables
-    from bench.results.run_dir import RunDir
-
-    for title, columns, rows in tables(RunDir(out).read_records().found, results):
-        print_table(title, columns, rows)
-    for line in powerless(results):
-        echo(line)
-    pictures = [picture for result in results for picture in result.pictures]
-    if pictures:
-        echo(f"{len(pictures)} pictures in {out / 'attacks'}")
-    _print_failures(results, out)
 
 
 def _print_failures(results: Sequence[AttackRecord | AuditRecord], out: Path) -> None:

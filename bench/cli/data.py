@@ -113,30 +113,11 @@ def fetch_each(
 @app.command()
 def verify(name: Name, quiet: Quiet = False) -> None:
     """Compare every byte of a stored data set with its manifest; move damaged files aside."""
-    from bench.data.datasets import data_root, get_dataset
-    from bench.data.file_list import place
-    from bench.data.image_folder import PublicFolderLoader, parse
-    from bench.data.image_map import verify_map
-    from bench.storage.array_store import DamagedError, locked, set_aside, verify_store
+    from bench.data.verify import verify_stored
 
-    spec, root = get_dataset(name), data_root()
-    own = name.startswith("folder:")
-    if own or isinstance(spec.loader, PublicFolderLoader):
-        kept = place(root, parse(name)[0] if own else root / "raw" / spec.store, spec.shape)
-        with progress_display(quiet) as progress:
-            verify_map(kept, progress)
-        echo(f"{name}: every decoded image in {kept.with_suffix('.map')} is unchanged")
-        return
     with progress_display(quiet) as progress:
-        try:
-            verify_store(root, spec.store, progress)
-        except DamagedError as error:
-            with locked(root, spec.store, progress):
-                target = set_aside(root, spec.store, error)
-            raise BenchError(
-                f"{error} It was moved to {target}. Fetch it again with: python -m bench data get {name}"
-            ) from error
-    echo(f"{name}: every byte under {root / spec.store} is unchanged")
+        compared = verify_stored(name, progress)
+    echo(f"{name}: {compared} is unchanged")
 
 
 @app.command()

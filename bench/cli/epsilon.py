@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from inspect import Parameter, Signature
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ import typer
 
 from bench.cli.epsilon_output import load_votes, report
 from bench.core.errors import BenchError
+from bench.core.types import Budget
 from bench.privacy.accounting.described import Described, Option, described, settings_of
 from bench.privacy.accounting.mechanism_costs import MECHANISMS
 from bench.privacy.accounting.paper_costs import PAPERS, PROVEN
@@ -89,9 +91,6 @@ def impossible(
     json: Annotated[bool, typer.Option("--json", help=_JSON.help)] = False,
 ) -> None:
     """Bound a single teacher's student by its claim. For proofs that hold between any two teachers, not for shards."""
-    from json import dumps
-
-    from bench.core.types import Budget
     from bench.privacy.auditing.utility_bound import honest_tries, odds, probability_bound, remark
 
     Budget(eps, delta)

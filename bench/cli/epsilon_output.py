@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from bench.core.errors import BenchError
+from bench.core.lazy import LazyModule
 from bench.core.progress import echo, print_table
+from bench.core.types import Adjacency
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from bench.privacy.accounting.described import Described
+else:
+    np = LazyModule("numpy")
 
 
 def load_array(path: Path, what: str) -> NDArray[Any]:
     """Return the array of an ``.npy`` file without pickle; raise BenchError, which names `what`, on an invalid file."""
-    import numpy as np
-
     if not path.is_file():
         raise BenchError(f"{what} file {path} does not exist. Give the path of an .npy file, as numpy.save writes it.")
     try:
@@ -37,8 +39,6 @@ def load_array(path: Path, what: str) -> NDArray[Any]:
 
 def load_votes(path: Path, first: int | None, indices: Path | None) -> NDArray[np.float64]:
     """Return votes ``(queries, classes)``: all, `first`, at `indices`; raise BenchError if invalid or out of range."""
-    import numpy as np
-
     from bench.privacy.accounting.pate import check_votes
 
     if first is not None and indices is not None:
@@ -69,7 +69,6 @@ def report(found: Described, delta: float, as_json: bool) -> None:
 
     For add-remove events the facts have the proven epsilon for replace neighbours too.
     """
-    from bench.core.types import Adjacency
     from bench.privacy.accounting.accountants import replace_one
 
     known, rows = dict(found.facts), found.accounted(delta)

@@ -24,8 +24,6 @@ def export(
 ) -> None:
     """Write released students in timm's format, each with a card that states its three epsilons."""
     from bench.cli.record_pages import find_record
-    from bench.experiments.device import prepare_device
-    from bench.publishing.export import export_student
     from bench.results.audited import with_audits
     from bench.results.run_dir import RunDir
 
@@ -41,6 +39,9 @@ def export(
         echo(f"{len(every) - len(records)} of {len(every)} students are not in {out}", err=True)
     else:
         records = [find_record([out], key)[0] for key in dict.fromkeys(keys or ())]
+    from bench.experiments.device import prepare_device
+    from bench.publishing.export import export_student  # imports timm, which no wrong key waits for
+
     prepare_device()
     rows, failed = [], 0
     for record in records:

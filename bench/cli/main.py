@@ -122,11 +122,9 @@ def show(
     If a record is not in --out, the command looks for it among the published ones.
     """
     from bench.cli.listing import method_page
-    from bench.cli.record_pages import find_record, plugin_page, record_page
+    from bench.cli.record_pages import attack_tables, find_record, plugin_page, record_page
     from bench.interface.registry import METHODS
-    from bench.reports.attacks import tables
     from bench.reports.runs import published
-    from bench.results.run_dir import RunDir
 
     here = what in METHODS or what.endswith(".py")
     page = method_page(METHODS.get(what)) if here else plugin_page(out, what)
@@ -148,13 +146,12 @@ def show(
     if json_:
         echo(record.to_json().removesuffix("\n"))
         return
-    attacks = [found for found in RunDir(home).read_attacks()[0] if found.student == record.key]
     echo(record.key)
     for table in record_page(record):
         print_table(table.caption, table.columns, table.rows)
         if table.note:
             echo(table.note)
-    for title, columns, rows in tables([record], attacks):
+    for title, columns, rows in attack_tables(record, home):
         print_table(title, columns, rows)
 
 

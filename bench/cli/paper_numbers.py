@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ import typer
 from bench.cli.options import Json
 from bench.core.printable import page
 from bench.core.progress import echo, print_json
+from bench.storage.files import write_atomic
 
 
 def reported(
@@ -21,12 +23,9 @@ def reported(
     json_: Json = False,
 ) -> None:
     """Print the numbers of the papers' tables, each with a verdict on its epsilon, as a Markdown page."""
-    import dataclasses
-
     from bench.reports.reported.numbers import read_reported
     from bench.reports.reported.page import to_markdown
     from bench.reports.reported.systems import FOLDER
-    from bench.storage.files import write_atomic
 
     rows = read_reported(FOLDER if folder is None else folder)
     if json_:

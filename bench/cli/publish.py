@@ -10,7 +10,8 @@ import typer
 
 from bench.cli.options import Json
 from bench.core.errors import BenchError
-from bench.core.progress import echo, print_json, print_table
+from bench.core.progress import echo, open_progress, print_json, print_table
+from bench.storage.interrupts import Stopped, stopping_signals
 
 if TYPE_CHECKING:
     from bench.publishing.publish import Publication
@@ -42,10 +43,8 @@ def publish(
     First repeats the planning and the accounting of each record, checks its method, and reruns one cell of each method.
     docs/submitting.md lists the reasons for refusal.
     """
-    from bench.core.progress import open_progress
     from bench.publishing.publish import examine, opened, rebuild, write
     from bench.publishing.verify import demand_audits, verify
-    from bench.storage.interrupts import Stopped, stopping_signals
 
     if rerun and no_rerun:
         raise BenchError("--rerun and --no-rerun exclude each other: give one.")

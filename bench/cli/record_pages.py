@@ -11,6 +11,7 @@ from bench.cli.listing import Rows
 from bench.core.errors import BenchError, UnknownNameError
 from bench.experiments.noise_salt import sweep_salts
 from bench.publishing.reproduce import command_of, missing_plugin
+from bench.reports import attacks
 from bench.results.audited import with_audits
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
@@ -90,3 +91,8 @@ def record_page(record: Record) -> list[Table]:
     again = [("reproduce with", command or "no command"), *(("note", note) for note in notes)]
     found = [table for tables in record_tables(record).values() for table in tables]
     return [*found, Table(record.key, ("what", "value"), tuple(again))]
+
+
+def attack_tables(record: Record, home: Path) -> list[attacks.Table]:
+    """Return the tables of the attacks on a record in its folder `home`."""
+    return attacks.tables([record], [one for one in RunDir(home).read_attacks()[0] if one.student == record.key])

@@ -10,7 +10,8 @@ import typer
 from bench.cli.options import Json, Quiet
 from bench.core.errors import BenchError
 from bench.core.printable import page
-from bench.core.progress import echo, print_json, print_table
+from bench.core.progress import echo, open_progress, print_json, print_table
+from bench.storage.files import write_atomic
 
 if TYPE_CHECKING:
     from bench.reports.papers.spec import Paper, Spec
@@ -38,12 +39,10 @@ def report(
     json_: Json = False,
 ) -> None:
     """Draw the papers' tables and figures from records, ours next to theirs, with the commands for missing records."""
-    from bench.core.progress import open_progress
     from bench.reports.papers.build import index_text, make_artefact
     from bench.reports.papers.evidence import read_evidence
     from bench.reports.papers.notes import commands_of
     from bench.reports.reported.numbers import read_reported
-    from bench.storage.files import write_atomic
 
     chosen = _chosen(paper, figure or [], table or [], all_)
     evidence = read_evidence(runs or [path for path in COMMITTED if path == COMMITTED[0] or path.is_dir()])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bench.core.progress import echo, print_json
+from bench.storage.files import write_together
 
 
 class Kind(StrEnum):
@@ -31,7 +33,6 @@ def schema(
     if into is None:
         print_json(schema_of(kind.value))
         return
-    from bench.storage.files import write_together
 
     pages = {into / name: text.encode() for name, text in schema_pages().items()}
     (into / "schemas").mkdir(parents=True, exist_ok=True)
@@ -42,8 +43,6 @@ def schema(
 
 def schema_pages() -> dict[str, str]:
     """Return the texts of all schemas and of the page of fields by their path."""
-    from json import dumps
-
     from bench.api import COLUMNS
     from bench.results.schema import KINDS, fields_page, schema_of
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, get_type_hints
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Basis, Facts, TargetAdjacency
@@ -295,8 +295,6 @@ def _alias(field: str, known: Collection[str]) -> str:
 
 
 def _parse_value(method: type[Configured], field: str, text: str) -> Any:
-    from typing import get_type_hints
-
     from pydantic import TypeAdapter, ValidationError
 
     kind = get_type_hints(method.Config)[field]

@@ -12,11 +12,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from bench.core.lazy import LazyModule
 from bench.core.printable import printable
 
 if TYPE_CHECKING:
+    from rich import cells as rich_cells
     from rich.console import Console
     from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+else:
+    rich_cells = LazyModule("rich.cells")
 
 
 def open_streams() -> None:
@@ -88,17 +93,14 @@ def print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, 
 
 def fits_unfolded(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Return whether a table fits the console with each cell, except for headers, on one line."""
-    from rich.cells import cell_len
-
-    words = [max(map(cell_len, ["", *column.split()])) for column in columns]
-    texts = [max(map(cell_len, column), default=0) for column in zip(*rows, strict=True)]
+    words = [max(map(rich_cells.cell_len, ["", *column.split()])) for column in columns]
+    texts = [max(map(rich_cells.cell_len, column), default=0) for column in zip(*rows, strict=True)]
     return sum(map(max, words, texts)) <= make_console().width - 3 * len(columns) - 1
 
 
 def _column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int] | None:
     """Return widths that break no word, or None if there are none or three columns would fold on a narrow terminal."""
-    from rich.cells import cell_len
-
+    cell_len = rich_cells.cell_len
     room = width - 3 * len(rows[0]) - 1
     by_column = list(zip(*rows, strict=True))
     least = [max(cell_len(word) for text in texts for word in ["", *text.split()]) for texts in by_column]
@@ -204,7 +206,7 @@ class TreeProgress(Progress):
         from rich import progress as rich
 
         self._depth = 0
-        self._others: dict[str, int] = {}
+        self._others: dict[str, TaskID] = {}
         self._bars = rich.Progress(
             rich.SpinnerColumn(),
             rich.TextColumn("{task.description}", markup=False),
@@ -241,24 +243,20 @@ class TreeProgress(Progress):
 
     def doing(self, rows: Sequence[tuple[str, int, int]]) -> None:
         """Show a bar for each of `rows`; see :meth:`Progress.doing`."""
-        from rich.progress import TaskID
-
         for gone in set(self._others) - {text for text, _, _ in rows}:
-            self._bars.remove_task(TaskID(self._others.pop(gone)))
+            self._bars.remove_task(self._others.pop(gone))
         for text, done, total in rows:
             if text not in self._others:
                 self._others[text] = self._bars.add_task("  " * self._depth + printable(text), total=max(total, 1))
-            self._bars.update(TaskID(self._others[text]), completed=done, total=max(total, 1))
+            self._bars.update(self._others[text], completed=done, total=max(total, 1))
 
 
 class _Bar:
-    def __init__(self, bars: RichProgress, task: int) -> None:
+    def __init__(self, bars: RichProgress, task: TaskID) -> None:
         self._bars, self._task = bars, task
 
     def advance(self, steps: int = 1) -> None:
-        from rich.progress import TaskID
-
-        self._bars.advance(TaskID(self._task), steps)
+        self._bars.advance(self._task, steps)
 
 
 @contextmanager

@@ -14,9 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bench.core.lazy import LazyModule
+
 if TYPE_CHECKING:
     import numpy as np
     import torch
+else:
+    np, torch = LazyModule("numpy"), LazyModule("torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +41,14 @@ class Streams:
 
     def numpy(self, name: str) -> np.random.Generator:
         """Return a new NumPy generator for the stream `name`."""
-        import numpy as np
-
         return np.random.Generator(np.random.PCG64(self.integer(name)))
 
     def torch(self, name: str, device: str | torch.device = "cpu") -> torch.Generator:
         """Return a new torch generator on `device` for the stream `name`."""
-        import torch
-
         return torch.Generator(device=device).manual_seed(self.integer(name))
 
     def seed_globals(self, name: str = "global") -> None:
         """Seed torch, NumPy and Python globally and for good, so that draws by methods and libraries repeat."""
-        import numpy as np
-        import torch
-
         seed = self.integer(name)
         torch.manual_seed(seed)
         np.random.seed(seed % 2**32)  # NumPy takes 32 bits
@@ -71,8 +68,6 @@ def salted_digest(salt: str | None, purpose: str, seed: int, key: str) -> bytes:
 @contextlib.contextmanager
 def seeded(generator: torch.Generator, device: torch.device | str = "cpu") -> Iterator[None]:
     """Seed torch's global generators inside the block; dropout and weight initialisation accept no other generator."""
-    import torch
-
     device = torch.device(device)
     seed = int(torch.randint(0, 2**62, (), generator=generator, device=generator.device))
     devices = (

@@ -6,11 +6,13 @@ suffice for models, transforms, data sets and timm; other operators raise when c
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import importlib.machinery
     from collections.abc import Sequence
     from types import ModuleType
 
@@ -49,8 +51,6 @@ install = allow_cpu_torchvision
 
 def declare_operators() -> bool:
     """Declare torchvision's operators unless torch is missing or the extension loads; return whether declared here."""
-    import importlib.util
-
     if _kept or importlib.util.find_spec("torch") is None:
         return False
     import torch
@@ -69,10 +69,6 @@ def declare_operators() -> bool:
 
 def _extension_loads() -> bool:
     """Load the compiled extension of torchvision if possible; return whether it loaded."""
-    import importlib.machinery
-    import importlib.util
-    from pathlib import Path
-
     import torch
 
     operators: Any = torch.ops

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from bench.core.errors import BenchError
+from bench.core.lazy import LazyModule
 from bench.core.plain_files import read_plain
 
 if TYPE_CHECKING:
     import yaml
+else:
+    yaml = LazyModule("yaml")
 
 Value: TypeAlias = "str | int | float | bool | list[Value] | dict[Value, Value] | None"
 
@@ -28,8 +31,6 @@ def read_yaml(path: Path) -> Value:
     Raise :class:`BenchError` for a file that cannot be read, is no plain one or too large, and for what is no YAML of
     texts, finite numbers, lists and mappings.
     """
-    import yaml
-
     try:
         text = read_plain(path, LARGEST, links=True).decode("utf-8-sig")
         found: Value = yaml.load(text, Loader=_loader())
@@ -48,8 +49,6 @@ def read_yaml(path: Path) -> Value:
 
 @functools.cache
 def _loader() -> type[yaml.SafeLoader]:
-    import yaml
-
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         # YAML 1.1 reads 2:00:00 as a number in base 60, and 2026-13-45 as a date that does not exist.
         yaml_implicit_resolvers: ClassVar = {

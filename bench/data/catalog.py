@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.core.torchvision_compat import allow_cpu_torchvision
 from bench.data import celeba, text
 from bench.data import decoders as formats
 from bench.data.decoders import Decode
@@ -27,8 +28,6 @@ def mirrors(kind: str) -> HttpRoute:
     """Return the route to the URLs of ``torchvision.datasets.KIND``, which are read on demand."""
 
     def files() -> Sequence[HttpFile]:
-        from bench.core.torchvision_compat import allow_cpu_torchvision
-
         allow_cpu_torchvision()
         from torchvision import datasets
 

@@ -6,6 +6,7 @@ Blond_Hair, Brown_Hair, in this order. In the owner's partition, 0 is for traini
 
 from __future__ import annotations
 
+import importlib.util
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.core.fetch_progress import Progress
+from bench.core.torchvision_compat import allow_cpu_torchvision
 from bench.data.image_files import decode
 from bench.data.loaders import Arrays, View
 from bench.data.spec import ArrayRecords, Records
@@ -48,12 +50,8 @@ class DriveRoute(HandRoute):
 
     def fetch(self, into: Path, progress: Progress) -> None:
         """Download the three files; see :class:`bench.storage.download.Route`."""
-        import importlib.util
-
         if importlib.util.find_spec("gdown") is None:
             raise RouteError("needs the package gdown: pip install gdown")
-        from bench.core.torchvision_compat import allow_cpu_torchvision
-
         allow_cpu_torchvision()
         from torchvision.datasets import CelebA
         from torchvision.datasets.utils import download_file_from_google_drive

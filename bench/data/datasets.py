@@ -12,6 +12,7 @@ from pathlib import Path
 from bench.core.errors import BenchError, UnknownNameError, no_exit
 from bench.core.fetch_progress import Progress, silent
 from bench.data import catalog as builtin
+from bench.data.image_folder import folder_spec
 from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Records
 from bench.storage.array_store import data_root
 
@@ -70,8 +71,6 @@ def all_datasets() -> dict[str, DatasetSpec]:
 def get_dataset(name: str) -> DatasetSpec:
     """Return the data set `name` or ``folder:PATH``; raise UnknownNameError, or BenchError for an unusable folder."""
     if name.startswith(FOLDER):
-        from bench.data.image_folder import folder_spec
-
         return folder_spec(name)
     if name not in DATASETS:
         read_plugins()

@@ -17,6 +17,7 @@ hash: other data sets. With 1,000 official test records or more, the training se
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ import numpy as np
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.fetch_progress import Progress, silent
+from bench.core.types import Facts, LabelledSource, PrivateData, PublicData
+from bench.data.image_folder import parse
 from bench.data.image_map import MappedRecords, is_files, mapped
 from bench.data.index_hash import ranks
 from bench.data.spec import DatasetSpec, Loaded
@@ -31,8 +34,6 @@ from bench.data.spec import DatasetSpec, Loaded
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
-
-    from bench.core.types import Facts, PrivateData, PublicData
 
     Indices = NDArray[np.int64]
 
@@ -141,9 +142,6 @@ def partition(count: int, parts: int, seed_name: str) -> list[Indices]:
 
 def facts(loaded: Loaded, split: Split) -> Facts:
     """Return the public facts of a data set after splitting."""
-    from bench.core.types import Facts
-    from bench.data.image_folder import parse
-
     spec = loaded.spec
     # Records state the name of a user's folder, never its path.
     own = spec.name.startswith("folder:")
@@ -164,8 +162,6 @@ def materialise(loaded: Loaded, split: Split) -> Materialised:
     A class without private records is no error: its existence is private, and there is no ledger yet.
     """
     import torch
-
-    from bench.core.types import LabelledSource, PrivateData, PublicData
 
     spec = loaded.spec
     if not isinstance(loaded.train, MappedRecords):
@@ -239,8 +235,6 @@ def pooled_images(loaded: Loaded, which: Indices) -> NDArray[np.uint8]:
 
 def _check_memory(spec: DatasetSpec, split: Split) -> None:
     """Raise BenchError, before hours of decoding, if the images exceed the memory (if its size is known)."""
-    import os
-
     images = len(split.private) + len(split.public) + len(split.test)
     need = images * int(np.prod(spec.shape))
     if spec.labelled is not None:

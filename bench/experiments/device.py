@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 from bench.core.errors import BenchError
 from bench.core.options import ONE_CPU, Resources
 from bench.core.processes import available_cores
+from bench.training.heap import tune_malloc
 
 
 def prepare_device(resources: Resources = ONE_CPU) -> Resources:
@@ -15,10 +18,6 @@ def prepare_device(resources: Resources = ONE_CPU) -> Resources:
     The command line defaults to one thread: with the small nets here, two contend on a busy machine and are far slower.
     Raises :class:`BenchError` for a missing device.
     """
-    import torch
-
-    from bench.training.heap import tune_malloc
-
     device = resources.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"

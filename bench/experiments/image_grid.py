@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import math
-from typing import TYPE_CHECKING
+
+import torch
+from PIL import Image
 
 from bench.core.errors import BenchError
-
-if TYPE_CHECKING:
-    import torch
 
 GAP = 2  # pixels between images, after scaling
 _BACKGROUND = 128  # grey, so that the borders of black and white images show
@@ -37,9 +36,6 @@ def image_grid(
         BenchError: For no images, a wrong shape, or a different number of labels.
 
     """
-    import torch
-    from PIL import Image
-
     if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
         raise BenchError(f"an image grid takes images (n, 1 or 3, height, width), not {tuple(images.shape)}.")
     if labels is not None and labels.shape != images.shape[:1]:
@@ -72,8 +68,6 @@ def _lines(count: int, labels: torch.Tensor | None, columns: int, rows: int) -> 
 
 
 def _bytes(image: torch.Tensor) -> torch.Tensor:
-    import torch
-
     image = image.detach().cpu()
     if image.dtype == torch.uint8:
         return image

@@ -12,17 +12,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
 from bench.core.errors import BenchError
+from bench.core.lazy import LazyModule
 from bench.core.plain_files import open_plain
 from bench.core.rows import json_object
 from bench.core.types import Facts, Released
+from bench.experiments.image_grid import image_grid
 from bench.storage.files import write_atomic
 
 if TYPE_CHECKING:
-    import torch
-
+    from bench.models import rebuild as nets
     from bench.results.record import Record
     from bench.results.run_dir import RunDir
+else:
+    nets = LazyModule("bench.models.rebuild")  # with timm
 
 FORMAT = "private-student-bench/1"
 
@@ -32,11 +39,7 @@ def save_released(released: Released, path: Path) -> str:
 
     Raises :class:`BenchError` if :func:`load_released` would not rebuild the student.
     """
-    from safetensors.torch import save
-
-    from bench.models.rebuild import check_options
-
-    check_options(released.student_name, released.student_options)
+    nets.check_options(released.student_name, released.student_options)
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in released.student.state_dict().items():
         tensors[f"student/{name}"] = tensor
@@ -59,8 +62,6 @@ def save_released(released: Released, path: Path) -> str:
 
 def save_image_grid(extras: Mapping[str, torch.Tensor], path: Path) -> str | None:
     """Write an image grid of a release's synthetic images to `path` and return its SHA-256; None if not drawable."""
-    from bench.experiments.image_grid import image_grid
-
     images, labels = extras.get("synthetic_images"), extras.get("synthetic_labels")
     if images is None or images.ndim != 4 or images.shape[1] not in (1, 3) or images.numel() == 0:
         return None
@@ -77,10 +78,6 @@ def load_released(path: Path, sha256: str = "") -> Released:
     Raises :class:`BenchError` for a missing or damaged file, one with another `sha256` (if given), and one whose net
     :func:`bench.models.rebuild.rebuild` does not build.
     """
-    from safetensors import SafetensorError, safe_open
-
-    from bench.models.rebuild import rebuild
-
     try:
         with open_plain(path) as plain:
             other = sha256 and hashlib.file_digest(plain, "sha256").hexdigest() != sha256
@@ -98,7 +95,7 @@ def load_released(path: Path, sha256: str = "") -> Released:
     name, options = about.get("student"), about.get("options")
     if not isinstance(name, str) or not isinstance(options, dict):
         raise BenchError(f"{path} names no net and options.")
-    student = rebuild(name, options, _below(tensors, "student/"))
+    student = nets.rebuild(name, options, _below(tensors, "student/"))
     extras = _below(tensors, "extra/")
     extras.update({f"generator/{name}": tensor for name, tensor in _below(tensors, "generator/").items()})
     return Released(student, name, options, extras=extras)
@@ -110,8 +107,6 @@ def _below(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Ten
 
 def load_student(record: Record, facts: Facts, run_dir: RunDir) -> Released:
     """Return `record`'s student. Raises :class:`BenchError` if its file is absent, altered or does not fit the data."""
-    import torch
-
     assert record.student is not None
     path = run_dir.path / record.student.file
     released = load_released(path, record.student.sha256)

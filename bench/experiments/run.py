@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from bench.core.config import NoiseKind, as_dict
 from bench.core.errors import BenchError, no_exit
@@ -53,6 +54,7 @@ from bench.storage.cache import Cache
 from bench.storage.files import write_atomic, writing
 from bench.training.context import Context
 from bench.training.divergence import CollapsedError
+from bench.training.loop import predict
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -69,8 +71,6 @@ def run_cell(
     For `noise_salt` see :func:`bench.experiments.noise_salt.salt_of`. A cell with tuning is one trial of `tuned`, and
     its record states the cost of `tuned`. Raises :class:`BenchError` only if the record cannot be written.
     """
-    import torch
-
     clock = Clock(device=resources.device, threads=torch.get_num_threads())
     cache = Cache(run_dir.cache_path, cache_base(cell), progress.say)
     ledger: Ledger | None = None
@@ -115,8 +115,6 @@ def cache_base(cell: Cell) -> dict[str, object]:
 
 
 def _context(cell: Cell, cache: Cache, progress: Progress, resources: Resources, salt: str | None = None) -> Context:
-    import torch
-
     return Context(
         torch.device(resources.device), Streams(cell.seed), cache, progress, resources.workers,
         cell=cell_token(cell, salt), precision=cell.precision.value, devices=resources.devices,
@@ -211,7 +209,6 @@ def _right(student: nn.Module, images: Tensor, labels: Tensor, context: Context,
 def _agreement(student: nn.Module, given: GivenTeacher, material: Materialised, context: Context) -> str:
     """Return in words on how many test images student and public teacher agree, and how often the teacher is right."""
     from bench.models.given_teacher import load_given
-    from bench.training.loop import predict
 
     net, images = load_given(given, material.private.facts), material.test_images
     taught = predict(net, images, device=context.device).argmax(1)

@@ -9,6 +9,7 @@ from typing import Any
 
 from bench.core.config import Preset, Reuse, as_dict
 from bench.core.printable import counted
+from bench.core.processes import available_cores
 from bench.experiments.plan import Cell, State, bound_method, states
 from bench.interface.method import checked_claim
 from bench.interface.registry import METHODS
@@ -143,8 +144,6 @@ def _slots(settings: Cluster, packs: Sequence[Pack]) -> int:
             most.append(at_once(settings.of(name) for name in {pack.resources for pack in packs}))
         return max(1, min(most))
     if settings.launcher == "local" and settings.jobs == 0:
-        from bench.core.processes import available_cores
-
         return available_cores()
     return max(1, settings.jobs)
 

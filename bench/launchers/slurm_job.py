@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from bench.core.errors import BenchError
+from bench.launchers.worker import run_units
 from bench.storage.interrupts import Stopped, stop
 
 SAVES_PER_JOB = 20  # at least, since training that is not saved at a time limit is repeated
@@ -27,7 +28,6 @@ class Job:
 
     def __call__(self) -> str:
         """Run this job's unfinished units."""
-        from bench.launchers.worker import run_units
         from bench.storage.checkpoint import saving_every
 
         try:

@@ -22,6 +22,8 @@ from bench.core.errors import BenchError
 from bench.core.options import Resources
 from bench.core.printable import counted
 from bench.core.progress import LineProgress, Progress, Stage, echo
+from bench.experiments.data_source import DataSource
+from bench.launchers.manifest import load
 from bench.launchers.schedule import Unit
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
@@ -30,7 +32,6 @@ from bench.storage.interrupts import Stopped, stopping_signals, unstopped
 from bench.storage.locks import PATIENCE_SECONDS, Held, alive, look
 
 if TYPE_CHECKING:
-    from bench.experiments.data_source import DataSource
     from bench.launchers.manifest import Entry, Launch
 
 ATTACK_SECONDS = 3600.0  # timeout of a job's wait for an attack or audit that holds the directory exclusively
@@ -235,9 +236,7 @@ def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, on
 
     `once`: see :func:`stopping_signals`. Raises Stopped on SIGINT or SIGTERM, BenchError if the launch is unreadable.
     """
-    from bench.experiments.data_source import DataSource
     from bench.experiments.device import prepare_device
-    from bench.launchers.manifest import load
 
     progress = LineProgress()
     run_dir = RunDir(folder.parent.parent)

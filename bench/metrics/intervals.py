@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from scipy.special import ndtri, stdtrit
+
 
 def accuracy_interval(accuracies: Sequence[float], test_records: int, confidence: float = 0.95) -> tuple[float, float]:
     """Return an interval for a method's expected accuracy that covers new training seeds and new test records.
@@ -13,8 +15,6 @@ def accuracy_interval(accuracies: Sequence[float], test_records: int, confidence
     it adds, in quadrature, Wilson's interval for the test records and Student's t interval for the seeds (Zou and
     Donner 2008); with one seed only the test records count.
     """
-    from scipy.special import ndtri, stdtrit
-
     count, mean = len(accuracies), math.fsum(accuracies) / len(accuracies)
     z = float(ndtri(0.5 + confidence / 2))
     shrunk = (mean + z * z / (2 * test_records)) / (1 + z * z / test_records)

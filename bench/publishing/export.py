@@ -11,16 +11,29 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import timm
+import torch
+from safetensors.torch import save
+from timm.models import model_entrypoint
+
 from bench.core.errors import BenchError
 from bench.core.printable import page
 from bench.core.processes import owner_only
+from bench.data.datasets import all_datasets
+from bench.data.text import is_text
+from bench.experiments.release import load_released
+from bench.models.classifiers import WhitenImage
+from bench.models.feature_net import OnFixedMap
+from bench.models.frozen_backbone import FrozenTransfer
+from bench.models.layers import BytesAboutHalf, Normalise
+from bench.models.registration import OWN_MODULES
 from bench.publishing.model_card import CardFacts, card
+from bench.publishing.reproduce import command_of
 from bench.results.record import SAFE_KEY, Record
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_together
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
     from bench.core.types import Released
@@ -35,9 +48,6 @@ def export_student(record: Record, run_dir: RunDir, out: Path) -> Path:
     Raises :class:`BenchError` if the record has no student, the file is absent or altered, the weights of a frozen
     backbone are missing, or timm loads a different student.
     """
-    from bench.data.datasets import all_datasets
-    from bench.experiments.release import load_released
-
     if record.student is None or record.privacy is None or record.utility is None:
         raise BenchError(f"{record.key} has no student: its cell failed.")
     if not SAFE_KEY.fullmatch(record.key) or record.student.file != f"released/{record.key}.safetensors":
@@ -60,8 +70,6 @@ def export_student(record: Record, run_dir: RunDir, out: Path) -> Path:
 
 
 def _weights(student: nn.Module) -> bytes:
-    from safetensors.torch import save
-
     # Clones: safetensors refuses tied weights that share storage.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in student.state_dict().items()}
     return save(tensors, metadata={"format": "pt"})
@@ -107,9 +115,6 @@ def _shape(released: Released, spec: DatasetSpec | None) -> tuple[int, int, int]
 
 def _check(folder: Path, released: Released, shape: tuple[int, int, int], key: str) -> None:
     """Raise :class:`BenchError` unless timm loads the released student from `folder`, bit by bit."""
-    import timm
-    import torch
-
     images = torch.rand(PROBES, *shape, generator=torch.Generator().manual_seed(0))
     images = (images * 255).round() / 255
     with torch.no_grad():
@@ -120,19 +125,10 @@ def _check(folder: Path, released: Released, shape: tuple[int, int, int], key: s
 
 
 def _equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    import torch
-
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def _facts(record: Record, released: Released, spec: DatasetSpec | None, weights: bytes) -> CardFacts:
-    from timm.models import model_entrypoint
-
-    from bench.data.text import is_text
-    from bench.models.frozen_backbone import FrozenTransfer
-    from bench.models.registration import OWN_MODULES
-    from bench.publishing.reproduce import command_of
-
     command, remark = command_of(record)
     student = released.student
     frozen = student.backbone.spec if isinstance(student, FrozenTransfer) else None
@@ -155,12 +151,6 @@ def _facts(record: Record, released: Released, spec: DatasetSpec | None, weights
 
 def _preprocessing(released: Released, shape: tuple[int, int, int]) -> list[str]:
     """Return the student's input and its normalisation in words."""
-    from bench.data.text import is_text
-    from bench.models.classifiers import WhitenImage
-    from bench.models.feature_net import OnFixedMap
-    from bench.models.frozen_backbone import FrozenTransfer
-    from bench.models.layers import BytesAboutHalf, Normalise
-
     channels, height, width = shape
     if is_text(shape):
         return [

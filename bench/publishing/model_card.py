@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from bench.core.types import PrivacyUnit
 from bench.privacy.auditing.utility_bound import remark
 from bench.results.record import Privacy, Record
@@ -81,8 +83,6 @@ def plain(text: str) -> str:
 
 
 def _front(record: Record, facts: CardFacts) -> str:
-    import yaml
-
     assert record.utility is not None
     assert record.privacy is not None
     tags = ["private-student-bench", record.method]

@@ -20,6 +20,8 @@ from bench.core.rows import SchemaError
 from bench.experiments.calibration_cache import Calibrations
 from bench.publishing.reproduce import planned_again
 from bench.publishing.validate import audited_above_proven, vet_attack, vet_audit, vet_record
+from bench.reports.pages import gather, write_pages
+from bench.reports.summary import BEGIN
 from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.results.cell_spec import CellSpec
 from bench.results.merge import content_of
@@ -345,9 +347,6 @@ def rebuild(folder: Path) -> list[Path]:
 
     Raises :class:`BenchError` if a record is damaged or refused, since the pages would omit it.
     """
-    from bench.reports.pages import gather, write_pages
-    from bench.reports.summary import BEGIN
-
     found = gather([folder])
     for line in found.warnings:
         raise BenchError(f"{line}. Restore it by git, then give the same command again.")

@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from bench.core.errors import BenchError
+from bench.core.types import Adjacency, PrivacyUnit
 from bench.experiments.candidates import candidates_of, tuned_claim, tuned_event
 from bench.experiments.plan import Cell, bound_method
 from bench.interface.registry import METHODS
@@ -93,8 +94,6 @@ def all_accountants(events: str, delta: float) -> tuple[Accounted, ...]:
 @functools.lru_cache(maxsize=1024)
 def account_events(events: str, unit: str, delta: float) -> tuple[Accounted, Accounted | None]:
     """Return the proven figure for a ledger's `events` (JSON), and the record-level one."""
-    from bench.core.types import Adjacency, PrivacyUnit
-
     parsed = restored(json.loads(events))
     level = Ledger.from_events(PrivacyUnit(unit), Adjacency.REPLACE, parsed).record_level(delta)
     return proven(parsed, delta), level

@@ -16,7 +16,10 @@ from typing import Any
 
 from bench.core.errors import BenchError, UnknownNameError, nearest_names
 from bench.core.types import AuditKind, PrivacyUnit
+from bench.data.datasets import get_dataset
+from bench.evaluation.audit.canaries import canary_unit, speaks_of
 from bench.experiments.calibration_cache import Calibrations
+from bench.experiments.candidates import public_kinds_of, public_words_of
 from bench.interface.registry import ATTACKS, METHODS
 from bench.publishing import recompute as reaccount
 from bench.publishing.reproduce import Reproduction, check_method, dataset_of, missing_plugin, planned_again
@@ -87,7 +90,6 @@ def vet_record(
 def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
     """Return the problems of a finished audit of the student of `record`."""
     from bench.evaluation.audit.audit import events_of
-    from bench.evaluation.audit.canaries import canary_unit, speaks_of
 
     problems = [*_look(audit), *_clean(audit.provenance)]
     if record.method not in METHODS:
@@ -263,8 +265,6 @@ def _figures(record: Record) -> list[str]:
 
 def _known(record: Record) -> list[str]:
     """Return why the record cannot be recomputed here: a method or data set that is unknown or of another version."""
-    from bench.data.datasets import get_dataset
-
     try:
         check_method(record)
     except UnknownNameError as error:
@@ -293,8 +293,6 @@ def _known(record: Record) -> list[str]:
 
 def _planned(record: Record, reproduced: Reproduction) -> list[str]:
     """Return the differences between a record and its planned cell."""
-    from bench.experiments.candidates import public_kinds_of, public_words_of
-
     cell = reproduced.cell
     if cell is None:
         return [f"its key is not what planning gives: {reproduced.reason.rstrip('.')}. Run its cell again."]

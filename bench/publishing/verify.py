@@ -19,6 +19,7 @@ from bench.core.config import NoiseKind, Preset
 from bench.core.errors import UnknownNameError
 from bench.core.progress import Progress
 from bench.core.types import Instrument
+from bench.experiments.device import prepare_device
 from bench.interface.registry import METHODS
 from bench.publishing.publish import MACHINE, Fate, Item, Publication
 from bench.publishing.recompute import TOLERANCE
@@ -101,7 +102,6 @@ def verify(found: Publication, progress: Progress, *, rerun: Sequence[str] = (),
 
 def _check(found: Publication, records: Sequence[Record], progress: Progress) -> None:
     from bench.evaluation.check.noninterference import SECONDS, check_method, random_seeds
-    from bench.experiments.device import prepare_device
 
     names = sorted({record.method for record in records})
     prepare_device()

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench.core.types import AuditKind, Instrument, PrivacyUnit
+from bench.privacy.auditing.bounds import many_run_epsilon
+from bench.privacy.auditing.curve_bounds import many_run_by_curve, one_run_by_curve
+from bench.privacy.auditing.one_run import one_run_cap, one_run_epsilon
 from bench.results.attack_record import AuditRecord, Channel, PairBound
 from bench.results.record import VISIBLE, Audited, Record, Status
 from bench.results.text import epsilon_text
@@ -41,9 +44,6 @@ def bounded(
     events: Sequence[Event] = (),
 ) -> Channel:
     """Return the channel with its one-run bound for one record and, if proven, the bound by the curve of `events`."""
-    from bench.privacy.auditing.curve_bounds import one_run_by_curve
-    from bench.privacy.auditing.one_run import one_run_cap, one_run_epsilon
-
     epsilon = one_run_epsilon(canaries, guesses, correct, delta, confidence, group)
     cap = one_run_cap(canaries, guesses, delta, confidence, group)
     by_curve = one_run_by_curve(events, canaries, guesses, correct, delta, confidence, group)
@@ -72,9 +72,6 @@ def many_bounded(
     events: Sequence[Event] = (),
 ) -> Channel:
     """Return the channel of one canary over many runs, with bounds as in :func:`bounded`."""
-    from bench.privacy.auditing.bounds import many_run_epsilon
-    from bench.privacy.auditing.curve_bounds import many_run_by_curve
-
     found = many_run_epsilon(*errors, delta, confidence)
     by_curve = many_run_by_curve(events, *errors, delta, confidence)
     runs = errors[1] + errors[3]

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from bench.storage.files import write_atomic, writing
 from bench.storage.locks import holding
@@ -150,7 +152,6 @@ class Cache:
         before = _identity(path)
         if before is None:
             return None
-        from safetensors import SafetensorError, safe_open
 
         try:
             with safe_open(path, framework="numpy") as file:
@@ -172,7 +173,6 @@ class Cache:
         if self.root is None:
             self._memory[name] = arrays
             return
-        from safetensors.numpy import save
 
         # np.ascontiguousarray would turn a scalar into a row.
         contiguous = {key: np.asarray(value, order="C") for key, value in arrays.items()}

@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from bench.core.errors import BenchError
 from bench.core.rows import json_object
 from bench.storage.files import explain_os_error, writing
@@ -231,8 +233,6 @@ def holding(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[
 
     Raise :class:`BenchError` on a file system without locks.
     """
-    from filelock import FileLock, Timeout
-
     # Do not fall back to a soft lock, which would outlive an owner on another machine.
     lock = FileLock(path, mode=0o600, poll_interval=0.1, fallback_to_soft=False)
     with writing(path.parent):

@@ -22,9 +22,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, distributed, nn
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, start_processes
 
 from bench.core.errors import BenchError
 from bench.core.precision import Precision, arithmetic, check_precision
+from bench.training.loop import fit
+from bench.training.processes import start_worker
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage
@@ -108,8 +111,6 @@ def fit_on_devices(
 
 
 def _run(arguments: tuple[Any, ...], processes: int, folder: Path, stage: Stage | None) -> None:
-    from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, start_processes
-
     start: Any = start_processes
     steps = multiprocessing.get_context("spawn").Value("q", 0)
     running = start(_train_share, (*arguments, steps), processes, join=False)
@@ -145,9 +146,6 @@ def _why(processes: Sequence[Any], devices: list[str], folder: Path) -> str:
 def _train_share(
     rank: int, devices: list[str], folder: str, payload: bytes, options: tuple[Precision, bool], steps: Any
 ) -> None:
-    from bench.training.loop import fit
-    from bench.training.processes import start_worker
-
     start_worker()
     precision, must_converge = options
     device = torch.device(devices[rank])

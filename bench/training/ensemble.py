@@ -26,6 +26,7 @@ from bench.training.loop import predict
 from bench.training.mapped_rows import rows_of, sendable
 from bench.training.processes import one_thread
 from bench.training.teacher import Arrays, Labels, Result, TeacherTask, rebuilt, teacher_labels, train_teacher
+from bench.training.vectorised import evenly, fitting, logits_together, train_together, why_not
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage
@@ -88,13 +89,9 @@ class Ensemble:
                     stage.advance()
 
     def _together(self) -> bool:
-        from bench.training.vectorised import why_not
-
         return self.task.together and not why_not(self.task, self.shape)
 
     def _logits_together(self, images: Tensor, stage: Stage | None) -> Tensor:
-        from bench.training.vectorised import logits_together
-
         found = logits_together(self.task, self.states, images)
         if stage is not None:
             stage.advance(len(self))
@@ -212,8 +209,6 @@ def _finished(saved: Checkpoint | None) -> list[Arrays]:
 
 def _as_one_program(task: TeacherTask, shape: tuple[int, int, int], say: Callable[[str], None] | None) -> bool:
     """Return whether to train as one program; report the reason if only the net forbids it."""
-    from bench.training.vectorised import why_not
-
     if not task.together:
         return False
     reason = why_not(task, shape)
@@ -233,8 +228,6 @@ def _trained_together(
     at_once: int | None,
 ) -> Iterator[tuple[tuple[int, int], Arrays]]:
     """Train the `missing` chunks, as many teachers at once as fit in memory; yield them chunk by chunk."""
-    from bench.training.vectorised import evenly, fitting, train_together
-
     if not missing:
         return
     if at_once is None:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError
+from bench.core.transforms import as_float
 from bench.data.image_map import mapping_of
 from bench.models.feature_net import FixedMap, OnFixedMap
 from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone
@@ -195,8 +196,6 @@ def _each(
 
 @torch.no_grad()
 def _features(fixed: FixedMap, images: Tensor, device: torch.device) -> Tensor:
-    from bench.core.transforms import as_float
-
     size = BATCH if device.type == "cpu" else 10 * BATCH
 
     def mapped(batch: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from bench.core.seeds import Streams, seeded
 from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, headless, prepared, state_digest
+from bench.models.registration import model_options
 from bench.models.timm_later import timm
 from bench.training.loop import FitSettings, fit
 
@@ -90,8 +91,6 @@ def train_source(
     }  # fmt: skip
 
     def make() -> Arrays:
-        from bench.models.registration import model_options
-
         streams = Streams(0, f"source/{source}/")
         with seeded(streams.torch("weights")):
             net: nn.Module = timm.create_model(name, **model_options(name, classes, channels, pixels))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bench.core.seeds import seeded
+from bench.models.build import build
+from bench.models.registration import model_options
+
 if TYPE_CHECKING:
     import torch
 
@@ -19,10 +23,6 @@ def make_student(
 
     Raises :class:`bench.core.errors.BenchError` if timm does not know the model or it cannot take such images.
     """
-    from bench.core.seeds import seeded
-    from bench.models.build import build
-    from bench.models.registration import model_options
-
     channels, height, width = facts.shape
     size = height if height == width else (height, width)
     options = model_options(name, facts.classes, channels, size, **chosen)

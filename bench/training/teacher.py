@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from bench.core.precision import Precision, arithmetic, check_precision
 from bench.core.seeds import seeded
+from bench.models.build import build
+from bench.training.data_parallel import fit_on_devices
 from bench.training.loop import FitSettings, fit, predict
 from bench.training.processes import one_thread
 
@@ -70,16 +72,12 @@ def train_teacher(
     `streams` must be the teacher's own; `watched` are the public images for `settle`. Classes that the part lacks
     remain outputs, so that the shape of the votes does not depend on private records.
     """
-    from bench.models.build import build
-
     start = streams.torch("weights")
     with one_thread(), arithmetic(task.precision, task.device), seeded(start):
         model = build(task.model, task.classes, images.shape[1], (images.shape[2], images.shape[3]), **task.options)
         order = streams.torch("order")
         # A diverged teacher still votes: an error would let one record decide whether there is a student.
         if len(task.devices) > 1:
-            from bench.training.data_parallel import fit_on_devices
-
             fit_on_devices(
                 model, images[:], labels, task.settings, order, task.devices, precision=task.precision,
                 must_converge=False,
@@ -102,8 +100,6 @@ def teacher_labels(task: TeacherTask, shape: tuple[int, int, int], state: Arrays
 
 def rebuilt(task: TeacherTask, shape: tuple[int, int, int], state: Arrays) -> nn.Module:
     """Return the net with weights `state`, in evaluation mode."""
-    from bench.models.build import build
-
     with torch.random.fork_rng([]):  # overwritten initial weights must not advance the RNG
         model = build(task.model, task.classes, shape[0], shape[1:], **task.options)
     model.load_state_dict({name: torch.as_tensor(array) for name, array in state.items()})

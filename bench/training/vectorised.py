@@ -31,6 +31,7 @@ from bench.core.errors import BenchError
 from bench.core.precision import arithmetic
 from bench.core.seeds import seeded
 from bench.core.transforms import as_float, moved
+from bench.models.build import build
 from bench.training.early_stopping import settling_for
 from bench.training.loop import Batches, dense_weights, make_optimizer
 from bench.training.processes import one_thread
@@ -289,8 +290,6 @@ def _plan(
 
 
 def _build(task: TeacherTask, shape: Shape) -> nn.Module:
-    from bench.models.build import build
-
     return build(task.model, task.classes, shape[0], shape[1:], **task.options)
 
 

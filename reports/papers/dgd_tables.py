@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bench.core.types import Basis
+from bench.privacy.accounting.claims import DGD_BYPASS
 from bench.reports.papers.dgd_figures import FIGURES, TEXTS
 from bench.reports.papers.evidence import Usual, WantedCell, cell, elsewhere, proven_cell
 from bench.reports.papers.pate import USUAL
@@ -62,8 +63,6 @@ def _table_1(material: Material) -> Sequence[TableRow]:
 
 
 def _bypass(material: Material) -> Mapping[str, str]:
-    from bench.privacy.accounting.claims import DGD_BYPASS
-
     return {"bypass": DGD_BYPASS}
 
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bench.privacy.accounting.accountants import proven
+from bench.privacy.accounting.claims import dpsd, dpsd_events, dpsd_smallest_sigma
 from bench.reports.papers.evidence import WantedCell, cell
 from bench.reports.papers.spec import Material, Panel, Series, curve, number_text
 from bench.reports.papers.texts import Texts
@@ -22,9 +24,6 @@ WHOLE = (0.0, 102.0)
 
 def why_not() -> str:
     """Return one line on why the claim fails, with the proven epsilon of the printed settings."""
-    from bench.privacy.accounting.accountants import proven
-    from bench.privacy.accounting.claims import dpsd, dpsd_events
-
     whole = proven(dpsd_events(256, 200, 100.0), 1e-5).epsilon
     claims = " and ".join(f"{dpsd(beta, 10, 256, 200, 100.0, 1e-5).epsilon:.3f}" for beta in (1e-3, 5e-3))
     return (
@@ -124,9 +123,6 @@ def _figure_5(material: Material) -> Sequence[Panel]:
 
 def _proven_at(beta: float) -> float:
     """Return the proven epsilon at a claim of 10: the paper's batch and iterations, ten classes, delta 1e-5."""
-    from bench.privacy.accounting.accountants import proven
-    from bench.privacy.accounting.claims import dpsd_events, dpsd_smallest_sigma
-
     sigma = dpsd_smallest_sigma(beta, 10, 256, 200, 10.0, 1e-5)
     return proven(dpsd_events(256, 200, sigma), 1e-5).epsilon
 

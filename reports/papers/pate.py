@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from bench.privacy.accounting.claims import advanced_largest_count
 from bench.reports.papers.evidence import Usual, WantedCell, cell
 from bench.reports.papers.spec import Material, Ours, Panel, Paper, Plotted, TableRow, Theirs, curve
 from bench.reports.papers.texts import Texts
@@ -91,8 +92,6 @@ def _figure_2(material: Material) -> Sequence[Panel]:
 
 
 def _counts(material: Material) -> Mapping[str, str]:
-    from bench.privacy.accounting.claims import advanced_largest_count
-
     most, least = (advanced_largest_count(2 * gamma, 10.0, 1e-5) for gamma in (GAMMAS[0], GAMMAS[-1]))
     return {"most": f"{most:,} at γ {GAMMAS[0]:g}", "least": f"{least} at γ {GAMMAS[-1]:g}"}
 

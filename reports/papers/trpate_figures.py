@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bench.privacy.accounting.claims import pate_closed_form
 from bench.reports.papers.evidence import WantedCell, cell
 from bench.reports.papers.spec import Material, Ours, Panel, PaperPoint, Picture, PicturePanel, Series, curve
 from bench.reports.papers.texts import Texts
@@ -26,8 +27,6 @@ SMALL_NETS: Settings = {"teachers": 200, "gamma": 0.05, "least_queries": 1, "cla
 
 def asked_for(gamma: float, queries: int) -> float:
     """Return the epsilon of `queries` by Theorem 1, rounded up to two decimals."""
-    from bench.privacy.accounting.claims import pate_closed_form
-
     return math.ceil(100 * pate_closed_form(gamma, queries, DELTA).epsilon) / 100
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 
+from bench.privacy.accounting.accountants import pld
+from bench.privacy.accounting.claims import dgd
+from bench.privacy.accounting.pate import pure_moments_epsilon
+from bench.privacy.events.events import LNMax
 from bench.reports.papers.spec import Panel, Series, curve
 
 DELTA = 1e-5
@@ -15,24 +19,17 @@ def advanced(queries: int, scale: float) -> float:
 
     PATE's closed form, TrPATE's Theorem 1, and DGD's analysis without its VAE's share.
     """
-    from bench.privacy.accounting.claims import dgd
-
     return dgd(2 / scale, queries, DELTA).epsilon
 
 
 def moments(queries: int, scale: float) -> float:
     """Return the same from PATE 2017's moments accountant in data-independent mode."""
-    from bench.privacy.accounting.pate import pure_moments_epsilon
-
     return pure_moments_epsilon(2 / scale, queries, DELTA)[0]
 
 
 @functools.cache
 def exact(queries: int, scale: float) -> float:
     """Return the same from privacy loss distributions, the tightest of our sound accountants."""
-    from bench.privacy.accounting.accountants import pld
-    from bench.privacy.events.events import LNMax
-
     found = pld([LNMax(1 / scale, queries)], DELTA)
     assert found is not None  # this accountant applies to every noisy vote
     return found.epsilon

@@ -82,7 +82,7 @@ def test_two_that_meet_a_damaged_artefact_make_it_once(tmp_path: Path, monkeypat
                 first.get("votes", {}, lambda: make(7.0))  # the other process, in between
         return real(*given, **options)
 
-    monkeypatch.setattr(safetensors, "safe_open", slow)
+    monkeypatch.setattr("bench.storage.cache.safe_open", slow)
     found = second.get("votes", {}, lambda: make(99.0))
     assert found["votes"][0, 0] == 7.0
     assert len(second.made) == 0

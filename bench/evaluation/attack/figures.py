@@ -98,22 +98,22 @@ def comparison_grid(
 
 def _draw(figure: Figure, bounds: tuple[float, float, float, float], column: Column, place: int) -> None:
     """Draw an image and its frame at `bounds`. Hundreds of separate axes would take most of an attack's time."""
-    from matplotlib.colors import Normalize
-    from matplotlib.image import BboxImage
-    from matplotlib.patches import Rectangle
-    from matplotlib.transforms import Bbox, TransformedBbox
+    from matplotlib import colors, image, patches, transforms
 
-    cell, across = Bbox.from_bounds(*bounds), figure.transFigure
+    cell, across = transforms.Bbox.from_bounds(*bounds), figure.transFigure
     if column.absent and column.absent[place]:
         middle = (cell.x0 + cell.x1) / 2, (cell.y0 + cell.y1) / 2
         figure.text(*middle, "none", ha="center", va="center", fontsize=8, color=_GREY)
     else:
-        image = BboxImage(
-            TransformedBbox(cell, across), cmap="gray", norm=Normalize(0, 255), interpolation="nearest", origin="upper"
-        )
-        image.set_data(_pixels(column.images[place]))
-        figure.add_artist(image)
-    frame = Rectangle((cell.x0, cell.y0), cell.width, cell.height, transform=across, fill=False, lw=0.5, ec="#9ca3af")
+        drawn = image.BboxImage(
+            transforms.TransformedBbox(cell, across),
+            cmap="gray", norm=colors.Normalize(0, 255), interpolation="nearest", origin="upper",
+        )  # fmt: skip
+        drawn.set_data(_pixels(column.images[place]))
+        figure.add_artist(drawn)
+    frame = patches.Rectangle(
+        (cell.x0, cell.y0), cell.width, cell.height, transform=across, fill=False, lw=0.5, ec="#9ca3af"
+    )
     figure.add_artist(frame)
 
 
@@ -185,8 +185,7 @@ def robustness_figure(path: Path, rows: Sequence[RobustnessRow], title: str = ""
     """Write a PNG of accuracy against perturbation size, a line per attack; raise :class:`BenchError` without rows."""
     if not rows:
         raise BenchError("there are no points to draw: run the robustness sweep first.")
-    import matplotlib.style
-    from matplotlib.ticker import PercentFormatter
+    from matplotlib import style, ticker
 
     sizes = sorted({row.perturbation for row in rows})
     # Label multiples of half a grey level in grey levels, as in papers on colour images.
@@ -196,7 +195,7 @@ def robustness_figure(path: Path, rows: Sequence[RobustnessRow], title: str = ""
     for row in sorted(rows, key=lambda row: row.perturbation):
         curves.setdefault(row.attack, []).append(row)
     # Ignore the user's style: the figure depends only on the rows.
-    with matplotlib.style.context("default"):
+    with style.context("default"):
         figure = _figure(7.0, 4.5, dpi=150, layout="constrained")
         axes = figure.add_subplot()
         parts = [name for name in curves if name not in _LINES]
@@ -217,7 +216,7 @@ def robustness_figure(path: Path, rows: Sequence[RobustnessRow], title: str = ""
         axes.set_xlabel("largest change of a value" + (", in 1/255" if bytes_ else " (images in [0, 1])"))
         axes.set_ylabel("accuracy")
         axes.set_xticks([size * scale for size in sizes], [f"{size * scale:g}" for size in sizes])
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.yaxis.set_major_formatter(ticker.PercentFormatter(1.0))
         axes.set_ylim(-0.02, 1.02)
         axes.grid(color="0.9", linewidth=0.6)
         axes.set_axisbelow(True)

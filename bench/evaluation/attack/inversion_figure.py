@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
+from bench.evaluation.attack.figures import Column, comparison_grid
+from bench.metrics.images import pairwise
 from bench.results.attack_record import Role
 
 if TYPE_CHECKING:
-    import torch
-
     from bench.core.types import Reconstructions
-    from bench.evaluation.attack.figures import Column
     from bench.evaluation.attack.inversion_scores import Labelled, Scored
 
 ROWS = 10  # largest number of classes on a grid
@@ -30,8 +31,6 @@ def draw(
     title: str,
 ) -> None:
     """Write the grid of first tries of the first classes, with the nearest of `records` (members, non-members)."""
-    from bench.evaluation.attack.figures import comparison_grid
-
     classes = list(dict.fromkeys(made[Role.STUDENT].labels.tolist()))[:ROWS]
     columns: list[Column] = []
     for role in made:
@@ -55,10 +54,6 @@ def column_of(
     name: str, made: Reconstructions, good: Sequence[bool], classes: list[int], place: int, *, apart: bool
 ) -> Column:
     """Return the column of try `place` at each of `classes`; `good` holds the evaluators' verdicts on all images."""
-    import torch
-
-    from bench.evaluation.attack.figures import Column
-
     rows = [int((made.labels == label).nonzero().flatten()[place % int((made.labels == label).sum())])
             for label in classes]  # fmt: skip
     verdicts = [bool(good[row]) for row in rows]
@@ -68,11 +63,6 @@ def column_of(
 
 
 def _nearest(name: str, made: Reconstructions, pool: Labelled, other: Labelled, classes: list[int]) -> Column:
-    import torch
-
-    from bench.evaluation.attack.figures import Column
-    from bench.metrics.images import pairwise
-
     images: list[torch.Tensor] = []
     captions: list[str] = []
     for label in classes:

@@ -14,6 +14,7 @@ from bench.privacy.accounting import described as shared
 from bench.privacy.accounting.described import Described, Option, give_one, sampling_rate_of, steps_of
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import ArrayLike
 
     from bench.privacy.accounting import accountants, calibrate, data_dependent, pate, smooth_sensitivity
@@ -23,7 +24,7 @@ else:
     accountants, calibrate, data_dependent, pate, smooth_sensitivity = (
         LazyModule(f"bench.privacy.accounting.{name}") for name in _NAMES
     )
-    events = LazyModule("bench.privacy.events.events")
+    events, np = LazyModule("bench.privacy.events.events"), LazyModule("numpy")
 
 E = TypeVar("E", bound="events.Event")
 Facts = dict[str, float | str]
@@ -121,7 +122,6 @@ def confident_gnmax(
     order: Order = None, *, delta: float,
 ) -> Described:  # fmt: skip
     """GNMax on the queries on which enough teachers agree (PATE 2018)."""
-    import numpy as np
 
     def make(n: int) -> events.ConfidentGNMax:
         return events.ConfidentGNMax(threshold, sigma1, sigma2, n, n)
@@ -139,8 +139,6 @@ def _sanitised(
     counts: Any, event: events.GNMax | events.ConfidentGNMax, delta: float,
     order: float | None, beta: float | None, sigma_ss: float | None,
 ) -> list[accountants.Accounted]:  # fmt: skip
-    import numpy as np
-
     if counts is None:
         raise BenchError("the sanitised release is of a figure that depends on votes: give them by --votes.")
     best = accountants.pate_2018([event], delta)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from bench.core.errors import BenchError
+from bench.privacy.accounting.accountants import pate_2018
 from bench.privacy.accounting.pate import (
     answer_weights,
     confident_rdp,
@@ -26,9 +26,7 @@ from bench.privacy.accounting.pate import (
 )
 from bench.privacy.events.base_event import positive
 from bench.privacy.events.conversions import check_delta, classic_epsilon
-
-if TYPE_CHECKING:
-    from bench.privacy.events.events import ConfidentGNMax, GNMax
+from bench.privacy.events.events import ConfidentGNMax, GNMax
 
 Floats = NDArray[np.float64]
 
@@ -229,9 +227,6 @@ class Sanitised:
 
 def check_release(event: GNMax | ConfidentGNMax, delta: float, classes: int) -> float:
     """Return the order, without votes, at which :func:`sanitise` publishes `event`; :class:`BenchError` if unsound."""
-    from bench.privacy.accounting.accountants import pate_2018
-    from bench.privacy.events.events import ConfidentGNMax
-
     best = pate_2018([event], delta)
     assert best is not None
     assert best.order is not None

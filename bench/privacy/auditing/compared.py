@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, from_laplace_mechanism, identity
 from numpy.typing import NDArray
 
 from bench.privacy.events.losses import self_composed
@@ -61,8 +62,6 @@ class Comparison(abc.ABC):
 
 def optimistic_pld(log_masses: Floats, values: Floats, interval: float) -> Any:
     """Return the PLD of losses `values` of probability ``exp(log_masses)``, rounded down to multiples of `interval`."""
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
     mass, finite = np.exp(log_masses), np.isfinite(values)
     points, place = np.unique(np.floor(values[finite] / interval).astype(np.int64), return_inverse=True)
     masses = np.bincount(place, weights=mass[finite])
@@ -125,8 +124,6 @@ class LaplaceVectors(Comparison):
 
     def exact(self, interval: float) -> Any | None:
         """See :meth:`Comparison.exact`."""
-        from dp_accounting.pld.privacy_loss_distribution import from_laplace_mechanism, identity
-
         found = identity(interval, pessimistic_estimate=False)
         distances, counts = np.unique(np.abs(self.first - self.second) / self.scale, return_counts=True)
         for distance, count in zip(distances, counts, strict=True):

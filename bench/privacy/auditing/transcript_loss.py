@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism, identity
 from numpy.typing import NDArray
 from scipy import special
 
@@ -95,8 +96,6 @@ def exact_epsilon(comparisons: Iterable[Comparison], delta: float) -> float | No
 
 
 def _gaussian_pld(mu: float, interval: float) -> Any:
-    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism, identity
-
     if not mu:
         return identity(interval, pessimistic_estimate=False)
     return from_gaussian_mechanism(1 / mu, value_discretization_interval=interval, pessimistic_estimate=False)

@@ -13,6 +13,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from bench.core.lazy import LazyModule
+
+dp_accounting = LazyModule("dp_accounting")  # slow, and only laws of losses need it
+common, distribution, mechanism, pld_pmf = (
+    LazyModule(f"dp_accounting.pld.{name}")
+    for name in ("common", "privacy_loss_distribution", "privacy_loss_mechanism", "pld_pmf")
+)
+
 Floats = NDArray[np.float64]
 
 INTERVAL = 1e-4
@@ -157,9 +165,6 @@ def bounded_range_pld(epsilon: float, count: int, interval: float) -> Any | None
     For losses at the two ends, delta at e is ``(e^(epsilon - t) - 1)(e^t - e^e) / (e^epsilon - 1)``, largest for
     ``t = (epsilon + e) / 2``. The maximum over t is the curve of a pair, which dominates every t.
     """
-    from dp_accounting.pld import pld_pmf
-    from dp_accounting.pld import privacy_loss_distribution as distribution
-
     top = math.ceil(epsilon / interval)
     e = interval * np.arange(-top, top + 1)
     inside = np.expm1((np.clip(e, -epsilon, epsilon) - epsilon) / 2) ** 2 / -math.expm1(-epsilon)
@@ -173,8 +178,6 @@ def laplace_pld(epsilon: float, count: int, interval: float, granularity: int | 
 
     With `granularity`, noise is discrete Laplace of parameter ``epsilon / granularity`` and sensitivity `granularity`.
     """
-    from dp_accounting.pld import privacy_loss_distribution as distribution
-
     if granularity is not None and granularity > MOST_STEPS:
         return None
     if granularity is None:
@@ -191,14 +194,12 @@ def self_composed(one: Any, count: int) -> Any | None:
 
     Like dp-accounting's ``self_compose``, which first raises a sparse PLD's size to the power `count`.
     """
-    from dp_accounting.pld.common import compute_self_convolve_bounds
-
     if count < 10:
         return one.self_compose(count)
     remove, add = one._pmf_remove.to_dense_pmf(), one._pmf_add.to_dense_pmf()
     if count > 10**5:
         for law in (remove, add):
-            low, high = compute_self_convolve_bounds(law._probs, count, 1e-15)
+            low, high = common.compute_self_convolve_bounds(law._probs, count, 1e-15)
             if high - low >= LARGEST_GRID:
                 return None
     return type(one)(remove, None if one._symmetric else add).self_compose(count)
@@ -206,8 +207,6 @@ def self_composed(one: Any, count: int) -> Any | None:
 
 def gaussian_pld(mu: float | None, interval: float) -> Any | None:
     """Return the PLD of one Gaussian release of sensitivity over deviation `mu`; None for None."""
-    from dp_accounting.pld import privacy_loss_distribution as distribution
-
     if mu is None:
         return None
     return distribution.from_gaussian_mechanism(1 / mu, value_discretization_interval=interval)
@@ -218,10 +217,8 @@ def sampled_gaussian_pld(noise: float, rate: float, interval: float, *, replaced
 
     A sampled record moves the answer by 1. The pairs are those of :mod:`bench.privacy.events.sampled_events`.
     """
-    from dp_accounting import NeighboringRelation
-    from dp_accounting.pld import privacy_loss_distribution as distribution
-
-    relation = NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE
+    relations = dp_accounting.NeighboringRelation
+    relation = relations.REPLACE_ONE if replaced else relations.ADD_OR_REMOVE_ONE
     return distribution.from_gaussian_mechanism(
         noise, sampling_prob=rate, value_discretization_interval=interval, neighboring_relation=relation
     )
@@ -232,11 +229,7 @@ def symmetric_gaussian_pld(noise: float, rate: float, interval: float) -> Any:
 
     A pair that dominates in both orders has a symmetric curve: ``delta(-e) = 1 - exp(-e) + exp(-e) delta(e)``.
     """
-    from dp_accounting.pld import pld_pmf
-    from dp_accounting.pld import privacy_loss_distribution as distribution
-    from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
-
-    removed = GaussianPrivacyLoss(noise, sampling_prob=rate, adjacency_type=AdjacencyType.REMOVE)
+    removed = mechanism.GaussianPrivacyLoss(noise, sampling_prob=rate, adjacency_type=mechanism.AdjacencyType.REMOVE)
     top = math.ceil(removed.connect_dots_bounds().epsilon_upper / interval)
     epsilons = interval * np.arange(top + 1)
     up = np.asarray(removed.get_delta_for_epsilon(epsilons))
@@ -294,9 +287,6 @@ def finite_pld(log_masses: list[float], values: list[float], count: int, interva
 
     Chords of the delta curve between grid points lie above it; rounding `values` up would add `interval` per run.
     """
-    from dp_accounting.pld import pld_pmf
-    from dp_accounting.pld import privacy_loss_distribution as distribution
-
     mass, loss = np.exp(np.asarray(log_masses)), np.asarray(values)
     points = np.unique(np.concatenate([np.floor(loss / interval), np.ceil(loss / interval)])).astype(np.int64)
     # Add a neighbour on each side to keep the first chord above the curve's straight start.

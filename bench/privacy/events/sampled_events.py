@@ -31,9 +31,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bench.core.errors import BenchError
+from bench.core.lazy import LazyModule
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.events import losses
 from bench.privacy.events.base_event import Event, positive, whole
+
+dp_accounting = LazyModule("dp_accounting")
 
 Floats = NDArray[np.float64]
 
@@ -123,16 +126,13 @@ def _run_rdp(noise: float, rate: float, orders: tuple[float, ...], replaced: boo
     at fractional orders and is infinite near order 1, where its series does not converge. At tiny rates it rounds below
     the exact value, which then replaces it. For replace neighbours it is the exact value, but at least add-remove's.
     """
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-    from dp_accounting.rdp import RdpAccountant
-
-    accountant = RdpAccountant(orders)
+    accountant = dp_accounting.rdp.RdpAccountant(orders)
     # Silence the warning if the series does not converge.
     logger = logging.getLogger("absl")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)))
+        accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise)))
     finally:
         logger.setLevel(before)
     divergence: Floats = np.array(accountant.rdp, dtype=np.float64)

@@ -11,10 +11,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
+from bench.privacy.accounting.accountants import proven
 from bench.privacy.events.base_event import Event
 from bench.privacy.events.events import Bypass
 from bench.privacy.events.label_events import LabelResponse, PriorRandomizedResponse
@@ -71,8 +73,6 @@ def plain(value: Any) -> Any:
 
     Raises :class:`BenchError` on a subclass of torch's tensors. Other objects are returned as they are.
     """
-    import torch
-
     if isinstance(value, torch.Tensor):
         if type(value) not in (torch.Tensor, torch.nn.Parameter):
             raise BenchError(f"a mechanism takes plain tensors, not {type(value).__name__}.")
@@ -162,8 +162,6 @@ class Charging:
 
         Query labels all compose; protection of a record's own label gives no finite epsilon for the record.
         """
-        from bench.privacy.accounting.accountants import proven
-
         if self.unit is PrivacyUnit.LABEL:
             return proven([Bypass(PUBLIC_IMAGES)], delta)
         if self.unit is not PrivacyUnit.QUERY_LABEL:

@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from bench.core.errors import BenchError
-from bench.core.types import Adjacency, PrivacyUnit
+from bench.core.types import Adjacency, Claim, PrivacyUnit
+from bench.privacy.accounting.claims import DPSD_LABEL_GAP
+from bench.privacy.accounting.data_dependent import release_rows
 from bench.privacy.accounting.pate import check_votes
+from bench.privacy.accounting.smooth_sensitivity import check_release, sanitise
+from bench.privacy.dpsgd.dp_sgd import STRATEGIES, DPSGDRun, train
 from bench.privacy.events.base_event import positive
 from bench.privacy.events.events import (
     DPSGD,
@@ -35,6 +39,7 @@ from bench.privacy.mechanisms.executors import Executor
 from bench.privacy.mechanisms.noise import GRANULARITY, Noise
 from bench.privacy.mechanisms.sampled_ledger import SampledMechanisms
 from bench.privacy.mechanisms.stream_ledger import StreamMechanisms
+from bench.storage.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,9 +47,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from bench.core.types import Claim
     from bench.privacy.accounting.accountants import Accounted
-    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +167,6 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         given, sets = self._labels(labels), np.asarray(candidates, dtype=np.int64)
         k = int(sets.shape[1])
         if outside == "printed":
-            from bench.privacy.accounting.claims import DPSD_LABEL_GAP
-
             # Positional: reason, epsilon, k, classes, answers.
             self._events.append(PrintedTopK(DPSD_LABEL_GAP, epsilon, k, classes, len(given), unit=self._label_unit))
             return self._ask(partial(mechanisms.printed_top_k, given, sets, epsilon, classes))
@@ -227,9 +228,6 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         exact noise source, which cannot sample these vectors, another adjacency, an expected batch outside
         ``1..run.records``, or a clipping class that is not the ledger's own.
         """
-        from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
-        from bench.storage.checkpoint import Checkpoint
-
         # Read each setting once: another type of run could show the charge and the training different values.
         run = DPSGDRun(**{field.name: plain(getattr(run, field.name)) for field in dataclasses.fields(DPSGDRun)})
         kept = run.checkpoint
@@ -247,8 +245,6 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         self._ask(release)
 
     def _charge_steps(self, run: DPSGDRun) -> DPSGD:
-        from bench.privacy.dpsgd.dp_sgd import STRATEGIES
-
         if self._executor.exact:
             raise BenchError(
                 "--noise secure has no exact sampler for DP-SGD's gradient noise. Use --noise seeded, and keep the "
@@ -293,9 +289,6 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         grid, scaled by the private deviation, would reveal that deviation.
         """
         self.check_sanitised()
-        from bench.core.types import Claim
-        from bench.privacy.accounting.smooth_sensitivity import check_release, sanitise
-
         if len(self._votes) != 1 or isinstance(self._votes[0].event, LNMax):
             raise BenchError("the sanitised claim needs one batch of votes with Gaussian noise: use GNMax.")
         release = self._votes[0]
@@ -321,8 +314,6 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
 
     def data_dependent(self, delta: float) -> list[Accounted]:
         """Return the data-dependent figures of the votes, themselves private; empty if anything else is charged."""
-        from bench.privacy.accounting.data_dependent import release_rows
-
         if self._left is not None or len(self._votes) != len(self._events):
             return []
         return release_rows([(release.event, release.votes, release.answered) for release in self._votes], delta)

@@ -107,8 +107,6 @@ def grid_sensitivity(sensitivity: float, entries: int, order: int) -> float:
 
     Each entry moves by at most half a grid step on either side, so the difference by at most one step.
     """
-    from bench.privacy.mechanisms.noise import GRANULARITY
-
     return sensitivity + (entries if order == 1 else math.sqrt(entries)) / GRANULARITY
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
+import secrets
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -219,8 +220,6 @@ class SecureNoise(Noise):
 
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
         """See :meth:`Noise.uniform`."""
-        import secrets
-
         flat = [secrets.randbelow(count) for _ in range(math.prod(shape))]
         return np.asarray(flat, dtype=np.int64).reshape(shape)
 

@@ -6,18 +6,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from bench.core.errors import BenchError
 from bench.core.types import PrivacyUnit
 from bench.privacy.events.base_event import positive, whole
 from bench.privacy.events.events import SampledGaussian, SampledGNMax
-from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms import loss_change, mechanisms
 from bench.privacy.mechanisms.charging import Charging, mechanism
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch
     from numpy.typing import NDArray
 
 
@@ -142,15 +142,12 @@ class SampledMechanisms(Charging):
         `images` (n, ...) and `labels` (n,) are those of :meth:`bench.privacy.mechanisms.ledger.Ledger.dp_sgd`; the
         nets, in evaluation mode, give logits. Raises :class:`BenchError` on an exact noise source.
         """
-        from bench.privacy.mechanisms.loss_change import sampled_loss_change
-
         self._refuse_exact()
         self._refuse_again()
         positive("bound", bound)
         self._charge(SampledGaussian(sampling_rate, noise_multiplier, adjacency=self.adjacency))
-        return self._ask(
-            partial(sampled_loss_change, before, after, images, labels, bound, sampling_rate, noise_multiplier)
-        )
+        kept = before, after, images, labels, bound, sampling_rate, noise_multiplier
+        return self._ask(partial(loss_change.sampled_loss_change, *kept))
 
     def _refuse_exact(self) -> None:
         if self._executor.exact:
@@ -164,7 +161,6 @@ def on_rows(
     function: Callable[[torch.Tensor, torch.Tensor], NDArray[np.float64]], images: torch.Tensor, labels: torch.Tensor
 ) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
     """Return `function` as a function of the records' numbers."""
-    import torch
 
     def of_numbers(numbers: NDArray[np.int64]) -> NDArray[np.float64]:
         rows = torch.from_numpy(numbers)
