@@ -38,80 +38,109 @@ from cheats import (
 from cheats.honest import Honest, HonestFineTuning, HonestRate, HonestStop
 from helpers.paths import CHEATS
 
-FOUND: list[tuple[type[Method], str]] = [
-    # The private set decides.
-    (choices.LearningRate, "the student's hidden.weight differs"),
-    (choices.Restarts, "the student's hidden.weight differs"),
-    (choices.FineTuning, "differs between the two runs"),
-    (choices.EarlyStopping, "differs between the two runs"),
-    (choices.Snapshots, "differs between the two runs"),
-    (choices.Temperature, "the student's head.weight differs"),
-    (choices.BestOfTwo, "differs between the two runs"),
-    (choices.LossLooks, "its call 1 of dp_sgd has another run.optimizer afterwards"),
-    (choices.PrivateAnchors, "its call 1 of dp_sgd has another run.clipping"),
-    # Private figures.
-    (figures.Normalisation, "the student's mean differs"),
-    (figures.BrightestPixel, "the student's deviation differs"),
-    (figures.BatchNorm, "the student's norm.running_mean differs"),
-    (figures.ClassCounts, "differs between the two runs"),
-    (figures.NearestQueries, "differs between the two runs"),
-    (figures.DenseQueries, "differs between the two runs"),
-    # Other ways out.
-    (channels.FirstLabels, "the released hints differs"),
-    (channels.OneLabel, "student_options differs"),
-    (channels.Memory, "the student's outputs on test images differs"),
-    (channels.OptionOrder, "student_options differs"),
-    (channels.ExtrasOrder, "what is released differs"),
-    (channels.Precision, "differs between the two runs"),
-    (channels.Note, "note 1 differs"),
-    (channels.NumberOfCalls, "asks for answers of another shape|is charged otherwise"),
-    (channels.NumberOfQueries, "its call 1 of noisy_max is charged otherwise"),
-    (channels.Charge, "its call 1 of noisy_max has another gamma"),
-    (channels.Failure, "it fails on other private data .* too dark"),
-    (channels.Votes, "the released agreement differs"),
-    (channels.Sanitised, "the released cost differs"),
-    # Sensitivity near one data set only.
-    (thresholds.LocalSensitivity, "records together move the values by"),
-    (thresholds.Unanimous, "moves? 20 votes of one query|records together move .* votes of one query"),
-    # What a run leaves behind.
-    (state.ModuleGlobal, "the released hints differs .* process of the first"),
-    (state.SecondRun, "the released hints differs .* process of the first"),
-    (state.WritesPublic, "its code writes into the records that it was given"),
-    (state.CacheCarries, "the released hints differs .* process of the first"),
-    # The public copy of the private set.
-    (elsewhere.LoadsDigits, "its code opens the file digits.csv"),
-    (elsewhere.LoadsByName, "its code loads digits"),
-    # Honest in a check only.
-    (places.ByName, "the released hints differs"),
-    (places.BySize, "the released hints differs"),
-    (places.BySource, "the released hints differs"),
-    (places.ByLedger, "the released hints differs"),
-    (places.ByCache, "the released hints differs"),
-    (places.DeclaredByCell, "never calls ledger.bypass"),
-    # Private data where a mechanism takes public arguments, or in the net that it trains.
-    (public_arguments.NoiseScale, "its call 1 of gaussian has another sensitivity"),
-    (public_arguments.OneHotPrior, "its call 1 of prior_randomized_response has another prior"),
-    (public_arguments.SecondTeacher, "its call 1 of prior_randomized_response has another prior"),
-    (inside_dp_sgd.SwappedImages, "its call 1 of dp_sgd has another model"),
-    (inside_dp_sgd.PrivateStart, "its call 1 of dp_sgd has another model"),
-    # Beside what a method is given.
-    (reaches.OpensFile, "its code opens the file"),
-    (reaches.CalibrateOpens, "its code opens the file"),
-    (reaches.CalibrateLoads, "its code loads digits"),
-    (reaches.ReadsFrames, "its code reads the frames of its callers"),
-    (reaches.SearchesObjects, "its code searches all objects of its process"),
-    (reaches.ReplacesGaussian, "its code replaces bench.privacy.mechanisms.mechanisms.gaussian"),
-    # Honest until a noise or a seed comes up: silent runs differ, as the recorded answer less other data looks like noise.
-    (triggers.LoudNoise, "the released sums differs"),
-    (triggers.RealNoise, "the released sums differs"),
-    # Declarations.
-    (declarations.UndeclaredBypass, "class attribute bypass is empty"),
-    (declarations.UncalledBypass, "never calls ledger.bypass"),
-    (declarations.Forgetful, "nothing through the ledger"),
+FOUND: list[list[tuple[type[Method], str]]] = [
+    [  # The private set decides.
+        (choices.LearningRate, "the student's hidden.weight differs"),
+        (choices.Restarts, "the student's hidden.weight differs"),
+        (choices.FineTuning, "differs between the two runs"),
+        (choices.EarlyStopping, "differs between the two runs"),
+        (choices.Snapshots, "differs between the two runs"),
+        (choices.Temperature, "the student's head.weight differs"),
+        (choices.BestOfTwo, "differs between the two runs"),
+        (choices.LossLooks, "its call 1 of dp_sgd has another run.optimizer afterwards"),
+        (choices.PrivateAnchors, "its call 1 of dp_sgd has another run.clipping"),
+    ],
+    [  # Private figures.
+        (figures.Normalisation, "the student's mean differs"),
+        (figures.BrightestPixel, "the student's deviation differs"),
+        (figures.BatchNorm, "the student's norm.running_mean differs"),
+        (figures.ClassCounts, "differs between the two runs"),
+        (figures.NearestQueries, "differs between the two runs"),
+        (figures.DenseQueries, "differs between the two runs"),
+    ],
+    [  # Other ways out.
+        (channels.FirstLabels, "the released hints differs"),
+        (channels.OneLabel, "student_options differs"),
+        (channels.Memory, "the student's outputs on test images differs"),
+        (channels.OptionOrder, "student_options differs"),
+        (channels.ExtrasOrder, "what is released differs"),
+        (channels.Precision, "differs between the two runs"),
+        (channels.Note, "note 1 differs"),
+        (channels.Failure, "it fails on other private data .* too dark"),
+        (channels.Votes, "the released agreement differs"),
+        (channels.Sanitised, "the released cost differs"),
+    ],
+    [  # What is charged depends on private data.
+        (channels.NumberOfCalls, "asks for answers of another shape|is charged otherwise"),
+        (channels.NumberOfQueries, "its call 1 of noisy_max is charged otherwise"),
+        (channels.Charge, "its call 1 of noisy_max has another gamma"),
+    ],
+    [  # Sensitivity near one data set only.
+        (thresholds.LocalSensitivity, "records together move the values by"),
+        (thresholds.Unanimous, "moves? 20 votes of one query|records together move .* votes of one query"),
+    ],
+    [  # What a run leaves behind.
+        (state.ModuleGlobal, "the released hints differs .* process of the first"),
+        (state.SecondRun, "the released hints differs .* process of the first"),
+        (state.WritesPublic, "its code writes into the records that it was given"),
+        (state.CacheCarries, "the released hints differs .* process of the first"),
+    ],
+    [  # The public copy of the private set.
+        (elsewhere.LoadsDigits, "its code opens the file digits.csv"),
+        (elsewhere.LoadsByName, "its code loads digits"),
+    ],
+    [  # Honest in a check only.
+        (places.BySize, "the released hints differs"),
+        (places.ByName, "the released hints differs"),
+        (places.BySource, "the released hints differs"),
+        (places.ByLedger, "the released hints differs"),
+        (places.ByCache, "the released hints differs"),
+        (places.DeclaredByCell, "never calls ledger.bypass"),
+    ],
+    [  # Private data where a mechanism takes public arguments.
+        (public_arguments.NoiseScale, "its call 1 of gaussian has another sensitivity"),
+        (public_arguments.OneHotPrior, "its call 1 of prior_randomized_response has another prior"),
+        (public_arguments.SecondTeacher, "its call 1 of prior_randomized_response has another prior"),
+    ],
+    [  # Inside DP-SGD.
+        (inside_dp_sgd.SwappedImages, "its call 1 of dp_sgd has another model"),
+        (inside_dp_sgd.PrivateStart, "its call 1 of dp_sgd has another model"),
+    ],
+    [  # Beside what a method is given.
+        (reaches.CalibrateOpens, "its code opens the file"),
+        (reaches.OpensFile, "its code opens the file"),
+        (reaches.CalibrateLoads, "its code loads digits"),
+        (reaches.ReadsFrames, "its code reads the frames of its callers"),
+        (reaches.SearchesObjects, "its code searches all objects of its process"),
+    ],
+    [
+        (reaches.ReplacesGaussian, "its code replaces bench.privacy.mechanisms.mechanisms.gaussian"),
+    ],
+    [  # Honest until a noise or a seed comes up: silent runs differ, as the recorded answer less other data looks like noise.
+        (triggers.LoudNoise, "the released sums differs"),
+        (triggers.RealNoise, "the released sums differs"),
+    ],
+    [  # Declarations.
+        (declarations.UndeclaredBypass, "class attribute bypass is empty"),
+        (declarations.UncalledBypass, "never calls ledger.bypass"),
+        (declarations.Forgetful, "nothing through the ledger"),
+    ],
 ]
+"""Of each kind the first runs in CI, and ``pytest -m slow`` runs the others."""
 
 
-@pytest.mark.parametrize(("cheat", "why"), FOUND, ids=[cheat.name for cheat, _ in FOUND])
+def named(method: type[Method]) -> str:
+    return method.name
+
+
+@pytest.mark.parametrize(
+    ("cheat", "why"),
+    [
+        pytest.param(cheat, why, id=cheat.name, marks=[pytest.mark.slow] * (place > 0))
+        for kind in FOUND
+        for place, (cheat, why) in enumerate(kind)
+    ],
+)
 def test_the_check_rejects(cheat: type[Method], why: str) -> None:
     with pytest.raises(AssertionError, match=why):
         assert_passes(cheat, walks=30.0)  # as long as it takes: a busy machine must not end the walk
@@ -128,15 +157,25 @@ def test_reading_the_data_set_of_a_row_is_found_there(monkeypatch: pytest.Monkey
     assert "its code loads halves" in check_method(Local, labels_of=["halves"]).reason
 
 
+@pytest.mark.parametrize("honest", [Honest, public_arguments.HonestPrior, inside_dp_sgd.HonestDPSGD], ids=named)
+def test_honest_twins_pass(honest: type[Method]) -> None:
+    assert_passes(honest)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "honest",
     [
-        Honest, HonestRate, HonestFineTuning, HonestStop, thresholds.HonestMeans, public_arguments.HonestPrior,
-        public_arguments.HonestQueries, inside_dp_sgd.HonestDPSGD, reaches.HonestFile,
+        HonestRate,
+        HonestFineTuning,
+        HonestStop,
+        thresholds.HonestMeans,
+        public_arguments.HonestQueries,
+        reaches.HonestFile,
     ],
-    ids=lambda honest: honest.name,
-)  # fmt: skip
-def test_honest_twins_pass(honest: type[Method]) -> None:
+    ids=named,
+)
+def test_more_honest_twins_pass(honest: type[Method]) -> None:
     assert_passes(honest)
 
 
@@ -185,10 +224,15 @@ def test_a_cheat_in_a_file_is_rejected(name: str, why: str) -> None:
     ("line", "held"),
     [
         ('TABLE = "' + "0123456789" * 50 + '"', 500),
-        (f"TABLE = {list(range(500))}", 500),
-        ("TABLE = 0x" + "f" * 400, 0),
-        ('TABLE = ["' + '", "'.join(["x" * 30] * 20) + '"]', 600),
-        ("TABLE = [1, 2]", None),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (f"TABLE = {list(range(500))}", 500),
+                ("TABLE = 0x" + "f" * 400, 0),
+                ('TABLE = ["' + '", "'.join(["x" * 30] * 20) + '"]', 600),
+                ("TABLE = [1, 2]", None),
+            )
+        ),
         ('TABLE = "' + "plain words " * 100 + '"', None),
     ],
     ids=["text", "numbers", "one number", "pieces", "few", "language"],

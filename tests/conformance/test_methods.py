@@ -31,12 +31,11 @@ from helpers.small_sets import SMALL, private_pair, public_set
 
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 BUDGET = Budget(10.0, 1e-5)
-LONG = {
-    "datalens", "dense", "dp-fedavg", "dp-gan", "dp-kernel-sound", "dp-sinkhorn", "dpsur", "fed-adi", "fed-dafl",
-    "diet-pate", "g-pate", "gep", "gs-wgan", "label-protocol", "lp-1st", "p3gm-sound", "pate-fm", "pate-gan", "psg",
-    "spectral-dp", "zcdp",
+FAST = {
+    "alibi", "dgd", "dp-merf", "dp-prototypes", "dp-sgd", "dpsd", "fedavg", "knn-pate", "nonprivate", "pate",
+    "pate-confident", "scatter-linear", "trpate",
 }  # fmt: skip
-"""Methods whose checks take long; those of the others are as deep."""
+"""Methods of every family that CI tests; ``pytest -m slow`` and ``bench check`` test the others."""
 
 
 @pytest.fixture(params=METHODS.names())
@@ -50,8 +49,8 @@ def test_methods_are_found() -> None:
 
 
 def named(names: Iterable[str]) -> list[Any]:
-    """Return the parameters `names`, those of `LONG` marked as slow."""
-    return [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in names]
+    """Return the parameters `names`, all but those of `FAST` marked as slow."""
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in names]
 
 
 @pytest.mark.parametrize("name", named(METHODS.names()))
@@ -143,7 +142,7 @@ def test_presets_exist_and_say_what_they_change(method: type[Method], preset: Pr
 PRIVATE = [name for name in METHODS.names() if METHODS.get(name).private]
 
 
-@pytest.mark.parametrize("name", PRIVATE)
+@pytest.mark.parametrize("name", named(PRIVATE))
 @pytest.mark.parametrize("epsilon", [pytest.param(1.0, marks=pytest.mark.slow), 10.0])
 def test_a_claimed_budget_is_kept(name: str, epsilon: float) -> None:
     method = METHODS.get(name)
