@@ -39,10 +39,13 @@ def leaderboard(
     from bench.reports.pages import gather, write_pages
 
     folders = runs or [_committed()]
+    target = folders[0] if into is None else into
+    if target.is_file():  # known before minutes of accounting
+        raise BenchError(f"{target} is a file, not a directory. Choose another place to write to.")
     found = gather(folders)
     for line in found.warnings:
         echo(f"warning: {line}", err=True)
-    pages = write_pages(folders[0] if into is None else into, found, readme=readme)
+    pages = write_pages(target, found, readme=readme)
     for key, why in found.board.refused:
         echo(f"warning: {key} is not shown: {why}", err=True)
     print_board(found.shown(), found.audits, json_=json_, board=found.board, units=units)

@@ -172,7 +172,9 @@ SURE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "brep-mi")) for name in NAMES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("brep-mi", "gmi"))) for name in NAMES]
+)
 def test_images_show_what_was_learnt(name: str, shapes: World, trained: torch.nn.Module, shared: Cache) -> None:
     made, _ = attack(name, shapes, trained, cache=shared, **SURE[name])
     right, lead = resemblance(made.images, made.labels, shapes.prototypes)

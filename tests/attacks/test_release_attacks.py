@@ -168,6 +168,7 @@ def one(out: Path, method: str) -> Record:
     return next(record for record in RunDir(out).read_records().found if record.method == method)
 
 
+@pytest.mark.slow
 def test_release_that_holds_private_records_is_caught_end_to_end(trained: Path) -> None:
     """The same student, once with its own images and once with private records in their place."""
     record, run_dir = one(trained, "dp-merf"), RunDir(trained)

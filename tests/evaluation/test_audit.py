@@ -252,6 +252,7 @@ def test_the_curve_of_a_ledger_is_that_of_its_own_unit() -> None:
     assert events_of(record(privacy=None), PrivacyUnit.RECORD) == []
 
 
+@pytest.mark.slow
 def test_an_audit_over_many_runs_finds_the_same_lie(tmp_path: Path) -> None:
     with one_cell(tmp_path, "epochs=8", "images=0") as (cell, run_dir, source):
         student = run_cell(cell, run_dir, source, Progress())

@@ -88,6 +88,7 @@ def no_leftovers(out: Path) -> None:
     assert not list(out.glob("claims/*"))
 
 
+@pytest.mark.slow
 def test_killed_twice(undisturbed: tuple[dict[str, str], float], tmp_path: Path) -> None:
     expected, length = undisturbed
     kill_and_continue(tmp_path / "runs", 2, length / 2, signal.SIGKILL, seed=1)

@@ -46,6 +46,7 @@ def inline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_local_processes_run_every_cell_again_once_and_make_the_same_records(inline: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     shutil.copytree(inline.parent, tmp_path, dirs_exist_ok=True)

@@ -187,6 +187,7 @@ def test_noise_on_every_count_has_the_stated_deviation() -> None:
     assert spread == pytest.approx(1.0, abs=0.02), "in units of sigma, and no less"
 
 
+@pytest.mark.slow
 def test_the_whole_of_sound_passes_with_its_generative_stream_too() -> None:
     assert check_method(DGDSound, overrides=["regularise=1.0"]).verdict is CheckVerdict.PASSED
 

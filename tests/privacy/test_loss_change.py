@@ -90,6 +90,7 @@ def draws(with_record: bool, count: int, rate: float, multiplier: float, seed: i
     return np.array(found) / (2 * BOUND) + 0.5
 
 
+@pytest.mark.slow
 def test_audit_of_the_noise() -> None:
     """With every record in the sample the record moves the answer by the whole sensitivity."""
     stated = accountants.proven([SampledGaussian(1.0, 1.3)], DELTA).epsilon

@@ -84,6 +84,7 @@ def test_timm_loads_what_was_released(tmp_path: Path, name: str, shape: tuple[in
     assert set(load_file(folder / "model.safetensors")) == set(ours.state_dict())
 
 
+@pytest.mark.slow
 def test_the_three_lines_of_the_card_load_a_student_of_timms_own_without_this_package(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "runs")
     folder = export_student(released(run_dir, "resnet10t", (3, 32, 32)), run_dir, tmp_path)

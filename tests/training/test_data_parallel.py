@@ -182,7 +182,7 @@ def test_large_teachers_take_all_devices(monkeypatch: pytest.MonkeyPatch) -> Non
         asked.append(args[4])  # type: ignore[arg-type]
         return model
 
-    for module in ("bench.training.data_parallel", "bench.methods.distillation.dpsd_family"):
+    for module in ("bench.training.teacher", "bench.methods.distillation.dpsd_family"):
         monkeypatch.setattr(f"{module}.fit_on_devices", on_devices)
     parts = [np.arange(30), np.arange(30, 61)]
     task = TeacherTask("small_cnn", 3, FitSettings(steps=1), devices=TWO)

@@ -126,7 +126,7 @@ def test_only_missing_chunks_are_trained_and_many_at_once(data: Data, monkeypatc
             find=lambda first, last: stored.get((first, last)), at_once=at_once,
         ).states  # fmt: skip
 
-    monkeypatch.setattr(batched, "train_together", watch)
+    monkeypatch.setattr("bench.training.ensemble.train_together", watch)
     whole = ensemble(99)
     assert trained == [[0, 1, 2, 3, 4]]
     assert sorted(stored) == [(n, n + 1) for n in range(TEACHERS)]

@@ -92,7 +92,7 @@ def _pairs(cell: WantedCell) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    "every", [pytest.param(1, marks=pytest.mark.slow, id="all"), pytest.param(5, id="one in five")]
+    "every", [pytest.param(1, marks=pytest.mark.slow, id="all"), pytest.param(15, id="one in fifteen")]
 )
 @pytest.mark.parametrize(("paper", "spec"), SPECS)
 def test_what_a_command_makes_answers_its_cell(paper: Paper, spec: Spec, every: int) -> None:
