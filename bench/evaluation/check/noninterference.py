@@ -67,7 +67,7 @@ LOWEST, HIGHEST = 0.5, 20.0  # drawn targets
 SECONDS = 5.0
 """Seconds of a full check for neighbours beyond two per seed."""
 BRIEF = 1.0  # the same when all methods are checked
-PATIENCE = 10.0  # seconds for an accurate preset's first run in a brief check
+PATIENCE = 6.0  # seconds for an accurate preset's first run in a brief check
 WALKED = (PrivacyUnit.RECORD, PrivacyUnit.LABEL)  # for other units, one changed record may change two units
 WALK = 4  # multiple of the seconds for neighbours
 FEW = (51, 4, 33, 9, 2, 17, 5, 3, 8, 7, 201)
@@ -148,8 +148,9 @@ def check_method(
     `overrides` (``FIELD=VALUE``) reach other code paths. Run A uses generated data of `facts` (default: digits'), with
     a labelled source if `labelled`, or the data set `dataset`. Classes are renamed in the data sets `labels_of` too.
     With the preset `awake`, whose students are accurate enough to take branches that poor ones skip, one seed is
-    replayed on unrelated and renamed data, unless its first run takes more than `patience` seconds. Neighbours beyond
-    two per seed are added for `seconds`, followed by a walk to the unrelated set for four times as long. Exceptions of
+    replayed on unrelated and renamed data, and walked if `patience` is None; otherwise it is left out if its first run
+    takes more than `patience` seconds. Neighbours beyond two per seed are added for `seconds`, followed by a walk to
+    the unrelated set for four times as long. Exceptions of
     the method in run A propagate: failing to run is not a leak. Each of `seeds` decides the target and whether the
     noise is on: :class:`Draw`.
     """
@@ -206,7 +207,8 @@ def check_method(
                 processes.patience = None
                 accuracies.append(first.accuracy)
                 replayed(first, processes.run(trial, FAR, first.calls, seconds))
-                walk_to_unrelated(trial, first)
+                if patience is None:
+                    walk_to_unrelated(trial, first)
     except Rejected as rejection:
         return Check(method.name, CheckVerdict.REJECTED, f"{rejection} ({drawn})")
     if declared:
