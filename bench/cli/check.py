@@ -37,7 +37,7 @@ def check(
             min=0,
             help=(
                 "Time of a search among neighbours; walks and small sets have four times as long. "
-                "Default: 5; 1 for all methods."
+                "Default: 5; 0.5 for all methods."
             ),
         ),
     ] = None,

@@ -66,7 +66,7 @@ EPSILONS = (10.0, 1.0)  # targets of :data:`SEEDS`
 LOWEST, HIGHEST = 0.5, 20.0  # drawn targets
 SECONDS = 5.0
 """Seconds of a full check for neighbours beyond two per seed."""
-BRIEF = 1.0  # the same when all methods are checked
+BRIEF = 0.5  # the same when all methods are checked
 PATIENCE = 6.0  # seconds for an accurate preset's first run in a brief check
 WALKED = (PrivacyUnit.RECORD, PrivacyUnit.LABEL)  # for other units, one changed record may change two units
 WALK = 4  # multiple of the seconds for neighbours
