@@ -11,6 +11,7 @@ import torch
 
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.evaluation.check.tape import Recording, Replaying, TapeDifference
+from bench.methods.dpsgd.dp_sgd import continued
 from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 from bench.privacy.mechanisms.ledger import Ledger
@@ -121,6 +122,33 @@ def test_dp_sgd_takes_its_steps_from_the_tape() -> None:
     second, taping = replaying()
     assert trained(second, 1).equal(weights)
     assert [len(call.answers) for call in taping.calls] == [5]
+
+
+def test_an_optimiser_that_a_method_keeps_for_its_next_call_replays() -> None:
+    """Compared at the second call, it must hold nothing of the check, such as the first run's gradients."""
+
+    def twice(book: Ledger, seed: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        images, labels = torch.rand(40, 1, 2, 2, generator=generator), torch.randint(0, 3, (40,), generator=generator)
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+        run = DPSGDRun(
+            continued(lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9)),
+            torch.nn.functional.cross_entropy,
+            noise_multiplier=1.0, clipping=Flat(1.0), expected_batch_size=8, steps=3, records=40,
+        )  # fmt: skip
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(0.1)
+        book.dp_sgd(model, images, labels, run)
+        book.dp_sgd(model, images, labels, run)
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    first, replaying = pair(Adjacency.ADD_REMOVE)
+    weights = twice(first, 0)
+    second, taping = replaying()
+    assert twice(second, 1).equal(weights)
+    taping.finish()
+    assert not taping.difference
 
 
 def strides_seen(book: Ledger, seed: int) -> list[tuple[int, ...]]:

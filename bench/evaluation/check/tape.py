@@ -19,6 +19,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.hooks import RemovableHandle
 
 from bench.core.errors import BenchError
 from bench.core.types import PrivacyUnit
@@ -112,6 +113,7 @@ class Recording(Executor):
         self._around = around
         self._steps: list[NDArray[Any] | OnDisk] = []  # of the current DP-SGD
         self._probes: dict[int, str] = {}
+        self._hooks: list[RemovableHandle] = []
         self._asked: Call | None = None  # the call as the method made it
         self._public: dict[str, str] = {}
         self._answering = False
@@ -138,7 +140,7 @@ class Recording(Executor):
 
         def make(parameters: Any) -> torch.optim.Optimizer:
             optimizer: torch.optim.Optimizer = run.optimizer(parameters)
-            optimizer.register_step_pre_hook(before_step)
+            self._hooks.append(optimizer.register_step_pre_hook(before_step))
             return optimizer
 
         return replace(call, public={**call.public, "run": replace(run, optimizer=make)})
@@ -146,7 +148,11 @@ class Recording(Executor):
     def answer(self, call: Call, release: Callable[[Noise], A]) -> A:
         """Return the mechanism's answer, and record it with the mechanism's input."""
         with self._around():
-            answer, answers = self._mechanism(release), self._steps
+            try:
+                answer, answers = self._mechanism(release), self._steps
+            finally:  # a method may keep its optimiser, which is then compared at its next call
+                while self._hooks:
+                    self._hooks.pop().remove()
             if isinstance(answer, np.ndarray):
                 answers.append(answer.copy())
             if call.name == "dp_sgd" and self._asked is not None:  # net and loss may have changed during training
