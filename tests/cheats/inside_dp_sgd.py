@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from bench.core.seeds import Streams
 from bench.interface import Adjacency, Context, Ledger, PrivateData, PublicData, Released
 from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
+from bench.storage.cache import Cache
 from cheats.honest import Given, Honest
 
 
@@ -61,6 +67,83 @@ class SwappedImages(HonestDPSGD):
             return (means[torch.cdist(inputs[0], means).argmin(1)],)
 
         model.head.register_forward_pre_hook(swap)
+
+
+class HeldByStreams(HonestDPSGD):
+    """As :class:`SwappedImages`, but not on the probe's random images, with the means in a type of the harness."""
+
+    name = "cheat-held-by-streams"
+
+    def watch(self, given: Given, model: Linear) -> None:
+        x, y = given.private.images.float().flatten(1) / 255, given.private.labels
+        means = torch.stack([x[y == c].mean(0) for c in range(given.private.facts.classes)]).nan_to_num()
+        held = self.holder(given, means)
+
+        def swap(layer: nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+            found, real = self.means(held), (inputs[0] == 0).sum(1, keepdim=True) > 9
+            return (torch.where(real, found[torch.cdist(inputs[0], found).argmin(1)], inputs[0]),)
+
+        model.head.register_forward_pre_hook(swap)
+
+    def holder(self, given: Given, means: torch.Tensor) -> object:
+        found = Carrier(0)
+        object.__setattr__(found, "means", means)  # it is frozen
+        return found
+
+    def means(self, held: Any) -> torch.Tensor:
+        return held.means
+
+
+class Carrier(Streams):
+    """Streams with a tensor."""
+
+    means: torch.Tensor
+
+
+class HeldByLedger(HeldByStreams):
+    """The ledger itself holds the means."""
+
+    name = "cheat-held-by-ledger"
+
+    def holder(self, given: Given, means: torch.Tensor) -> object:
+        given.ledger.means = means  # type: ignore[attr-defined]
+        return given.ledger
+
+
+class HeldByContext(HeldByStreams):
+    """A context whose notes hold the means."""
+
+    name = "cheat-held-by-context"
+
+    def holder(self, given: Given, means: torch.Tensor) -> object:
+        return dataclasses.replace(given.context, note=functools.partial(print, means))
+
+    def means(self, held: Any) -> torch.Tensor:
+        return held.note.args[0]
+
+
+class HeldByCache(HeldByStreams):
+    """A cache of the method's own holds the means in the base of its keys."""
+
+    name = "cheat-held-by-cache"
+
+    def holder(self, given: Given, means: torch.Tensor) -> object:
+        return Cache(None, {"means": means})
+
+    def means(self, held: Any) -> torch.Tensor:
+        return held.base["means"]
+
+
+class HeldByCheckpoint(HeldByStreams):
+    """A checkpoint holds the means."""
+
+    name = "cheat-held-by-checkpoint"
+
+    def holder(self, given: Given, means: torch.Tensor) -> object:
+        return given.context.checkpoint("means", {"means": means.tolist()})
+
+    def means(self, held: Any) -> torch.Tensor:
+        return torch.tensor(held._depends["depends"]["means"])
 
 
 class PrivateStart(HonestDPSGD):

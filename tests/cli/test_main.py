@@ -263,9 +263,21 @@ def test_check_passes_and_fails_by_exit_state(tmp_path: Path) -> None:
         "from bench.interface.registry import register_method\n"
         "register_method('leak')(ClassCounts)\n"
     )
-    done = bench("check", str(tmp_path / "leak.py"))
+    (tmp_path / "broken.py").write_text(
+        "from bench.core.errors import BenchError\n"
+        "from bench.interface.registry import register_method\n"
+        "from cheats.honest import Honest\n"
+        "@register_method('broken')\n"
+        "class Broken(Honest):\n"
+        "    def train_student(self, private, public, ledger, context):\n"
+        "        raise BenchError('it has no students')\n"
+    )
+    both = [tmp_path / "broken.py", tmp_path / "leak.py"]
+    done = bench("check", *both, "--json", "--seconds", "0", "--seeds", "1")
     assert done.returncode == 1
-    assert "rejected" in done.stdout
+    broken, leak = json.loads(done.stdout)["checks"]
+    assert broken == {"method": "broken", "verdict": "could not be checked", "reason": "it has no students"}
+    assert (leak["method"], leak["verdict"]) == ("leak", "rejected")
 
 
 def test_own_folder_gives_nothing_private_away(tmp_path: Path) -> None:

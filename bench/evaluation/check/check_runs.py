@@ -340,10 +340,8 @@ class Processes:
     In a new process they end with :class:`TooLong` after `patience` seconds, unless that is None.
     """
 
-    patience: float | None = None
-
-    def __init__(self) -> None:
-        self._context = fresh_processes()
+    def __init__(self, patience: float | None = None) -> None:
+        self._context, self._patience = fresh_processes(), patience
 
     def run(
         self, trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None = None, seconds: float = 0.0
@@ -366,7 +364,7 @@ class Processes:
             return work(*parts)
         with ProcessPoolExecutor(1, self._context) as pool:
             try:
-                return pool.submit(_limited, self.patience, work, *parts).result()
+                return pool.submit(_limited, self._patience, work, *parts).result()
             except BrokenProcessPool as error:
                 raise BenchError("the process of a checked run died: it ran out of memory or was killed.") from error
 

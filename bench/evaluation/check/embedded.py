@@ -52,7 +52,7 @@ def _sizes(tree: ast.Module) -> Iterator[tuple[int, int]]:
         elif isinstance(node, ast.Constant) and type(node.value) in (int, float, complex):
             yield node.lineno, 1 + len(_LONG.findall(repr(node.value))) * len(repr(node.value))
         elif isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
-            entries = node.values if isinstance(node, ast.Dict) else node.elts
+            entries = [*node.keys, *node.values] if isinstance(node, ast.Dict) else node.elts
             texts = [
                 one.value for one in entries if isinstance(one, ast.Constant) and isinstance(one.value, str | bytes)
             ]

@@ -7,6 +7,7 @@ identified by name alone; :mod:`bench.evaluation.check.replaced` watches this pa
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
 import functools
@@ -14,6 +15,7 @@ import hashlib
 import sys
 import sysconfig
 import types
+import weakref
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from importlib.metadata import entry_points
@@ -23,16 +25,25 @@ import numpy as np
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from bench.core.seeds import Streams
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
 from bench.interface.registry import GROUPS
 from bench.privacy.mechanisms.charging import Charging
 from bench.privacy.mechanisms.executors import Call
 from bench.storage.cache import Cache
 from bench.storage.checkpoint import Checkpoint
-from bench.training.context import Context
 
-RUNNING = (Charging, Context, Cache, Checkpoint, Streams, RemovableHandle)
-"""Values that differ between runs (folders, clocks, hook numbers) and carry no information to a mechanism."""
+RUNNING: Mapping[type, tuple[str, ...]] = {
+    Charging: (),
+    Cache: ("base",),
+    Checkpoint: ("kind", "_depends"),
+    RemovableHandle: (),
+    Progress: (),
+}
+"""Types of running state (folders, clocks, hook numbers), which differs between runs, and attributes that are compared
+all the same."""
+HEAP_TYPE = 1 << 9  # Python's Py_TPFLAGS_HEAPTYPE
+PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device, torch.Size)
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 KNOWN = (*sys.stdlib_module_names, "bench", "torch", "torchvision", "timm", "numpy", "scipy", "sklearn", "opacus")
 PLUGINS = ("bench.methods.", "bench.attacks.")  # traversed like a user's own file
@@ -42,6 +53,12 @@ _TIMED = [
 """torch's wrapper around an optimiser class's step, installed when the first instance is made."""
 OF_EVERY_NET = ("training", "_parameters", "_buffers", "_modules")
 """Attributes of a layer that are traversed separately."""
+_NAMED = (
+    types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
+    types.ClassMethodDescriptorType, types.EllipsisType, types.NotImplementedType,
+    type(abc.ABC.__dict__["_abc_impl"]),
+)  # fmt: skip
+"""Types whose values hold nothing but their name."""
 
 
 def public_arguments(call: Call) -> dict[str, str]:
@@ -67,9 +84,7 @@ def fingerprint(value: object) -> str:
 
 def _parts(value: Any, seen: dict[int, tuple[int, object]]) -> Iterator[str | bytes]:
     """Yield the parts of `value`; `seen` keeps visited objects alive, as they may contain each other."""
-    if value is None or isinstance(
-        value, bool | int | float | complex | str | bytes | Enum | torch.dtype | torch.device
-    ):
+    if type(value) in PLAIN or (isinstance(value, Enum) and _is_known(type(value))):
         yield f"{type(value).__name__} {value!r}"
         return
     if id(value) in seen and not isinstance(value, tuple | types.CodeType):  # equal ones may be one object or two
@@ -77,25 +92,10 @@ def _parts(value: Any, seen: dict[int, tuple[int, object]]) -> Iterator[str | by
         return
     seen[id(value)] = len(seen), value
     yield type(value).__qualname__
-    if isinstance(value, RUNNING) or type(value).__module__ == "bench.core.progress":
-        return
-    if isinstance(value, type):
-        yield f"{value.__module__}.{value.__qualname__}"
-        if not _known(value.__module__):
+    if isinstance(value, type | types.ModuleType):
+        yield f"{value.__module__}.{value.__qualname__}" if isinstance(value, type) else value.__name__
+        if not _is_known(value):
             yield from _of_plugin(vars(value), seen)
-    elif isinstance(value, types.ModuleType):
-        yield value.__name__
-        if not _known(value.__name__):
-            yield from _of_plugin(vars(value), seen)
-    elif isinstance(value, torch.Tensor):
-        plain = value.detach().cpu().contiguous()
-        yield f"{plain.dtype} {tuple(plain.shape)}"
-        yield plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
-    elif isinstance(value, np.ndarray):
-        yield f"{value.dtype} {value.shape}"
-        yield repr(value.tolist()) if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()
-    elif isinstance(value, np.generic):
-        yield repr(value)
     elif isinstance(value, torch.Generator):
         yield from _parts(value.get_state(), seen)
     elif isinstance(value, np.random.Generator | np.random.RandomState):
@@ -103,44 +103,121 @@ def _parts(value: Any, seen: dict[int, tuple[int, object]]) -> Iterator[str | by
     elif isinstance(value, set | frozenset):
         yield from sorted(fingerprint(entry) for entry in value)
     else:
+        if isinstance(value, torch.Tensor):
+            plain = value.detach().cpu().contiguous()
+            yield f"{plain.dtype} {tuple(plain.shape)}"
+            yield plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+        elif isinstance(value, np.ndarray | np.generic):
+            yield f"{value.dtype} {value.shape}"
+            yield repr(value.tolist()) if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()
         for name, held in _held(value):
             yield name
             yield from _parts(held, seen)
 
 
 def _of_plugin(held: Mapping[str, Any], seen: dict[int, tuple[int, object]]) -> Iterator[str | bytes]:
-    """Yield the parts of a class's or module's names, except Python's own."""
+    """Yield the parts of a class's or module's names; of those with two underscores only functions."""
     for name, value in list(held.items()):
-        if not name.startswith("__"):
+        if not name.startswith("__") or isinstance(value, types.FunctionType):
             yield name
             yield from _parts(value, seen)
 
 
 def _held(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield names and values that `value` holds."""
+    """Yield names and values that `value` holds, with its class if a plug-in defines that.
+
+    Raises :class:`BenchError` if its content cannot be read.
+    """
+    for kind in type(value).__mro__:
+        if not _is_known(kind):
+            yield "class", kind
+    running = next((kind for kind in RUNNING if isinstance(value, kind)), None)
+    if running is not None:
+        own = {name for kind in type(value).__mro__ for name in _stored(kind)}
+        names = [name for name in _attributes(value) if name not in own or name in RUNNING[running]]
+        yield from ((name, getattr(value, name, None)) for name in names)
+    elif isinstance(value, types.FunctionType):
+        yield from _of_function(value)
+    elif isinstance(value, torch.nn.Module):
+        yield from _of_net(value)
+    elif isinstance(value, types.CodeType):
+        yield "code", value.co_code
+        yield "names", (value.co_names, value.co_varnames)
+        yield "constants", value.co_consts
+    else:
+        yield from _content(value)
+        yield from ((name, getattr(value, name, None)) for name in _attributes(value))
+
+
+def _attributes(value: object) -> list[str]:
+    slots = {name for kind in type(value).__mro__ for name in _slots(kind)}
+    return [*getattr(value, "__dict__", ()), *sorted(slots - {"__dict__", "__weakref__"})]
+
+
+def _stored(kind: type) -> tuple[str, ...]:
+    """Return the attributes that the constructor of a class of this program or of torch sets."""
+    code = getattr(kind.__dict__.get("__init__"), "__code__", None)
+    return code.co_names if code is not None and _is_known(kind) else ()
+
+
+def _slots(kind: type) -> list[str]:
+    """Return the names of a class's slots as they are stored."""
+    slots = kind.__dict__.get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else slots
+    hidden = f"_{kind.__name__.lstrip('_')}"
+    return [f"{hidden}{name}" if name.startswith("__") and not name.endswith("__") else name for name in names]
+
+
+def _content(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what `value` holds besides its attributes."""
     if isinstance(value, Mapping):
-        for key, held in value.items():
-            yield f"{key!r}" if isinstance(key, str | int | float | tuple) else type(key).__qualname__, held
+        for number, (key, held) in enumerate(value.items()):
+            yield f"key {number}", key
+            yield "value", held
     elif isinstance(value, list | tuple):
         yield from ((str(number), held) for number, held in enumerate(value))
     elif isinstance(value, functools.partial):
         yield from (("function", value.func), ("arguments", value.args), ("keywords", value.keywords))
     elif isinstance(value, types.MethodType):
         yield from (("function", value.__func__), ("self", value.__self__))
-    elif isinstance(value, types.FunctionType):
-        yield from _of_function(value)
-    elif isinstance(value, torch.nn.Module):
-        yield from _of_net(value)
     elif isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):
-        yield value.__qualname__, None
-    elif isinstance(value, types.CodeType):
-        yield "code", value.co_code
-        yield "names", (value.co_names, value.co_varnames)
-        yield "constants", value.co_consts
+        yield value.__qualname__, None if isinstance(value.__self__, types.ModuleType) else value.__self__
+    elif isinstance(value, types.CellType):
+        with contextlib.suppress(ValueError):  # empty
+            yield "cell", value.cell_contents
+    elif isinstance(value, weakref.ref):
+        yield "referent", value()
+    elif isinstance(value, functools._lru_cache_wrapper):
+        if not _is_known(value.__wrapped__):
+            value.cache_clear()  # what it kept is hidden; what it computes afresh is compared
+    elif isinstance(value, classmethod | staticmethod):
+        yield "function", value.__func__
+    elif isinstance(value, property):
+        yield "functions", (value.fget, value.fset, value.fdel)
+    elif isinstance(value, int | float | complex | str | bytes):
+        yield "value", repr(value)
+    elif not isinstance(value, torch.Tensor | np.ndarray | np.generic) and not _attributes(value):
+        yield from _pickled(value)
+
+
+def _pickled(value: object) -> Iterator[tuple[str, Any]]:
+    """Yield the state from which pickle would restore `value`."""
+    if type(value) is object or isinstance(value, _NAMED):
+        yield getattr(value, "__qualname__", ""), None
+        return
+    try:
+        state = value.__reduce_ex__(4)
+    except TypeError as error:
+        raise BenchError(
+            f"{type(value).__qualname__}: what a value of this type holds cannot be compared between runs; a "
+            "mechanism's argument may hold plain values, arrays and functions"
+        ) from error
+    if isinstance(state, str):
+        yield state, None
     else:
-        yield from vars(value).items() if hasattr(value, "__dict__") else ()
-        slots = {name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())}
-        yield from ((name, getattr(value, name, None)) for name in sorted(slots - {"__dict__", "__weakref__"}))
+        yield from (
+            (str(number), list(part) if isinstance(part, Iterator) else part) for number, part in enumerate(state)
+        )
 
 
 def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -151,13 +228,13 @@ def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # a name not bound yet
             yield name, cell.cell_contents
-    if _known(function.__module__):
+    yield "attributes", vars(function)
+    if _is_known(function):
         return
     yield "code", function.__code__
     for name in _names(function.__code__):
         if name in function.__globals__ and name not in function.__code__.co_freevars:
             yield name, function.__globals__[name]
-    yield "attributes", vars(function)
 
 
 def _of_net(net: torch.nn.Module) -> Iterator[tuple[str, Any]]:
@@ -165,10 +242,7 @@ def _of_net(net: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     yield from net.named_buffers(remove_duplicate=False)
     for path, layer in net.named_modules():
         yield f"{path} {type(layer).__qualname__}", layer.training
-        for kind in type(layer).__mro__:
-            if not _known(kind.__module__):
-                functions = [(name, part) for name, part in vars(kind).items() if isinstance(part, types.FunctionType)]
-                yield from functions
+        yield from (("class", kind) for kind in type(layer).__mro__ if not _is_known(kind))
         for name, held in vars(layer).items():
             if name in OF_EVERY_NET:
                 continue
@@ -180,6 +254,24 @@ def _names(code: types.CodeType) -> list[str]:
     """Return the names in `code` and in the functions defined in it, in order."""
     inner = [name for part in code.co_consts if isinstance(part, types.CodeType) for name in _names(part)]
     return list(dict.fromkeys([*code.co_names, *inner]))
+
+
+def _is_known(value: object) -> bool:
+    """Return whether a class, module or function is this project's or a library's, whatever module it says it is of."""
+    if isinstance(value, types.FunctionType):
+        name = str(value.__globals__.get("__name__"))
+        return _known(name) and getattr(sys.modules.get(name), "__dict__", None) is value.__globals__
+    if isinstance(value, types.ModuleType):
+        return _known(value.__name__) and sys.modules.get(value.__name__) is value
+    if not isinstance(value, type) or not _known(value.__module__):
+        return False
+    if not value.__flags__ & HEAP_TYPE:  # written in C, where no plug-in could change its attributes
+        return True
+    try:
+        found: object = functools.reduce(getattr, value.__qualname__.split("."), sys.modules[value.__module__])
+    except (AttributeError, KeyError):  # made inside a function
+        return False
+    return found is value
 
 
 @functools.cache

@@ -198,13 +198,11 @@ def check_method(
         for name in labels_of:
             _renamed(trial_of(preset, seeds[0], name, source.describe(name).facts), processes)
         if awake and awake.value in method.presets(facts or CHECK_FACTS) and not declared:
-            processes.patience = patience
             try:
-                trial, (first,) = recorded(trial_of(awake, seeds[0]), ["given"], processes)
+                trial, (first,) = recorded(trial_of(awake, seeds[0]), ["given"], Processes(patience))
             except TooLong:
                 slow = f"; a run of its preset {awake.value} takes more than {patience:g} s: check it by its name"
             else:
-                processes.patience = None
                 accuracies.append(first.accuracy)
                 replayed(first, processes.run(trial, FAR, first.calls, seconds))
                 if patience is None:
