@@ -15,6 +15,8 @@ from urllib.parse import quote
 
 from bench.core.types import Adjacency, AuditKind, Basis, PrivacyUnit, TargetAdjacency
 from bench.metrics.intervals import accuracy_interval
+from bench.privacy.accounting.risk import NAMES as RISKS
+from bench.privacy.accounting.risk import Risk
 from bench.reports.claims import Claim, claim_of, counted_audits, remarks_of
 from bench.reports.order import ORDER, Band, dataset_order
 from bench.reports.reported.numbers import Reported
@@ -31,6 +33,7 @@ from bench.results.text import (
     markdown_list,
     markdown_table,
     md,
+    risk_text,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "rank", "method", "target epsilon (basis)", "claimed", "proven", "proven, replace-one", "claim", "audited",
-    "accuracy", "whole test set", "drop", "seeds", "public data", "preset", "time", "remarks",
+    "1 in 100", "accuracy", "whole test set", "drop", "seeds", "public data", "preset", "time", "remarks",
 )  # fmt: skip
 
 
@@ -61,6 +64,8 @@ class BoardRow:
     proven_by: str
     replace_one: float
     """Proven epsilon for replace neighbours; :attr:`proven` is for the method's adjacency."""
+    risk: Risk
+    """What the proven curve allows an attacker, between neighbours by :attr:`adjacency`."""
     audited: float | None
     """None without an audit, or if the audit had no power."""
     audit: Audited | None
@@ -184,6 +189,7 @@ def _grouped(frame: pandas.DataFrame) -> pandas.DataFrame:
         proven=worst["proven"],
         proven_by=worst["proven_by"],
         replace_one=groups["replace_one"].max(),
+        **{name: groups[name].max() for name in RISKS},
         record_level=groups["record_level"].max(),
         impossible=groups["impossible"].agg(list),
         accuracy=groups["accuracy"].mean(),
@@ -229,6 +235,7 @@ def _row(values: Mapping[str, Any]) -> BoardRow:
         "pair": first if first is not None and first.kind is AuditKind.PAIR else None,
         "baseline": values["baseline"] if isinstance(values["baseline"], tuple) else (),
         "remarks": tuple(remarks_of(values)),
+        "risk": Risk.from_values(values[name] for name in RISKS),
     }
     missing = {name: None for name in ("asked", "spread", "official", "drop") if math.isnan(known[name])}
     return BoardRow(**{column.name: known[column.name] for column in fields(BoardRow)} | missing)
@@ -265,6 +272,7 @@ def cells_of(row: BoardRow) -> dict[str, str]:
         epsilon_text(row.replace_one, "up"),
         claim_text(row),
         row.audited_text,
+        risk_text(row.risk.reconstruction[1], row.proven),
         f"{row.accuracy:.2f} ({row.low:.1f}–{row.high:.1f})",
         "–" if row.official is None else f"{row.official:.2f}",
         "–" if row.drop is None else f"{row.drop:.2f}",
@@ -318,7 +326,7 @@ def to_markdown(board: Board) -> str:
 
 CSV_COLUMNS = (
     "dataset", "unit", "adjacency", "method", "asked", "basis", "target_adjacency", "delta", "preset", "noise",
-    "claimed", "proven", "proven_by", "replace_one", "claim", "claim_reason", "audited", "audited_by", "place",
+    "claimed", "proven", "proven_by", "replace_one", "claim", "claim_reason", "audited", "audited_by", *RISKS, "place",
     "accuracy", "low", "high", "spread", "official", "drop", "seeds",
     "public_data", "cost", "remarks", "reduced", "keys", "config",
 )  # fmt: skip
@@ -326,10 +334,10 @@ CSV_COLUMNS = (
 
 def to_csv(board: Board) -> str:
     """Return the board as CSV with the columns :data:`CSV_COLUMNS`; lists are joined by "; "."""
-    bounds: dict[str, Toward] = {"proven": "up", "replace_one": "up", "audited": "down"}
+    bounds: dict[str, Toward] = {"proven": "up", "replace_one": "up", "audited": "down", **dict.fromkeys(RISKS, "up")}
 
     def cell(row: BoardRow, column: str) -> object:
-        value = getattr(row, column)
+        value = row.risk.as_dict()[column] if column in RISKS else getattr(row, column)
         return epsilon_digits(value, bounds[column]) if column in bounds else value
 
     return csv_text(CSV_COLUMNS, ([cell(row, column) for column in CSV_COLUMNS] for row in board.rows))

@@ -34,7 +34,12 @@ app.add_typer(proven, name="proven")
 
 _DELTA = Option("The delta of (epsilon, delta), strictly between 0 and 1.")
 _JSON = Option('Print one JSON object; an infinite epsilon is the string "inf".')
-_LAST: Mapping[str, tuple[type, Option, Any]] = {"delta": (float, _DELTA, 1e-5), "json": (bool, _JSON, False)}
+_GROUP = Option("Number of one person's records, for what an attacker may reach.")
+_LAST: Mapping[str, tuple[type, Option, Any]] = {
+    "delta": (float, _DELTA, 1e-5),
+    "group": (int, _GROUP, 1),
+    "json": (bool, _JSON, False),
+}
 _ROWS = {
     "first": (int | None, Option("Use only the first N rows of the votes.", panel="Votes")),
     "indices": (Path | None, Option(".npy file with the rows of the votes to use.", panel="Votes")),
@@ -61,12 +66,12 @@ def _command(make: Callable[..., Described], text: str | None, *, without_claim:
             parameters += [_parameter(more, *declared, None) for more, declared in _ROWS.items()]
     parameters += [_parameter(name, *declared) for name, declared in _LAST.items()]
 
-    def command(delta: float, json: bool, **given: Any) -> None:
+    def command(delta: float, json: bool, group: int, **given: Any) -> None:
         rows = {name: given.pop(name, None) for name in _ROWS}
         if given.get("votes") is not None:
             given["votes"] = load_votes(given["votes"], **rows)
         found = described(make, delta, {**given, **unused})
-        report(replace(found, rows=(), shown=None) if without_claim else found, delta, json)
+        report(replace(found, rows=(), shown=None) if without_claim else found, delta, json, group)
 
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -64,20 +64,27 @@ def load_votes(path: Path, first: int | None, indices: Path | None) -> NDArray[n
     return picked
 
 
-def report(found: Described, delta: float, as_json: bool) -> None:
+def report(found: Described, delta: float, as_json: bool, group: int = 1) -> None:
     """Print what was `found` as a table with notes, or as one JSON object, in which infinity is ``"inf"``.
 
-    For add-remove events the facts have the proven epsilon for replace neighbours too.
+    For add-remove events the facts have the proven epsilon for replace neighbours too. The risk is that of `group`
+    records.
     """
     from bench.privacy.accounting.accountants import replace_one
+    from bench.privacy.accounting.risk import risk
+    from bench.results.text import RISK_WORDS, risk_text
 
     known, rows = dict(found.facts), found.accounted(delta)
     title = found.title or found.events[0].describe()
     if any(event.adjacency is Adjacency.ADD_REMOVE for event in found.events):
         known["replace_one"] = replace_one(found.events, delta).epsilon
+    bounds = risk(found.events, group)
     if as_json:
         accountants = [row.as_dict() for row in rows]
-        content = {"mechanism": title, "accountants": accountants, "delta": delta, "facts": known}
+        content = {
+            "mechanism": title, "accountants": accountants, "delta": delta, "facts": known, "group": group,
+            "risk": bounds.as_dict(),
+        }  # fmt: skip
         typer.echo(json.dumps(content, allow_nan=False))
         return
     print_table(
@@ -100,6 +107,11 @@ def report(found: Described, delta: float, as_json: bool) -> None:
     for row in rows:
         if row.note:
             echo(f"{row.name}: {row.note}")
+    print_table(
+        "what an attacker may reach, by the proven curve" + (f", of {group} records" if group > 1 else ""),
+        ("success", "at most"),
+        [(word, risk_text(value, 0.0)) for word, value in zip(RISK_WORDS, bounds.as_dict().values(), strict=True)],
+    )
 
 
 def _epsilon(epsilon: float) -> str:

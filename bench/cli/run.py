@@ -164,7 +164,7 @@ def print_board(
         if not fits_unfolded(shown, [[line[name] for name in shown] for line in lines]):
             same = [name for name in ("seeds", "preset") if len({line[name] for line in lines}) == 1]
             title += "".join(f"; {name}: {lines[0][name]}" for name in same)
-            shown = [name for name in shown if name not in {"drop", *same}]
+            shown = [name for name in shown if name not in {"drop", "1 in 100", *same}]
             for line, row in zip(lines, rows, strict=True):
                 line["proven"] = line["proven"].replace(" (add-remove)", "*")
                 line["remarks"] = ", ".join(str(notes.setdefault(text, len(notes) + 1)) for text in row.remarks)

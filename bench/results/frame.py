@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from bench.core.types import Instrument
 from bench.metrics.intervals import accuracy_interval
+from bench.privacy.accounting.risk import NAMES as RISKS
 from bench.results.attack_record import AuditRecord
 from bench.results.audited import counted, with_audits
+from bench.results.derived import replaced_epsilon, risk_of
 from bench.results.record import VISIBLE, Privacy, Record, Utility
-from bench.results.replaced import replaced_epsilon
 from bench.storage.cache import digest_of
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ())
 
 NUMBERS = (
     "target", "claimed", "proven", "replace_one", "record_level", "impossible", "data_dependent", "audited",
-    "audit_power", "accuracy", "accuracy_low", "accuracy_high", "official", "cost",
+    "audit_power", "accuracy", "accuracy_low", "accuracy_high", "official", "cost", *RISKS,
 )  # fmt: skip
 
 
@@ -80,7 +81,7 @@ def _privacy(privacy: Privacy | None) -> dict[str, Any]:
     if privacy is None:
         names = (
             "unit", "adjacency", "claimed", "proven", "proven_by", "replace_one", "record_level", "impossible",
-            "data_dependent",
+            "data_dependent", *RISKS,
         )  # fmt: skip
         return {**dict.fromkeys(names), "bypasses": ()}
     return {
@@ -94,6 +95,7 @@ def _privacy(privacy: Privacy | None) -> dict[str, Any]:
         "impossible": None if privacy.plausibility is None else privacy.plausibility.probability,
         "data_dependent": min((one.epsilon for one in privacy.accountants if one.data_dependent), default=None),
         "bypasses": tuple(privacy.bypasses),
+        **risk_of(privacy).as_dict(),
     }
 
 

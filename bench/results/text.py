@@ -12,9 +12,10 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import Any, Literal
 
 from bench.core.types import Adjacency, PrivacyUnit
+from bench.privacy.accounting.risk import PRIORS, RATES
 from bench.privacy.auditing.utility_bound import odds, remark
+from bench.results.derived import GROUP, replaced_epsilon, risk_of
 from bench.results.record import VISIBLE, Audited, Plausibility, Privacy, Provenance, Record
-from bench.results.replaced import replaced_epsilon
 
 Toward = Literal["nearest", "up", "down"]
 
@@ -38,6 +39,15 @@ def epsilon_text(epsilon: float | None, toward: Toward = "nearest") -> str:
     plain = epsilon == 0 or 0.01 <= epsilon < 1e5
     rounded = exact.quantize(Decimal("0.01") if plain else Decimal(1).scaleb(exact.adjusted() - 1), _ROUNDING[toward])
     return f"{rounded:.2f}" if plain else f"{rounded:.1e}".replace("e+", "e")
+
+
+def risk_text(bound: float, proven: float) -> str:
+    """Return an upper bound on an attacker's success in percent, rounded up; ``unbounded`` without a proof."""
+    if math.isinf(proven):
+        return "unbounded"
+    percent = Decimal(repr(round(100 * bound, 9)))
+    digits = "0.1" if percent >= 1 else "0.01"
+    return f"{percent.quantize(Decimal(digits), ROUND_CEILING)}%"
 
 
 def epsilon_digits(epsilon: float | None, toward: Toward) -> str:
@@ -201,7 +211,7 @@ def _joined(*parts: str) -> str:
 def _epsilon_tables(privacy: Privacy) -> list[Table]:
     caption = f"Unit {privacy.unit.value}, adjacency {privacy.adjacency.value}, delta {privacy.delta:g}"
     note = f"Proven is infinite because: {'; '.join(privacy.bypasses)}." if privacy.bypasses else ""
-    tables = [Table(caption, ("epsilon", "value", "from"), tuple(epsilon_rows(privacy)), note)]
+    tables = [Table(caption, ("epsilon", "value", "from"), tuple(epsilon_rows(privacy)), note), _risk_table(privacy)]
     if privacy.accountants or privacy.withheld:
         columns = ("accountant", "epsilon", "sound", "data-dependent", "releasable", "order", "note")
         rows = tuple(
@@ -216,6 +226,27 @@ def _epsilon_tables(privacy: Privacy) -> list[Table]:
         )
         tables.append(Table("The ledger's cost by accountant", columns, rows, privacy.withheld))
     return tables
+
+
+def _risk_table(privacy: Privacy) -> Table:
+    one, group = (
+        [risk_text(bound, privacy.proven.epsilon) for bound in risk_of(privacy, group=several).as_dict().values()]
+        for several in (False, True)
+    )
+    return Table(
+        "What an attacker may reach, by the proven curve",
+        ("success", f"one {privacy.unit.value}", f"{GROUP} of one person"),
+        tuple(zip(RISK_WORDS, one, group, strict=True)),
+        f"Upper bounds for any attack, between neighbours by {privacy.adjacency.value}. They do not cover what other "
+        "people's records tell of a person.",
+    )
+
+
+RISK_WORDS = (
+    "membership advantage", *(f"true positive rate at a false one of {100 * rate:g}%" for rate in RATES),
+    *(f"reconstruction of 1 in {1 / prior:,.0f}" for prior in PRIORS),
+)  # fmt: skip
+"""The bounds of a risk in words, in their order."""
 
 
 def ledger_table(privacy: Privacy) -> Table:

@@ -70,6 +70,8 @@ class RowView:
     replaced: Figure = Figure("–")
     """Proven for replace neighbours; determines the rank."""
     audited: Figure = Figure("–")
+    risk: Figure = Figure("–")
+    """Largest probability of naming one unit's value among 100 candidates, by the proven curve."""
     accuracy: Figure
     seeds: tuple[Figure, ...] = ()
     whole: Figure = Figure("–")
@@ -275,6 +277,7 @@ def own_row(
             texts["audited"], record_href(audited_from, "#audits") if row.audit else "", row.audited, row.audited_by,
             powerless=row.audit is not None and row.audit.silent,
         ),
+        risk=Figure(texts["1 in 100"], record_href(proven_from, "#epsilons"), row.risk.reconstruction[1]),
         accuracy=Figure(f"{row.accuracy:.2f}", record_href(key), row.accuracy),
         seeds=tuple(Figure(str(seed), record_href(k)) for seed, k in zip(row.seeds, row.keys, strict=True)),
         whole=Figure(texts["whole test set"]),

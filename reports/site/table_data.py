@@ -47,6 +47,7 @@ def _values(ranking: Ranking, row: RowView) -> dict[str, Any]:
         "budget": _number(row.asked), "budgetText": row.asked.text,
         "proven": _number(row.replaced), "provenCell": _short(row.replaced),
         "audited": _number(row.audited), "auditedCell": _short(row.audited), "weak": row.audited.powerless,
+        "risk": _number(row.risk), "riskCell": _short(row.risk),
         "accuracy": row.accuracy.sort, "accuracyCell": _short(row.accuracy),
         "low": round(row.point.low, 2), "high": round(row.point.high, 2), "public": row.public,
         "details": _details(row),
@@ -80,8 +81,8 @@ def _number(figure: Figure) -> float | str | None:
 
 
 PLAIN = (
-    "place", "method", "budget", "claim", "claimed", "proven", "proven, own adjacency", "audited", "accuracy",
-    "95% interval", "drop", "public data", "preset", "printed in",
+    "place", "method", "budget", "claim", "claimed", "proven", "proven, own adjacency", "audited", "1 in 100",
+    "accuracy", "95% interval", "drop", "public data", "preset", "printed in",
 )  # fmt: skip
 
 
@@ -93,8 +94,8 @@ def plain_tables(rankings: Iterable[Ranking]) -> list[tuple[Ranking, Table]]:
 def _plain(row: RowView) -> tuple[str, ...]:
     return (
         f"{row.place or '–'}", row.method, f"{row.asked.text} {row.basis}", row.claim, row.claimed.text,
-        row.replaced.text, row.proven.text, row.audited.text, row.accuracy.text, interval(row), row.drop.text,
-        " + ".join(row.public), row.preset, row.where,
+        row.replaced.text, row.proven.text, row.audited.text, row.risk.text,
+        row.accuracy.text, interval(row), row.drop.text, " + ".join(row.public), row.preset, row.where,
     )  # fmt: skip
 
 

@@ -22,6 +22,9 @@ TERMS = {
     "is there or not.",
     "audited": "A lower bound on epsilon from an experiment, at 95% confidence: the true epsilon is between audited "
     "and proven. inconclusive: the experiment did not have the power to show more.",
+    "1 in 100": "The largest probability with which any attacker names the true value of one record (or label, or "
+    "client) among 100 equally likely candidates, by the proven curve: 1% is a guess, unbounded says that nothing is "
+    "proven. It holds for the neighbours of the method's own analysis.",
     "audit": "What the audit compared, how often, and with what power.",
     "accuracy": "Share of test records classified correctly, in %, with a 95% interval over both seeds and test "
     "records.",

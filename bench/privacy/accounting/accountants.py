@@ -171,7 +171,8 @@ def _rho(events: Sequence[Event]) -> float | None:
     return None if None in rhos else sum(rho for rho in rhos if rho is not None)
 
 
-def _mu(events: Sequence[Event]) -> float | None:
+def gaussian_total(events: Sequence[Event]) -> float | None:
+    """Return the mu of the one Gaussian release that costs exactly as much as `events`, None if none does."""
     mus = [event.gaussian_mu() for event in events]
     return None if None in mus else math.hypot(*(mu for mu in mus if mu is not None))
 
@@ -197,7 +198,7 @@ def rdp_classic(events: Sequence[Event], delta: float) -> Accounted | None:
 
 def exact_gaussian(events: Sequence[Event], delta: float) -> Accounted | None:
     """Return the exact figure of Gaussian noise; None unless all noise is Gaussian and continuous."""
-    mu = _mu(events)
+    mu = gaussian_total(events)
     if mu is None:
         return None
     note = f"mu {mu:.6f}" if mu >= 0.001 else f"mu {mu:.6g}"
@@ -212,7 +213,7 @@ def loss_distribution(events: Sequence[Event], coarseness: float = 1.0) -> losse
     gaussian = [event for event in events if event.gaussian_mu() is not None]
     others = [event for event in events if event.gaussian_mu() is None]
     spread = sum(event.loss_spread for event in others)
-    mu = _mu(gaussian) if gaussian else None
+    mu = gaussian_total(gaussian) if gaussian else None
     if mu is not None:
         spread += losses.gaussian_spread(mu)
     if not math.isfinite(spread):
@@ -239,7 +240,7 @@ def pld(events: Sequence[Event], delta: float) -> Accounted | None:
 
 @lru_cache(maxsize=1024)
 def _pld(events: tuple[Event, ...], delta: float) -> Accounted | None:
-    if _mu(events) is not None or not _resolves(_losses(events), delta):
+    if gaussian_total(events) is not None or not _resolves(_losses(events), delta):
         return None
     total = loss_distribution(events)
     if total is None:
@@ -260,7 +261,7 @@ def selection_profile(events: Sequence[Event], delta: float) -> Accounted | None
 def _selection_profile(event: RepeatAndSelect, delta: float) -> Accounted | None:
     totals: dict[tuple[Event, ...], float | losses.Composed] = {}
     for run in event.runs:
-        mu = _mu(run)
+        mu = gaussian_total(run)
         if mu is None and not _resolves(_losses(run), delta / event.mean):
             return None
         total = loss_distribution(merged(run)) if mu is None else mu

@@ -13,6 +13,7 @@ from bench.privacy.accounting.accountants import Accounted, account, proven, rep
 from bench.privacy.accounting.described import Described, described, settings_of
 from bench.privacy.accounting.mechanism_costs import MECHANISMS
 from bench.privacy.accounting.paper_costs import PAPERS
+from bench.privacy.accounting.risk import Risk, risk
 from bench.privacy.events import events
 from bench.privacy.events.base_event import EVENTS, Event
 
@@ -35,6 +36,8 @@ class PrivacyCost:
     adjacency: Adjacency
     replace_one: float
     """The proven epsilon for one replaced record."""
+    risk: Risk = field(repr=False)
+    """What the proven curve allows an attacker on one unit."""
     claim: Claim | None = field(repr=False)
     """The claim with its source, and the reason if it does not hold."""
     accountants: tuple[Accounted, ...] = field(repr=False)
@@ -67,6 +70,7 @@ def epsilon(name: str, /, *, delta: float = 1e-5, **setting: Any) -> PrivacyCost
         proven=proven(listed, delta).epsilon,
         adjacency=listed[0].adjacency,
         replace_one=replace_one(listed, delta).epsilon,
+        risk=risk(listed),
         claim=claim,
         accountants=tuple(rows),
     )

@@ -63,6 +63,7 @@
   const budget = (cell) => make("div", {}, cell.getData().budgetText, small(cell.getData().basis));
   const proven = (cell) => make("div", {}, ...content(cell.getData().provenCell));
   const audited = (cell) => make("div", { className: cell.getData().weak ? "powerless" : "" }, ...content(cell.getData().auditedCell));
+  const risk = (cell) => make("div", {}, ...content(cell.getData().riskCell));
   const accuracy = (cell) => {
     const { accuracyCell, low, high } = cell.getData();
     return make("div", {}, ...content(accuracyCell), ...(high > low ? [small(`${low.toFixed(1)}–${high.toFixed(1)}`)] : []));
@@ -95,6 +96,7 @@
     number("budget", budget, 54, 1),
     number("proven", proven, 58, 1),
     number("audited", audited, 62, 1.3),
+    number("risk", risk, 76, 1, { title: "1 in 100", titleFormatter: heading("1 in 100"), responsive: 1 }),
     number("accuracy", accuracy, 66, 1.3, { titleFormatter: heading("accuracy", " %"), headerSortStartingDir: "desc" }),
     wide("public data", text((row) => row.public.join(" + ")), 150, 2, 2),
     wide("preset", text((row) => row.details[labels.indexOf("preset")] ?? "–"), 64, 0.6, 3),
@@ -177,7 +179,7 @@
     const head = make("tr", {}, make("td", {}), ...picked.map((row) => make("th", { scope: "col" }, row.label)));
     const body = make("tbody", {});
     const all = [["data set", (row) => rankings[row.ranking][0]], ["place", (row) => row.place], ["budget", (row) => `${row.budgetText} ${row.basis}`],
-      ["proven", (row) => row.provenCell], ["audited", (row) => row.auditedCell], ["accuracy", (row) => row.accuracyCell],
+      ["proven", (row) => row.provenCell], ["audited", (row) => row.auditedCell], ["1 in 100", (row) => row.riskCell], ["accuracy", (row) => row.accuracyCell],
       ...labels.map((label, i) => [label, (row) => row.details[i]])];
     for (const [label, value] of all) {
       const cells = picked.map(value);
@@ -230,7 +232,7 @@
     const flat = table.getData("active").map((row) => ({
       dataset: rankings[row.ranking][1], unit: rankings[row.ranking][2], source: row.ours ? "ran here" : row.where, group: groups[row.group],
       place: row.place, method: row.label, budget: row.budgetText, basis: row.basis, proven: plain(row.provenCell), audited: plain(row.auditedCell),
-      accuracy: row.accuracy, low: row.low, high: row.high, ...Object.fromEntries(labels.map((label, i) => [label, plain(row.details[i])])),
+      "1 in 100": plain(row.riskCell), accuracy: row.accuracy, low: row.low, high: row.high, ...Object.fromEntries(labels.map((label, i) => [label, plain(row.details[i])])),
     }));
     // An apostrophe keeps spreadsheets from running a text as a formula.
     const quoted = (value) => `"${String(value ?? "").replace(/^[=+\-@\t\r]/, "'$&").replaceAll('"', '""')}"`;

@@ -11,7 +11,7 @@ import pytest
 
 from bench.privacy.accounting.accountants import replace_one
 from bench.privacy.events.events import DPSGD
-from bench.results import replaced
+from bench.results import derived
 
 EVENT = DPSGD(0.01, 1.1, 20)
 
@@ -26,13 +26,13 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
         return replace_one([EVENT], delta)
 
     monkeypatch.setenv("BENCH_DATA", str(tmp_path))
-    monkeypatch.setattr(replaced, "replace_one", account)
+    monkeypatch.setattr(derived, "replace_one", account)
     return calls
 
 
 def figure(delta: float = 1e-5) -> float:
-    replaced._replaced.cache_clear()
-    return replaced._replaced(json.dumps([EVENT.as_dict()]), delta)
+    derived._figures.cache_clear()
+    return derived._figures("replace-one", json.dumps([EVENT.as_dict()]), delta)[0]
 
 
 def test_a_figure_is_found_once(asked: list[object]) -> None:
@@ -42,7 +42,7 @@ def test_a_figure_is_found_once(asked: list[object]) -> None:
 
 def test_other_accountants_find_it_anew(asked: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     figure()
-    monkeypatch.setattr(replaced, "_accountants", lambda: "others")
+    monkeypatch.setattr(derived, "_accountants", lambda: "others")
     figure()
     assert len(asked) == 2
 
@@ -62,15 +62,15 @@ def test_a_folder_that_cannot_be_written_costs_time_only(asked: list[object], tm
 
 
 def test_two_that_ask_at_once_wait_for_one_figure(asked: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
-    finds = replaced.replace_one
+    finds = derived.replace_one
 
     def slowly(events: list[object], delta: float) -> object:
         time.sleep(0.3)
         return finds(events, delta)
 
-    monkeypatch.setattr(replaced, "replace_one", slowly)
-    replaced._replaced.cache_clear()
+    monkeypatch.setattr(derived, "replace_one", slowly)
+    derived._figures.cache_clear()
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda _: replaced._replaced(json.dumps([EVENT.as_dict()]), 1e-5), range(2))
+        first, second = pool.map(lambda _: derived._figures("replace-one", json.dumps([EVENT.as_dict()]), 1e-5), range(2))
     assert first == second
     assert len(asked) == 1

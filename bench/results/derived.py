@@ -1,0 +1,94 @@
+"""Figures computed from the events of a record's ledger: the proven epsilon for replace neighbours, and the risk.
+
+Records do not store them. A board has dozens of different ledgers, and one may take seconds, so figures are cached in
+the data root. File names hash the events, the accountants' source and the versions of their packages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import math
+from importlib.metadata import version
+from pathlib import Path
+
+from bench import privacy as accounting
+from bench.core.errors import BenchError
+from bench.core.plain_files import read_plain
+from bench.core.types import Adjacency
+from bench.privacy.accounting.accountants import replace_one
+from bench.privacy.accounting.risk import NAMES, UNBOUNDED, Risk, risk
+from bench.privacy.events.base_event import Event, restored
+from bench.results.record import Privacy
+from bench.storage.array_store import data_root
+from bench.storage.files import write_atomic
+from bench.storage.locks import holding
+
+GROUP = 7
+"""Number of one person's records, for the bounds beside those for one record."""
+COARSENESS = 5.0
+"""See :func:`bench.privacy.accounting.risk.risk`."""
+
+
+def replaced_epsilon(privacy: Privacy) -> float:
+    """Return the proven epsilon for replace neighbours; infinite if the events do not give one."""
+    if privacy.adjacency is Adjacency.REPLACE or math.isinf(privacy.proven.epsilon):
+        return privacy.proven.epsilon
+    events, delta = json.dumps(privacy.events, sort_keys=True), privacy.delta
+    return _figures("replace-one", events, delta)[0] if privacy.events else math.inf
+
+
+def risk_of(privacy: Privacy, *, group: bool = False) -> Risk:
+    """Return what the proven curve allows an attacker on one unit, or on a group of :data:`GROUP`.
+
+    All 1 where nothing is proven.
+    """
+    if math.isinf(privacy.proven.epsilon):
+        return UNBOUNDED
+    found = _figures("risk", json.dumps(privacy.events, sort_keys=True), None)
+    return Risk.from_values(found[len(NAMES) :] if group else found[: len(NAMES)])
+
+
+@functools.lru_cache(maxsize=4096)
+def _figures(kind: str, events: str, delta: float | None) -> tuple[float, ...]:
+    """Return the figures of `kind`: that of replaced records at `delta`, or without a delta the risk."""
+    name = hashlib.sha256(f"{_accountants()} {delta!r} {events}".encode()).hexdigest()
+    path = data_root() / f".{kind}" / name[:32]
+    if (kept := _kept(path)) is not None:
+        return kept
+    with contextlib.ExitStack() as alone:
+        with contextlib.suppress(BenchError):  # without locks, two processes may compute the same figure
+            alone.enter_context(holding(path.parent.with_suffix(".lock")))
+        if (kept := _kept(path)) is not None:
+            return kept
+        try:
+            found = _computed(restored(json.loads(events)), delta)
+        except (BenchError, TypeError, ValueError, OverflowError):
+            return (math.inf,) if delta is not None else (1.0,) * 2 * len(NAMES)
+        with contextlib.suppress(BenchError):  # go on without a cache if it is not writable
+            write_atomic(path, " ".join(map(float.hex, found)).encode())
+    return found
+
+
+def _computed(events: list[Event], delta: float | None) -> tuple[float, ...]:
+    if delta is not None:
+        return (replace_one(events, delta).epsilon,)
+    found = [risk(events, group, COARSENESS).as_dict() for group in (1, GROUP)]
+    return tuple(bound for one in found for bound in one.values())
+
+
+def _kept(path: Path) -> tuple[float, ...] | None:
+    with contextlib.suppress(OSError, ValueError, BenchError):  # absent or damaged
+        return tuple(map(float.fromhex, read_plain(path).decode().split())) or None
+    return None
+
+
+@functools.cache
+def _accountants() -> str:
+    """Return the digest of everything that a figure depends on besides the events."""
+    digest = hashlib.sha256(" ".join(version(name) for name in ("dp-accounting", "numpy", "scipy")).encode())
+    for path in sorted(Path(next(iter(accounting.__path__))).rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
