@@ -84,6 +84,7 @@ HOLDERS: dict[str, Callable[[torch.Tensor], object]] = {
     "key of a mapping": lambda held: {held: 0},
     "iterator": lambda held: iter([held]),
     "cycle": lambda held: itertools.cycle([held]),
+    "generator": lambda held: generated(held),
     "deque": lambda held: deque([held]),
     "bytes": lambda held: bytearray(held.numpy().tobytes()),
     "weak reference": weakly,
@@ -132,10 +133,16 @@ def test_what_a_function_kept_is_made_again() -> None:
     assert kept() == 1.0
 
 
-def generated() -> Iterator[int]:
-    yield 1
+def generated(held: object) -> Iterator[object]:
+    yield held
+
+
+def begun() -> Iterator[object]:
+    found = generated(1)
+    next(found)
+    return found
 
 
 def test_a_value_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(BenchError, match="generator: what a value of this type holds cannot be compared"):
-        fingerprint([generated()])
+        fingerprint([begun()])

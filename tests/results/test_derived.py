@@ -71,6 +71,8 @@ def test_two_that_ask_at_once_wait_for_one_figure(asked: list[object], monkeypat
     monkeypatch.setattr(derived, "replace_one", slowly)
     derived._figures.cache_clear()
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda _: derived._figures("replace-one", json.dumps([EVENT.as_dict()]), 1e-5), range(2))
+        first, second = pool.map(
+            lambda _: derived._figures("replace-one", json.dumps([EVENT.as_dict()]), 1e-5), range(2)
+        )
     assert first == second
     assert len(asked) == 1

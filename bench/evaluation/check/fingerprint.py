@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from importlib.metadata import entry_points
+from inspect import GEN_CREATED, getgeneratorlocals, getgeneratorstate
 from typing import Any
 
 import numpy as np
@@ -141,9 +142,7 @@ def _held(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, torch.nn.Module):
         yield from _of_net(value)
     elif isinstance(value, types.CodeType):
-        yield "code", value.co_code
-        yield "names", (value.co_names, value.co_varnames)
-        yield "constants", value.co_consts
+        yield _of_code(value), None
     else:
         yield from _content(value)
         yield from ((name, getattr(value, name, None)) for name in _attributes(value))
@@ -185,6 +184,8 @@ def _content(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, types.CellType):
         with contextlib.suppress(ValueError):  # empty
             yield "cell", value.cell_contents
+    elif isinstance(value, types.GeneratorType) and getgeneratorstate(value) == GEN_CREATED:
+        yield value.__qualname__, (value.gi_code, getgeneratorlocals(value))  # not begun: it holds its arguments only
     elif isinstance(value, weakref.ref):
         yield "referent", value()
     elif isinstance(value, functools._lru_cache_wrapper):
@@ -250,6 +251,12 @@ def _of_net(net: torch.nn.Module) -> Iterator[tuple[str, Any]]:
             yield f"{path}.{name}", list(held.values()) if "_hooks" in name and isinstance(held, dict) else held
 
 
+@functools.lru_cache(maxsize=100_000)
+def _of_code(code: types.CodeType) -> str:
+    return fingerprint([code.co_code, code.co_names, code.co_varnames, code.co_consts])
+
+
+@functools.lru_cache(maxsize=100_000)
 def _names(code: types.CodeType) -> list[str]:
     """Return the names in `code` and in the functions defined in it, in order."""
     inner = [name for part in code.co_consts if isinstance(part, types.CodeType) for name in _names(part)]

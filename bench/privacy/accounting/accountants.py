@@ -225,10 +225,10 @@ def loss_distribution(events: Sequence[Event], coarseness: float = 1.0) -> losse
     parts = [event.pld(interval) for event in others]
     if mu is not None:
         parts.append(losses.gaussian_pld(mu, interval))
-    return _composed(parts, _losses(events))
+    return _composed(parts, composed_losses(events))
 
 
-def _losses(events: Sequence[Event]) -> int:
+def composed_losses(events: Sequence[Event]) -> int:
     """Return the number of losses that the PLD of `events` composes."""
     return sum(1 if event.gaussian_mu() is not None else event.composed for event in events)
 
@@ -240,7 +240,7 @@ def pld(events: Sequence[Event], delta: float) -> Accounted | None:
 
 @lru_cache(maxsize=1024)
 def _pld(events: tuple[Event, ...], delta: float) -> Accounted | None:
-    if gaussian_total(events) is not None or not _resolves(_losses(events), delta):
+    if gaussian_total(events) is not None or not _resolves(composed_losses(events), delta):
         return None
     total = loss_distribution(events)
     if total is None:
@@ -262,7 +262,7 @@ def _selection_profile(event: RepeatAndSelect, delta: float) -> Accounted | None
     totals: dict[tuple[Event, ...], float | losses.Composed] = {}
     for run in event.runs:
         mu = gaussian_total(run)
-        if mu is None and not _resolves(_losses(run), delta / event.mean):
+        if mu is None and not _resolves(composed_losses(run), delta / event.mean):
             return None
         total = loss_distribution(merged(run)) if mu is None else mu
         if total is None:

@@ -23,7 +23,15 @@ from numpy.typing import NDArray
 from scipy import special
 
 from bench.core.errors import BenchError
-from bench.privacy.accounting.accountants import common_unit, gaussian_total, loss_distribution, merged, proven
+from bench.privacy.accounting.accountants import (
+    common_unit,
+    composed_losses,
+    gaussian_total,
+    loss_distribution,
+    merged,
+    proven,
+)
+from bench.privacy.events import losses
 from bench.privacy.events.base_event import Event
 from bench.privacy.events.events import Bypass
 
@@ -41,7 +49,8 @@ GRID = 201
 """Points of the three grids on which an advantage is searched, which make it at most 1e-6 too large."""
 TANGENTS = 8001
 """Number of tangents to the curve; a quarter of it moves no bound by more than 1e-6."""
-LEAST_TAIL = 1e-9  # beyond this delta, tangents decide no rate that is asked for
+LARGEST_ROUNDING = 1e-8
+"""Largest rounding error of a privacy loss distribution, which adds to every bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +161,8 @@ def _curve(events: tuple[Event, ...], group: int, coarseness: float = 1.0) -> _C
 
 @lru_cache(maxsize=8)
 def _by_losses(events: tuple[Event, ...], coarseness: float) -> list[Power] | None:
+    if losses.rounding(composed_losses(events)) > LARGEST_ROUNDING:
+        return None
     total = loss_distribution(events, coarseness)
     if total is None:
         return None
@@ -169,10 +180,11 @@ def _by_epsilons(events: Sequence[Event]) -> Power:
 
 def _below(slopes: Floats, intercepts: Floats) -> Power:
     """Return the least of the lines and of 1."""
+    slopes, intercepts = np.append(slopes, 0.0), np.append(intercepts, 1.0)
 
     def least(x: Floats) -> Floats:
         parts = np.array_split(x, 1 + x.size // 100)
         found: Floats = np.concatenate([np.min(slopes * part[:, None] + intercepts, axis=1) for part in parts])
-        return np.minimum(found, 1.0)
+        return found
 
     return least
