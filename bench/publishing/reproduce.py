@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.core.config import config_from
+from bench.core.config import as_dict, config_from
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Facts
 from bench.experiments.calibration_cache import Calibrations
-from bench.experiments.plan import Cell, Dataset, expand, other_program, private_facts
+from bench.experiments.plan import Cell, Dataset, expand, keyed, other_program, private_facts
 from bench.interface.registry import METHODS
 from bench.results.cell_spec import CellSpec
 from bench.results.command import command_for
 from bench.results.record import Record
 
 _ERRORS = (BenchError, ValueError, TypeError)  # raised by untrusted settings
+# Relative, the finest that calibration searches to. Where numpy has no AVX-512, say, its exponentials round otherwise,
+# and a calibrated number differs by 1e-10.
+_ROUNDING = 1e-7
 # The fields that a key identifies; the others only serve to request a cell.
 _NOT_MEANT = ("overrides", "method_file", "image_shape", "plugin")
 _MEANT = tuple(name for name in CellSpec.model_fields if name not in _NOT_MEANT)
@@ -121,6 +125,7 @@ def planned_again(record: Record, calibrations: Calibrations | None = None) -> R
         check_method(record)
         dataset = dataset_of(record)
         (cell,) = expand(record.cell.grid(), lambda _: dataset, calibrations, tuning=record.cell.tuning)
+        cell = _rounded_as(record, cell)
         if cell.key != record.key:
             older = " It is of schema 1 and does not tell what --set gave." if record.cell.overrides is None else ""
             raise BenchError(f"its settings plan {cell.key}.{older}")
@@ -132,6 +137,18 @@ def planned_again(record: Record, calibrations: Calibrations | None = None) -> R
     except _ERRORS as error:
         return Reproduction(None, str(error))
     return Reproduction(cell)
+
+
+def _rounded_as(record: Record, cell: Cell) -> Cell:
+    """Return `cell` with the record's numbers wherever they differ by rounding only, since its key is made of them."""
+    near = {
+        name: there
+        for name, here in as_dict(cell.config).items()
+        if isinstance(here, float)
+        and isinstance(there := record.config.get(name), float)
+        and math.isclose(here, there, rel_tol=_ROUNDING)
+    }
+    return keyed(replace(cell, config=replace(cell.config, **near)))
 
 
 def command_of(record: Record) -> tuple[str | None, str]:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from bench.cli.main import app
 from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, needed_overrides, parse_overrides
-from bench.core.types import Basis, Facts, TargetAdjacency
+from bench.core.types import Basis, Budget, Facts, TargetAdjacency
 from bench.data.datasets import all_datasets
 from bench.experiments.plan import Cell, Dataset, expand
 from bench.interface.registry import METHODS
@@ -149,6 +149,26 @@ def test_every_part_of_what_was_asked_for_is_held_against_the_key() -> None:
     assert "epsilon must be a positive finite number" in planned_again(asked(plain, epsilon=-1.0)).reason
     wrong = plain.model_copy(update={"config": {**plain.config, "epochs": 1.0}})
     assert planned_again(wrong).reason == "its config is another than its key says."
+
+
+@pytest.mark.parametrize(("factor", "alike"), [(1 - 1e-9, True), (1 + 1e-9, True), (1 + 1e-6, False)])
+def test_a_calibrated_number_may_be_rounded_otherwise_where_a_record_was_made(
+    factor: float, alike: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, method = committed("mnist-trpate-eps1-quick-s0-e62510f065c2"), METHODS.get("trpate")
+    calibrate = method.calibrate
+
+    def elsewhere(self: Any, budget: Budget) -> Any:
+        found = calibrate(self, budget)
+        return dataclasses.replace(found, gamma=found.gamma * factor)
+
+    monkeypatch.setattr(method, "calibrate", elsewhere)
+    found = planned_again(record)
+    if alike:
+        assert found.cell is not None
+        assert (found.cell.key, found.cell.config.gamma) == (record.key, record.config["gamma"])
+    else:
+        assert found.reason.startswith("its settings plan mnist-trpate-eps1-quick-s0-")
 
 
 @pytest.mark.parametrize(

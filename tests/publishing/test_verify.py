@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -260,6 +260,22 @@ def test_another_student_passes_on_another_machine_alone(
     found, why = compared(mine, again, [*row, mine], 1.0)
     assert (found, says in why) == (fate, True), why
     assert compared(mine, mine, [*row, mine], 1.0)[0] is Fate.PASSED
+
+
+def test_a_second_run_elsewhere_may_have_another_key() -> None:
+    """A calibrated number, of which the key is made, may be rounded otherwise there."""
+    mine = asked(made(key="mine", student=student("a" * 64)), overrides={})
+    there = made(key="there", student=student("b" * 64), provenance=provenance(python="3.13.0"))
+
+    def run(words: Sequence[str], *_: object) -> str:
+        RunDir(Path(words[-1])).create().write_record(there)
+        return ""
+
+    found = Publication(added={"mine": (mine, Path())})
+    with all_pass_the_check(), mock.patch("bench.publishing.verify._wait", run):
+        verify(found, Progress())
+    (again,) = [item for item in found.items if item.kind == "rerun"]
+    assert (again.fate, again.why.startswith("another student, since it ran with other python")) == (Fate.FLAGGED, True)
 
 
 def test_a_second_run_collapses_as_the_first() -> None:

@@ -16,7 +16,7 @@ import torch
 
 from bench.core.errors import BenchError, no_exit
 from bench.core.progress import Progress
-from bench.core.seeds import Streams
+from bench.core.seeds import Streams, new_salt
 from bench.core.transforms import as_float
 from bench.core.types import Released
 from bench.evaluation.audit.lockstep import Transcript, in_lockstep
@@ -58,8 +58,9 @@ def release(runs: Runs, side: int, seed: int, *, silent: bool = False) -> Channe
     """
     method, pair = runs.loaded()
     noise = (Silence if silent else SeededNoise)(np.random.default_rng(secrets.randbits(256)))
+    ledger = Ledger(method.unit, method.adjacency, Noisy(noise))
     try:
-        released = _trained(method, pair, side, seed, {}, Ledger(method.unit, method.adjacency, Noisy(noise)))
+        released = _trained(method, pair, side, seed, {}, new_salt(), ledger)
     except CollapsedError as error:  # a failed row shows its images
         shown = {"synthetic_images": error.images.detach().cpu(), "synthetic_labels": error.labels.detach().cpu()}
         return {**as_channels(of_parts(shown, pair.facts.classes)), "failure": np.ones(1, np.float32)}
@@ -76,7 +77,8 @@ def transcript(runs: Runs, swapped: bool, tilt: float, delta: float) -> Transcri
     method, pair = runs.loaded()
     sides = (1, 0) if swapped else (0, 1)
     generator = np.random.default_rng(secrets.randbits(256))
-    works = tuple(partial(_trained, method, pair, side, runs.seed, _CACHES) for side in sides)
+    cell = new_salt()  # of this transcript: no other may resume its checkpoints
+    works = tuple(partial(_trained, method, pair, side, runs.seed, _CACHES, cell) for side in sides)
     found, first, second = in_lockstep((works[0], works[1]), method.unit, method.adjacency, generator, tilt)
     if first is not None and second is not None:
         found.difference = _first_difference(first, second, _probes(pair))
@@ -99,13 +101,13 @@ def _cache(caches: dict[str, Cache], pair: WorstPair, side: int, seed: int) -> C
 
 
 def _trained(
-    method: type[Method], pair: WorstPair, side: int, seed: int, caches: dict[str, Cache], ledger: Ledger
+    method: type[Method], pair: WorstPair, side: int, seed: int, caches: dict[str, Cache], cell: str, ledger: Ledger
 ) -> Released:
     given = (pair.first, pair.second)[side]
     private = dataclasses.replace(given, images=given.images.clone(), labels=given.labels.clone())
     streams = Streams(seed)
     streams.seed_globals()
-    context = Context(torch.device("cpu"), streams, _cache(caches, pair, side, seed), Progress())
+    context = Context(torch.device("cpu"), streams, _cache(caches, pair, side, seed), Progress(), cell=cell)
     with no_exit(method.name):
         return method(method.Config(**pair.config), private.facts).train_student(
             private, pair.material.public, ledger, context

@@ -133,7 +133,7 @@
   const table = new Tabulator("#table", {
     data: [], index: "id", layout: "fitColumns", responsiveLayout: "hide", maxHeight: "85vh", columns, rowFormatter: dress,
     columnDefaults: { headerSortTristate: true, resizable: false, variableHeight: true, vertAlign: "top" },
-    groupBy: "heading", groupToggleElement: false, groupHeader: band,
+    groupBy: "heading", groupToggleElement: false, groupHeader: band, autoResize: false,
     placeholder: "No row is left: clear a filter.",
   });
 
@@ -247,6 +247,16 @@
     document.querySelector(".tabulator-tableholder").setAttribute("role", "rowgroup");
     document.querySelector(".tabulator-table").setAttribute("role", "presentation");
     form.hidden = false;
+    // autoResize would also draw all rows again when one opens and the table gets higher: its button would lose the focus.
+    const size = () => `${table.element.clientWidth} ${innerHeight}`;
+    let before = size();
+    const resized = () => {
+      if (before === size()) return;
+      before = size();
+      table.redraw();
+    };
+    addEventListener("resize", resized);
+    new ResizeObserver(resized).observe(table.element);
     restore();
     form.addEventListener("input", () => { update(); store(); });
     form.addEventListener("submit", (event) => event.preventDefault());

@@ -177,6 +177,8 @@ def test_a_row_opens_by_keyboard_and_leads_to_paper_code_and_record(seen: Seen, 
     button.focus()
     page.keyboard.press("Enter")
     assert button.get_attribute("aria-expanded") == "true"
+    page.wait_for_timeout(500)  # by then all rows would be drawn again, as the table is higher
+    assert button.evaluate("one => one === document.activeElement")
     more = row_of(page, "pate").locator(".more")
     assert more.bounding_box()["width"] > 1000
     links = more.locator("a").evaluate_all("all => all.map(one => one.getAttribute('href'))")
@@ -190,6 +192,14 @@ def test_a_row_opens_by_keyboard_and_leads_to_paper_code_and_record(seen: Seen, 
     assert page.locator("#table .more").count() == 1
     # Its row comes to the screen once all is drawn.
     page.wait_for_function("Math.abs(document.querySelector('#table .more').getBoundingClientRect().top - 450) < 450")
+    seen.check()
+
+
+def test_the_table_follows_the_width_of_the_window(seen: Seen, site: Path) -> None:
+    page = seen.open(site)
+    page.set_viewport_size({"width": 500, "height": 600})
+    holder = "document.querySelector('.tabulator-tableholder')"
+    page.wait_for_function(f"{holder}.scrollWidth <= {holder}.clientWidth")
     seen.check()
 
 
