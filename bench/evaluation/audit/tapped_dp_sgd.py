@@ -164,6 +164,7 @@ def tapped_dp_sgd(
     fewer["model"].load_state_dict(more["model"].state_dict())
     _compare_code(more, fewer)
     # Whatever else follows noisy gradients, such as a generator, is in the optimiser's state.
-    other = fewer["run"].optimizer(fewer["model"].parameters())
-    other.load_state_dict(made[0].optimizer.state_dict())
+    other, state = fewer["run"].optimizer(fewer["model"].parameters()), made[0].optimizer.state_dict()
+    for optimizer in (made[0].optimizer, other):  # both, as loading changes the order of an optimiser's settings
+        optimizer.load_state_dict(state)
     return TappedTraining(made[0].loss, made[0].log_weight, rate, made[0].distances, present)

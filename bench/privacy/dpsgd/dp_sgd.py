@@ -172,8 +172,9 @@ def train(
             loop.done(step + 1, run.steps)
     finally:
         gradients.remove()
-    for parameter in model.parameters():
-        parameter.grad_sample = parameter.grad = None  # type: ignore[attr-defined]
+        for parameter in model.parameters():  # also after an error, which a method may catch
+            parameter.grad = None
+            vars(parameter).pop("grad_sample", None)
     return events.DPSGD(rate, run.noise_multiplier, int(steps.taken))
 
 
