@@ -78,7 +78,7 @@ def report(found: Described, delta: float, as_json: bool, group: int = 1) -> Non
     title = found.title or found.events[0].describe()
     if any(event.adjacency is Adjacency.ADD_REMOVE for event in found.events):
         known["replace_one"] = replace_one(found.events, delta).epsilon
-    bounds = risk(found.events, group)
+    bounds = risk(found.events, group, coarseness=5.0)
     if as_json:
         accountants = [row.as_dict() for row in rows]
         content = {

@@ -36,12 +36,16 @@ class PrivacyCost:
     adjacency: Adjacency
     replace_one: float
     """The proven epsilon for one replaced record."""
-    risk: Risk = field(repr=False)
-    """What the proven curve allows an attacker on one unit."""
     claim: Claim | None = field(repr=False)
     """The claim with its source, and the reason if it does not hold."""
     accountants: tuple[Accounted, ...] = field(repr=False)
     """Every accountant that applies, with its notes."""
+    events: tuple[Event, ...] = field(repr=False)
+    """What is accounted."""
+
+    def risk(self, group: int = 1) -> Risk:
+        """Return what the proven curve allows an attacker on one unit, or on a `group` of units; takes seconds."""
+        return risk(self.events, group)
 
 
 def epsilon(name: str, /, *, delta: float = 1e-5, **setting: Any) -> PrivacyCost:
@@ -70,9 +74,9 @@ def epsilon(name: str, /, *, delta: float = 1e-5, **setting: Any) -> PrivacyCost
         proven=proven(listed, delta).epsilon,
         adjacency=listed[0].adjacency,
         replace_one=replace_one(listed, delta).epsilon,
-        risk=risk(listed),
         claim=claim,
         accountants=tuple(rows),
+        events=tuple(listed),
     )
 
 
