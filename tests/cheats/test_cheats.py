@@ -106,7 +106,7 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (inside_dp_sgd.SwappedImages, "its call 1 of dp_sgd has another model"),
         (inside_dp_sgd.PrivateStart, "its call 1 of dp_sgd has another model"),
         (inside_dp_sgd.HeldByStreams, "its call 1 of dp_sgd has another model"),
-        (inside_dp_sgd.HeldByLedger, "its call 1 of dp_sgd has another model|has no attribute 'means'"),
+        (inside_dp_sgd.HeldByLedger, "its call 1 of dp_sgd has another model"),
         (inside_dp_sgd.HeldByContext, "its call 1 of dp_sgd has another model"),
         (inside_dp_sgd.HeldByCache, "its call 1 of dp_sgd has another model"),
         (inside_dp_sgd.HeldByCheckpoint, "its call 1 of dp_sgd has another model"),

@@ -75,6 +75,12 @@ def called(held: torch.Tensor) -> Callable[[], float]:
     return function
 
 
+def wrapped(held: torch.Tensor) -> Callable[[], object]:
+    function = functools.cache(called(held))
+    function.__wrapped__ = np.median
+    return function
+
+
 HOLDERS: dict[str, Callable[[torch.Tensor], object]] = {
     "closure": called,
     "default": lambda held: lambda value=held: value,
@@ -91,7 +97,8 @@ HOLDERS: dict[str, Callable[[torch.Tensor], object]] = {
     "attribute of a list": lambda held: attached(Attributed([1]), held),
     "attribute of a number": lambda held: attached(Number(1), held),
     "attribute of a tensor": lambda held: attached(torch.zeros(1), held),
-    "attribute of a known function": lambda held: attached(functools.wraps(np.median)(lambda: None), held),
+    "attribute of a function": lambda held: attached(lambda: None, held),
+    "cached function with another's name": wrapped,
     "slot": Slotted,
     "class": of_class,
     "class that says it is torch's": of_disguised_class,

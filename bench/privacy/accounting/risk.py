@@ -49,7 +49,7 @@ DELTAS = tuple(10**-exponent for exponent in np.linspace(0.3, 10, 40))
 GRID = 201
 """Points of the three grids on which an advantage is searched, which make it at most 1e-6 too large."""
 TANGENTS = 8001
-"""Number of tangents to the curve; a quarter of it moves no bound by more than 1e-6."""
+"""Number of tangents to the curve."""
 LARGEST_ROUNDING = 1e-8
 """Largest rounding error of a privacy loss distribution, which adds to every bound."""
 
