@@ -16,7 +16,7 @@ from bench.core.types import PrivacyUnit
 from bench.privacy.accounting.accountants import proven, rdp
 from bench.privacy.accounting.risk import NAMES, PRIORS, RATES, UNBOUNDED, Risk, reconstruction, risk
 from bench.privacy.events.base_event import Event
-from bench.privacy.events.events import DPSGD, Bypass, Gaussian, Laplace, RandomizedResponse, RepeatAndSelect
+from bench.privacy.events.events import DPSGD, Bypass, Gaussian, Laplace, LNMax, RandomizedResponse, RepeatAndSelect
 
 GAUSSIAN = [
     (4.0, 0.0995, (0.15114, 0.01893, 0.00225)),
@@ -147,3 +147,9 @@ def test_the_best_attack_on_a_gaussian_release_stays_below_the_bound(candidates:
     at_most = reconstruction([Gaussian(1 / mu)], 1 / candidates)
     assert at_least <= at_most
     assert right / len(seen) >= 0.8 * at_most, "the bound is not far from what an attack reaches"
+
+
+def test_a_loss_far_above_what_a_float_can_exponentiate_is_certain_to_be_seen() -> None:
+    """Warnings of arithmetic are errors here: infinity times 0 was one."""
+    found = risk([LNMax(queries=1000, gamma=10.0)], coarseness=5.0)
+    assert found == UNBOUNDED

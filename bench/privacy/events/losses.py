@@ -76,7 +76,7 @@ class Composed:
             dense = pmf.to_dense_pmf()
             epsilons = (np.arange(dense.size) + dense._lower_loss) * dense._discretization
             above = np.cumsum(dense._probs[::-1])[::-1]
-            with np.errstate(over="ignore"):  # of losses far below any that matters
+            with np.errstate(over="ignore", invalid="ignore"):  # of losses far from any that matters: left out below
                 scaled = np.cumsum((dense._probs * np.exp(-epsilons))[::-1])[::-1]
                 deltas = above - np.exp(epsilons) * scaled + dense._infinity_mass + self.rounding
             at = np.flatnonzero(np.isfinite(deltas))[:: max(1, dense.size // points)]
