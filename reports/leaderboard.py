@@ -128,8 +128,11 @@ class Board:
         return {key: list(rows) for key, rows in groupby(self.rows, lambda row: (row.dataset, row.unit))}
 
 
-def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -> Board:
-    """Return the board of `records`; the `audits` of a row's seeds count as one audit with all their runs."""
+def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = (), *, risks: bool = True) -> Board:
+    """Return the board of `records`; the `audits` of a row's seeds count as one audit with all their runs.
+
+    Without `risks`, rows lack what an attacker may reach, which takes seconds for each different ledger.
+    """
     board = Board()
     usable = []
     for record in records:
@@ -140,7 +143,7 @@ def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -
         else:
             usable.append(record)
     if usable:
-        table = _grouped(results_frame(usable, audits))
+        table = _grouped(results_frame(usable, audits, risks=risks))
         lost = Counter(row_key(record) for record in board.failures if record.collapsed)
         board.rows = [_row({**values, "collapsed": lost[row]}) for row, values in table.to_dict("index").items()]
     board.rows.sort(key=_order)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,11 +11,13 @@ import typer
 from bench.cli.options import Json, Quiet
 from bench.core.errors import BenchError
 from bench.core.printable import page
-from bench.core.progress import echo, open_progress, print_json, print_table
+from bench.core.progress import echo, open_progress, print_fields, print_json, print_table
 from bench.storage.files import write_atomic
 
 if TYPE_CHECKING:
+    from bench.reports.papers.evidence import Evidence
     from bench.reports.papers.spec import Paper, Spec
+    from bench.reports.reported.numbers import Reported
 
 COMMITTED = (Path("leaderboards"), Path("leaderboards/ablations"))
 
@@ -34,6 +37,9 @@ def report(
         list[str] | None, typer.Option("--table", help="Number of a table in the paper; repeatable.")
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All tables and figures.")] = False,
+    missing_: Annotated[
+        bool, typer.Option("--missing", help="List the empty cells with their reasons and commands; draw nothing.")
+    ] = False,
     into: Annotated[Path, typer.Option("--into", help="Output folder.")] = Path("reports-out"),
     quiet: Quiet = False,
     json_: Json = False,
@@ -44,11 +50,14 @@ def report(
     from bench.reports.papers.notes import commands_of
     from bench.reports.reported.numbers import read_reported
 
-    chosen = _chosen(paper, figure or [], table or [], all_)
+    chosen = _chosen(paper, figure or [], table or [], all_ or (missing_ and not (figure or table)))
     evidence = read_evidence(runs or [path for path in COMMITTED if path == COMMITTED[0] or path.is_dir()])
     for line in evidence.warnings:
         echo(f"warning: {line}", err=True)
     reported = read_reported()
+    if missing_:
+        _print_missing(chosen, evidence, reported, json_=json_)
+        return
     artefacts = []
     with open_progress(quiet=quiet or json_) as progress, progress.stage("tables and figures", len(chosen)) as stage:
         for of, spec in chosen:
@@ -90,6 +99,35 @@ def report(
         echo("\n".join(f"  {line}" for line in [*commands[:_SHOWN], *more]))
     echo(f"wrote {index}", err=True)
     echo(f"{sum(a.filled for a in artefacts)} of {sum(a.wanted for a in artefacts)} cells are filled")
+
+
+def _print_missing(
+    chosen: list[tuple[Paper, Spec]], evidence: Evidence, reported: Sequence[Reported], *, json_: bool
+) -> None:
+    from bench.reports.papers.coverage import Reason, items_of, told
+    from bench.reports.papers.notes import commands_of
+
+    items = items_of(chosen, evidence, reported)
+    if json_:
+        listed = [
+            {
+                "item": item.name, "cell": missing.label, "reason": reason, "why": missing.why,
+                "commands": missing.commands,
+            }
+            for item in items
+            for reason, empty in item.missing().items()
+            for _, missing in empty
+        ]  # fmt: skip
+        print_json({"missing": listed, "filled": sum(list(item.cells.values()).count(None) for item in items)})
+        return
+    for item in items:
+        for reason, empty in item.missing().items():
+            print_fields(f"{item.name}: {told(reason, empty)}")
+            if reason is not Reason.DATA:
+                for command in commands_of(missing for _, missing in empty):
+                    echo(f"  {command}")
+    cells = [missing for item in items for missing in item.cells.values()]
+    echo(f"{cells.count(None):,} of {len(cells):,} cells are filled")
 
 
 _SHOWN = 8

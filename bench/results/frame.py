@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     import pandas
 
 
-def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -> pandas.DataFrame:
+def results_frame(
+    records: Iterable[Record], audits: Iterable[AuditRecord] = (), *, risks: bool = True
+) -> pandas.DataFrame:
     """Return one row per record, ordered by seed and key, with `audited` from the `audits` of that record.
 
     The columns are those of :data:`bench.api.COLUMNS` except attacks, with `epsilon` renamed `target` and
     `wall_seconds` renamed `cost`, plus the board's own: `subset` (whether the config limits the private records),
-    `config` (digest) and `audits`. Failed cells have no numbers.
+    `config` (digest) and `audits`. Failed cells have no numbers. Without `risks`, their columns are empty: computing
+    them takes seconds for each different ledger.
     """
     import pandas
 
@@ -34,7 +37,7 @@ def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ())
     for audit in audits:
         of_student[audit.student].append(audit)
     rows = [
-        {**_values(record), **_audited(record, of_student[record.key]), "audits": of_student[record.key]}
+        {**_values(record, risks), **_audited(record, of_student[record.key]), "audits": of_student[record.key]}
         for record in with_audits(records, audits)
     ]
     frame = pandas.DataFrame(rows).astype(dict.fromkeys(NUMBERS, float) if rows else {})
@@ -47,7 +50,7 @@ NUMBERS = (
 )  # fmt: skip
 
 
-def _values(record: Record) -> dict[str, Any]:
+def _values(record: Record, risks: bool) -> dict[str, Any]:
     return {
         "key": record.key,
         "row": row_key(record),
@@ -67,7 +70,7 @@ def _values(record: Record) -> dict[str, Any]:
         "config": digest_of(record.config)[:6],
         "status": record.status.value,
         "failure": "" if record.failure is None else record.failure.reason,
-        **_privacy(record.privacy),
+        **_privacy(record.privacy, risks),
         **_utility(record.utility),
         "cost": record.provenance.wall_seconds,
         "public_data": record.public_data,
@@ -77,7 +80,7 @@ def _values(record: Record) -> dict[str, Any]:
     }
 
 
-def _privacy(privacy: Privacy | None) -> dict[str, Any]:
+def _privacy(privacy: Privacy | None, risks: bool) -> dict[str, Any]:
     if privacy is None:
         names = (
             "unit", "adjacency", "claimed", "proven", "proven_by", "replace_one", "record_level", "impossible",
@@ -95,7 +98,7 @@ def _privacy(privacy: Privacy | None) -> dict[str, Any]:
         "impossible": None if privacy.plausibility is None else privacy.plausibility.probability,
         "data_dependent": min((one.epsilon for one in privacy.accountants if one.data_dependent), default=None),
         "bypasses": tuple(privacy.bypasses),
-        **risk_of(privacy).as_dict(),
+        **(risk_of(privacy).as_dict() if risks else dict.fromkeys(RISKS)),
     }
 
 

@@ -42,7 +42,9 @@ def epsilon_text(epsilon: float | None, toward: Toward = "nearest") -> str:
 
 
 def risk_text(bound: float, proven: float) -> str:
-    """Return an upper bound on an attacker's success in percent, rounded up; ``unbounded`` without a proof."""
+    """Return an upper bound on an attacker's success in percent, rounded up; ``unbounded`` without a proof, "–" if unknown."""
+    if math.isnan(bound):
+        return "–"
     if math.isinf(proven):
         return "unbounded"
     percent = Decimal(repr(round(100 * bound, 9)))

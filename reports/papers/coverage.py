@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from bench.core.errors import UnknownNameError
 from bench.data.datasets import get_dataset
-from bench.reports.papers.evidence import read_evidence
+from bench.reports.papers.evidence import Evidence, read_evidence
 from bench.reports.papers.notes import commands_of
 from bench.reports.papers.spec import (
     PAPERS,
@@ -18,6 +19,7 @@ from bench.reports.papers.spec import (
     Material,
     Missing,
     Ours,
+    Paper,
     Picture,
     Spec,
     TableSpec,
@@ -73,20 +75,45 @@ def reason_of(cell: Cell, missing: Missing) -> Reason:
         return Reason.DATA
 
 
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One of the papers' tables or figures with our cells in it, each with what is missing for it."""
+
+    name: str
+    title: str
+    cells: Mapping[Cell, Missing | None]
+
+    def missing(self) -> dict[Reason, list[tuple[Cell, Missing]]]:
+        """Return the empty cells by reason."""
+        found: dict[Reason, list[tuple[Cell, Missing]]] = {reason: [] for reason in Reason}
+        for cell, missing in self.cells.items():
+            if missing is not None:
+                found[reason_of(cell, missing)].append((cell, missing))
+        return {reason: cells for reason, cells in found.items() if cells}
+
+
+def items_of(chosen: Iterable[tuple[Paper, Spec]], evidence: Evidence, reported: Sequence[Reported]) -> list[Item]:
+    """Return the `chosen` tables and figures, filled from `evidence`."""
+    found = []
+    for paper, spec in chosen:
+        material = Material(evidence, [number for number in reported if number.paper == paper.name], paper.plain)
+        table = isinstance(spec, TableSpec)
+        parts = spec.rows(material) if isinstance(spec, TableSpec) else spec.panels(material)
+        name = f"{paper.name} {'table' if table else 'figure'} {spec.number}"
+        found.append(Item(name, spec.title.rstrip("."), cells_of_item(entries_of(parts), material)))
+    return found
+
+
 def coverage_page(folder: Path, reported: Sequence[Reported]) -> str:
     """Return the page for the board in `folder` and its ablations."""
-    places = [path for path in (folder, folder / "ablations") if (path / "records").is_dir()]
-    evidence = read_evidence(places)
-    items: dict[str, tuple[Spec, Mapping[Cell, Missing | None]]] = {}
+    evidence = read_evidence([path for path in (folder, folder / "ablations") if (path / "records").is_dir()])
+    chosen: list[tuple[Paper, Spec]] = []
     for paper in map(load_paper, PAPERS):
-        material = Material(evidence, [number for number in reported if number.paper == paper.name], paper.plain)
-        specs: list[Spec] = [*paper.tables, *paper.figures]
-        for spec in specs:
-            parts = spec.rows(material) if isinstance(spec, TableSpec) else spec.panels(material)
-            name = f"{paper.name} {'table' if isinstance(spec, TableSpec) else 'figure'} {spec.number}"
-            items[name] = spec, cells_of_item(entries_of(parts), material)
-    lines = [(name, *_counts(cells)) for name, (_, cells) in items.items()]
-    total = [sum(column) for column in zip(*(_counts(cells) for _, cells in items.values()), strict=True)]
+        chosen += [(paper, table) for table in paper.tables]
+        chosen += [(paper, figure) for figure in paper.figures]
+    items = items_of(chosen, evidence, reported)
+    lines = [(item.name, *_counts(item.cells)) for item in items]
+    total = [sum(column) for column in zip(*(_counts(item.cells) for item in items), strict=True)]
     return "\n".join(
         [
             "# How much of the papers' tables and figures is filled\n",
@@ -101,7 +128,7 @@ def coverage_page(folder: Path, reported: Sequence[Reported]) -> str:
                 if count
             ),
             "",
-            *(_empty(name, spec, cells) for name, (spec, cells) in items.items() if any(cells.values())),
+            *(_empty(item) for item in items if any(item.cells.values())),
         ]
     )
 
@@ -121,18 +148,18 @@ def _counts(cells: Mapping[Cell, Missing | None]) -> list[int]:
     return [*filled, *(why[reason] for reason in Reason)]
 
 
-def _empty(name: str, spec: Spec, cells: Mapping[Cell, Missing | None]) -> str:
+def told(reason: Reason, empty: Sequence[tuple[Cell, Missing]]) -> str:
+    """Return how many cells are `empty` for one reason, and its details: ``134 no data: celeba-g; celeba-h.``."""
+    named = dict.fromkeys(cell.cell.dataset if reason is Reason.DATA else missing.why for cell, missing in empty)
+    details = "" if reason is Reason.RUN else f": {'; '.join(filter(None, named))}"
+    return f"{len(empty)} {reason}{details}."
+
+
+def _empty(item: Item) -> str:
     """Return the empty cells of a table or figure by reason, with the commands that fill them."""
-    found: dict[Reason, list[tuple[Cell, Missing]]] = defaultdict(list)
-    for cell, missing in cells.items():
-        if missing is not None:
-            found[reason_of(cell, missing)].append((cell, missing))
-    parts = [f"## {md(name)}: {md(spec.title.rstrip('.'))}\n"]
-    for reason in filter(found.get, Reason):
-        empty = found[reason]
+    parts = [f"## {md(item.name)}: {md(item.title)}\n"]
+    for reason, empty in item.missing().items():
         commands = commands_of(missing for _, missing in empty)
-        named = dict.fromkeys(cell.cell.dataset if reason is Reason.DATA else missing.why for cell, missing in empty)
-        told = "" if reason is Reason.RUN else f": {md('; '.join(filter(None, named)))}"
-        parts.append(f"{len(empty)} {reason}{told}.\n")
+        parts.append(f"{md(told(reason, empty))}\n")
         parts += ["```", *commands, "```\n"] if commands else []
     return "\n".join(parts)

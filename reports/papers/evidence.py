@@ -189,7 +189,7 @@ class Evidence:
     def __post_init__(self) -> None:
         by_key = {record.key: record for record in self.records}
         groups: dict[tuple[str, str], list[Found]] = defaultdict(list)
-        for row in build_board(self.records, self.audits).rows:
+        for row in build_board(self.records, self.audits, risks=False).rows:
             members = tuple(by_key[key] for key in row.keys)
             asked = WantedCell(row.method, row.dataset, row.asked, Basis(row.basis))
             groups[row.method, row.dataset].append(Found(asked, members, row))

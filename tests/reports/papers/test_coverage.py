@@ -43,6 +43,21 @@ def test_counts_are_those_of_the_report(board: Path, tmp_path: Path) -> None:
     assert rows["dgd table I"][1] > 0
 
 
+def test_missing_lists_each_empty_cell_with_its_reason_and_draws_nothing(board: Path, tmp_path: Path) -> None:
+    words = ["report", str(board), "--paper", "dgd", "--missing", "--into", str(tmp_path / "out")]
+    told = CliRunner().invoke(app, words)
+    rows = rows_of(coverage_page(board, read_reported()))
+    whole, filled = (sum(row[n] for name, row in rows.items() if name.startswith("dgd ")) for n in (0, 1))
+    assert told.output.endswith(f"{filled} of {whole} cells are filled\n"), told.output
+    assert "dgd table II: 6 not run.\n  python -m bench run --methods nonprivate --datasets cifar10" in told.output
+    assert not (tmp_path / "out").exists()
+    listed = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert len(listed["missing"]) == whole - filled == whole - listed["filled"]
+    one = next(cell for cell in listed["missing"] if cell["item"] == "dgd table II")
+    assert one["reason"] == "not run"
+    assert one["commands"][0].startswith("python -m bench run")
+
+
 def test_the_sum_stands_above_the_table(board: Path) -> None:
     page = coverage_page(board, read_reported())
     cells, filled, accuracies, there, *_ = rows_of(page)["all"]
