@@ -12,6 +12,11 @@ from bench.results.text import markdown_list, markdown_table, md
 
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 Column = Callable[[AttackRecord], str]
+ROBUSTNESS = "robustness"
+NO_PRIVACY = (
+    "Robustness is accuracy on inputs that an adversary changes. It is no measure of privacy: these attacks look for "
+    "wrong answers, not for training records."
+)
 COPIES = "copies"
 """Metric and table of attacks that look for copies among released images."""
 
@@ -62,12 +67,19 @@ def attacks_page(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> 
         epsilon = math.inf if record.epsilon is None else record.epsilon
         return (record.dataset, record.method, -epsilon, record.seed, attack.attack)
 
-    parts = ["# Attacks\n"]
-    for title, columns, rows in tables(every, sorted(attacks, key=order)):
-        parts.append(f"## {md(title[0].upper() + title[1:])}\n")
-        parts.append(markdown_table(columns, rows))
+    def section(tables: Iterable[Table]) -> None:
+        for title, columns, rows in tables:
+            parts.append(f"## {md(title[0].upper() + title[1:])}\n")
+            parts.append(markdown_table(columns, rows))
+
+    ordered = sorted(attacks, key=order)
+    parts = ["# Attacks on privacy\n"]
+    section(tables(every, [attack for attack in ordered if attack.goal != ROBUSTNESS]))
     parts.extend(f"- {md(line)}" for line in powerless(attacks))
     parts.append("")
+    if apart := tables(every, [attack for attack in ordered if attack.goal == ROBUSTNESS]):
+        parts += ["# Robustness, which is not privacy\n", f"{NO_PRIVACY}\n"]
+        section(apart)
     failed = [f"`{md(attack.key)}`: {md(attack.failure.reason)}" for attack in attacks if attack.failure is not None]
     return "\n".join([*parts, *([markdown_list("## Failed", failed)] if failed else [])])
 
@@ -178,8 +190,8 @@ TABLES: dict[str, tuple[str, dict[str, Column]]] = {
             "verdict": _power,
         },
     ),
-    "robustness": (
-        "adversarial robustness (no privacy): accuracy in % at the smallest and the largest perturbation",
+    ROBUSTNESS: (
+        "adversarial robustness (not privacy): accuracy in % at the smallest and the largest perturbation",
         {
             "clean": lambda attack: score(attack, Role.STUDENT, "clean"),
             "smallest": _at(0),
@@ -204,7 +216,7 @@ def headline(attack: AttackRecord) -> tuple[Estimated, str] | None:
     """Return the main number of an attack and its text, or None if it has none."""
     if Role.STUDENT.value not in attack.targets:
         return None
-    if attack.goal == "robustness":  # accuracy at the smallest perturbation
+    if attack.goal == ROBUSTNESS:  # accuracy at the smallest perturbation
         swept = _swept(attack)
         return (swept[0][1], _at(0)(attack)) if swept else None
     metric, scale = (ABOVE_COUNTERFACTUAL, 100) if attack.goal == "inversion" else (f"{_family(attack)} auc", 1)
@@ -217,7 +229,7 @@ def strongest(attacks: Iterable[AttackRecord], goal: str) -> tuple[Estimated, At
     done = [a for a in attacks if a.goal == goal and a.status is Status.DONE and not a.no_power]
     found = [(main[0], a) for a in done if (main := headline(a)) is not None and not math.isnan(main[0].value)]
     # Robustness is an accuracy: the strongest attack has the lowest.
-    sign = 1 if goal == "robustness" else -1
+    sign = 1 if goal == ROBUSTNESS else -1
     return min(found, key=lambda pair: (sign * pair[0].value, pair[1].key), default=None)
 
 

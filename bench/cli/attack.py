@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +11,6 @@ import typer
 
 from bench.cli.options import Json, Quiet, ReuseOption, with_options
 from bench.core.config import Preset, Reuse, check_overrides
-from bench.core.errors import BenchError
 from bench.core.options import PRESET, LaunchOptions, Resources, what, where
 from bench.core.progress import echo, print_json, starting
 from bench.core.types import AuditKind
@@ -62,10 +59,12 @@ def audit(
     --launcher runs each audit as a process or a Slurm job.
     """
     with starting(quiet=quiet or json_):
-        from bench.cli.audit_jobs import check_time, launch_audits
         from bench.cli.audit_output import print_audits
+        from bench.cli.jobs import Job, bad, check_time, choice_words, kept, launch_jobs
         from bench.cli.students import chosen_in, each_student
+        from bench.core.options import words_of
         from bench.evaluation.audit.audit import audit_key, audit_student
+        from bench.launchers.manifest import Task
         from bench.launchers.settings import launch_settings
         from bench.launchers.worker import ClaimProgress, claiming
         from bench.storage.locks import PATIENCE_SECONDS
@@ -81,42 +80,37 @@ def audit(
                 elsewhere.append(key)
                 return
             result = run_dir.read_audit(key)
-            if result is None or not _kept(result.failure is not None, reuse):
+            if result is None or not kept(result, reuse):
                 folder = data if record.cell.own_folder else None
                 seen = ClaimProgress(progress, held)
                 result = audit_student(record, options, run_dir, source, seen, dataset=folder, resources=resources)
                 progress.say(f"{record.key}: {result.verdict}")
             results.append(result)
 
-    settings = launch_settings(launch)
-    shared, silent = options.kind is AuditKind.PAIR, quiet or json_
-    lost: list[str] = []
+    settings, silent, lost = launch_settings(launch), quiet or json_, list[str]()
     if settings.launcher == "inline":
-        stopped = each_student(keys, out, methods, data, do, launch.resources, silent, shared=shared)
-    elif shared:
-        check_time(settings, options.minutes)
+        stopped = each_student(keys, out, methods, data, do, launch.resources, silent)
+    else:
+        if options.kind is AuditKind.PAIR:
+            check_time(settings, options.minutes)
         run_dir, students = chosen_in(out, keys, methods, data)
         planned = {audit_key(record, options): record.key for record in students}
-        before = {key: run_dir.read_audit(key) for key in planned}
-        todo = {key: planned[key] for key, a in before.items() if a is None or not _kept(a.failure is not None, reuse)}
-        words = ["--methods", methods, "--reuse", reuse, *(["--data", data] if data else [])]
-        stopped, elsewhere, lost = launch_audits(todo, options, words, run_dir, settings, launch.resources, silent)
+        words = [*words_of(options), *choice_words(methods, reuse, data)]
+        jobs = {
+            key: Job(["audit", student, *words], [Task.of(run_dir, key, f"audit of {student}", f"audits/{key}.json")])
+            for key, student in planned.items()
+            if not kept(run_dir.read_audit(key), reuse)
+        }
+        ended = launch_jobs(jobs, run_dir.read_audit, run_dir, settings, launch.resources, silent)
+        stopped, elsewhere, lost = ended.stopped, ended.elsewhere, ended.lost
         results = [found for key in planned if (found := run_dir.read_audit(key)) is not None]
-    else:
-        raise BenchError(
-            f"--launcher {settings.launcher} supports only pair audits: canary audits lock the directory. "
-            "Leave out --launcher, or use --kind pair."
-        )
-    for key in elsewhere:
-        echo(f"skipped: {key}, which another process is auditing", err=True)
     if json_:
         print_json({"audits": [result.model_dump(mode="json") for result in results]})
     else:
         print_audits(results)
         _print_failures(results, out)
-    for line in lost:
-        echo(line, err=True)
-    _leave(stopped, bool(lost) or any(result.violated or result.failure for result in results))
+    _print_others(elsewhere, lost)
+    _leave(stopped, bool(lost) or any(map(bad, results)))
 
 
 def _without_files(keys: Sequence[str] | None, methods: str) -> tuple[list[str], str]:
@@ -125,8 +119,11 @@ def _without_files(keys: Sequence[str] | None, methods: str) -> tuple[list[str],
     return [key for key in keys or () if key not in files], ",".join([methods, *files])
 
 
-def _kept(failed: bool, reuse: Reuse) -> bool:
-    return reuse is Reuse.ALL or (reuse is Reuse.DONE and not failed)
+def _print_others(elsewhere: Sequence[str], lost: Sequence[str]) -> None:
+    for key in elsewhere:
+        echo(f"skipped: {key}, which another process makes", err=True)
+    for line in lost:
+        echo(line, err=True)
 
 
 def _leave(stopped: int | None, failed: bool) -> None:
@@ -137,7 +134,7 @@ def _leave(stopped: int | None, failed: bool) -> None:
         raise typer.Exit(1)
 
 
-@with_options(workers=CREW)
+@with_options(shards=..., retries=..., gpus=..., pack=..., detach=..., workers=CREW)
 def attack(
     keys: Keys = None,
     *,
@@ -158,62 +155,43 @@ def attack(
     seed: Annotated[int, what("--seed", help="Seed of the attacks.")] = 0,
     data: Data = None,
     reuse: ReuseOption = Reuse.DONE,
-    resources: Resources,
+    launch: LaunchOptions,
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
-    """Attack the students of a run directory and their controls: inversion, membership, release, robustness.
+    """Attack the students of a run directory and their controls: inversion, membership, release; and robustness.
 
     The controls are the same net without privacy, one trained on other records, and an untrained one. A cell is
-    inconclusive (`no power`) if its attack does not break the net without privacy.
+    inconclusive (`no power`) if its attack does not break the net without privacy. Several of these commands may share
+    a directory; --launcher runs the attacks of one goal on one student as a process or a Slurm job.
     """
     with starting(quiet=quiet or json_):
+        from bench.cli.attack_jobs import Attacks, attack_by_jobs, attack_inline
         from bench.cli.attack_output import print_attacks
-        from bench.cli.students import each_student
-        from bench.evaluation.attack.attack import applies, attack_names, attack_student, planned_key
-        from bench.evaluation.attack.inversion import compare
-        from bench.evaluation.attack.workplace import AttackOptions, Workplace
+        from bench.cli.jobs import bad
+        from bench.evaluation.attack.attack import attack_names
+        from bench.evaluation.attack.workplace import AttackOptions
         from bench.interface.registry import ATTACKS
+        from bench.launchers.settings import launch_settings
 
     names = attack_names(attacks)
     options = AttackOptions(preset, tuple(set_ or ()), seed, auxiliary, shadow_runs=shadow_runs)
     check_overrides([ATTACKS.get(name) for name in names], options.overrides)
     keys, methods = _without_files(keys, methods)
-    results: list[AttackRecord] = []
-    places: list[Workplace] = []
-
-    def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
-        nonlocal options
-        if not places:
-            if auxiliary is not None:
-                options = dataclasses.replace(options, auxiliary_revision=source.describe(auxiliary).revision)
-            places.append(Workplace(run_dir, source, progress, options, resources, data, stack=stack))
-        with progress.stage("attacks", len(names)) as stage:
-            for name in names:
-                if attacks == "all" and not applies(record, name):
-                    stage.advance()
-                    continue
-                found = run_dir.read_attack(planned_key(record, name, places[0]))
-                if found is None or not _kept(found.failure is not None, reuse):
-                    with progress.stage(name, 1):
-                        found = attack_student(record, name, places[0])
-                    if found.failure is not None:
-                        progress.say(f"{found.key} FAILED: {found.failure.reason}")
-                results.append(found)
-                stage.advance()
-
-    def end(students: list[Record]) -> None:
-        broken = {found.student for found in results if found.failure is not None}
-        compare([record for record in students if record.key not in broken], names, places[0])
-
-    stack = contextlib.ExitStack()  # closed inside the lock: its processes write to the directory
-    stopped = each_student(keys, out, methods, data, do, resources, quiet or json_, end, stack)
+    settings = launch_settings(launch)
+    asked = Attacks(
+        keys=keys, out=out, methods=methods, data=data, names=names, options=options, fitting=attacks == "all",
+        reuse=reuse, resources=launch.resources, quiet=quiet or json_,
+    )  # fmt: skip
+    inline = settings.launcher == "inline"
+    results, ended = attack_inline(asked) if inline else attack_by_jobs(asked, settings)
     if json_:
         print_json({"attacks": [result.model_dump(mode="json") for result in results]})
     else:
         print_attacks(results, out)
         _print_failures(results, out)
-    _leave(stopped, any(result.failure for result in results))
+    _print_others(ended.elsewhere, ended.lost)
+    _leave(ended.stopped, bool(ended.lost) or any(map(bad, results)))
 
 
 def _print_failures(results: Sequence[AttackRecord | AuditRecord], out: Path) -> None:

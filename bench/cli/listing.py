@@ -8,12 +8,13 @@ import sys
 from bench.core.config import field_table
 from bench.core.errors import UnknownNameError
 from bench.core.types import Facts
-from bench.interface.attack import Attack
 from bench.interface.method import Method
 from bench.interface.registry import ALL, ATTACKS, METHODS, listed, method_groups
+from bench.reports.attacks import NO_PRIVACY, ROBUSTNESS
 
 Rows = list[tuple[str, ...]]
 LISTINGS = ("methods", "datasets", "attacks", "models")
+ATTACK_COLUMNS = ("attack", "goal", "access", "knowledge", "citation")
 
 MNIST_FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 
@@ -27,8 +28,8 @@ def listing(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]]:
         notes = [f"--methods {group}: {', '.join(names)}" for group, names in groups if group != ALL]
         return "methods", columns, rows, [*notes, f"--methods {ALL}: all of them", *_broken(METHODS.broken)]
     if what == "attacks":
-        rows = [_attack_row(ATTACKS.get(name)) for name in ATTACKS.names()]
-        return "attacks", ("attack", "goal", "access", "knowledge", "citation"), rows, _broken(ATTACKS.broken)
+        rows = [row for row in _attack_rows() if row[1] != ROBUSTNESS]
+        return "attacks on privacy", ATTACK_COLUMNS, rows, _broken(ATTACKS.broken)
     if what == "datasets":
         from bench.data.datasets import DATASETS
 
@@ -60,8 +61,15 @@ def _broken(broken: dict[str, str]) -> list[str]:
     return [f"plug-in failed to import: {where}: {why}" for where, why in broken.items()]
 
 
-def _attack_row(attack: type[Attack]) -> tuple[str, ...]:
-    return (attack.name, attack.goal, attack.access or "", attack.knowledge or "", attack.citation)
+def listed_apart(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]] | None:
+    """Return a second table of the listing `what`, or None: attacks that do not measure privacy."""
+    rows = [row for row in _attack_rows() if row[1] == ROBUSTNESS] if what == "attacks" else []
+    return ("robustness, which is not privacy", ATTACK_COLUMNS, rows, [NO_PRIVACY]) if rows else None
+
+
+def _attack_rows() -> Rows:
+    kinds = (ATTACKS.get(name) for name in ATTACKS.names())
+    return [(kind.name, kind.goal, kind.access or "", kind.knowledge or "", kind.citation) for kind in kinds]
 
 
 def method_page(method: type[Method]) -> tuple[str, str, tuple[str, ...], Rows]:

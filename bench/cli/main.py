@@ -92,23 +92,25 @@ def list_(
     json_: Json = False,
 ) -> None:
     """List methods, data sets, attacks or models, or the records of a run directory."""
-    from bench.cli.listing import LISTINGS, listing
+    from bench.cli.listing import LISTINGS, listed_apart, listing
 
     if out is None and what not in LISTINGS and Path(what).is_dir():
         out = Path(what)
     if out is None:
-        title, columns, rows, notes = listing(what)
+        found = [listing(what), *filter(None, [listed_apart(what)])]
     else:
         from bench.cli.record_pages import records_listing
 
-        title, columns, rows, notes = records_listing(out)
+        found = [records_listing(out)]
     if json_:
-        print_json({"title": title, "rows": [dict(zip(columns, row, strict=True)) for row in rows], "notes": notes})
+        said = [dict(zip(columns, row, strict=True)) for _, columns, rows, _ in found for row in rows]
+        print_json({"title": found[0][0], "rows": said, "notes": [note for *_, notes in found for note in notes]})
         return
-    if rows or not notes:  # "none" would be wrong of records that cannot be read
-        print_table(title, columns, rows)
-    for note in notes:
-        echo(note)
+    for title, columns, rows, notes in found:
+        if rows or not notes:  # "none" would be wrong of records that cannot be read
+            print_table(title, columns, rows)
+        for note in notes:
+            echo(note)
 
 
 @app.command()

@@ -28,16 +28,15 @@ def each_student(
     quiet: bool,
     end: Callable[[list[Record]], None] = lambda students: None,
     closing: contextlib.ExitStack | None = None,
-    shared: bool = False,
 ) -> int | None:
     """Call `do` for each chosen student, then `end`; return the signal that stopped it.
 
-    Hold the directory exclusively, or join it if `shared`; `do` then claims each result that it makes.
+    It shares the directory with other commands: `do` claims each result that it makes.
     """
     run_dir, students = chosen_in(out, keys, methods, data)
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(open_progress(quiet=quiet))
-        stack.enter_context(run_dir.joined() if shared else run_dir.locked())
+        stack.enter_context(run_dir.joined())
         sweep_salts(run_dir)
         source = DataSource(progress)
         resources = prepare_device(resources)

@@ -18,7 +18,7 @@ from typing import Any
 from bench.core.progress import Progress, Stage
 from bench.launchers import slurm, slurm_cli
 from bench.launchers.local import doing, end
-from bench.launchers.manifest import Launch, Options, begin
+from bench.launchers.manifest import Launch, Options, Task, begin
 from bench.launchers.settings import Cluster
 from bench.launchers.worker import POLL_SECONDS, die_with_parent
 from bench.results.run_dir import RunDir
@@ -29,19 +29,20 @@ Commands = Mapping[str, Sequence[str]]
 
 
 def run_commands(
-    commands: Commands, run_dir: RunDir, settings: Cluster, jobs: int, progress: Progress
+    commands: Commands, tasks: Sequence[Task], run_dir: RunDir, settings: Cluster, jobs: int, progress: Progress
 ) -> tuple[Path, dict[str, int | None]]:
-    """Run `commands` (arguments of Python by the key that each claims), at most `jobs` local processes at once.
+    """Run `commands` (arguments of Python by name), at most `jobs` local processes at once; they claim the `tasks`.
 
-    Return a folder with the output of each as KEY.log, and the exit statuses (None if a Slurm job ended without one).
+    Return a folder with the output of each as NAME.log, and the exit statuses (None if a Slurm job ended without one).
     Commands and jobs end with this process; Ctrl-C, SIGTERM and `bench cancel` raise :class:`Stopped`. Raises
     :class:`BenchError` if Slurm refuses the jobs.
     """
     if settings.launcher == "slurm":
         slurm_cli.check([settings.of("")], run_dir.path, len(commands))
     launch = begin(
-        run_dir, settings.launcher, (), Options(retries=10 if settings.retries is None else settings.retries)
-    )
+        run_dir, settings.launcher, (), Options(retries=10 if settings.retries is None else settings.retries),
+        tasks=tasks,
+    )  # fmt: skip
     with stopping_signals(), progress.stage("commands", len(commands)) as stage:
         if settings.launcher == "slurm":
             return launch.folder, _by_slurm(launch, commands, run_dir, settings, progress, stage)
@@ -77,7 +78,7 @@ def _locally(
             for key in [key for key, process in running.items() if process.poll() is not None]:
                 found[key] = running.pop(key).returncode
                 stage.advance()
-            progress.doing(doing(run_dir, keys=commands))
+            progress.doing(doing(run_dir, keys={task.key for task in launch.tasks}))
             time.sleep(POLL_SECONDS)
     finally:
         end(list(running.values()))
@@ -141,7 +142,7 @@ def _by_slurm(
                 again, given_up = jobs.resubmitted(lost, "command")
                 left = [key for key in left if key not in given_up]
                 submit(again)
-            progress.doing(doing(run_dir, keys=commands))
+            progress.doing(doing(run_dir, keys={task.key for task in launch.tasks}))
     except BaseException:
         slurm.cancel(launch.id)
         raise

@@ -1,6 +1,6 @@
-"""Manifest of one `bench run`, read by its workers, its jobs and `bench status`.
+"""Manifest of one `bench run`, `attack` or `audit`, read by its workers, its jobs and `bench status`.
 
-    RUN_DIR/launches/ID/launch.json   units, their cells and who launched them
+    RUN_DIR/launches/ID/launch.json   units and their cells, or tasks; who launched them
     RUN_DIR/launches/ID/*.log         output of workers
     RUN_DIR/launches/ID/cancelled     written by `bench cancel`, for launchers on other machines
     RUN_DIR/launches/ID/jobs/         submitit's own files, for Slurm
@@ -71,10 +71,31 @@ class Entry(Row):
     shard: tuple[int, int] | None
 
 
-class Launch(Row):
-    """One `bench run`; `kind` is inline, local or slurm, `plugins` are method files for workers to load."""
+class Task(Row):
+    """A result that a command of a launch makes, in the `file` of the run directory; `before`: of an older one."""
 
-    version: Literal[5] = 5  # Increased with every layout change, new fields included; other versions are refused.
+    key: str
+    title: str
+    file: str
+    before: Signature | None
+
+    @classmethod
+    def of(cls, run_dir: RunDir, key: str, title: str, file: str) -> Task:
+        """Return the task of making `file`."""
+        return cls(key=key, title=title, file=file, before=run_dir.file_signature(file))
+
+    def settled(self, run_dir: RunDir) -> bool:
+        """Return whether the file is newer than the launch."""
+        return run_dir.file_signature(self.file) not in (None, self.before)
+
+
+class Launch(Row):
+    """One `bench run`, `attack` or `audit`; `kind` is inline, local or slurm.
+
+    `plugins` are method files for workers to load.
+    """
+
+    version: Literal[6] = 6  # Increased with every layout change, new fields included; other versions are refused.
     id: str
     kind: str
     machine: str
@@ -84,6 +105,7 @@ class Launch(Row):
     plugins: tuple[str, ...]
     options: Options
     entries: tuple[Entry, ...]
+    tasks: tuple[Task, ...] = ()
     folder: Path = Field(exclude=True)
 
     @property
@@ -121,7 +143,10 @@ class Launch(Row):
         return units
 
 
-def begin(run_dir: RunDir, kind: str, units: Sequence[Unit], options: Options, plugins: Sequence[str] = ()) -> Launch:
+def begin(
+    run_dir: RunDir, kind: str, units: Sequence[Unit], options: Options, plugins: Sequence[str] = (),
+    tasks: Sequence[Task] = (),
+) -> Launch:  # fmt: skip
     """Write a new launch and return it."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
     folder = run_dir.launches_path / name
@@ -129,7 +154,7 @@ def begin(run_dir: RunDir, kind: str, units: Sequence[Unit], options: Options, p
     launch = Launch(
         id=name, kind=kind, machine=this_machine(), pid=os.getpid(), start=process_start(os.getpid()),
         created=time.strftime("%Y-%m-%d %H:%M:%S"), plugins=tuple(str(Path(path).resolve()) for path in plugins),
-        options=options, entries=tuple(_entry(unit) for unit in units), folder=folder,
+        options=options, entries=tuple(_entry(unit) for unit in units), tasks=tuple(tasks), folder=folder,
     )  # fmt: skip
     write_atomic(folder / "launch.json", launch.model_dump_json().encode(), mode=0o600)
     return launch

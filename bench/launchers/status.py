@@ -18,7 +18,7 @@ from bench.core.errors import BenchError
 from bench.core.printable import counted
 from bench.experiments.noise_salt import sweep_salts
 from bench.launchers import slurm
-from bench.launchers.manifest import CANCELLED, Launch, launches
+from bench.launchers.manifest import CANCELLED, Launch, Task, launches
 from bench.launchers.runtime_estimate import duration
 from bench.launchers.worker import settled
 from bench.results.record import Record, Status
@@ -31,7 +31,7 @@ WAIT_SECONDS = 60.0  # `cancel` kills processes after this time
 
 @dataclass(frozen=True, slots=True)
 class LaunchRow:
-    """One launch: number of cells and of queued Slurm jobs by state."""
+    """One launch: number of results (`cells`, attacks or audits) and of queued Slurm jobs by state."""
 
     id: str
     kind: str
@@ -47,7 +47,7 @@ class LaunchRow:
 
 @dataclass(frozen=True, slots=True)
 class RunningRow:
-    """One running cell."""
+    """One running cell, attack or audit."""
 
     key: str
     title: str
@@ -61,7 +61,7 @@ class RunningRow:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """State of a run directory; `waiting` holds the titles of cells that have not begun."""
+    """State of a run directory; `waiting` holds the titles of results that have not begun."""
 
     launches: list[LaunchRow]
     running: list[RunningRow]
@@ -77,7 +77,7 @@ class Overview:
         """Yield title, columns and rows of each non-empty table; launches always."""
         yield (
             "launches",
-            ("launch", "launcher", "state", "cells", "done", "failed", "running", "left", "Slurm's jobs"),
+            ("launch", "launcher", "state", "results", "done", "failed", "running", "left", "Slurm's jobs"),
             [
                 (r.id, f"{r.kind} ({r.where})", r.state, str(r.cells), str(r.done), str(r.failed), str(r.running),
                  str(r.left), ", ".join(f"{n} {state.lower()}" for state, n in sorted(r.jobs.items())))
@@ -92,8 +92,8 @@ class Overview:
             for r in self.running
         ]
         others: list[tuple[str, tuple[str, ...], list[Any]]] = [
-            ("running now", ("cell", "stage", "steps", "where", "for", "attempt"), running),
-            ("not begun", ("cell",), shown),
+            ("running now", ("what", "stage", "steps", "where", "for", "attempt"), running),
+            ("not begun", ("what",), shown),
             ("failed", ("cell", "why"), self.failures),
         ]
         yield from (table for table in others if table[2])
@@ -123,9 +123,13 @@ def overview(path: Path) -> Overview:
             waiting.pop(entry.key, None)
             if entry.key not in claims and not settled(entry, run_dir, records):
                 waiting[entry.key] = entry.title
+        for task in launch.tasks:
+            waiting.pop(task.key, None)
+            if task.key not in claims and not task.settled(run_dir):
+                waiting[task.key] = task.title
     failures = [(record.key, record.failure.words(path)) for record in records.values() if record.failure is not None]
     if waiting and not any(row.state == "at work" for row in rows):
-        notes.append("Nothing runs, and cells are left: give the `run` command again to resume.")
+        notes.append("Nothing runs, and results are left: give the `run`, `attack` or `audit` command again to resume.")
     running = [_running_row(key, owner) for key, owner in claims.items()]
     return Overview(rows, running, failures, list(waiting.values()), notes)
 
@@ -134,15 +138,27 @@ def _launch_row(
     launch: Launch, records: Mapping[str, Record], claims: Mapping[str, Owner], run_dir: RunDir
 ) -> tuple[LaunchRow, str]:
     count = Counter(records[entry.key].status for entry in launch.records if settled(entry, run_dir, records))
-    running = sum(owner.about.get("launch") == launch.id for owner in claims.values())
-    left = len(launch.records) - count.total()  # 0 for audits, which have no units
-    jobs, note = _jobs(launch) if launch.kind == "slurm" and (left or not launch.records) else ({}, "")
-    at_work = launch.launcher_lives or jobs or running
-    state = "finished" if left == 0 and (launch.records or not at_work) else "at work" if at_work else "stopped"
+    made = [task for task in launch.tasks if task.settled(run_dir)]
+    for failed in (_failed(task, run_dir) for task in made):
+        count[Status.FAILED if failed else Status.DONE] += 1
+    mine = {task.key for task in launch.tasks} - {task.key for task in made}
+    at_work = launch.launcher_lives
+    running = sum(owner.about.get("launch") == launch.id or (at_work and key in mine) for key, owner in claims.items())
+    total = len(launch.records) + len(launch.tasks)
+    left = total - count.total()
+    jobs, note = _jobs(launch) if launch.kind == "slurm" and left else ({}, "")
+    state = "finished" if left == 0 else "at work" if at_work or jobs or running else "stopped"
     return LaunchRow(
-        launch.id, launch.kind, launch.machine.partition("/")[0], state, len(launch.records), count[Status.DONE],
+        launch.id, launch.kind, launch.machine.partition("/")[0], state, total, count[Status.DONE],
         count[Status.FAILED], running, left, jobs,
     ), note  # fmt: skip
+
+
+def _failed(task: Task, run_dir: RunDir) -> bool:
+    """Return whether the attack or audit of `task` failed; False for a picture."""
+    read = {"attacks": run_dir.read_attack, "audits": run_dir.read_audit}.get(Path(task.file).parts[0])
+    found = read(task.key) if read is not None and task.file.endswith(".json") else None
+    return found is not None and found.failure is not None
 
 
 def _jobs(launch: Launch) -> tuple[dict[str, int], str]:
@@ -182,7 +198,9 @@ def cancel_all(path: Path) -> list[str]:
     lines: list[str] = []
     found = list(launches(run_dir))
     for launch in found:  # for launchers on other machines, which no signal reaches
-        if not (launch.records and all(settled(entry, run_dir) for entry in launch.records)):
+        if not all(one.settled(run_dir) for one in launch.tasks) or not all(
+            settled(entry, run_dir) for entry in launch.records
+        ):
             write_atomic(launch.folder / CANCELLED, b"", mode=0o600)
     living = [launch for launch in found if launch.launcher_lives and launch.pid != os.getpid()]
     # End Slurm launchers before their jobs, which they would resubmit.

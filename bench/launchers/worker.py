@@ -34,7 +34,7 @@ from bench.storage.locks import PATIENCE_SECONDS, Held, alive, look
 if TYPE_CHECKING:
     from bench.launchers.manifest import Entry, Launch
 
-ATTACK_SECONDS = 3600.0  # timeout of a job's wait for an attack or audit that holds the directory exclusively
+TUNING_SECONDS = 3600.0  # timeout of a job's wait for a tuning that holds the directory exclusively
 POLL_SECONDS = 0.5
 
 
@@ -241,7 +241,7 @@ def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, on
     progress = LineProgress()
     run_dir = RunDir(folder.parent.parent)
     run_dir.check_layout()
-    with stopping_signals(once), run_dir.joined(ATTACK_SECONDS):
+    with stopping_signals(once), run_dir.joined(TUNING_SECONDS):
         source = DataSource(progress)
         launch = load(folder)
         wanted = {entry.key for entry in launch.entries} if keys is None else set(keys)

@@ -6,8 +6,8 @@
     RUN_DIR/attacks/KEY.json         one record per attack on a student, with its pictures
     RUN_DIR/audits/KEY.json          one record per audit of a student's pipeline
     RUN_DIR/logs/KEY.log             traceback of a failed cell
-    RUN_DIR/claims/KEY               held by the process that runs the cell or audit; see bench.storage.locks
-    RUN_DIR/launches/ID/             plan of one `bench run`, for its workers and for `bench status`
+    RUN_DIR/claims/KEY               held by the process that makes the result; see bench.storage.locks
+    RUN_DIR/launches/ID/             plan of one `bench run`, `attack` or `audit`, for its workers and `bench status`
     RUN_DIR/cache/                   private artefacts (mode 0700): never published
     RUN_DIR/tuning/ID/               trials of an unfinished tuning (mode 0700): deleted when it ends
     RUN_DIR/noise/KEY                salt of an unfinished cell's noise (mode 0700); see bench.experiments.noise_salt
@@ -134,7 +134,7 @@ class RunDir:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory exclusively, for attacks and canaries; raise BenchError while another process uses it."""
+        """Hold the directory exclusively, for tuning; raise BenchError while another process uses it."""
         with self._opened_lock() as descriptor:
             try:
                 _lock(descriptor, fcntl.LOCK_EX)
@@ -149,11 +149,11 @@ class RunDir:
 
     @contextmanager
     def joined(self, patience: float = 0.0) -> Iterator[None]:
-        """Share the directory with runs and pair audits; raise BenchError if held exclusively beyond `patience` s."""
+        """Share the directory with other commands; raise BenchError if held exclusively beyond `patience` seconds."""
         with self._opened_lock() as descriptor:
             with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.ftruncate(descriptor, 0)  # remove the process id of a killed attack
+                os.ftruncate(descriptor, 0)  # remove the process id of a killed tuning
                 self._clean()  # safe: no other process uses the directory
             begin = time.monotonic()
             while True:
@@ -184,12 +184,12 @@ class RunDir:
         owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
         if owner:
             return BenchError(
-                f"{self.path} is in use by an attack or audit (process {owner}). Wait for it, stop it with Ctrl-C or "
+                f"{self.path} is in use by a tuning (process {owner}). Wait for it, stop it with Ctrl-C or "
                 f"`kill {owner}` (it goes on where it was), or choose another directory with --out."
             )
         return BenchError(
-            f"{self.path} is in use by a run or pair audits. Wait for them (`python -m bench status -o {self.path}`), "
-            f"stop them (`python -m bench cancel -o {self.path}`), or choose another directory with --out."
+            f"{self.path} is in use by runs, attacks or audits. `python -m bench status -o {self.path}` shows them, "
+            f"`python -m bench cancel -o {self.path}` stops them. Wait, or choose another directory with --out."
         )
 
     def _clean(self) -> None:
@@ -206,11 +206,11 @@ class RunDir:
                     path.unlink(missing_ok=True)
 
     def claim(self, key: str, **about: object) -> Held | None:
-        """Return the claim on the cell or audit `key`, described by `about`, or None while another process holds it."""
+        """Return the claim on the result `key`, described by `about`, or None while another process holds it."""
         return take(self.claims_path / key, **about)
 
     def claims(self) -> dict[str, Owner]:
-        """Return the owner of each claimed cell or audit by key, dead owners included (not `held`)."""
+        """Return the owner of each claimed result by key, dead owners included (not `held`)."""
         looked = ((path.name, look(path)) for path in listed(self.claims_path))
         return {key: owner for key, owner in looked if owner is not None}
 
@@ -224,8 +224,12 @@ class RunDir:
 
     def signature(self, key: str) -> tuple[int, int] | None:
         """Return an identifier that changes when the cell's record is rewritten, None without a record."""
+        return self.file_signature(f"records/{key}.json")
+
+    def file_signature(self, file: str) -> tuple[int, int] | None:
+        """Return an identifier that changes when `file` of the directory is rewritten, None without the file."""
         try:
-            found = os.stat(self.record_path(key))
+            found = os.stat(self.path / file)
         except OSError:
             return None
         return found.st_ino, found.st_mtime_ns

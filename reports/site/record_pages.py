@@ -7,12 +7,13 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from markupsafe import Markup, escape
 
 from bench.core.types import Adjacency, AuditKind
 from bench.interface.method import Method
-from bench.reports.attacks import percent
+from bench.reports.attacks import NO_PRIVACY, ROBUSTNESS, percent
 from bench.reports.claims import Claim
 from bench.reports.reported.numbers import Reported
 from bench.reports.reported.page import NAMES
@@ -33,8 +34,10 @@ def record_parts(record: Record, audits: Sequence[AuditRecord], attacks: Sequenc
     provenance = parts.pop("Provenance")
     if audits:
         parts["Audits"] = [table for audit in audits for table in _audit_tables(audit)]
-    if attacks:
-        parts["Attacks"] = [_attack_table(attack) for attack in attacks]
+    if private := [attack for attack in attacks if attack.goal != ROBUSTNESS]:
+        parts["Attacks"] = [_attack_table(attack) for attack in private]
+    if apart := [_attack_table(attack) for attack in attacks if attack.goal == ROBUSTNESS]:
+        parts["Robustness"] = [replace(apart[0], note=f"{NO_PRIVACY} {apart[0].note}"), *apart[1:]]
     return {**parts, "Provenance": provenance}
 
 
@@ -94,7 +97,7 @@ def _attack_table(attack: AttackRecord) -> Table:
         ("accuracy of the target, %", *(_share(attack.targets[role].accuracy) for role in roles))
     ]
     for measure in measures:
-        share = attack.goal == "robustness" or any(
+        share = attack.goal == ROBUSTNESS or any(
             word in measure for word in ("top-", "tpr@", "recovery", "copies", "nearest is")
         )
         found = (attack.targets[role].metrics.get(measure) for role in roles)

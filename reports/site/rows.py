@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from bench.core.types import PrivacyUnit
-from bench.reports.attacks import headline, strongest
+from bench.reports.attacks import ROBUSTNESS, headline, strongest
 from bench.reports.claims import Claim
 from bench.reports.leaderboard import BoardRow, Source, cells_of
 from bench.reports.order import BUDGETS, Band, dataset_order
@@ -355,7 +355,7 @@ def attack_figure(goal: str, keys: Iterable[str], attacks: Mapping[str, Sequence
         powerless = sum(bool(one.no_power) or headline(one) is None for one in done)
         note = f"{attack.attack}, the strongest of {len(done) - powerless}"
         note += f"; {powerless} more without power" * bool(powerless)
-        href = record_href(attack.student, "#attacks")
+        href = record_href(attack.student, f"#{ROBUSTNESS if goal == ROBUSTNESS else 'attacks'}")
         name = "" if attack.attack == goal else attack.attack
         return Figure(value, href, estimate.value, note, more=f"{rest} {name}".strip())
     if done:

@@ -38,7 +38,8 @@ TERMS = {
     "inversion": "Attack that reconstructs training images: how many more (in points) three evaluators recognise than "
     "for a target trained on other records. The strongest attack is shown.",
     "membership": "Attack that tells training records from others: the area under its ROC curve. 0.5 is chance.",
-    "robustness": "Accuracy in % under the smallest adversarial perturbation of the input.",
+    "robustness": "Accuracy in % under the smallest adversarial perturbation of the input. It does not measure "
+    "privacy.",
     "seed": "Number that seeds a run's randomness. Rows are means over seeds.",
     "unit": "What epsilon protects: one training record, one client with all its records, or only labels.",
     "adjacency": "Which data sets count as neighbours: replace changes one record, add-remove leaves one out.",

@@ -251,7 +251,7 @@ def test_run_in_use_is_refused(tmp_path: Path) -> None:
     from bench.results.run_dir import RunDir
 
     with RunDir(tmp_path / "runs").create().locked():
-        assert "in use by an attack" in refused("run", "-m", "pate", "-d", "digits", "-o", str(tmp_path / "runs"))
+        assert "in use by a tuning" in refused("run", "-m", "pate", "-d", "digits", "-o", str(tmp_path / "runs"))
 
 
 def test_check_passes_and_fails_by_exit_state(tmp_path: Path) -> None:

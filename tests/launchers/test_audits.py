@@ -1,4 +1,4 @@
-"""Pair audits in many processes: each is made once, whoever launches them, and nothing is left behind."""
+"""Audits in many processes: each is made once, whoever launches them, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.core.types import AuditKind
 from bench.evaluation.audit.audit import audit_key
 from bench.evaluation.audit.options import AuditOptions
 from bench.launchers.status import overview
@@ -61,10 +62,8 @@ def test_audits_join_the_directory_and_leave_out_what_another_process_makes(out:
         assert held is not None
         with held:
             done = bench("audit", "-o", out, *OPTIONS, "-q")
-        assert done.stderr == f"skipped: {keys[second]}, which another process is auditing\n"
+        assert done.stderr == f"skipped: {keys[second]}, which another process makes\n"
         assert {audit.key for audit in audits(out).values()} == {keys[first]}
-        canaries = bench("audit", "-o", out, "--kind", "one-run", "-q")
-        assert "in use by a run or pair audits" in canaries.stderr
 
 
 @pytest.mark.slow
@@ -108,9 +107,17 @@ def test_nothing_runs_after_the_launcher(out: Path, number: signal.Signals) -> N
         claim.unlink()
 
 
-def test_canaries_and_flags_of_another_launcher_are_refused(out: Path) -> None:
-    canaries = bench("audit", "-o", out, "--kind", "one-run", "--launcher", "local")
-    assert (canaries.returncode, "supports only pair audits" in canaries.stderr) == (2, True)
+def test_a_process_makes_an_audit_with_canaries(out: Path) -> None:
+    student = next(record.key for record in RunDir(out).read_records().found if record.epsilon == 10)
+    canaries = ["--kind", "one-run", "--canaries", "20", "--guesses", "10", "--draws", "0", "--no-power"]
+    done = bench("audit", student, "-o", out, *canaries, "--launcher", "local", "--jobs", "1", "-q")
+    (found,) = audits(out).values()
+    assert (done.returncode, found.student, found.kind) == (int(bool(found.failure)), student, AuditKind.ONE_RUN)
+    (launch,) = [row for row in overview(out).launches if row.kind == "local"]
+    assert (launch.cells, launch.done + launch.failed, launch.state) == (1, 1, "finished")
+
+
+def test_flags_of_another_launcher_are_refused(out: Path) -> None:
     partition = bench("audit", "-o", out, "--partition", "main")
     assert "--launcher inline does not use --partition" in partition.stderr
     short = bench("audit", "-o", out, "--minutes", "10", "--launcher", "slurm", "--time", "15")

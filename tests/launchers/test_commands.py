@@ -30,7 +30,7 @@ sys.exit(int(me.name))
     there = tmp_path / "there"
     there.mkdir()
     commands = {f"key-{n}": ["-c", code, str(there), str(n)] for n in range(4)}
-    folder, statuses = run_commands(commands, run_dir, LOCAL, 2, Progress())
+    folder, statuses = run_commands(commands, [], run_dir, LOCAL, 2, Progress())
     assert statuses == {"key-0": 0, "key-1": 1, "key-2": 2, "key-3": 3}
     said = [(folder / f"{key}.log").read_text() for key in commands]
     assert all(line in ("1 at once\n", "2 at once\n") for line in said)
@@ -47,7 +47,7 @@ import os, pathlib, sys, time
 time.sleep(600)
 """
     with pytest.raises(Stopped):
-        run_commands({key: ["-c", code, str(tmp_path)] for key in ("a", "b")}, run_dir, LOCAL, 1, Progress())
+        run_commands({key: ["-c", code, str(tmp_path)] for key in ("a", "b")}, [], run_dir, LOCAL, 1, Progress())
     (folder,) = tmp_path.glob("launches/*")
     assert not Path("/proc", (folder / "pid").read_text()).exists()
     assert {path.name for path in folder.glob("*.log")} == {"a.log"}

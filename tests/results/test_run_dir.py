@@ -253,7 +253,7 @@ def test_directory_in_use_is_refused_until_its_owner_dies(tmp_path: Path) -> Non
     try:
         assert ready.wait(60)
         for way in (run_dir.locked, run_dir.joined):
-            with pytest.raises(BenchError, match=f"in use by an attack or audit .process {owner.pid}"), way():
+            with pytest.raises(BenchError, match=f"in use by a tuning .process {owner.pid}"), way():
                 pass
     finally:
         owner.kill()  # as if it crashed: nothing is cleaned up
@@ -262,19 +262,19 @@ def test_directory_in_use_is_refused_until_its_owner_dies(tmp_path: Path) -> Non
         pass
 
 
-def test_runs_share_a_directory_and_keep_attacks_out(tmp_path: Path) -> None:
+def test_commands_share_a_directory_and_keep_a_tuning_out(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path).create()
     with (
         run_dir.joined(),
         run_dir.joined(),
-        pytest.raises(BenchError, match=r"in use by a run.*bench status"),
+        pytest.raises(BenchError, match=r"in use by runs.*bench status"),
         run_dir.locked(),
     ):
         pass
     with run_dir.locked():
         pass
-    (tmp_path / ".lock").write_text("4000000\n")  # left by an attack that was killed
-    with run_dir.joined(), pytest.raises(BenchError, match="in use by a run"), run_dir.locked():
+    (tmp_path / ".lock").write_text("4000000\n")  # left by a tuning that was killed
+    with run_dir.joined(), pytest.raises(BenchError, match="in use by runs"), run_dir.locked():
         pass
 
 

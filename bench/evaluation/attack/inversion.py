@@ -220,20 +220,22 @@ def observed_of(data: AttackData, seed: int) -> Observed:
     return Observed(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 
-def compare(records: Sequence[Record], names: Sequence[str], place: Workplace) -> list[str]:
-    """Write an image grid per inversion attack and data set (public only: a grid shows records); return the files."""
-    files = []
+def comparable(records: Sequence[Record], name: str) -> dict[str, list[Record]]:
+    """Return the students to draw beside each other after the attack `name`, by data set.
+
+    Empty for other attacks than inversion; public data only, because the picture shows records.
+    """
     by_dataset: dict[str, list[Record]] = {}
-    for record in records:
-        if record.public_benchmark:
-            by_dataset.setdefault(record.dataset, []).append(record)
-    for name in names:
-        if name not in ATTACKS or not issubclass(ATTACKS.get(name), InversionAttack):
-            continue
-        for dataset, students in by_dataset.items():
-            if len(students) > 1:
-                files.append(_image_grid(dataset, name, sorted(students, key=_rank)[:MOST], place))
-    return [file for file in files if file]
+    if issubclass(ATTACKS.get(name), InversionAttack):
+        for record in sorted(records, key=_rank):
+            if record.public_benchmark:
+                by_dataset.setdefault(record.dataset, []).append(record)
+    return {dataset: students[:MOST] for dataset, students in by_dataset.items() if len(students) > 1}
+
+
+def comparison_file(dataset: str, name: str) -> str:
+    """Return the place of the picture of :func:`compare` in a run directory."""
+    return f"attacks/compare-{dataset}-{name}.png"
 
 
 def _rank(record: Record) -> tuple[float, str, int]:
@@ -241,7 +243,8 @@ def _rank(record: Record) -> tuple[float, str, int]:
     return (-math.inf if record.epsilon is None else -record.epsilon, record.method, record.seed)
 
 
-def _image_grid(dataset: str, name: str, students: Sequence[Record], place: Workplace) -> str:
+def compare(dataset: str, name: str, students: Sequence[Record], place: Workplace) -> None:
+    """Write the image grid of an inversion attack on `students` of a data set."""
     data = place.data_of(dataset)
     facts = data.material.private.facts
     options = place.options
@@ -273,7 +276,6 @@ def _image_grid(dataset: str, name: str, students: Sequence[Record], place: Work
             if made.reached is not None:
                 good &= made.reached
             into.append((title, made, good.tolist()))
-    file = f"attacks/compare-{dataset}-{name}.png"
     classes = list(dict.fromkeys(shown[0][1].labels.tolist()))[:ROWS]
     columns = [
         column_of(title, made, good, classes, 0, apart=number == len(shown))
@@ -282,11 +284,11 @@ def _image_grid(dataset: str, name: str, students: Sequence[Record], place: Work
     images, labels = data.members
     members = torch.stack([images[labels == label][0].float() / 255 for label in classes])
     comparison_grid(
-        place.run_dir.path / file, [get_dataset(dataset).class_names[label] for label in classes], columns,
-        [Column("a member", members)], title=f"{name} on students of {dataset}",
+        place.run_dir.path / comparison_file(dataset, name),
+        [get_dataset(dataset).class_names[label] for label in classes], columns, [Column("a member", members)],
+        title=f"{name} on students of {dataset}",
         note="the first try on each student; yes: all three evaluators name it",
     )  # fmt: skip
-    return file
 
 
 def _title(record: Record) -> str:

@@ -1,0 +1,166 @@
+"""Attacks on many students: in this process, or as jobs of a launcher that then draw the comparisons of students."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.cli.jobs import Job, Launched, choice_words, kept, launch_jobs
+from bench.cli.students import chosen_in, each_student
+from bench.core.config import Reuse, parse_overrides
+from bench.core.options import Resources
+from bench.core.progress import Progress, open_progress
+from bench.evaluation.attack.attack import applies, attack_student, planned_key
+from bench.evaluation.attack.inversion import comparable, compare, comparison_file
+from bench.evaluation.attack.workplace import AttackOptions, Workplace
+from bench.experiments.data_source import DataSource
+from bench.interface.registry import ATTACKS
+from bench.launchers.manifest import Task
+from bench.launchers.settings import Cluster
+from bench.launchers.worker import ClaimProgress, claiming
+from bench.results.attack_record import AttackRecord
+from bench.results.record import Record
+from bench.results.run_dir import RunDir
+from bench.storage.locks import PATIENCE_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attacks:
+    """What a command attacks and how; with `fitting`, attacks that need released images run where there are some."""
+
+    keys: Sequence[str]
+    out: Path
+    methods: str
+    data: str | None
+    names: Sequence[str]
+    options: AttackOptions
+    fitting: bool
+    reuse: Reuse
+    resources: Resources
+    quiet: bool
+
+    def on(self, record: Record) -> list[str]:
+        """Return the names of the attacks on the student of `record`."""
+        return [name for name in self.names if not self.fitting or applies(record, name)]
+
+    def workplace(self, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> Workplace:
+        """Return the state that all attacks share."""
+        options = self.options
+        if options.auxiliary is not None:
+            options = dataclasses.replace(options, auxiliary_revision=source.describe(options.auxiliary).revision)
+        return Workplace(run_dir, source, progress, options, resources, self.data)
+
+    def words(self, names: Sequence[str], reuse: Reuse) -> list[str]:
+        """Return the options of a command that makes the attacks `names` as this one does."""
+        kinds = [ATTACKS.get(name) for name in names]
+        mine = [text for text in self.options.overrides if any(parse_overrides(kind, [text]) for kind in kinds)]
+        return [
+            "--attacks", ",".join(names), "--preset", self.options.preset.value,
+            *(word for text in mine for word in ("--set", text)),
+            *(["--auxiliary", self.options.auxiliary] if self.options.auxiliary is not None else []),
+            "--shadow-runs", str(self.options.shadow_runs), "--seed", str(self.options.seed),
+            *choice_words(self.methods, reuse, self.data),
+        ]  # fmt: skip
+
+
+def attack_inline(asked: Attacks) -> tuple[list[AttackRecord], Launched]:
+    """Attack the students in turn, each under its claim, and draw them beside each other."""
+    results, ended, places = list[AttackRecord](), Launched(), list[Workplace]()
+
+    def attacked(record: Record, name: str, place: Workplace) -> None:
+        key = planned_key(record, name, place)
+        found = place.run_dir.read_attack(key)
+        if not kept(found, asked.reuse):
+            about = {"title": f"{name} on {record.key}"}
+            with claiming(place.run_dir, key, about, patience=PATIENCE_SECONDS + 5) as held:
+                if held is None:
+                    ended.elsewhere.append(key)
+                    return
+                found = place.run_dir.read_attack(key)
+                if not kept(found, asked.reuse):
+                    seen = ClaimProgress(place.progress, held)
+                    with seen.stage(name, 1):
+                        found = attack_student(record, name, dataclasses.replace(place, progress=seen))
+                    if found.failure is not None:
+                        seen.say(f"{found.key} FAILED: {found.failure.reason}")
+        assert found is not None
+        results.append(found)
+
+    def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
+        if not places:
+            places.append(asked.workplace(run_dir, source, progress, resources))
+            places[0].stack = stack
+        names = asked.on(record)
+        with progress.stage("attacks", len(names)) as stage:
+            for name in names:
+                attacked(record, name, places[0])
+                stage.advance()
+
+    def end(students: list[Record]) -> None:
+        made = {(found.student, found.attack) for found in results if found.failure is None}
+        for name in asked.names:
+            known = [record for record in students if (record.key, name) in made]
+            for dataset, some in comparable(known, name).items():
+                about = {"title": f"{name}: picture of the students of {dataset}"}
+                with claiming(places[0].run_dir, f"compare-{dataset}-{name}", about) as held:
+                    if held is not None:
+                        compare(dataset, name, some, places[0])
+
+    stack = contextlib.ExitStack()  # closed inside the lock: its processes write to the directory
+    ended.stopped = each_student(
+        asked.keys, asked.out, asked.methods, asked.data, do, asked.resources, asked.quiet, end, stack
+    )
+    return results, ended
+
+
+def attack_by_jobs(asked: Attacks, settings: Cluster) -> tuple[list[AttackRecord], Launched]:
+    """Attack the students by a command for each student and goal: attacks of one goal share their expensive parts."""
+    run_dir, students = chosen_in(asked.out, asked.keys, asked.methods, asked.data)
+    planned: dict[str, tuple[Record, str]] = {}
+    with open_progress(quiet=asked.quiet) as progress, progress.stage("planning", len(students)) as stage:
+        place = asked.workplace(run_dir, DataSource(progress), progress, asked.resources)
+        for record in students:
+            planned |= {planned_key(record, name, place): (record, name) for name in asked.on(record)}
+            stage.advance()
+    todo: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    for key, (record, name) in planned.items():
+        if not kept(run_dir.read_attack(key), asked.reuse):
+            todo[record.key, ATTACKS.get(name).goal][key] = name
+    jobs = {
+        f"{student}--{goal}": Job(
+            ["attack", student, *asked.words(list(names.values()), asked.reuse)],
+            [Task.of(run_dir, key, f"{name} on {student}", f"attacks/{key}.json") for key, name in names.items()],
+        )
+        for (student, goal), names in todo.items()
+    }
+    ended = launch_jobs(jobs, run_dir.read_attack, run_dir, settings, asked.resources, asked.quiet)
+    made = {key: found for key in planned if (found := run_dir.read_attack(key)) is not None}
+    if ended.stopped is None:
+        new = {key for names in todo.values() for key in names}
+        good = [key for key, found in made.items() if found.failure is None and key not in ended.elsewhere]
+        drawn = launch_jobs(
+            _comparisons(asked, run_dir, {key: planned[key] for key in good}, new), run_dir.read_attack, run_dir,
+            settings, asked.resources, asked.quiet,
+        )  # fmt: skip
+        ended.stopped = drawn.stopped
+        ended.lost += drawn.lost
+    return list(made.values()), ended
+
+
+def _comparisons(asked: Attacks, run_dir: RunDir, made: dict[str, tuple[Record, str]], new: set[str]) -> dict[str, Job]:
+    """Return a job for each picture of several students that is missing, or of which an attack is `new`."""
+    jobs = {}
+    for name in asked.names:
+        mine = {record.key: (key, record) for key, (record, kind) in made.items() if kind == name}
+        for dataset, students in comparable([record for _, record in mine.values()], name).items():
+            file = comparison_file(dataset, name)
+            if (run_dir.path / file).exists() and not any(mine[record.key][0] in new for record in students):
+                continue
+            words = ["attack", *(record.key for record in students), *asked.words([name], Reuse.ALL)]
+            key = f"compare-{dataset}-{name}"
+            jobs[key] = Job(words, [Task.of(run_dir, key, f"{name}: picture of the students of {dataset}", file)])
+    return jobs

@@ -1,0 +1,96 @@
+"""``--launcher local`` and ``slurm`` of ``bench attack`` and ``bench audit``: commands that make the results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from bench.core.config import Reuse
+from bench.core.errors import BenchError
+from bench.core.options import Resources, words_of
+from bench.core.processes import available_cores
+from bench.core.progress import open_progress
+from bench.launchers.commands import run_commands
+from bench.launchers.manifest import Task
+from bench.launchers.settings import Cluster
+from bench.results.attack_record import AttackRecord, AuditRecord
+from bench.results.run_dir import RunDir
+from bench.storage.interrupts import Stopped
+
+Result = AttackRecord | AuditRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A command of this program, and the results that it makes."""
+
+    words: Sequence[str]
+    tasks: Sequence[Task]
+
+
+@dataclass(slots=True)
+class Launched:
+    """Outcome of jobs: the signal that stopped them, keys that other processes make, a line per failed command."""
+
+    stopped: int | None = None
+    elsewhere: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+
+def bad(result: Result | None) -> bool:
+    """Return whether `result` makes its command end with status 1."""
+    return result is not None and (
+        result.failure is not None or (isinstance(result, AuditRecord) and bool(result.violated))
+    )
+
+
+def kept(result: Result | None, reuse: Reuse) -> bool:
+    """Return whether `result` counts as done."""
+    return result is not None and (reuse is Reuse.ALL or (reuse is Reuse.DONE and result.failure is None))
+
+
+def choice_words(methods: str, reuse: Reuse, data: str | None) -> list[str]:
+    """Return the words of a job's command that choose methods and results as the launcher's own command does."""
+    return ["--methods", methods, "--reuse", reuse.value, *(["--data", data] if data else [])]
+
+
+def check_time(settings: Cluster, minutes: float) -> None:
+    """Raise :class:`BenchError` if Slurm would stop an audit before its end: put back, it begins its minutes again."""
+    least = math.ceil(1.5 * minutes + 5)
+    if settings.launcher == "slurm" and settings.time < least:
+        raise BenchError(
+            f"--time {settings.time} is too short for audits of --minutes {minutes:g}: at least {least} are needed. "
+            "Give more --time, or fewer --minutes."
+        )
+
+
+def launch_jobs(
+    jobs: Mapping[str, Job], read: Callable[[str], Result | None], run_dir: RunDir, settings: Cluster,
+    resources: Resources, quiet: bool,
+) -> Launched:  # fmt: skip
+    """Run `jobs`, by name, with the launcher of `settings`; `read` returns the result of a task's key, or None."""
+    if not jobs:
+        return Launched()
+    count = min(settings.jobs or max(1, available_cores() // resources.threads), len(jobs))
+    crew = resources.workers or (settings.cpus if settings.launcher == "slurm" else max(1, available_cores() // count))
+    shared = ["--out", str(run_dir.path.resolve()), *words_of(replace(resources, workers=crew))]
+    commands = {
+        name: ["-m", "bench", *job.words, *shared, "--launcher", "inline", "--quiet"] for name, job in jobs.items()
+    }
+    tasks = [task for job in jobs.values() for task in job.tasks]
+    with open_progress(quiet=quiet) as progress, run_dir.joined():
+        try:
+            folder, statuses = run_commands(commands, tasks, run_dir, settings, count, progress)
+        except Stopped as stop:
+            return Launched(stop.number)
+    ended = Launched()
+    for name, status in statuses.items():
+        found = {task.key: read(task.key) for task in jobs[name].tasks}
+        if status == 0 or (status == 1 and any(map(bad, found.values()))):
+            ended.elsewhere += [key for key, result in found.items() if result is None]
+        else:
+            log = folder / f"{name}.log"
+            how = "its jobs ended without a status" if status is None else f"its process ended with status {status}"
+            ended.lost.append(f"failed: {name}: {how} (log: {log if log.exists() else folder / 'jobs'})")
+    return ended
