@@ -25,6 +25,7 @@ from bench.reports.summary import BEGIN
 from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.results.cell_spec import CellSpec
 from bench.results.merge import content_of
+from bench.results.pictures import picture_file, read_picture
 from bench.results.record import Record, Status, parse_record
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_together
@@ -39,7 +40,7 @@ class Fate(StrEnum):
 
     ADDED = "added"
     REPLACED = "replaced"
-    COMPLETED = "completed"  # A published record gained its missing ``--set`` values or image grid.
+    COMPLETED = "completed"  # A published record gained its missing ``--set`` values, image grid or picture.
     REMOVED = "removed"
     SKIPPED = "skipped"
     REFUSED = "refused"
@@ -51,7 +52,7 @@ class Fate(StrEnum):
 class Item:
     """One file and its fate, with the reason unless it is added; `name` includes the run directory."""
 
-    kind: str  # record, audit, attack or image grid; check or rerun
+    kind: str  # record, audit, attack, picture or image grid; check or rerun
     name: str
     fate: Fate
     why: str = ""
@@ -253,7 +254,7 @@ class _Work:
         if record.student is not None and there.student is not None and record.student.sha256 == there.student.sha256:
             return
         for folder in ("audits", "attacks"):
-            for path in sorted((self._into / folder).glob(f"{there.key}--*.json")):
+            for path in sorted((self._into / folder).glob(f"{there.key}--*")):
                 self.found.gone.append(f"{folder}/{path.name}")
                 self._say(folder[:-1], path.name, Fate.REMOVED, "its student was replaced")
         self._audits.pop(there.key, None)
@@ -280,7 +281,9 @@ class _Work:
             elif _student(own) != _student(board):
                 self._say(what, name, Fate.SKIPPED, "it is of another student than the one that is published")
             elif there.exists() and target not in self.found.gone and not self._replace:
-                self._say(what, name, Fate.SKIPPED, "it is there already")
+                lacking = isinstance(row, AttackRecord) and _same(there, row) and self._picture(run, row)
+                fate = Fate.COMPLETED if lacking else Fate.SKIPPED
+                self._say(what, name, fate, "it is there already" + "; it got its picture" * lacking)
             elif target in self.found.files:
                 self._say(what, name, Fate.SKIPPED, "one of the same key comes from another directory")
             else:
@@ -294,6 +297,22 @@ class _Work:
                     if isinstance(row, AuditRecord):
                         self._audits.setdefault(row.student, {})[row.key] = row
                     self._say(what, name, Fate.REPLACED if again else Fate.ADDED)
+                    if isinstance(row, AttackRecord):
+                        self._picture(run, row)
+
+    def _picture(self, run: Path, attack: AttackRecord) -> bool:
+        """Add the picture of `attack` if the board lacks it, and return whether it did; say why one is left out."""
+        file = picture_file(attack)
+        if not file or ((self._into / file).exists() and f"attacks/{attack.key}.json" not in self.found.files):
+            return False
+        try:
+            self.found.files[file] = read_picture(run, attack)
+        except OSError:
+            return False  # deleted: its record counts without it
+        except ValueError as error:
+            self._say("picture", f"{run.name}/{file}", Fate.SKIPPED, str(error))
+            return False
+        return True
 
     def judge_audits(self) -> None:
         """Refuse students whose audited epsilon exceeds the proven one."""
@@ -318,6 +337,13 @@ class _Work:
 
     def _say(self, kind: str, name: str, fate: Fate, why: str = "") -> None:
         self.found.items.append(Item(kind, name, fate, why))
+
+
+def _same(path: Path, attack: AttackRecord) -> bool:
+    """Return whether the published record in `path` is that of `attack`."""
+    with suppress(OSError, ValueError):
+        return parse_row(read_plain(path), AttackRecord) == attack
+    return False
 
 
 def _student(record: Record) -> str | None:

@@ -23,14 +23,16 @@ from bench.reports import audits
 from bench.reports.leaderboard import Source
 from bench.reports.order import BUDGETS, dataset_order
 from bench.reports.reported.numbers import Reported
-from bench.reports.site import record_pages
+from bench.reports.site import meaning, record_pages
 from bench.reports.site.addresses import code_href, code_of, method_href, page_name, record_href
 from bench.reports.site.rows import Ranking, RowView, by_student, failing, glance, interval, rankings, small_print
 from bench.reports.site.svg import ONLY_REPORTED, looks, mark, row_axis, row_picture
 from bench.reports.site.table_data import plain_tables, table_data
 from bench.reports.site.terms import TERMS, term
+from bench.results.attack_record import AttackRecord
 from bench.results.audited import with_audits
 from bench.results.frame import row_key
+from bench.results.pictures import read_picture
 from bench.results.record import Record
 from bench.results.text import audited_text, epsilon_text
 from bench.storage.files import writing
@@ -95,6 +97,7 @@ def build_site(source: Source) -> Iterator[tuple[str, bytes]]:
     yield "index.html", pages.index(every, methods)
     yield "tables.html", pages.tables(every)
     yield "audits.html", pages.audits()
+    yield "meaning.html", pages.meaning()
     of_method: dict[str, list[Record]] = defaultdict(list)
     seeds: dict[str, list[Record]] = defaultdict(list)
     for record in sorted(records.values(), key=lambda r: (dataset_order(r.dataset), r.key)):
@@ -159,6 +162,15 @@ class _Pages:
             "audits.html", root="", reading=audits.READING, tables=audits.tables(self._source.board)
         )  # fmt: skip
 
+    def meaning(self) -> bytes:
+        rows, found = self._source.board.rows, meaning.successes(self._source)
+        return self._render(
+            "meaning.html", root="", delta=meaning.DELTA, naming=meaning.naming_picture(rows),
+            drawn=len(meaning.drawn(rows)), table=meaning.gaussian_table(), at=meaning.said_at, found=found,
+            measured=meaning.success_picture(found), audits=sum(one.chosen for one in found),
+            above=sum(one.exceeds for one in found),
+        )  # fmt: skip
+
     def method(
         self,
         name: str,
@@ -200,6 +212,7 @@ class _Pages:
             "record.html", root="../", record=record, command=command, command_remark=remark, row=row, beside=beside,
             seeds=seeds, parts=record_pages.record_parts(record, audits, attacks), image=self._image(record),
             raw=[(label, href) for label, href in raw if href], picture=_picture(record, row),
+            made=list(filter(None, map(self._attack_picture, attacks))),
         )  # fmt: skip
 
     def _raw(self, kind: str, key: str) -> str:
@@ -235,6 +248,19 @@ class _Pages:
             self.copies[name] = data
         target = "no privacy" if record.epsilon is None else f"epsilon {record.epsilon:g} {record.basis.value}"
         return quote(name), f"released images: {record.dataset}, {target}, seed {record.seed}"
+
+    def _attack_picture(self, attack: AttackRecord) -> tuple[str, str] | None:
+        """Return the address and text of an attack's picture, or None if it is missing or may not be published."""
+        home = self._source.homes.get(attack.key)
+        if home is None:
+            return None
+        try:
+            data = read_picture(home, attack)
+        except (OSError, ValueError):
+            return None
+        name = f"images/{page_name(attack.key)}.png"
+        self.copies[name] = data
+        return quote(name), f"{attack.attack} ({attack.goal}) on this student and its controls"
 
 
 def _median(records: Sequence[Record]) -> Record | None:

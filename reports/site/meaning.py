@@ -1,0 +1,250 @@
+"""The page that says what epsilon means: what an attacker may reach by the proven curves, and what attacks reached."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from markupsafe import Markup, escape
+from scipy.optimize import brentq
+from scipy.special import ndtr, ndtri
+
+from bench.core.types import Instrument
+from bench.privacy.accounting.risk import PRIORS, RATES
+from bench.privacy.auditing.bounds import clopper_pearson
+from bench.privacy.events.conversions import exact_gaussian_epsilon
+from bench.reports.leaderboard import BoardRow, Source
+from bench.reports.site.addresses import record_href
+from bench.results.attack_record import AttackRecord, AuditRecord, Role
+from bench.results.derived import risk_of
+from bench.results.record import Record, Status
+from bench.results.text import Table, epsilon_text, risk_text
+
+DELTA = 1e-5
+"""Delta of the curves, and of the rows that are drawn beside them."""
+EPSILONS = (0.1, 1.0, 3.0, 10.0, 30.0)
+"""Epsilons of the table."""
+LOW, HIGH = -1, 2
+"""Decades of the picture's axis."""
+COLOURS = (0, 1, 2)
+"""Colour of each prior, of those for methods."""
+
+
+def reconstruction_by_gaussian(epsilon: float, prior: float, delta: float = DELTA) -> float:
+    """Return the largest success of an attacker of success `prior` on Gaussian noise of exactly (epsilon, delta)."""
+    return float(ndtr(ndtri(prior) + _mu(epsilon, delta)))
+
+
+@lru_cache(maxsize=1024)
+def _mu(epsilon: float, delta: float) -> float:
+    return float(brentq(lambda mu: exact_gaussian_epsilon(mu, delta) - epsilon, 1e-4, 100.0, xtol=1e-9))
+
+
+def gaussian_table() -> Table:
+    """Return the curves at a few epsilons."""
+    rows = tuple((f"{epsilon:g}", *(said_at(epsilon, prior) for prior in PRIORS)) for epsilon in EPSILONS)
+    columns = ("epsilon", *(f"one of {1 / prior:,.0f}" for prior in PRIORS))
+    first = ("none released", *(risk_text(prior, 0.0) for prior in PRIORS))
+    return Table("Largest probability of naming the record, with Gaussian noise", columns, (first, *rows))
+
+
+def said_at(epsilon: float, prior: float) -> str:
+    """Return the bound of :func:`reconstruction_by_gaussian` as text."""
+    return risk_text(reconstruction_by_gaussian(epsilon, prior), epsilon)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Axes of a plot, both from 0 to 1: pixels of its edges."""
+
+    left: float = 64.0
+    top: float = 18.0
+    right: float = 700.0
+    bottom: float = 372.0
+    height: float = 416.0
+
+    def x(self, share: float) -> float:
+        """Return the x coordinate of a share of the width."""
+        return self.left + share * (self.right - self.left)
+
+    def y(self, share: float) -> float:
+        """Return the y coordinate of a share of the height."""
+        return self.bottom - share * (self.bottom - self.top)
+
+    def start(self, title: str, across: str, up: str, ticks: Iterable[tuple[float, str]]) -> Iterator[str]:
+        """Yield the beginning of a plot, with `ticks` (share of the width, label) on the lower axis."""
+        yield (
+            f'<svg class="scatter" viewBox="0 0 720 {self.height:g}" role="group" aria-label="{escape(title)}">'
+            f'<text class="name mid" x="{self.x(0.5):.4g}" y="{self.height - 4:g}">{escape(across)}</text>'
+            f'<text class="name mid y-name" transform="translate(13 {self.y(0.5):.4g}) rotate(-90)">{escape(up)}</text>'
+        )
+        for tenth in range(0, 11, 2):
+            y = self.y(tenth / 10)
+            yield f'<path class="grid" d="M{self.left:g} {y:.4g}H{self.right:g}"/>'
+            yield f'<text class="tick" x="{self.left - 5:g}" y="{y + 4:.4g}">{10 * tenth}%</text>'
+        for share, label in ticks:
+            x = self.x(share)
+            yield f'<path class="grid" d="M{x:.4g} {self.top:g}V{self.bottom:g}"/>'
+            yield f'<text class="tick{" mid" * (share < 1)}" x="{x:.4g}" y="{self.bottom + 18:g}">{label}</text>'
+
+
+FRAME = Frame()
+
+
+def _share(epsilon: float) -> float:
+    return (math.log10(epsilon) - LOW) / (HIGH - LOW)
+
+
+def naming_picture(rows: Sequence[BoardRow]) -> Markup:
+    """Return the largest probability of naming a record against epsilon: a curve for each prior, and `rows` as points.
+
+    Only rows with finite proofs at :data:`DELTA`; points that would lie on each other are drawn once.
+    """
+    decades = range(LOW, HIGH + 1)
+    parts = list(
+        FRAME.start(
+            "largest probability of naming a record, against proven epsilon", "proven epsilon",
+            "probability of naming the record", ((_share(10.0**d), f"{10.0**d:g}") for d in decades),
+        )
+    )  # fmt: skip
+    steps = [10 ** (LOW + (HIGH - LOW) * i / 120) for i in range(121)]
+    seen: set[tuple[int, int, int]] = set()
+    for number, prior in enumerate(PRIORS):
+        colour = f"k{COLOURS[number]}"
+        for row in drawn(rows):
+            bound = row.risk.reconstruction[number]
+            place = round(FRAME.x(_share(row.proven))), round(FRAME.y(bound)), number
+            if place in seen:
+                continue
+            seen.add(place)
+            said = (
+                f"{row.method} on {row.dataset}: proven {epsilon_text(row.proven, 'up')}, one {row.unit} of "
+                f"{1 / prior:,.0f} at most {risk_text(bound, row.proven)}"
+            )
+            parts.append(
+                f'<a class="pt {colour}" tabindex="-1" href="{escape(record_href(row.keys[0]))}"><title>{escape(said)}'
+                f'</title><circle class="m" cx="{place[0]}" cy="{place[1]}" r="3.4"/></a>'
+            )
+    for number, prior in enumerate(PRIORS):
+        curve = [(FRAME.x(_share(e)), FRAME.y(reconstruction_by_gaussian(e, prior))) for e in steps]
+        line = "L".join(f"{x:.4g} {y:.4g}" for x, y in curve)
+        parts.append(f'<path class="curve k{COLOURS[number]}" d="M{line}"/>')
+        key = FRAME.top + 28 + 30 * number  # in the corner that no curve reaches
+        parts.append(f'<path class="curve k{COLOURS[number]}" d="M{FRAME.left + 14:g} {key - 5:g}h26"/>')
+        parts.append(
+            f'<text class="label k{COLOURS[number]}" x="{FRAME.left + 48:g}" y="{key:g}">one of {1 / prior:,.0f}</text>'
+        )
+    return Markup("\n".join([*parts, "</svg>"]))
+
+
+def drawn(rows: Iterable[BoardRow]) -> list[BoardRow]:
+    """Return the rows that :func:`naming_picture` draws."""
+    return [row for row in rows if row.delta == DELTA and 10.0**LOW <= row.proven <= 10.0**HIGH]
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """What an attack on one unit reached and what the proven curve allows: probabilities, or their differences."""
+
+    student: str
+    said: str
+    bound: float
+    proven: float
+    value: float
+    low: float
+    """Lower end of the interval."""
+    chosen: bool
+    """Whether the data were chosen for the attack, as in an audit, so that the value is an advantage."""
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether the attack reached more than the curve allows."""
+        return self.low > self.bound
+
+
+def successes(source: Source) -> list[Success]:
+    """Return the measured successes of attacks and audits on one unit of a row, beside the row's bounds."""
+    shown = {record.key: record for record in source.shown()}
+    found = []
+    for audit in source.audits:
+        if (record := shown.get(audit.student)) is not None:
+            found += list(_of_audit(audit, record))
+    for attack in source.attacks:
+        if (record := shown.get(attack.student)) is not None:
+            found += list(_of_attack(attack, record))
+    return sorted(found, key=lambda one: (one.bound, one.value, one.student, one.said))
+
+
+def _of_audit(audit: AuditRecord, record: Record) -> Iterator[Success]:
+    privacy = record.privacy
+    # The settings of the audited runs must have the row's proof, and the data sets differ in the row's unit.
+    if privacy is None or audit.status is not Status.DONE or audit.record_level or audit.unit is not privacy.unit:
+        return
+    if audit.allowed is None or not (
+        audit.allowed == privacy.proven.epsilon or math.isclose(audit.allowed, privacy.proven.epsilon, rel_tol=1e-6)
+    ):
+        return
+    for pair in audit.pairs:
+        if pair.instrument is not Instrument.RELEASE or pair.errors is None:
+            continue
+        wrong, without, missed, with_it = pair.errors
+        # Two one-sided bounds that hold jointly, and for all that the audit tried.
+        level = 1 - (1 - audit.confidence) / pair.tests
+        most_wrong = clopper_pearson(wrong, without, level)[1]
+        least_right = clopper_pearson(with_it - missed, with_it, level)[0]
+        yield Success(
+            record.key,
+            f"audit of {record.method} on {record.dataset}, {without + with_it:,} runs",
+            risk_of(privacy).advantage,
+            privacy.proven.epsilon,
+            (with_it - missed) / with_it - wrong / without,
+            least_right - most_wrong,
+            True,
+        )
+
+
+def _of_attack(attack: AttackRecord, record: Record) -> Iterator[Success]:
+    if attack.goal != "membership" or attack.status is not Status.DONE or record.privacy is None:
+        return
+    metrics = attack.targets[Role.STUDENT.value].metrics
+    found = metrics.get(f"{attack.details.get('headline')} tpr@{RATES[0]:g}")
+    if found is not None and found.low is not None:
+        yield Success(
+            record.key,
+            f"{attack.attack} on {record.method}, {record.dataset}",
+            risk_of(record.privacy).tpr[0],
+            record.privacy.proven.epsilon,
+            found.value,
+            found.low,
+            False,
+        )
+
+
+def success_picture(found: Sequence[Success]) -> Markup:
+    """Return measured success against its bound; the diagonal is the bound, and a bar reaches to the lower limit."""
+    parts = list(
+        FRAME.start(
+            "measured success of attacks, against the proven bound", "bound by the proven curve", "measured",
+            ((tenth / 10, f"{10 * tenth}%") for tenth in range(0, 11, 2)),
+        )
+    )  # fmt: skip
+    parts.append(
+        f'<path class="band" d="M{FRAME.x(0):g} {FRAME.y(0):g}L{FRAME.x(1):g} {FRAME.y(1):g}H{FRAME.x(0):g}z"/>'
+        f'<path class="curve k0" d="M{FRAME.x(0):g} {FRAME.y(0):g}L{FRAME.x(1):g} {FRAME.y(1):g}"/>'
+        f'<text class="label tick k0" x="{FRAME.x(0.62):.4g}" y="{FRAME.y(0.72):.4g}">no attack can be above this line'
+        "</text>"
+    )
+    for one in found:
+        x, y, low = FRAME.x(one.bound), FRAME.y(max(one.value, 0.0)), FRAME.y(max(one.low, 0.0))
+        what = "advantage" if one.chosen else f"true positive rate at a false one of {100 * RATES[0]:g}%"
+        said = f"{one.said}: {what} {100 * one.value:.1f}%, at least {100 * max(one.low, 0.0):.1f}%; allowed: "
+        said += "anything" if math.isinf(one.proven) else f"{risk_text(one.bound, one.proven)}"
+        kind = ("fails " if one.exceeds else "") + ("k2" if one.chosen else "k1 hollow")
+        bar = f'<path d="M{x:.4g} {y:.4g}V{low:.4g}"/>' if low - y > 3 else ""
+        parts.append(
+            f'<a class="pt {kind}" tabindex="-1" href="{escape(record_href(one.student))}"><title>{escape(said)}'
+            f'</title>{bar}<circle class="m" cx="{x:.4g}" cy="{y:.4g}" r="3.8"/></a>'
+        )
+    return Markup("\n".join([*parts, "</svg>"]))
