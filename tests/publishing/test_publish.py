@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import math
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 import bench.publishing.publish
 import bench.results.record
@@ -203,6 +205,29 @@ def test_image_grids_are_taken_by_their_digest(run: Path, into: Path) -> None:
     (into / "released" / f"{PATE}.png").unlink()
     found = examine([run], into)
     assert found.items[0].why.endswith("it got its image grid")
+
+
+def test_pictures_go_with_their_attacks(run: Path, into: Path) -> None:
+    with_rows(run)
+    write(examine([run], into), into)
+    file = io.BytesIO()
+    Image.new("L", (8, 8)).save(file, "PNG")
+    picture = f"attacks/{ATTACK}.png"
+    (run / picture).write_bytes(file.getvalue() + b"more")
+    found = examine([run], into)
+    assert [(item.fate, item.why) for item in found.items if item.kind == "picture"] == [
+        (Fate.SKIPPED, "a damaged PNG file")
+    ]
+    (run / picture).write_bytes(file.getvalue())
+    found = examine([run], into)
+    assert any(item.why.endswith("it got its picture") for item in found.items)
+    write(found, into)
+    assert (into / picture).read_bytes() == file.getvalue()
+    assert not examine([run], into).files
+    values = values_of(PATE)
+    values["student"]["sha256"] = "0" * 64
+    put(run.parent / "new", values)
+    assert picture in examine([run.parent / "new"], into, replace=True).gone
 
 
 def test_audits_and_attacks_go_with_their_student(run: Path, into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
