@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from bench.core.errors import BenchError
 from bench.core.plain_files import read_plain
-from bench.core.printable import page
+from bench.core.printable import counted, page
 from bench.interface.registry import METHODS
 from bench.reports import audits
 from bench.reports.leaderboard import Source
@@ -166,9 +166,9 @@ class _Pages:
         rows, found = self._source.board.rows, meaning.successes(self._source)
         return self._render(
             "meaning.html", root="", delta=meaning.DELTA, naming=meaning.naming_picture(rows),
-            drawn=len(meaning.drawn(rows)), table=meaning.gaussian_table(), at=meaning.said_at, found=found,
-            measured=meaning.success_picture(found), audits=sum(one.chosen for one in found),
-            above=sum(one.exceeds for one in found),
+            drawn=counted(len(meaning.drawn(rows)), "row"), table=meaning.gaussian_table(), at=meaning.said_at,
+            found=found, measured=meaning.success_picture(found), audits=sum(one.chosen for one in found),
+            above=sum(one.exceeds for one in found), measurements=counted(len(found), "measurement"),
         )  # fmt: skip
 
     def method(

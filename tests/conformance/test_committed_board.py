@@ -18,6 +18,7 @@ from bench.experiments.calibration_cache import Calibrations
 from bench.publishing.reproduce import missing_plugin
 from bench.publishing.validate import audited_above_proven, vet_attack, vet_audit, vet_record
 from bench.reports.pages import gather, write_pages
+from bench.reports.site.meaning import successes
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from helpers.paths import ROOT
@@ -47,6 +48,13 @@ def test_committed_pages_and_readme_are_regenerated_to_the_byte(tmp_path: Path) 
     for path in (first / "README.md", *folder.glob("*.*")):
         assert path.read_bytes() == (ROOT / path.relative_to(first)).read_bytes(), path.name
     assert {path.name for path in folder.glob("*.*")} == {path.name for path in (ROOT / "leaderboards").glob("*.*")}
+
+
+def test_no_attack_on_one_record_exceeds_what_the_proven_curve_allows() -> None:
+    found = successes(gather([ROOT / "leaderboards"]))
+    assert sum(one.chosen for one in found) >= 46
+    assert sum(not one.chosen for one in found) >= 18
+    assert [one for one in found if one.exceeds] == []
 
 
 def test_nothing_committed_links_into_the_site() -> None:
