@@ -42,7 +42,7 @@ def epsilon_text(epsilon: float | None, toward: Toward = "nearest") -> str:
 
 
 def risk_text(bound: float, proven: float) -> str:
-    """Return an upper bound on an attacker's success in percent, rounded up; ``unbounded`` without a proof, "–" if unknown."""
+    """Return an upper bound on success in percent, rounded up; ``unbounded`` without a proof, "–" if unknown."""
     if math.isnan(bound):
         return "–"
     if math.isinf(proven):
