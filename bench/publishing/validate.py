@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.core.errors import BenchError, UnknownNameError, nearest_names
-from bench.core.types import AuditKind, PrivacyUnit
+from bench.core.types import PrivacyUnit
 from bench.data.datasets import get_dataset
 from bench.evaluation.audit.canaries import canary_unit, speaks_of
 from bench.experiments.calibration_cache import Calibrations
@@ -89,13 +89,13 @@ def vet_record(
 
 def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
     """Return the problems of a finished audit of the student of `record`."""
-    from bench.evaluation.audit.audit import events_of
+    from bench.evaluation.audit.audit import CHOSEN_SETS, events_of
 
     problems = [*_look(audit), *_clean(audit.provenance)]
     if record.method not in METHODS:
         return problems
     method = METHODS.get(record.method)
-    pair, unit = audit.kind is AuditKind.PAIR, canary_unit(method.unit)
+    pair, unit = audit.kind in CHOSEN_SETS, canary_unit(method.unit)
     if pair:
         unit = PrivacyUnit.RECORD if audit.record_level else method.unit
     said = (audit.method, audit.dataset, audit.unit, audit.adjacency, audit.delta)
