@@ -8,7 +8,8 @@ from collections.abc import Collection, Sequence
 from bench.core.progress import echo, print_fields, print_table
 from bench.core.types import AuditKind
 from bench.reports import audits
-from bench.results.attack_record import AuditRecord, CandidatesFound, MechanismVerdict
+from bench.results.attack_record import AuditRecord, MechanismVerdict
+from bench.results.candidates import CandidatesFound
 from bench.results.text import epsilon_text
 
 

@@ -151,8 +151,8 @@ def _key(record: Record, options: AuditOptions) -> str:
         names = ("kind", "confidence", "draws", "refute", "power")
         values = {name: values[name] for name in names} | {"minutes": minutes}
     if options.kind is AuditKind.CANDIDATES:
-        names = ("kind", "confidence", "power", "seed")
-        values = {name: values[name] for name in names} | {"minutes": minutes, "candidates": candidates}
+        chosen = {name: values[name] for name in ("kind", "confidence", "power", "seed")}
+        values = chosen | {"minutes": minutes, "candidates": candidates}
     return f"{record.key}--audit-{digest_of([AUDIT_VERSION, values])[:12]}"
 
 

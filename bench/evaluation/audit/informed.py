@@ -42,8 +42,8 @@ from bench.privacy.events.base_event import Event
 from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise, Silence
-from bench.results.attack_record import CandidatesFound
 from bench.results.audited import corrected
+from bench.results.candidates import CandidatesFound
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

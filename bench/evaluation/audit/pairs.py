@@ -186,7 +186,7 @@ def candidate_pairs(
     side = max(SIDE, math.ceil(math.sqrt(BRIGHT * layouts) / SIDE) * SIDE)
     absent = method.adjacency is Adjacency.ADD_REMOVE
     records = HANDFUL if absent else getattr(config, "clients", 1)
-    start = dataclasses.replace(config, **({"teachers": 1} if "teachers" in _values(config) else {}))  # type: ignore[arg-type]
+    start = dataclasses.replace(config, **({"teachers": 1} if "teachers" in _values(config) else {}))
     smaller, small, material = _reduced(method, (config, facts), start, delta, records, side)
     changes = (*_changes(config, smaller), *_data_changes(facts, small, records))
     labels = torch.zeros(records, dtype=torch.int64)
