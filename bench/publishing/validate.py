@@ -21,6 +21,8 @@ from bench.evaluation.audit.canaries import canary_unit, speaks_of
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.candidates import public_kinds_of, public_words_of
 from bench.interface.registry import ATTACKS, METHODS
+from bench.privacy.accounting.risk import reconstruction
+from bench.privacy.events.base_event import restored
 from bench.publishing import recompute as reaccount
 from bench.publishing.reproduce import Reproduction, check_method, dataset_of, missing_plugin, planned_again
 from bench.results.attack_record import AttackRecord, AuditRecord, above
@@ -90,6 +92,7 @@ def vet_record(
 def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
     """Return the problems of a finished audit of the student of `record`."""
     from bench.evaluation.audit.audit import CHOSEN_SETS, events_of
+    from bench.evaluation.audit.informed import found as found_by
 
     problems = [*_look(audit), *_clean(audit.provenance)]
     if record.method not in METHODS:
@@ -135,6 +138,15 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
             problems.append(
                 f"{bound.instrument}: its counts give {counted.epsilon:.6g} of at most {counted.cap:.6g}, not "
                 f"{bound.epsilon:.6g} of {bound.cap:.6g} on {bound.runs[0]:,} + {bound.runs[1]:,} runs."
+            )
+    for attacked in audit.candidates:
+        allowed = reconstruction(restored(record.privacy.events), 1 / attacked.candidates) if record.privacy else 1.0
+        right = [number < attacked.right for number in range(attacked.runs)]
+        counts = found_by(attacked.instrument, attacked.candidates, right, allowed, attacked.confidence)
+        if not all(reaccount.same(getattr(attacked, name), getattr(counts, name)) for name in ("low", "high", "bound")):
+            problems.append(
+                f"{attacked.candidates} candidates by {attacked.instrument}: its counts and its student's events give "
+                f"{counts.low:.4g} to {counts.high:.4g} and at most {counts.bound:.4g}. Audit again."
             )
     parts = [*(channel.epsilon for channel in audit.channels), *(bound.epsilon for bound in audit.pairs)]
     if parts and not reaccount.same(audit.epsilon, max(parts)):

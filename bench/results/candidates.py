@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from bench.core.rows import Row
 from bench.core.types import Instrument
@@ -29,3 +31,9 @@ class CandidatesFound(Row):
     """The largest probability by the proven curve; 1 where nothing is proven."""
     silent: tuple[int, int] | None = None
     """Right guesses and all guesses at releases without noise; null where they were not made."""
+
+    @model_validator(mode="after")
+    def _possible_counts(self) -> Self:
+        if self.right > self.runs:
+            raise ValueError("more right guesses than guesses")
+        return self

@@ -52,6 +52,8 @@ Floats = NDArray[np.float64]
 
 RUNS = 2_000
 """Most counted guesses of each instrument and number of candidates."""
+LIKELIHOODS = 100_000
+"""Most likelihoods of candidates that one run in lockstep computes, so that it ends in seconds."""
 PILOT = 16
 """Runs that tell how each candidate scores where it is not the one."""
 SILENT = 8
@@ -222,7 +224,8 @@ def _by_transcript(game: Game, crew: Crew, until: float, power: bool) -> Outcome
     def more() -> bool:
         return len(found) < RUNS and time.monotonic() < until
 
-    for _, some in crew.each([partial(transcript_hits, game)] * RUNS, more):
+    draws = min(RUNS, LIKELIHOODS // len(game.pairs))
+    for _, some in crew.each([partial(transcript_hits, game, draws)] * RUNS, more):
         found += some
     return found[:RUNS], None
 
