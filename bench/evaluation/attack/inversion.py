@@ -116,11 +116,7 @@ def inversion(
     return {
         "targets": targets,
         "no_power": gate(nonprivate, prior, facts.classes, committee.false_positives),
-        "auxiliary": data.auxiliary.source
-        if data.auxiliary and (tuned or attack.knows is Knowledge.AUXILIARY)
-        else "none",
-        **_settings(attack, tuned),
-        "knowledge": Knowledge.AUXILIARY.value if tuned else attack.knows.value,
+        **_settings(attack, data, tuned),
         "evaluators": {kind: round(a, 4) for kind, a in zip(committee.kinds, committee.accuracies, strict=True)},
         "pictures": [picture],
         "details": {
@@ -134,12 +130,17 @@ def inversion(
     }
 
 
-def _settings(attack: InversionAttack, tuned: Tuned | None) -> dict[str, Any]:
-    """Return what tuning changed in the record's settings."""
+def _settings(attack: InversionAttack, data: AttackData, tuned: Tuned | None) -> dict[str, Any]:
+    """Return what the record says of the attacker's knowledge, and of settings that it chose."""
+    used = data.auxiliary.source if data.auxiliary and attack.knows is Knowledge.AUXILIARY else "none"
     if tuned is None:
-        return {}
-    changes = changes_from_paper(type(attack), attack.config, attack.facts)
-    return {"config": as_dict(attack.config), "reduced": [*map(str, changes)]}
+        return {"auxiliary": used, "knowledge": attack.knows.value}
+    return {
+        "auxiliary": f"{used}; chose its settings on students of {tuned.told['people']}, with labels",
+        "knowledge": Knowledge.AUXILIARY.value,
+        "config": as_dict(attack.config),
+        "reduced": [*map(str, changes_from_paper(type(attack), attack.config, attack.facts))],
+    }
 
 
 def _judge_of(cell: Cell, data: AttackData, context: Context) -> FaceJudge | None:

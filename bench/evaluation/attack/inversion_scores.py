@@ -31,6 +31,11 @@ POOL = 500  # most images searched per class
 KID_IMAGES = 2_000  # most images of a set
 RECOVERED_AT = 0.01
 MEASURES = ("ssim", "psnr")
+_JUDGED = {
+    "committee top-1 beyond noise": "top1 beyond noise",
+    "embedding top-1": "embedding",
+    "embedding top-1 beyond noise": "embedding beyond noise",
+}
 _BOUNDS = {"ssim": (-1.0, 1.0), "psnr": (0.0, 60.0)}
 
 
@@ -47,7 +52,7 @@ class Observed:
 class Scored:
     """One target's reconstructions, scored one by one; every array has one row per image.
 
-    `values` by name: ``top1``, ``top1 beyond noise``, ``embedding``, ``evaluator 1`` to ``3``, ``top5``;
+    `values` by name: ``top1``, ``embedding``, both also ``beyond noise``, ``evaluator 1`` to ``3``, ``top5``;
     ``distance member``, ``distance nonmember`` (squared, in the first evaluator's features); ``ssim`` and ``psnr``,
     each with ``member`` and ``nonmember``; NaN if the pool has no image of the class. `observed`: ``ssim`` and ``psnr``
     to the image behind each answer.
@@ -95,6 +100,8 @@ def score(
         values["top1 beyond noise"] = values["top1"] * (1 - noise.together[labels])
     if judge is not None:
         values["embedding"] = (judge.labels(images) == labels) & reached
+        if noise is not None and noise.embedding is not None:
+            values["embedding beyond noise"] = values["embedding"] * (1 - noise.embedding[labels])
     pools = [_pool(*pair) for pair in (members, nonmembers)]
     spaces = [committee.predict(pool[0]).features if len(pool[0]) else torch.zeros(0, 1) for pool in pools]
 
@@ -199,7 +206,7 @@ def summarise(scored: Scored, committee: Committee) -> dict[str, Estimated]:
     - ``committee top-1``: all evaluators name the class; unreached images are failures
     - ``committee top-5``: it is among the first five of all, with more than five classes
     - ``committee top-1 beyond noise``: the same, each hit less the share of noise images named that class
-    - ``embedding top-1``: the face embedding's nearest person is the right one
+    - ``embedding top-1``: the face embedding's nearest person is the right one; ``beyond noise`` as above
     - ``evaluator 1 top-1`` to 3: each evaluator's own share
     - ``distance``: squared, in the first evaluator's features, to members and non-members
     - ``ssim``, ``psnr`` (decibels): to the nearest member, non-member, and the difference; only its excess over a
@@ -220,7 +227,7 @@ def summarise(scored: Scored, committee: Committee) -> dict[str, Estimated]:
     over("committee top-1", "top1")
     for place in range(1, len(committee.nets) + 1):
         over(f"evaluator {place} top-1", f"evaluator {place}")
-    for name, column in (("committee top-1 beyond noise", "top1 beyond noise"), ("embedding top-1", "embedding")):
+    for name, column in _JUDGED.items():
         if column in scored.values:
             over(name, column)
     if committee.classes > 5:
