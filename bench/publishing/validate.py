@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.core.errors import BenchError, UnknownNameError, nearest_names
-from bench.core.types import PrivacyUnit
+from bench.core.types import Knowledge, PrivacyUnit
 from bench.data.datasets import get_dataset
 from bench.evaluation.audit.canaries import canary_unit, speaks_of
 from bench.experiments.calibration_cache import Calibrations
@@ -166,7 +166,10 @@ def vet_attack(attack: AttackRecord, record: Record) -> list[str]:
     else:
         kind = ATTACKS.get(attack.attack)
         for name in ("access", "knowledge", "citation"):
-            if getattr(attack, name) != str(getattr(kind, name) or ""):
+            stated = {str(getattr(kind, name) or "")}
+            if name == "knowledge" and ("tuning" in attack.details or attack.config.get("subspace")):
+                stated = {Knowledge.AUXILIARY.value}
+            if getattr(attack, name) not in stated:
                 problems.append(f"its {name} is not what {attack.attack} states. Attack again.")
     return problems
 
