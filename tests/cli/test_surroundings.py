@@ -89,6 +89,7 @@ def test_a_disk_that_is_full_at_the_lock_is_named(tmp_path: Path, monkeypatch: p
         pass
 
 
+@pytest.mark.slow
 def test_a_closed_terminal_ends_a_run_in_words(tmp_path: Path) -> None:
     plugin, begun = tmp_path / "waits.py", tmp_path / "begun"
     plugin.write_text(PLUGIN.replace("PLACE", repr(str(begun))))

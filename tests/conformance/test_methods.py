@@ -68,7 +68,11 @@ PATHS = [
 ]
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: "-".join(word.split("=")[1] for word in path[1:]))
+@pytest.mark.parametrize(
+    "path",
+    [PATHS[0], *(pytest.param(path, marks=pytest.mark.slow) for path in PATHS[1:5]), PATHS[5]],
+    ids=lambda path: "-".join(word.split("=")[1] for word in path[1:]),
+)
 def test_every_path_through_pate_does_not_interfere(path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """The tiny preset takes one of them only; the family shares this code."""
     few = FitSettings(steps=3, batch_size=8, shift=1)

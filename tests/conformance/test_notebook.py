@@ -20,6 +20,7 @@ def shown(notebook: Any) -> list[str]:
     return [output["text"] if "text" in output else output["data"]["text/plain"] for output in outputs]
 
 
+@pytest.mark.slow
 def test_the_notebook_shows_what_it_prints_now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # for the kernel, a process of its own
     committed = nbformat.read(NOTEBOOK, as_version=4)

@@ -70,7 +70,10 @@ def shadow_run(seed: int, coins: np.ndarray, images: bool = False) -> ShadowRun:
     return ShadowRun(0, coins, Released(net, "small_cnn", {}, extras=extras), 1.0, 0.1)
 
 
-@pytest.mark.parametrize(("adjacency", "images"), [(Adjacency.REPLACE, True), (Adjacency.ADD_REMOVE, False)])
+@pytest.mark.parametrize(
+    ("adjacency", "images"),
+    [(Adjacency.REPLACE, True), pytest.param(Adjacency.ADD_REMOVE, False, marks=pytest.mark.slow)],
+)
 def test_a_student_of_no_private_record_is_found_innocent_at_the_stated_confidence(
     adjacency: Adjacency, images: bool
 ) -> None:
@@ -87,6 +90,7 @@ def test_a_student_of_no_private_record_is_found_innocent_at_the_stated_confiden
     assert found <= level * audits + 3 * (level * (1 - level) * audits) ** 0.5
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_trains_without_noise_under_a_small_epsilon_is_caught(tmp_path: Path) -> None:
     with one_cell(tmp_path, "epochs=40", "images=0") as (cell, run_dir, source):
         student = run_cell(cell, run_dir, source, Progress())

@@ -133,6 +133,7 @@ def test_the_outcome_says_which_sets_of_few_records_were_tested() -> None:
     assert "nothing of the others changes where one of 51 records does" in check_method(Honest, seconds=1e-3).reason
 
 
+@pytest.mark.slow
 def test_what_other_threads_load_meanwhile_is_not_the_methods() -> None:
     """Checks run side by side, and each loads digits for itself."""
     source, ended = DataSource(Progress()), threading.Event()

@@ -29,6 +29,7 @@ def large(number: int) -> NDArray[np.float64]:
     return np.full(300_000, float(number))  # larger than a pipe: its sender is often in the middle of it
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_crew_that_is_closed_while_results_are_on_their_way_ends(capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(5):

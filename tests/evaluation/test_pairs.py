@@ -26,7 +26,8 @@ FACTS = {
     "sentences": Facts("movie-review", 8_000, 1_000, 1_000, 2, (2, 1, 64)),
 }
 NAMES = [name for name in METHODS.names() if METHODS.get(name).private]
-ROWS = [(name, facts) for facts in ("mnist", "digits") for name in NAMES]
+ROWS = [pytest.param((name, "mnist"), marks=pytest.mark.slow, id=f"{name}-mnist") for name in NAMES]
+ROWS += [(name, "digits") for name in NAMES]
 ROWS += [(name, "sentences") for name in NAMES if name.startswith("trpate")]
 PRIVACY = {
     "gamma", "sigma", "sigma1", "sigma2", "threshold", "noise_scale", "noise_multiplier", "max_grad_norm", "queries",

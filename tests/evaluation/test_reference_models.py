@@ -77,6 +77,7 @@ def right(released: Released) -> float:
     return accuracy(released.student, *TEST)
 
 
+@pytest.mark.slow
 def test_the_matched_control_is_the_one_without_privacy_stopped() -> None:
     settings, states, accuracies = recipe(FACTS, "quick"), [], []
     streams = Streams(0, "control/non-private/")

@@ -89,7 +89,8 @@ def test_local_processes_make_the_audits_of_the_inline_launcher(out: Path, tmp_p
     assert len(list(out.glob("launches/*/*.log"))) == 2, "audits that are kept need no process"
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_runs_after_the_launcher(out: Path, number: signal.Signals) -> None:
     words = ["audit", "-o", str(out), "--minutes", "10", "--launcher", "local", "--jobs", "2", "--workers", "1"]
     launcher = start(*words)
@@ -124,6 +125,7 @@ def test_flags_of_another_launcher_are_refused(out: Path) -> None:
     assert "--time 15 is too short for audits of --minutes 10: at least 20" in short.stderr
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_is_told_with_its_log(out: Path) -> None:
     done = bench("audit", "-o", out, *OPTIONS, "--device", "cuda:99", "--launcher", "local", "--jobs", "2", "-q")
     assert done.returncode == 1

@@ -130,6 +130,7 @@ def test_what_another_run_finishes_in_between_is_done(tmp_path: Path, monkeypatc
     assert order.index("signature") < order.index("states")
 
 
+@pytest.mark.slow
 def test_ctrl_c_lets_workers_close(tmp_path: Path) -> None:
     out = tmp_path / "runs"
     process = start(out, *EIGHT, "--launcher", "local", "--jobs", "2", "--set", "seconds=60")
@@ -173,6 +174,7 @@ def test_status_and_cancel_from_another_terminal(tmp_path: Path) -> None:
     assert again.stdout == "nothing runs here\n"
 
 
+@pytest.mark.slow
 def test_workers_do_not_outlive_their_launcher(tmp_path: Path) -> None:
     out = tmp_path / "runs"
     process = start(out, *EIGHT, "--launcher", "local", "--jobs", "2", "--set", "seconds=60")

@@ -387,6 +387,7 @@ def test_a_signal_that_is_repeated_interrupts_once() -> None:
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+@pytest.mark.slow
 def test_workers_that_die_by_a_signal_are_no_error_of_the_cell() -> None:
     # Slurm signals all processes of a job, in no order: the workers' end may be known here before the signal is.
     def work() -> None:

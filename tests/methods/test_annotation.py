@@ -35,7 +35,14 @@ def test_no_two_teachers_gradients_are_further_apart_than_their_sensitivity(data
         assert np.linalg.norm(one - other) <= gradient_sensitivity(kind, classes, k, 8.0)
 
 
-@pytest.mark.parametrize(("classes", "k"), [(10, 2), (10, 3), (10, 10), (100, 50), (3, 3), (2, 2)])
+@pytest.mark.parametrize(
+    ("classes", "k"),
+    [
+        (10, 2),
+        (100, 50),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ((10, 3), (10, 10), (3, 3), (2, 2))),
+    ],
+)
 def test_the_sensitivity_of_a_gradient_is_nearly_reached(classes: int, k: int) -> None:
     """A student sure of a class; a teacher less sure of it, and one torn between it and another; then a search."""
 

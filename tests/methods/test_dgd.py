@@ -125,7 +125,10 @@ def test_more_teachers_than_records_are_refused_with_what_to_do() -> None:
         DGD(dataclasses.replace(DGDPrintedConfig(), teachers=241), SMALL).calibrate(Budget(10.0, 1e-5))
 
 
-@pytest.mark.parametrize("images", ["data-free", "private", "acgan", "wgan", "infogan"])
+@pytest.mark.parametrize(
+    "images",
+    ["data-free", "private", "acgan", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("wgan", "infogan"))],
+)
 def test_every_source_of_images_is_a_declared_bypass_and_private_ones_are_not_released(images: str) -> None:
     private, _ = private_pair()
     ledger = book()
@@ -231,6 +234,7 @@ def test_printed_signs_are_the_opposite_of_the_text() -> None:
     assert generator_terms(features, logits, norm=2)["activation"] != said["activation"]
 
 
+@pytest.mark.slow
 def test_a_generator_learns_to_make_all_classes_of_a_classifier() -> None:
     _, images = trained_vae()
     torch.manual_seed(0)
@@ -263,6 +267,7 @@ def test_a_diverging_generator_stops_the_run(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.safetensors")) == []
 
 
+@pytest.mark.slow
 def test_the_printed_reading_reaches_the_student_too(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[StudentSettings] = []
 
@@ -278,7 +283,7 @@ def test_the_printed_reading_reaches_the_student_too(monkeypatch: pytest.MonkeyP
     assert [settings.reading for settings in seen] == ["dafl", "printed"]
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.slow)])
 def test_the_student_learns_from_soft_and_hard_labels_with_and_without_triples(optimizer: Any) -> None:
     vae, images = trained_vae()
     labels = torch.arange(200) % 7
@@ -295,6 +300,7 @@ def test_the_student_learns_from_soft_and_hard_labels_with_and_without_triples(o
         train_tangent_normal(student, images[:0], labels[:0], None, settings, order)
 
 
+@pytest.mark.slow
 def test_smoothness_along_the_triples_is_what_the_terms_lower() -> None:
     vae, images = trained_vae()
     labels = torch.arange(200) % 7

@@ -130,7 +130,7 @@ def test_a_full_batch_of_opacus_without_noise_takes_the_same_step(most: float) -
         (Basis.PROVEN, TargetAdjacency.REPLACE_ONE),
     ],
 )
-@pytest.mark.parametrize("epsilon", [1.0, pytest.param(3.0, marks=pytest.mark.slow), 10.0])
+@pytest.mark.parametrize("epsilon", [1.0, *(pytest.param(epsilon, marks=pytest.mark.slow) for epsilon in (3.0, 10.0))])
 def test_the_noise_spends_the_budget_and_no_more(basis: Basis, adjacency: TargetAdjacency, epsilon: float) -> None:
     budget = Budget(epsilon, 1e-5, basis, adjacency)
     sampled = DPLinear(build_config(DPLinear, Preset.QUICK, FMNIST)[0], FMNIST).calibrate(budget)

@@ -86,7 +86,7 @@ def test_an_honest_plugin_is_checked_run_again_and_added(honest: Path, into: Pat
     assert "plug-in noisy-means-plugin 1.0" in (into / "leaderboard.md").read_text()
 
 
-@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("declared", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_an_early_stop_is_published_if_its_maximum_is_declared(
     declared: bool, into: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +160,7 @@ def test_settings_that_the_check_does_not_have_are_said(into: Path, run: Path) -
     )
 
 
+@pytest.mark.slow
 def test_without_a_second_run_that_is_said(honest: Path, into: Path) -> None:
     done = published(honest, into, "--no-rerun")
     assert done.returncode == 0, done.stderr

@@ -118,6 +118,7 @@ def test_a_killed_process_ends_the_others_with_one_error() -> None:
     assert set(children(os.getpid())) <= before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not LINUX, reason="counts processes in /proc")
 def test_processes_die_with_the_one_that_started_them(tmp_path: Path) -> None:
     program = tmp_path / "parent.py"

@@ -17,6 +17,7 @@ def test_both_are_harmless_anywhere() -> None:
     assert float(torch.ones(1 << 20).sum()) == 1 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_what_pieces_between_others_free_goes_back_to_the_system() -> None:
     script = """

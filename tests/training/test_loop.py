@@ -183,7 +183,7 @@ def test_unlabelled_loss_is_two_cross_entropies() -> None:
     assert float(unlabelled_loss(real, fake)) == pytest.approx(float(expected), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["salimans_mlp", "small_cnn"])
+@pytest.mark.parametrize("name", ["salimans_mlp", pytest.param("small_cnn", marks=pytest.mark.slow)])
 def test_improved_gan_learns_and_is_deterministic(name: str) -> None:
     images, labels = blobs(12)
     pool, _ = blobs(200, start=1)

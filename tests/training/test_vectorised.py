@@ -193,6 +193,7 @@ def test_more_memory_takes_more_teachers(monkeypatch: pytest.MonkeyPatch) -> Non
     assert fitting(net, (1, 28, 28), 24) > 3 * fits[2]
 
 
+@pytest.mark.slow
 def test_early_stopping_looks_at_public_images_and_each_net_alone(data: Data) -> None:
     images, labels, queries, parts = data
     rule = Settle(looks=2, every=5, share=0.2)  # so large that no rounding moves a decision

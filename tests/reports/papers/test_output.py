@@ -233,6 +233,7 @@ def write_all(out: Path) -> None:
     (out / "index.md").write_text(build.index_text(artefacts, ["w"]))
 
 
+@pytest.mark.slow
 def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
     """Whatever the order of hashes, which this process draws, and the folder."""
     code = (
