@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from scipy.special import ndtri, stdtrit
 
@@ -54,6 +55,6 @@ def rank_groups(contenders: Sequence[Contender], confidence: float = 0.95) -> tu
         squares, freedom = squares + spread.variance * spread.freedom, freedom + spread.freedom
         pooled = SeedSpread(squares / freedom, freedom)
         ends[-1] = max(ends[-1], one.mean - one.gap(max(spread, pooled), rivals, confidence))
-    last = [*starts[1:], len(contenders)]
-    ranks = [(start + 1, end) for start, end in zip(starts, last, strict=True) for _ in range(start, end)]
+    bounds = [*starts, len(contenders)]
+    ranks = [(start + 1, end) for start, end in pairwise(bounds) for _ in range(start, end)]
     return ranks, ends
