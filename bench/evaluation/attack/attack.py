@@ -111,11 +111,12 @@ def attack_student(record: Record, name: str, place: Workplace) -> AttackRecord:
             parts["reduced"] += _tiny(kind, options)
         return parts
 
+    parts = attempted(work, record, key, place.run_dir, place.progress, clock, caches, notes)  # fills `about`
     result = AttackRecord.model_validate(
         {
             **about,
             "knowledge": kind.knowledge or "",
-            **attempted(work, record, key, place.run_dir, place.progress, clock, caches, notes),
+            **parts,
             "key": key,
             "student": record.key,
             "attack": name,
