@@ -1,6 +1,6 @@
 """Algorithm 1 of DPSD as a loop: generate, annotate, update the student, update generator and latent inputs.
 
-With ``pool_steps`` the student then trains on, on all answers, for as long as answers held back from this gain by it.
+With ``pool_steps`` the student then trains on, on all answers, as long as its running mean gains on some held back.
 
 Private data enter only through the annotation function passed in. (DPSD-T declares its teacher as the discriminator.) A
 resumed run already has earlier answers in its weights: it charges them to the new ledger without querying again. Seeded
@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from bench.core.progress import Stage
 from bench.interface import BenchError, Context, Facts, as_float, features_and_logits
 from bench.methods.distillation.alternation_config import AlternationConfig
-from bench.methods.distillation.answer_pool import BETWEEN, AnswerPool
+from bench.methods.distillation.answer_pool import BETWEEN, AnswerPool, running_mean
 from bench.methods.shared.random_images import random_images
 from bench.methods.shared.settings_checks import SHOWN
 from bench.methods.shared.teachers import largest_shift
@@ -65,6 +66,7 @@ class Alternating:
         self._student_step = make(student.parameters(), lr=config.student_lr)
         trained = [*generator.parameters(), *([self.latents] if config.train_latents else [])]
         self._generator_step = make(trained, lr=config.generator_lr)
+        self._mean = AveragedModel(student, avg_fn=running_mean, use_buffers=True)
 
     def alternate(self) -> Tensor:
         """Run all iterations and return synthetic images, uint8 (n, channels, height, width).
@@ -88,16 +90,13 @@ class Alternating:
                         pool.batches.append((images, labels))
                 elif iteration < config.iterations:
                     self._update_student(*pool.any_batch(self._random), iteration)
-                elif (iteration - config.iterations) % BETWEEN == 0 and not pool.look(self.student):
+                elif not self._learn_again(pool, iteration - config.iterations):
                     stage.advance(total - iteration)
                     break
-                else:
-                    self.student.train()
-                    self._update_student(*pool.batch(self._random, largest_shift(self.facts)), iteration)
                 stage.advance()
                 loop.done(iteration + 1, total)
         if config.pool_steps:
-            pool.look(self.student)
+            pool.look(self._mean.module)
             pool.best.restore(self.student)
         self.student.eval()
         with torch.no_grad():
@@ -113,6 +112,8 @@ class Alternating:
             "student": self.student, "generator": self.generator, "latents": self.latents, "random": self._random,
             "student_step": self._student_step, "generator_step": self._generator_step, "answered": pool,
         }  # fmt: skip
+        if self.config.pool_steps:
+            held["mean"] = self._mean
         if resumption is None:
             return Loop(None, held), 0
         loop = Loop(resumption.checkpoint, held, device=self.context.device)
@@ -120,6 +121,16 @@ class Alternating:
         resumption.charge(min(first, self.config.asked))
         pool.to(self.context.device)
         return loop, first
+
+    def _learn_again(self, pool: AnswerPool, step: int) -> bool:
+        """Take a step on the pool; return False, without one, once answers held back no longer gain."""
+        if step == 0:
+            self._mean.update_parameters(self.student)  # the first update copies
+        if step % BETWEEN == 0 and not pool.look(self._mean.module):
+            return False
+        self._update_student(*pool.batch(self._random, largest_shift(self.facts)), self.config.iterations + step)
+        self._mean.update_parameters(self.student)
+        return True
 
     def _with_random(self, made: Tensor) -> Tensor:
         count = self.config.batch - len(made)

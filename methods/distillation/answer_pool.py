@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from bench.interface import shifted
 
 HELD = 16  # one batch in this many is held back
+WINDOW = 200  # steps over which the student's weights are averaged
 BETWEEN = 50  # steps between two looks at the answers held back
 PATIENCE = 4  # looks in a row without a gain after which the student stops
 
@@ -24,6 +25,11 @@ def squared_error(probabilities: Tensor, labels: Tensor) -> float:
     Cross-entropy would add the labels' noise times log-probabilities, which are unbounded.
     """
     return float((probabilities - labels).square().sum(1).mean())
+
+
+def running_mean(mean: Tensor, now: Tensor, count: Tensor | int) -> Tensor:
+    """Return the mean of `count` tensors and `now`; beyond :data:`WINDOW` older ones fade exponentially."""
+    return mean + (now - mean) / min(int(count) + 1, WINDOW)
 
 
 class BestStudent:

@@ -14,7 +14,7 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Budget, PrivacyUnit
 from bench.interface.registry import METHODS
-from bench.methods.distillation.answer_pool import HELD, PATIENCE, AnswerPool, BestStudent, squared_error
+from bench.methods.distillation.answer_pool import HELD, PATIENCE, AnswerPool, BestStudent, running_mean, squared_error
 from bench.methods.distillation.dpsd import DPSD
 from bench.methods.distillation.dpsd_sound import DPSDSound, learn
 from bench.methods.shared.random_images import random_images
@@ -132,5 +132,17 @@ def test_answers_of_a_label_query_cost_the_same_however_often_they_are_used() ->
     method = METHODS.get("dpsd-label")
     config = dataclasses.replace(build_config(method, Preset.TINY, SMALL)[0], pool_steps=100)
     assert method.unit is PrivacyUnit.QUERY_LABEL
-    (event,) = method(config, SMALL).charges()
+    charged = method(config, SMALL).charges()
+    assert charged is not None
+    (event,) = charged
     assert event.as_dict()["answers"] == config.iterations * config.batch
+
+
+def test_running_mean_is_the_mean_and_then_forgets() -> None:
+    mean = torch.zeros(1)
+    for count in range(100):
+        mean = running_mean(mean, torch.tensor([float(count)]), count)
+    assert float(mean) == pytest.approx(49.5, rel=1e-5)
+    for count in range(100, 3000):
+        mean = running_mean(mean, torch.ones(1), count)
+    assert float(mean) == pytest.approx(1.0, abs=1e-3)
