@@ -1,4 +1,4 @@
-"""Shared by several inversion attacks: losses, priors of natural images, input checks."""
+"""Shared by several inversion attacks: losses, priors of natural images, filters, input checks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import math
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.interface import BenchError, PublicData, Target
+from bench.interface import BenchError, PublicData, Target, as_float
 
 Loss = Literal["cross-entropy", "margin"]
 
@@ -43,6 +43,53 @@ def blurred(images: Tensor, sigma: float) -> Tensor:
     wide = functional.conv2d(wide, kernel, groups=channels)
     high = functional.pad(wide, (0, 0, radius, radius), mode="replicate")
     return functional.conv2d(high, kernel.transpose(2, 3), groups=channels)
+
+
+class ImageFilter:
+    """What an attacker lets its images be: blurred by `blur` pixels, in the span of `subspace` eigenfaces (0: any).
+
+    Eigenfaces are the first principal components of the attacker's own images, at most one fewer than these.
+    """
+
+    def __init__(self, blur: float, subspace: int, auxiliary: Tensor | None, device: torch.device) -> None:
+        self._blur, self._mean, self._axes = blur, torch.zeros(()), torch.zeros(0)
+        if not subspace:
+            return
+        if auxiliary is None or len(auxiliary) < 2:
+            raise BenchError(
+                "subspace needs 2 or more images that the attacker owns. Choose them with --auxiliary, or subspace=0."
+            )
+        rows = as_float(auxiliary).flatten(1)
+        self._mean = rows.mean(0).to(device)
+        axes = torch.linalg.svd(rows.to(device) - self._mean, full_matrices=False).Vh
+        self._axes = axes[: min(subspace, len(rows) - 1)]
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the filtered images (n, channels, height, width); values may leave [0, 1]."""
+        images = blurred(images, self._blur)
+        if not len(self._axes):
+            return images
+        flat = images.flatten(1) - self._mean
+        return (flat @ self._axes.T @ self._axes + self._mean).view_as(images)
+
+    def change(self, steps: Tensor) -> Tensor:
+        """Return how far the filtered images move when images move by `steps` (n, channels, height, width)."""
+        steps = blurred(steps, self._blur)
+        if not len(self._axes):
+            return steps
+        return (steps.flatten(1) @ self._axes.T @ self._axes).view_as(steps)
+
+
+class Filtered(nn.Module):
+    """A generator whose images pass an :class:`ImageFilter` and are clipped to [0, 1]."""
+
+    def __init__(self, net: nn.Module, look: ImageFilter) -> None:
+        super().__init__()
+        self.net, self._look = net, look
+
+    def forward(self, noise: Tensor) -> Tensor:
+        """Return the filtered images of `noise` (n, values)."""
+        return self._look(self.net(noise)).clamp(0, 1)
 
 
 def class_tries(classes: int, per_class: int) -> Tensor:

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.attacks._gan import GanSettings, auxiliary_gan
-from bench.attacks._inversion import check_auxiliary, check_counts, class_tries
+from bench.attacks._inversion import Filtered, ImageFilter, check_auxiliary, check_counts, class_tries
 from bench.attacks.gmi import QUICK_GAN, TINY_GAN
 from bench.interface import (
     Access,
@@ -60,6 +60,10 @@ class BrepMIConfig:
     gan_noise: int = setting(100, "the published code (z_dim)")
     gan_rate: float = setting(2e-4, "as for gmi")
     gan_critic_steps: int = setting(5, "as for gmi")
+    blur: float = setting(0.0, "ours: the images' Gaussian blur, deviation in pixels", later=True, ge=0)
+    subspace: int = setting(
+        0, "ours: eigenfaces of the auxiliary images that span the images; 0: any", later=True, ge=0
+    )
 
 
 @register_attack("brep-mi")
@@ -69,6 +73,9 @@ class BrepMI(InversionAttack[BrepMIConfig]):
     access = Access.LABELS
     knowledge = Knowledge.AUXILIARY
     citation = "Kahla et al., CVPR 2022"
+    tunable: ClassVar[Mapping[str, tuple[float, ...]]] = {
+        "blur": (0.0, 1.0, 2.0, 4.0), "subspace": (0, 20, 40, 80), "radius": (1.0, 2.0, 3.0),
+    }  # fmt: skip
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -94,9 +101,11 @@ class BrepMI(InversionAttack[BrepMIConfig]):
             config.gan_epochs, config.gan_steps, config.gan_width, config.gan_noise, config.gan_rate,
             config.gan_critic_steps,
         )  # fmt: skip
-        net, _ = auxiliary_gan(check_auxiliary(auxiliary, target, self.name), settings, context)
+        known = check_auxiliary(auxiliary, target, self.name)
+        gan, _ = auxiliary_gan(known, settings, context)
+        net = Filtered(gan, ImageFilter(config.blur, config.subspace, known, context.device))
         labels = class_tries(target.classes, config.images_per_class)
-        noise, reached = _starts(config, target, net, labels, context)
+        noise, reached = _starts(config, target, gan, net, labels, context)
         images = torch.zeros((len(labels), *target.shape))
         if reached.any():
             noise = _repel(config, target, net, noise[reached], labels[reached], context)
@@ -105,14 +114,14 @@ class BrepMI(InversionAttack[BrepMIConfig]):
 
 
 def _starts(
-    config: BrepMIConfig, target: Target, net: GanGenerator, labels: Tensor, context: Context
+    config: BrepMIConfig, target: Target, gan: GanGenerator, net: nn.Module, labels: Tensor, context: Context
 ) -> tuple[Tensor, Tensor]:
     generator = context.streams.torch("brep-mi/starts")
-    noise = torch.zeros(len(labels), net.noise_size)
+    noise = torch.zeros(len(labels), gan.noise_size)
     reached = torch.zeros(len(labels), dtype=torch.bool)
     with context.progress.stage("starts", config.draws) as stage:
         for done in range(0, config.draws, 500):
-            drawn = net.noise(min(500, config.draws - done), generator).clamp(-config.bound, config.bound)
+            drawn = gan.noise(min(500, config.draws - done), generator).clamp(-config.bound, config.bound)
             found = target.labels(_images(net, drawn, context.device))
             for label in range(target.classes):
                 open_tries = ((labels == label) & ~reached).nonzero().squeeze(1)
@@ -126,7 +135,7 @@ def _starts(
 
 
 def _repel(
-    config: BrepMIConfig, target: Target, net: GanGenerator, noise: Tensor, labels: Tensor, context: Context
+    config: BrepMIConfig, target: Target, net: nn.Module, noise: Tensor, labels: Tensor, context: Context
 ) -> Tensor:
     """Return each try's noise when its sphere last grew, or at the end if it never did."""
     generator = context.streams.torch("brep-mi/spheres")
@@ -160,6 +169,6 @@ def _repel(
     return torch.where(grown[:, None], kept, noise)
 
 
-def _images(net: GanGenerator, noise: Tensor, device: torch.device) -> Tensor:
+def _images(net: nn.Module, noise: Tensor, device: torch.device) -> Tensor:
     with torch.no_grad():
         return torch.cat([net(part.to(device)).float().clamp(0, 1).cpu() for part in torch.split(noise, 1000)])

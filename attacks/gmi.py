@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.attacks._gan import Critic, GanSettings, auxiliary_gan
-from bench.attacks._inversion import best_of, check_auxiliary, check_counts, class_tries
+from bench.attacks._inversion import Filtered, ImageFilter, best_of, check_auxiliary, check_counts, class_tries
 from bench.interface import (
     Access,
     Context,
@@ -35,7 +35,6 @@ from bench.interface import (
     setting,
     shifted,
 )
-from bench.training.gan import GanGenerator
 
 QUICK_GAN: dict[str, Any] = {"gan_steps": 800, "gan_width": 16, "gan_rate": 1e-3, "gan_critic_steps": 2}
 """A GAN that trains in a minute on one core, shared with BREP-MI's quick preset through the cache."""
@@ -61,6 +60,10 @@ class GMIConfig:
     gan_rate: float = setting(2e-4, "the published code")
     gan_critic_steps: int = setting(5, "the published code (n_critic)")
     batch_size: int = setting(300, "ours: latents that are moved side by side; changes none of them")
+    blur: float = setting(0.0, "ours: the images' Gaussian blur, deviation in pixels", later=True, ge=0)
+    subspace: int = setting(
+        0, "ours: eigenfaces of the auxiliary images that span the images; 0: any", later=True, ge=0
+    )
 
 
 @register_attack("gmi")
@@ -70,6 +73,9 @@ class GMI(InversionAttack[GMIConfig]):
     access = Access.WEIGHTS
     knowledge = Knowledge.AUXILIARY
     citation = "Zhang et al., CVPR 2020"
+    tunable: ClassVar[Mapping[str, tuple[float, ...]]] = {
+        "blur": (0.0, 1.0, 2.0, 4.0), "subspace": (0, 20, 40, 80), "identity_weight": (10.0, 30.0, 100.0, 300.0),
+    }  # fmt: skip
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -94,6 +100,7 @@ class GMI(InversionAttack[GMIConfig]):
             config.gan_critic_steps,
         )  # fmt: skip
         net, critic = auxiliary_gan(images, settings, context)
+        made_by = Filtered(net, ImageFilter(config.blur, config.subspace, images, context.device))
         labels = class_tries(target.classes, config.images_per_class)
         every = labels.repeat_interleave(config.restarts)
         noise = net.noise(len(every), context.streams.torch("gmi/start"))
@@ -105,7 +112,7 @@ class GMI(InversionAttack[GMIConfig]):
                 made, loss = _descend(
                     config,
                     target,
-                    net,
+                    made_by,
                     critic,
                     start.to(context.device),
                     wanted.to(context.device),
@@ -121,7 +128,7 @@ class GMI(InversionAttack[GMIConfig]):
 def _descend(
     config: GMIConfig,
     target: Target,
-    net: GanGenerator,
+    net: nn.Module,
     critic: Critic,
     noise: Tensor,
     labels: Tensor,

@@ -1,9 +1,9 @@
 """Model inversion by gradient: Fredrikson, Jha and Ristenpart, CCS 2015 (MI-Face), section 5.
 
 Threat model: the attacker holds the student's weights and knows the classes' names and the images' size; there are no
-auxiliary images. An image in [0, 1] descends the student's loss for a class, under a prior. ``gradient=numeric``
-estimates the gradient from confidences, along random directions; ``rounding`` rounds them (the countermeasure of
-section 5.3). Every answer counts as a query.
+auxiliary images (``subspace`` takes some, of other people). An image in [0, 1] descends the student's loss for a class,
+under a prior. ``gradient=numeric`` estimates the gradient from confidences, along random directions; ``rounding``
+rounds them (the countermeasure of section 5.3). Every answer counts as a query.
 
 What differs from the paper: its loss 1 - p_y has no gradient if the student is sure of another class; here it is -log
 p_y or the margin between logits, by Adam (``loss=confidence`` and ``optimizer=sgd`` with ``rate=0.1`` give the
@@ -19,12 +19,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from bench.attacks._inversion import best_of, blurred, check_counts, class_tries, identity_loss, total_variation
+from bench.attacks._inversion import (
+    ImageFilter,
+    best_of,
+    check_counts,
+    class_tries,
+    identity_loss,
+    total_variation,
+)
 from bench.interface import (
     Access,
     BenchError,
@@ -70,6 +77,7 @@ class MIFaceConfig:
     width: float = setting(0.05, "ours: length of a numeric gradient's steps")
     rounding: float = setting(0.0, "CCS 2015, section 5.3: none")
     batch_size: int = setting(100, "ours: images that are optimised side by side; changes no image's own descent")
+    subspace: int = setting(0, "ours: eigenfaces of the attacker's own images that span the image; 0: any", later=True)
 
     def __post_init__(self) -> None:
         if self.prior == "relative" and (self.keep == "best" or self.patience > 0):
@@ -86,6 +94,10 @@ class MIFace(InversionAttack[MIFaceConfig]):
     access = Access.WEIGHTS
     knowledge = Knowledge.NONE
     citation = "Fredrikson, Jha, Ristenpart, CCS 2015"
+    tunable: ClassVar[Mapping[str, tuple[float, ...]]] = {
+        "blur": (0.0, 1.0, 2.0, 3.0, 5.0, 8.0), "smoothness": (0.02, 0.05, 0.1, 0.3, 1.0), "subspace": (0, 20, 40, 80),
+        "noise": (0.0, 0.1, 0.3),
+    }  # fmt: skip
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -118,9 +130,11 @@ class MIFace(InversionAttack[MIFaceConfig]):
         generator = context.streams.torch("mi-face")
         chunks = torch.split(every, config.batch_size)
         images, losses = [], []
+        known = None if auxiliary is None else auxiliary.images
+        look = ImageFilter(config.blur, config.subspace, known, context.device)
         with context.progress.stage("descent", config.steps * len(chunks)) as stage:
             for chunk in chunks:
-                made = _Descent(config, target, chunk.to(context.device), generator).run(stage.advance)
+                made = _Descent(config, target, chunk.to(context.device), generator, look).run(stage.advance)
                 images.append(made.cpu())
                 losses.append(_clean_loss(config, target, made, chunk.to(context.device)).cpu())
         chosen = best_of(torch.cat(losses), len(labels))
@@ -128,10 +142,12 @@ class MIFace(InversionAttack[MIFaceConfig]):
 
 
 class _Descent:
-    def __init__(self, config: MIFaceConfig, target: Target, labels: Tensor, generator: torch.Generator) -> None:
-        self._config, self._target, self._labels, self._random = config, target, labels, generator
+    def __init__(
+        self, config: MIFaceConfig, target: Target, labels: Tensor, generator: torch.Generator, look: ImageFilter
+    ) -> None:
+        self._config, self._target, self._labels, self._random, self._look = config, target, labels, generator, look
         start = torch.rand((len(labels), *target.shape), generator=generator).to(labels.device)
-        # This is optimised; the image is its blur.
+        # This is optimised; the image is what the filter makes of it.
         self._free = (config.start + config.start_noise * start).clamp_(0, 1).requires_grad_()
         kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.SGD
         self._optimizer: torch.optim.Optimizer = kind([self._free], lr=config.rate)
@@ -163,12 +179,12 @@ class _Descent:
             advance(1)
         advance(config.steps - step - 1)
         chosen = best if config.keep == "best" else self._free.detach()
-        return blurred(chosen, config.blur).clamp(0, 1)
+        return self._look(chosen).clamp(0, 1)
 
     def _gradient(self) -> tuple[Tensor, Tensor]:
         """Set the gradient; return each image's cost and its class's confidence, both before the step (n,)."""
         config = self._config
-        images = blurred(self._free, config.blur)
+        images = self._look(self._free)
         if config.gradient == "weights":
             logits = self._target.model(self._views(images))
             self._target.count(len(logits))
@@ -207,11 +223,11 @@ class _Descent:
         """Return losses, gradients from pairs of opposite steps (under the same view), and logits, from confidences."""
         config = self._config
         with torch.no_grad():
-            images = blurred(self._free, config.blur)
+            images = self._look(self._free)
             slope = torch.zeros_like(images)
             for _ in range(config.directions):
                 direction = torch.randn(images.shape, generator=self._random).to(images.device)
-                direction = blurred(direction, config.blur)
+                direction = self._look.change(direction)
                 state = self._random.get_state()
                 ahead = self._losses(self._ask(images + config.width * direction))
                 self._random.set_state(state)

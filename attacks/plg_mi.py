@@ -15,14 +15,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.attacks._conditional_gan import ProjectionDiscriminator, augmented, train_conditional_gan
-from bench.attacks._inversion import check_auxiliary, check_counts, class_tries, identity_loss
+from bench.attacks._inversion import Filtered, ImageFilter, check_auxiliary, check_counts, class_tries, identity_loss
 from bench.core.seeds import seeded
 from bench.interface import (
     Access,
@@ -59,6 +59,10 @@ class PlgMIConfig:
     rate: float = setting(0.1, "AAAI 2023, section 4.1: Adam")
     views: int = setting(2, "the published code: augmented views at each step")
     batch_size: int = setting(300, "ours: latents that are moved side by side")
+    blur: float = setting(0.0, "ours: the images' Gaussian blur, deviation in pixels", later=True, ge=0)
+    subspace: int = setting(
+        0, "ours: eigenfaces of the auxiliary images that span the images; 0: any", later=True, ge=0
+    )
 
 
 @register_attack("plg-mi")
@@ -68,6 +72,9 @@ class PlgMI(InversionAttack[PlgMIConfig]):
     access = Access.WEIGHTS
     knowledge = Knowledge.AUXILIARY
     citation = "Yuan et al., AAAI 2023"
+    tunable: ClassVar[Mapping[str, tuple[float, ...]]] = {
+        "blur": (0.0, 1.0, 2.0, 4.0), "subspace": (0, 20, 40, 80), "alpha": (0.1, 0.2, 0.5),
+    }  # fmt: skip
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -91,7 +98,8 @@ class PlgMI(InversionAttack[PlgMIConfig]):
             batch_size=config.batch_size,
         )  # fmt: skip
         images = check_auxiliary(auxiliary, target, self.name)
-        net = _conditional_gan(config, target, images, context)
+        gan = _conditional_gan(config, target, images, context)
+        net = Filtered(gan, ImageFilter(config.blur, config.subspace, images, context.device))
         labels = class_tries(target.classes, config.images_per_class)
         generator = context.streams.torch("plg-mi/descent")
         made = []
@@ -128,7 +136,7 @@ def _conditional_gan(config: PlgMIConfig, target: Target, images: Tensor, contex
 
 
 def _descend(
-    config: PlgMIConfig, target: Target, net: GanGenerator, labels: Tensor, generator: torch.Generator, advance: Any
+    config: PlgMIConfig, target: Target, net: nn.Module, labels: Tensor, generator: torch.Generator, advance: Any
 ) -> Tensor:
 
     noise = torch.randn((len(labels), config.gan_noise), generator=generator).to(labels.device).requires_grad_()

@@ -128,12 +128,13 @@ def run(
     methods: Names,
     *,
     datasets: Names = "mnist",
-    eps: float | str | Iterable[float] = (1, 10),
+    eps: float | str | Iterable[float] | None = None,
     seeds: int | str | Iterable[int] = 0,
     preset: str = "quick",
-    basis: str = "claimed",
+    basis: str | None = None,
     adjacency: str = "replace-one",
     delta: float | None = None,
+    risk: str | None = None,
     set: Mapping[str, Any] | None = None,
     noise: str = "seeded",
     noise_salt: str = RANDOM,
@@ -154,12 +155,14 @@ def run(
     Args:
         methods: Methods: names, groups (``"all"``), or paths of files of your own.
         datasets: Data sets; ``folder:PATH`` for images of your own.
-        eps: Target epsilons.
+        eps: Target epsilons; None: 1 and 10.
         seeds: Seeds.
         preset: ``paper``, ``quick`` (minutes) or ``tiny`` (seconds).
-        basis: Which epsilon the target bounds: ``claimed`` or ``proven``.
+        basis: Which epsilon the target bounds: ``claimed`` or ``proven``; None: claimed, with `risk` proven.
         adjacency: Neighbours of a target on the basis proven: ``replace-one``, or ``own`` (the method's).
         delta: None: 1e-5, or less where records are many.
+        risk: Instead of `eps`: ``reconstruction@0.01=0.05``, ``tpr@0.01=0.1`` or ``advantage=0.2``, for the largest
+            proven epsilon whose bound on an attacker is at most that.
         set: Settings by name, ``FIELD`` or ``METHOD.FIELD``: ``{"teachers": 100, "dp-sgd.epochs": 5}``.
         noise: ``seeded``, or ``secure`` for exact samplers, which no seed repeats.
         noise_salt: ``random``; to repeat a record its `noise_salt`, or ``none`` if it has none.
@@ -186,7 +189,7 @@ def run(
 
     grid = GridOptions(
         methods=methods, datasets=datasets, eps=eps, seeds=seeds, preset=preset, basis=basis, adjacency=adjacency,
-        delta=delta, set_=set, noise=noise, precision=precision,
+        delta=delta, risk=risk, set_=set, noise=noise, precision=precision,
     ).grid()  # fmt: skip
     if launcher not in ("local", "inline"):
         raise UnknownNameError("launcher", launcher, ["local", "inline"], "Slurm: `python -m bench run`.")

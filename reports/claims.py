@@ -119,7 +119,7 @@ def remarks_of(row: Mapping[str, Any]) -> Iterator[str]:
     if row["tuned"]:
         yield row["tuned"]
     if lost := row["collapsed"]:
-        yield f"not averaged: {lost} seed{'s' * (lost > 1)} with a collapsed generator"
+        yield f"{lost} of {lost + len(row['keys'])} seeds collapsed, counted at chance"
     if row["bypasses"]:
         yield "; ".join(row["bypasses"])
     elif row["proven"] > row["claimed"]:

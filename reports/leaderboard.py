@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
+from statistics import stdev
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from bench.core.types import Adjacency, AuditKind, Basis, PrivacyUnit, TargetAdjacency
-from bench.metrics.intervals import accuracy_interval
+from bench.metrics.intervals import SeedSpread, accuracy_interval
 from bench.privacy.accounting.risk import NAMES as RISKS
 from bench.privacy.accounting.risk import Risk
-from bench.reports.claims import Claim, claim_of, counted_audits, remarks_of
-from bench.reports.order import ORDER, Band, dataset_order
+from bench.reports.board_row import BoardRow
+from bench.reports.claims import claim_of, counted_audits, remarks_of
+from bench.reports.order import LEGEND, ORDER, dataset_order
+from bench.reports.ranks import placed, resolution, with_spread
 from bench.reports.reported.numbers import Reported
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.audited import audited_of
 from bench.results.frame import results_frame, row_key
-from bench.results.record import Audited, Record, Status
+from bench.results.record import Record, Status
 from bench.results.text import (
     Toward,
-    audited_text,
     csv_text,
     epsilon_digits,
     epsilon_text,
@@ -43,76 +44,6 @@ COLUMNS = (
     "rank", "method", "target epsilon (basis)", "claimed", "proven", "proven, replace-one", "claim", "audited",
     "1 in 100", "accuracy", "whole test set", "drop", "seeds", "public data", "preset", "time", "remarks",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class BoardRow:
-    """One row of the board: cells that differ only in their seed. Accuracies are in %, `cost` in seconds per cell."""
-
-    dataset: str
-    unit: str
-    adjacency: str
-    method: str
-    asked: float | None
-    basis: str
-    target_adjacency: str
-    delta: float
-    preset: str
-    noise: str
-    claimed: float
-    proven: float
-    proven_by: str
-    replace_one: float
-    """Proven epsilon for replace neighbours; :attr:`proven` is for the method's adjacency."""
-    risk: Risk
-    """What the proven curve allows an attacker, between neighbours by :attr:`adjacency`."""
-    audited: float | None
-    """None without an audit, or if the audit had no power."""
-    audit: Audited | None
-    """The audit behind :attr:`audited`, or the audit of a training record if there is no other."""
-    pair: AuditRecord | None
-    """The deciding pair audit, if there is one."""
-    claim: Claim
-    claim_reason: str
-    accuracy: float
-    spread: float | None
-    """Standard deviation over seeds; None with one seed."""
-    low: float
-    high: float
-    """The 95% interval of the accuracy; see :func:`bench.metrics.intervals.accuracy_interval`."""
-    official: float | None
-    """Accuracy on the whole official test set; None if a part of it is public, or if it was not measured."""
-    drop: float | None
-    """Points below the best non-private baseline of the same data set, preset and backbone; None without one."""
-    seeds: tuple[int, ...]
-    collapsed: int
-    """Number of further seeds with collapsed generators; their records count nowhere else."""
-    public_data: str
-    cost: float
-    remarks: tuple[str, ...]
-    reduced: tuple[str, ...]
-    keys: tuple[str, ...]
-    config: str
-    """Short hash of the config, which separates rows that differ only in an option."""
-    baseline: tuple[str, ...] = ()
-    place: int | None = None
-    """The rank in its band, tied if intervals overlap; None beyond the largest budget."""
-
-    @property
-    def band(self) -> Band:
-        """The budget that the row competes in."""
-        return Band.of(self.replace_one, None if self.asked is None else self.claimed)
-
-    @property
-    def audited_text(self) -> str:
-        """The audited column's text."""
-        other = self.audit is not None and not self.audit.silent and self.audited is None
-        return audited_text(self.audit) + " (record)" * other
-
-    @property
-    def audited_by(self) -> str:
-        """The result of the audit, in words."""
-        return "" if self.audit is None else self.audit.audit
 
 
 @dataclass(slots=True)
@@ -143,11 +74,12 @@ def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = (), *
         else:
             usable.append(record)
     if usable:
-        table = _grouped(results_frame(usable, audits, risks=risks))
         lost = Counter(row_key(record) for record in board.failures if record.collapsed)
-        board.rows = [_row({**values, "collapsed": lost[row]}) for row, values in table.to_dict("index").items()]
+        table = _grouped(results_frame(usable, audits, risks=risks), lost)
+        board.rows = [_row(values) for values in with_spread(table.to_dict("records"))]
     board.rows.sort(key=_order)
-    board.rows = [ranked for _, rows in groupby(board.rows, _competition) for ranked in _placed(list(rows))]
+    board.rows = [ranked for _, rows in groupby(board.rows, _competition) for ranked in placed(list(rows))]
+    board.rows.sort(key=lambda row: (*_competition(row), row.place is None))
     board.failures.sort(key=lambda record: record.key)
     board.refused.sort()
     return board
@@ -180,7 +112,7 @@ class Source:
         return [record for record in self.records if record.key not in refused]
 
 
-def _grouped(frame: pandas.DataFrame) -> pandas.DataFrame:
+def _grouped(frame: pandas.DataFrame, lost: Mapping[str, int]) -> pandas.DataFrame:
     groups = frame.groupby("row", sort=False)
     worst = frame.loc[groups["proven"].idxmax()].set_index("row")
     # A data-dependent claim depends on the votes of its run.
@@ -195,15 +127,26 @@ def _grouped(frame: pandas.DataFrame) -> pandas.DataFrame:
         **{name: groups[name].max() for name in RISKS},
         record_level=groups["record_level"].max(),
         impossible=groups["impossible"].agg(list),
-        accuracy=groups["accuracy"].mean(),
-        spread=groups["accuracy"].std(),
-        official=groups["official"].mean(),
         accuracies=groups["accuracy"].agg(list),
-        cost=groups["cost"].mean(),
+        official=groups["official"].mean(),
+        cost=groups["cold"].mean(),
+        processor=groups["processor"].agg(lambda found: found.iloc[0] if found.nunique() == 1 else ""),
+        classes=groups["classes"].max(),
         seeds=groups["seed"].agg(tuple),
         keys=groups["key"].agg(tuple),
         audits=groups["audits"].agg(lambda lists: [audit for audits in lists for audit in audits]),
     )
+    table["collapsed"] = [lost.get(row, 0) for row in table.index]
+    # A generator that collapsed taught its student nothing: the seed counts at chance.
+    chance = (100 / table["classes"]).fillna(0.0)
+    seeds = groups.size()
+    table["official"] = (table["official"] * seeds + chance * table["collapsed"]) / (seeds + table["collapsed"])
+    table["accuracies"] = [
+        [*found, *[guess] * count]
+        for found, guess, count in zip(table["accuracies"], chance, table["collapsed"], strict=True)
+    ]
+    table["accuracy"] = [math.fsum(found) / len(found) for found in table["accuracies"]]
+    table["spread"] = [stdev(found) if len(found) > 1 else math.nan for found in table["accuracies"]]
     # A row's baseline has the same data and preset and, on transferred features, the same backbone.
     same = ["dataset", "preset", "backbone"]
     without = table[table["target"].isna() & ~table["subset"]].sort_values(["accuracy", "keys"])
@@ -223,7 +166,14 @@ def _row(values: Mapping[str, Any]) -> BoardRow:
     unit = PrivacyUnit(values["unit"])
     audited = audited_of(values["audits"], unit)
     claim, reason = claim_of(values)
-    low, high = accuracy_interval([a / 100 for a in values["accuracies"]], values["test_records"])
+    spread: SeedSpread | None = values["seed_spread"]
+    shares = [accuracy / 100 for accuracy in values["accuracies"]]
+    low, high = accuracy_interval(shares, values["test_records"], spread=spread)
+    remarks = [*remarks_of(values)]
+    if spread is None:
+        remarks.append("one seed: the interval covers test records only")
+    elif spread.borrowed:
+        remarks.append(f"interval with the seeds' deviation of the method's other rows ({spread.freedom} degrees)")
     first = next(iter(counted_audits(values)), None)
     known = {
         **values,
@@ -232,16 +182,17 @@ def _row(values: Mapping[str, Any]) -> BoardRow:
         "claim_reason": reason,
         "low": 100 * low,
         "high": 100 * high,
-        "place": None,
         "audited": None if audited is None or audited.silent else audited.epsilon,
         "audit": audited or audited_of(values["audits"], PrivacyUnit.RECORD),
         "pair": first if first is not None and first.kind is AuditKind.PAIR else None,
         "baseline": values["baseline"] if isinstance(values["baseline"], tuple) else (),
-        "remarks": tuple(remarks_of(values)),
+        "remarks": tuple(remarks),
         "risk": Risk.from_values(values[name] for name in RISKS),
     }
-    missing = {name: None for name in ("asked", "spread", "official", "drop") if math.isnan(known[name])}
-    return BoardRow(**{column.name: known[column.name] for column in fields(BoardRow)} | missing)
+    missing = {name: None for name in ("asked", "spread", "official", "drop", "cost") if math.isnan(known[name])}
+    return BoardRow(
+        **{column.name: known[column.name] for column in fields(BoardRow) if column.name in known} | missing
+    )
 
 
 def _competition(row: BoardRow) -> tuple[Any, ...]:
@@ -253,21 +204,13 @@ def _order(row: BoardRow) -> tuple[Any, ...]:
     return (*_competition(row), math.isinf(row.replace_one), -row.accuracy, row.method, row.config)
 
 
-def _placed(rows: Sequence[BoardRow]) -> list[BoardRow]:
-    """Return the rows of one band with their ranks."""
-    if not rows[0].band.private or math.isinf(rows[0].band.limit):
-        return list(rows)
-    lows = sorted(row.low for row in rows)
-    return [replace(row, place=1 + len(rows) - bisect_right(lows, row.high)) for row in rows]
-
-
 def cells_of(row: BoardRow) -> dict[str, str]:
     """Return the texts of a row in the order of :data:`COLUMNS`."""
     add_remove = row.adjacency == Adjacency.ADD_REMOVE.value
     own = add_remove and row.basis == Basis.PROVEN.value and row.target_adjacency == TargetAdjacency.OWN.value
     asked = "–" if row.asked is None else f"{row.asked:g} ({row.basis}{', add-remove' if own else ''})"
     texts = (
-        "–" if row.place is None else str(row.place),
+        f"{row.rank} {row.marks}".rstrip(),
         row.method,
         asked,
         epsilon_text(row.claimed),
@@ -279,10 +222,10 @@ def cells_of(row: BoardRow) -> dict[str, str]:
         f"{row.accuracy:.2f} ({row.low:.1f}–{row.high:.1f})",
         "–" if row.official is None else f"{row.official:.2f}",
         "–" if row.drop is None else f"{row.drop:.2f}",
-        str(len(row.seeds)),
+        str(len(row.seeds) + row.collapsed),
         row.public_data,
         row.preset,
-        f"{row.cost:.0f} s" if row.cost else "–",
+        "–" if row.cost is None else f"{row.cost:.0f} s" + f" ({row.processor})" * bool(row.processor),
         "; ".join(row.remarks),
     )
     return dict(zip(COLUMNS, texts, strict=True))
@@ -298,7 +241,7 @@ def to_markdown(board: Board) -> str:
     """Return the board as Markdown: one table per data set and unit, then the failures."""
     parts = ["# Leaderboard\n"]
     if board.rows:
-        parts.append(f"{ORDER}\n")
+        parts.append(f"{ORDER}\n\n{LEGEND}\n")
     if any(row.pair is not None for row in board.rows):
         parts.append("For what was audited, how often, and with what power, see [audits.md](audits.md).\n")
     for (dataset, unit), rows in board.tables().items():
@@ -312,8 +255,11 @@ def to_markdown(board: Board) -> str:
             "Accuracy in % (95% interval); drop in points below the non-private baseline "
             "(with the same backbone, for transferred features).\n"
         )
-        for band, competing in groupby(rows, lambda row: row.band):
+        for band, group in groupby(rows, lambda row: row.band):
+            competing = list(group)
             parts.append(f"**Proven epsilon {band}**\n" if band.private else "**Without privacy**\n")
+            if said := resolution(competing):
+                parts.append(f"{said}\n")
             parts.append(markdown_table(COLUMNS, (tuple(cells_of(row).values()) for row in competing)))
     failed = [
         f"`{md(r.key)}`: {md(r.failure.reason if r.failure else 'unknown')}"
@@ -329,8 +275,9 @@ def to_markdown(board: Board) -> str:
 
 CSV_COLUMNS = (
     "dataset", "unit", "adjacency", "method", "asked", "basis", "target_adjacency", "delta", "preset", "noise",
-    "claimed", "proven", "proven_by", "replace_one", "claim", "claim_reason", "audited", "audited_by", *RISKS, "place",
-    "accuracy", "low", "high", "spread", "official", "drop", "seeds",
+    "claimed", "proven", "proven_by", "replace_one", "claim", "claim_reason", "audited", "audited_by", *RISKS, "budget",
+    "place", "place_last", "unranked", "marks", "accuracy", "low", "high", "spread", "official", "drop", "seeds",
+    "collapsed",
     "public_data", "cost", "remarks", "reduced", "keys", "config",
 )  # fmt: skip
 

@@ -23,12 +23,25 @@ def dataset_order(name: str) -> tuple[int, str]:
 BUDGETS = (1.0, 3.0, 10.0)
 """Epsilons that most papers report. A row competes in the smallest that covers its proven epsilon."""
 
+FEWEST = 3
+"""Seeds without which a row holds no rank."""
+
 ORDER = (
-    "Rows compete by proven epsilon for replace-one neighbours: up to 1, up to 3, up to 10. Within such a budget, a "
-    "row's rank is one more than the number of rows that are more accurate, comparing 95% intervals over seeds and "
-    "test records; rows with the same rank cannot be distinguished. Rows beyond the largest budget or "
-    "without a finite proof follow without a rank. Claims and audits use the method's adjacency."
+    "Rows compete by proven epsilon for replace-one neighbours: up to 1, above 1 and up to 3, above 3 and up to 10. "
+    "Within such a budget each method holds one rank, by its most accurate row. Methods that no test tells apart share "
+    "a rank, printed as 2-5, in the order of their means; a row whose seeds differ more gains no rank by it. "
+    f"A row holds no rank with fewer than {FEWEST} seeds, beyond the largest budget, or without a finite proof. "
+    "Claims and audits use the method's adjacency."
 )
+
+MARKS = {
+    "¹": "one seed",
+    "°": "no audit",
+    "†": "settings chosen on test or private records",
+}
+"""What a reader should know before citing a row, by its mark."""
+
+LEGEND = "Marks beside the rank: " + "; ".join(f"{mark} {meaning}" for mark, meaning in MARKS.items()) + "."
 
 
 class Band(NamedTuple):

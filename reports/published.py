@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
 
-from bench.reports.leaderboard import Board, BoardRow, claim_text
+from bench.reports.board_row import BoardRow
+from bench.reports.leaderboard import Board, claim_text
 from bench.reports.order import dataset_order
 from bench.reports.reported.numbers import Reported
 from bench.reports.reported.systems import System, Systems

@@ -152,6 +152,10 @@ def attack(
     shadow_runs: Annotated[
         int, what("--shadow-runs", help="Shadow runs of membership attacks; 0: 2 in quick, 64 in paper.", min=0)
     ] = 0,
+    tune: Annotated[
+        int,
+        what("--tune", help="Settings that inversion attacks try on shadow students of other people; 0: none.", min=0),
+    ] = 0,
     seed: Annotated[int, what("--seed", help="Seed of the attacks.")] = 0,
     data: Data = None,
     reuse: ReuseOption = Reuse.DONE,
@@ -175,7 +179,7 @@ def attack(
         from bench.launchers.settings import launch_settings
 
     names = attack_names(attacks)
-    options = AttackOptions(preset, tuple(set_ or ()), seed, auxiliary, shadow_runs=shadow_runs)
+    options = AttackOptions(preset, tuple(set_ or ()), seed, auxiliary, shadow_runs=shadow_runs, tune=tune)
     check_overrides([ATTACKS.get(name) for name in names], options.overrides)
     keys, methods = _without_files(keys, methods)
     settings = launch_settings(launch)

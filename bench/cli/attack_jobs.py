@@ -63,6 +63,7 @@ class Attacks:
             *(word for text in mine for word in ("--set", text)),
             *(["--auxiliary", self.options.auxiliary] if self.options.auxiliary is not None else []),
             "--shadow-runs", str(self.options.shadow_runs), "--seed", str(self.options.seed),
+            *(["--tune", str(self.options.tune)] if self.options.tune else []),
             *choice_words(self.methods, reuse, self.data),
         ]  # fmt: skip
 

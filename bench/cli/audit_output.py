@@ -9,6 +9,7 @@ from bench.core.progress import echo, print_fields, print_table
 from bench.core.types import AuditKind
 from bench.reports import audits
 from bench.results.attack_record import AuditRecord, MechanismVerdict
+from bench.results.candidates import CandidatesFound
 from bench.results.text import epsilon_text
 
 
@@ -16,7 +17,13 @@ def print_audits(results: Sequence[AuditRecord]) -> None:
     """Print a table for each audit design, how each audit was done, and a line for each violated mechanism."""
     names = _short_names({a.student for a in results})
     pairs = [a for a in results if a.kind is AuditKind.PAIR]
-    others = [a for a in results if a.kind is not AuditKind.PAIR]
+    informed = [a for a in results if a.kind is AuditKind.CANDIDATES]
+    others = [a for a in results if a.kind not in (AuditKind.PAIR, AuditKind.CANDIDATES)]
+    for a in informed:
+        rows = [_informed_cells(found) for found in a.candidates]
+        print_table(f"{a.student}: which candidate? {a.verdict}", _INFORMED, rows)
+        for line in a.notes:
+            echo(line)
     for found, cells, columns in ((pairs, _pair_cells, _PAIR), (others, _canary_cells, _CANARIES)):
         if found:
             texts = [cells(a) for a in found]
@@ -36,6 +43,18 @@ def print_audits(results: Sequence[AuditRecord]) -> None:
 # Columns of the tables; lines below them give the remaining details of an audit.
 _PAIR = ("claimed", "proven", "by release", "by transcript", "outcome")
 _CANARIES = ("claimed", "proven", "audited", "mechanisms", "accuracy", "outcome")
+
+
+_INFORMED = ("candidates", "seen", "right", "success in %", "interval", "bound", "without noise")
+
+
+def _informed_cells(found: CandidatesFound) -> tuple[str, ...]:
+    silent = "–" if found.silent is None else f"{found.silent[0]} of {found.silent[1]}"
+    return (
+        f"{found.candidates:,}", found.instrument, f"{found.right:,} of {found.runs:,}",
+        f"{100 * found.right / found.runs:.2f}", f"{100 * found.low:.2f} to {100 * found.high:.2f}",
+        f"{100 * found.bound:.2f}", silent,
+    )  # fmt: skip
 
 
 def _short_names(keys: Collection[str]) -> dict[str, str]:

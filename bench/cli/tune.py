@@ -18,7 +18,7 @@ EXAMPLE = """\
 python -m bench tune -m scatter-linear -d mnist -e 3 --space lr.yaml --trials-mean 5"""
 
 
-@with_options(eps="3", basis=..., noise=..., precision=..., workers=...)
+@with_options(eps="3", risk=..., basis=..., noise=..., precision=..., workers=...)
 def tune(
     *,
     options: GridOptions,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bench.cli.data import fetch_each, progress_display
 from bench.cli.options import Json, Quiet
-from bench.core.progress import echo, print_json, print_table
+from bench.core.errors import UnknownNameError
+from bench.core.progress import echo, open_progress, print_json, print_table
 
 if TYPE_CHECKING:
     from bench.core.fetch_progress import Progress
@@ -26,6 +28,8 @@ Name = Annotated[str, typer.Argument(help="A timm model by name.", show_default=
 Weights = Annotated[
     str, typer.Option("--weights", help="auto (a package, else timm's hub), package, hub or file:PATH.")
 ]
+
+FaceSets = Annotated[list[str], typer.Argument(help="Data sets of people: att-faces-a, att-faces-b.")]
 
 FACTS = ("backbone", "origin", "source", "trained_on", "size", "sha256")
 
@@ -84,3 +88,37 @@ def verify(name: Name, quiet: Quiet = False) -> None:
         found = verify_weights(name, progress)
     for weights in found:
         echo(f"{name} ({weights.origin}): {weights.path} is unchanged, SHA-256 {weights.sha256}")
+
+
+@app.command()
+def faces(names: FaceSets, json_: Json = False) -> None:
+    """Test the face embedding on real photographs: how well its distance tells one person from two (ROC)."""
+    import torch
+
+    from bench.evaluation.attack.data_roles import OTHER_PEOPLE
+    from bench.evaluation.attack.face_judge import verification
+    from bench.experiments.data_source import DataSource
+
+    for name in names:
+        if name not in OTHER_PEOPLE:
+            raise UnknownNameError("data set of people", name, OTHER_PEOPLE)
+    with open_progress(quiet=json_) as progress:
+        source = DataSource(progress)
+        materials = {name: source.material(name) for name in names}
+    found = {
+        name: verification(
+            torch.cat([held.private.images, held.test_images]), torch.cat([held.private.labels, held.test_labels]),
+            torch.device("cpu"),
+        )
+        for name, held in materials.items()
+    }  # fmt: skip
+    if json_:
+        print_json({name: asdict(result) for name, result in found.items()})
+        return
+    cells = [
+        (name, f"{result.pairs[0]:,}/{result.pairs[1]:,}", f"{result.area:.3f}",
+         *(f"{100 * right:.1f}" for _, right in result.points))
+        for name, result in found.items()
+    ]  # fmt: skip
+    rates = [f"{100 * rate:g}% FPR" for rate, _ in next(iter(found.values())).points]
+    print_table("pairs of one person found by distance, in %", ("data set", "pairs: one/two", "AUC", *rates), cells)

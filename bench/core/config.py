@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, get_type_hints
 
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.risk_target import RiskTarget
 from bench.core.types import Basis, Facts, TargetAdjacency
 
 if TYPE_CHECKING:
@@ -158,6 +159,8 @@ class Grid:
     """``FIELD=VALUE`` applies to every method that has the field, ``METHOD.FIELD=VALUE`` to one method."""
     adjacency: TargetAdjacency = TargetAdjacency.REPLACE_ONE
     """Adjacency of a target on the proven basis."""
+    risk: RiskTarget | None = None
+    """Replaces the epsilons; needs the proven basis."""
 
     def __post_init__(self) -> None:
         for name, values in (("methods", self.methods), ("datasets", self.datasets), ("epsilons", self.epsilons)):
@@ -169,6 +172,8 @@ class Grid:
         for epsilon in self.epsilons:
             if math.isnan(epsilon) or math.isinf(epsilon) or epsilon <= 0:
                 raise BenchError(f"epsilon must be a positive finite number, not {epsilon}. Try --eps 1,10.")
+        if self.risk is not None and self.basis is not Basis.PROVEN:
+            raise BenchError("--risk is a bound by the proven curve. Leave out --basis, or give --basis proven.")
         if self.delta is not None and not 0 < self.delta < 1:
             raise BenchError(f"delta must lie strictly between 0 and 1, not {self.delta}. Try --delta 1e-5.")
         if any(seed < 0 for seed in self.seeds):

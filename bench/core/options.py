@@ -17,6 +17,7 @@ import typer
 
 from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, seed_numbers
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.risk_target import RiskTarget
 from bench.core.types import Basis, TargetAdjacency
 
 what = partial(typer.Option, rich_help_panel="What to run")
@@ -54,13 +55,23 @@ class GridOptions:
         Names, str, what("--datasets", "-d", help="Data sets, comma-separated; folder:PATH for your own.")
     ] = "mnist"
     eps: Annotated[
-        float | str | Iterable[float], str, what("--eps", "-e", help="Target epsilons, comma-separated.")
-    ] = "1,10"
+        float | str | Iterable[float] | None,
+        str | None,
+        what("--eps", "-e", help="Target epsilons, comma-separated; default: 1,10."),
+    ] = None
+    risk: Annotated[
+        str | None,
+        what("--risk", help="Instead of --eps: advantage=, tpr@RATE= or reconstruction@PRIOR= the largest allowed."),
+    ] = None
     seeds: Annotated[
         int | str | Iterable[int], str, what("--seeds", "-s", help="Seeds, comma-separated; 0-4 is a range.")
     ] = "0"
     preset: Annotated[str, Preset, PRESET] = Preset.QUICK
-    basis: Annotated[str, Basis, what("--basis", help="Which epsilon the target bounds.")] = Basis.CLAIMED
+    basis: Annotated[
+        str | None,
+        Basis | None,
+        what("--basis", help="Which epsilon the target bounds; default: claimed, with --risk proven."),
+    ] = None
     adjacency: Annotated[
         str,
         TargetAdjacency,
@@ -79,13 +90,18 @@ class GridOptions:
 
     def grid(self) -> Grid:
         """Return the grid; raise :class:`BenchError` on a value out of range, :class:`UnknownNameError` on a name."""
+        risk = None if self.risk is None else RiskTarget.parse(self.risk)
+        if risk is not None and self.eps is not None:
+            raise BenchError("--risk finds the epsilon: give --risk or --eps, not both.")
+        epsilons = _numbers("eps", "1,10" if self.eps is None else self.eps, float)
+        basis = self.basis or (Basis.CLAIMED if risk is None else Basis.PROVEN)
         models = {role: name for role, name in (("teacher", self.teacher), ("student", self.student)) if name}
         return Grid(
-            _names(self.methods), _names(self.datasets), _numbers("eps", self.eps, float),
+            _names(self.methods), _names(self.datasets), epsilons,
             _numbers("seeds", self.seeds, int), member(Preset, "preset", self.preset),
-            member(Basis, "basis", self.basis), self.delta, member(NoiseKind, "noise", self.noise),
+            member(Basis, "basis", basis), self.delta, member(NoiseKind, "noise", self.noise),
             member(PrecisionKind, "precision", self.precision), (*_texts(self.set_ or ()), *_texts(models)),
-            member(TargetAdjacency, "adjacency", self.adjacency),
+            member(TargetAdjacency, "adjacency", self.adjacency), risk,
         )  # fmt: skip
 
 

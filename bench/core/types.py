@@ -104,6 +104,7 @@ class AuditKind(StrEnum):
     PAIR = "pair"  # many runs on each of two adjacent data sets chosen by the auditor
     ONE_RUN = "one-run"  # many canaries in one run (Steinke et al. 2023)
     MANY_RUN = "many-run"  # one canary in many runs, errors bounded by Clopper-Pearson
+    CANDIDATES = "candidates"  # which of n candidates is the one record that the attacker does not know
 
 
 class Instrument(StrEnum):

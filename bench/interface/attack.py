@@ -39,6 +39,13 @@ class InversionAttack(Attack[C_co]):
 
     goal = "inversion"
     access: ClassVar[Access]
+    tunable: ClassVar[Mapping[str, tuple[float, ...]]] = {}
+    """Values among which an adaptive attacker chooses, by setting: on shadow students, never on the target."""
+
+    @property
+    def knows(self) -> Knowledge:
+        """What it knows besides the student, at its settings; `subspace` takes images of the attacker's own."""
+        return Knowledge.AUXILIARY if getattr(self.config, "subspace", 0) else self.knowledge or Knowledge.NONE
 
     @abc.abstractmethod
     def run(

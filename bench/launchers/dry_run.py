@@ -10,7 +10,9 @@ from typing import Any
 from bench.core.config import Preset, Reuse, as_dict
 from bench.core.printable import counted
 from bench.core.processes import available_cores
+from bench.core.risk_target import RiskTarget
 from bench.experiments.plan import Cell, State, bound_method, states
+from bench.experiments.to_risk import risk_of
 from bench.interface.method import checked_claim
 from bench.interface.registry import METHODS
 from bench.launchers.runtime_estimate import EarlierRuns, RunningTime, duration, earlier_records, total
@@ -65,10 +67,10 @@ class DryRun:
 
     def table(self) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
         """Return a table's title, columns and rows, without empty columns."""
-        names = ("state", "cell", "claimed", "setting", "runs after", "time", "job", "why not")
+        names = ("state", "cell", "claimed", "risk", "setting", "runs after", "time", "job", "why not")
         rows = [
             (
-                row["state"], row["title"], row["claimed"], row["setting"], "; ".join(row["after"]),
+                row["state"], row["title"], row["claimed"], row["risk"], row["setting"], "; ".join(row["after"]),
                 "" if row["state"] == "done" else "unknown" if row["seconds"] is None else duration(row["seconds"]),
                 str(row["job"] or ""), row["refused"],
             )
@@ -78,8 +80,11 @@ class DryRun:
         return self.title, tuple(names[i] for i in shown), [tuple(row[i] for i in shown) for row in rows]
 
 
-def forecast(cells: Sequence[Cell], units: Sequence[Unit], run_dir: RunDir, settings: Cluster, reuse: Reuse) -> DryRun:
-    """Return the forecast of a run of `cells`; `units` are the unfinished ones."""
+def forecast(
+    cells: Sequence[Cell], units: Sequence[Unit], run_dir: RunDir, settings: Cluster, reuse: Reuse,
+    risk: RiskTarget | None = None,
+) -> DryRun:  # fmt: skip
+    """Return the forecast of a run of `cells`, calibrated to `risk` if given; `units` are the unfinished ones."""
     state = states(cells, run_dir, reuse)
     times = running_times(units, run_dir)
     title_of = {unit.key: unit.title for unit in units}
@@ -89,7 +94,7 @@ def forecast(cells: Sequence[Cell], units: Sequence[Unit], run_dir: RunDir, sett
     slots = _slots(settings, jobs)
     rows = [
         {
-            **_planned(unit.cell, state[unit.cell.key]),
+            **_planned(unit.cell, state[unit.cell.key], risk),
             "key": unit.key,
             "title": unit.title,
             "after": [title_of[key] for key in unit.after],
@@ -101,7 +106,7 @@ def forecast(cells: Sequence[Cell], units: Sequence[Unit], run_dir: RunDir, sett
         for known in [times[unit.key]]
     ]
     rows += [
-        {**_planned(cell, state[cell.key]), "after": [], "seconds": None, "basis": "", "job": None}
+        {**_planned(cell, state[cell.key], risk), "after": [], "seconds": None, "basis": "", "job": None}
         for cell in cells
         if cell.key not in number_of
     ]
@@ -148,7 +153,7 @@ def _slots(settings: Cluster, packs: Sequence[Pack]) -> int:
     return max(1, settings.jobs)
 
 
-def _planned(cell: Cell, state: State) -> dict[str, Any]:
+def _planned(cell: Cell, state: State, risk: RiskTarget | None) -> dict[str, Any]:
     method = METHODS.get(cell.method)
     default, config = as_dict(method.Config()), as_dict(cell.config)
     claimed = ""
@@ -161,6 +166,7 @@ def _planned(cell: Cell, state: State) -> dict[str, Any]:
         "title": cell.title,
         "state": state.value,
         "claimed": claimed,
+        "risk": "" if risk is None or cell.refused else f"{risk.measure} {risk_of(cell, risk):.4g}",
         "setting": "" if cell.refused else ", ".join(changed),
         "config": config,
         "delta": cell.delta,

@@ -18,6 +18,7 @@ from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.data_source import DataSource
 from bench.experiments.noise_salt import RANDOM, check_salt, sweep_salts
 from bench.experiments.plan import Cell, Refusal, expand, to_run
+from bench.experiments.to_risk import expand_to_risk
 from bench.interface.registry import methods_named
 from bench.launchers.dry_run import DryRun, forecast
 from bench.launchers.schedule import Unit, units_of
@@ -95,7 +96,7 @@ def forecast_grid(
     with contextlib.suppress(BenchError):  # without them the next plan only takes longer
         calibrations.keep()
     _, units, _ = _units(cells, run_dir, settings, reuse, progress, set_aside=False)
-    return forecast(cells, units, run_dir, settings, reuse)
+    return forecast(cells, units, run_dir, settings, reuse, grid.risk)
 
 
 def _cells(
@@ -112,7 +113,12 @@ def plan_grid(grid: Grid, source: DataSource, calibrations: Calibrations, progre
     chosen = methods_named(grid.methods)
     grid = replace(grid, methods=tuple(chosen))
     with progress.stage("planning", len(grid.datasets) * len(grid.methods) * len(grid.epsilons)) as stage:
-        cells = expand(grid, source.describe, calibrations, stage.advance)
+        if grid.risk is None:
+            cells = expand(grid, source.describe, calibrations, stage.advance)
+        else:
+            cells = expand_to_risk(
+                grid, source.describe, calibrations, progress.say, stage.advance, lambda name: not chosen[name]
+            )
     # A group selects only the methods that can run on this data; a file is given by its path.
     left = {cell.key: cell for cell in cells if cell.refused and not chosen.get(cell.method, True)}
     for line in dict.fromkeys(f"left out: {cell.title.rpartition(',')[0]}: {cell.refused}" for cell in left.values()):

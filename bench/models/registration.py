@@ -16,6 +16,7 @@ from bench.models.timm_later import timm
 
 OWN_NETS = (
     "bench.models.classifiers",
+    "bench.models.face_resnet",
     "bench.models.gaussian_nb",
     "bench.models.keras_resnet",
     "bench.models.text_nets",

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bench.core.errors import BenchError
+from bench.models import face_resnet
 from bench.models.keras_resnet import MEAN, STD
 from bench.models.weight_store import State, read_checkpoint
 from bench.storage.archives import only
@@ -51,30 +52,40 @@ def by_order(folder: Path, model: Mapping[str, Tensor]) -> State:
     return dict(zip(model, given.values(), strict=True))
 
 
-def read_tfjs(folder: Path) -> dict[str, NDArray[np.float32]]:
-    """Return the arrays of a TensorFlow.js ``model.json``; raise BenchError unless all shards are whole and float32."""
+def read_tfjs(folder: Path, file: str = "model.json") -> dict[str, NDArray[np.float32]]:
+    """Return the arrays of a TensorFlow.js model or weights manifest `file`, as float32.
+
+    Raise BenchError unless all shards are whole, of float32 or of uint8 quantised linearly.
+    """
     try:
-        groups = json.loads((folder / "model.json").read_text(encoding="utf-8"))["weightsManifest"]
+        held = json.loads((folder / file).read_text(encoding="utf-8"))
+        groups = held if isinstance(held, list) else held["weightsManifest"]
         arrays: dict[str, NDArray[np.float32]] = {}
         for group in groups:
             # Names come from an untrusted file: only files beside it are read.
             raw = b"".join((folder / Path(name).name).read_bytes() for name in group["paths"])
             start = 0
             for entry in group["weights"]:
-                if entry["dtype"] != "float32" or "quantization" in entry:
-                    raise BenchError(f"model.json: {entry['name']} is {entry['dtype']}, only plain float32 is read")
+                packed = entry.get("quantization", {"dtype": "float32", "scale": 1.0, "min": 0.0})
+                kind = {"float32": "<f4", "uint8": "u1"}.get(packed["dtype"])
+                if entry["dtype"] != "float32" or kind is None:
+                    stored = packed["dtype"] if kind is None else entry["dtype"]
+                    raise BenchError(f"{file}: {entry['name']} is {stored}, only float32 and quantised uint8 are read")
                 shape = tuple(int(length) for length in entry["shape"])
-                end = start + 4 * int(np.prod(shape, dtype=np.int64))
+                end = start + np.dtype(kind).itemsize * int(np.prod(shape, dtype=np.int64))
                 if end > len(raw):
-                    raise BenchError(f"model.json: the shards end within {entry['name']}")
-                arrays[str(entry["name"])] = np.frombuffer(raw[start:end], dtype="<f4").reshape(shape).copy()
+                    raise BenchError(f"{file}: the shards end within {entry['name']}")
+                values = np.frombuffer(raw[start:end], dtype=kind).reshape(shape)
+                if kind == "u1":  # scaled in double precision, as TensorFlow.js does
+                    values = values * float(packed["scale"]) + float(packed["min"])
+                arrays[str(entry["name"])] = values.astype("<f4")
                 start = end
             if start != len(raw):
-                raise BenchError(f"model.json: the shards hold {len(raw)} bytes, {start} are named")
+                raise BenchError(f"{file}: the shards hold {len(raw)} bytes, {start} are named")
     except FileNotFoundError as error:
         raise BenchError(f"the file {Path(error.filename).name} of the TensorFlow.js model is missing") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise BenchError(f"model.json is no TensorFlow.js model ({type(error).__name__}: {error})") from error
+        raise BenchError(f"{file} is no TensorFlow.js model ({type(error).__name__}: {error})") from error
     return arrays
 
 
@@ -117,7 +128,27 @@ def keras_resnet(folder: Path, model: Mapping[str, Tensor]) -> State:
     return {name: state[name] for name in model if name in state} | state
 
 
+def face_embedding(folder: Path, model: Mapping[str, Tensor]) -> State:
+    """Convert dlib's face embedding, saved by face-api.js, to ``face_resnet``; channel scales go into convolutions."""
+    arrays = read_tfjs(folder, FACE_FILES[0])
+    state: State = {}
+    try:
+        for name in model:
+            if name == "fc.weight":
+                state[name] = torch.from_numpy(arrays["fc"].T.copy())
+            elif name.endswith(".weight"):
+                layer = name.removesuffix(".weight").replace(".", "/")
+                scale, shift = arrays[f"{layer}/scale/weights"], arrays[f"{layer}/scale/biases"]
+                kernel = arrays[f"{layer}/conv/filters"].transpose(3, 2, 0, 1) * scale[:, None, None, None]
+                state[name] = torch.from_numpy(np.ascontiguousarray(kernel))
+                state[name.replace("weight", "bias")] = torch.from_numpy(arrays[f"{layer}/conv/bias"] * scale + shift)
+    except KeyError as error:
+        raise BenchError(f"{FACE_FILES[0]}: the array {error} of the face embedding is missing") from error
+    return state
+
+
 HALF = (0.5, 0.5, 0.5)
+FACE_FILES = ("face_recognition_model-weights_manifest.json", "face_recognition_model.bin")
 KERAS_FILES = ("model.json", *(f"group1-shard{number}of25.bin" for number in range(1, 26)))
 
 
@@ -158,5 +189,13 @@ PACKAGES: dict[str, WeightPackage] = {
             "863f7e63d95b1583cdd5af6bbd58e51c9664ec003ecdebabf6ee65f377d22484",
         ),
         keras_resnet, "f9b62aff3725e6ef014074264096359880e3b2f83860bbb704eeefb1f234e84f", 224, MEAN, STD,
+    ),
+    "face_resnet": WeightPackage(
+        npm(
+            "@vladmandic/face-api", "1.7.15", only(*(f"package/model/{name}" for name in FACE_FILES)),
+            "0d77fffeef362ef9c0939cf6c567f3a2e8e177f114fa257a3270cbd2e509b031",
+        ),
+        face_embedding, "eab2995431b439ed101a58d210e3624bd7ed6f4dadc73527e95931457c675da9", face_resnet.SIDE,
+        face_resnet.MEAN, face_resnet.STD, "faces of dlib's author",
     ),
 }  # fmt: skip

@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.core.errors import BenchError, UnknownNameError, nearest_names
-from bench.core.types import AuditKind, PrivacyUnit
+from bench.core.types import Knowledge, PrivacyUnit
 from bench.data.datasets import get_dataset
 from bench.evaluation.audit.canaries import canary_unit, speaks_of
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.candidates import public_kinds_of, public_words_of
 from bench.interface.registry import ATTACKS, METHODS
+from bench.privacy.accounting.risk import reconstruction
+from bench.privacy.events.base_event import restored
 from bench.publishing import recompute as reaccount
 from bench.publishing.reproduce import Reproduction, check_method, dataset_of, missing_plugin, planned_again
 from bench.results.attack_record import AttackRecord, AuditRecord, above
@@ -89,13 +91,14 @@ def vet_record(
 
 def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
     """Return the problems of a finished audit of the student of `record`."""
-    from bench.evaluation.audit.audit import events_of
+    from bench.evaluation.audit.audit import CHOSEN_SETS, events_of
+    from bench.evaluation.audit.informed import found as found_by
 
     problems = [*_look(audit), *_clean(audit.provenance)]
     if record.method not in METHODS:
         return problems
     method = METHODS.get(record.method)
-    pair, unit = audit.kind is AuditKind.PAIR, canary_unit(method.unit)
+    pair, unit = audit.kind in CHOSEN_SETS, canary_unit(method.unit)
     if pair:
         unit = PrivacyUnit.RECORD if audit.record_level else method.unit
     said = (audit.method, audit.dataset, audit.unit, audit.adjacency, audit.delta)
@@ -136,6 +139,15 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
                 f"{bound.instrument}: its counts give {counted.epsilon:.6g} of at most {counted.cap:.6g}, not "
                 f"{bound.epsilon:.6g} of {bound.cap:.6g} on {bound.runs[0]:,} + {bound.runs[1]:,} runs."
             )
+    for attacked in audit.candidates:
+        allowed = reconstruction(restored(record.privacy.events), 1 / attacked.candidates) if record.privacy else 1.0
+        right = [number < attacked.right for number in range(attacked.runs)]
+        counts = found_by(attacked.instrument, attacked.candidates, right, allowed, attacked.confidence)
+        if not all(reaccount.same(getattr(attacked, name), getattr(counts, name)) for name in ("low", "high", "bound")):
+            problems.append(
+                f"{attacked.candidates} candidates by {attacked.instrument}: its counts and its student's events give "
+                f"{counts.low:.4g} to {counts.high:.4g} and at most {counts.bound:.4g}. Audit again."
+            )
     parts = [*(channel.epsilon for channel in audit.channels), *(bound.epsilon for bound in audit.pairs)]
     if parts and not reaccount.same(audit.epsilon, max(parts)):
         problems.append("its epsilon is not that of its best channel or pair. Audit again.")
@@ -154,7 +166,10 @@ def vet_attack(attack: AttackRecord, record: Record) -> list[str]:
     else:
         kind = ATTACKS.get(attack.attack)
         for name in ("access", "knowledge", "citation"):
-            if getattr(attack, name) != str(getattr(kind, name) or ""):
+            stated = {str(getattr(kind, name) or "")}
+            if name == "knowledge" and ("tuning" in attack.details or attack.config.get("subspace")):
+                stated = {Knowledge.AUXILIARY.value}
+            if getattr(attack, name) not in stated:
                 problems.append(f"its {name} is not what {attack.attack} states. Attack again.")
     return problems
 

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from bench.core.rows import Change, Epsilon, Estimated, Row, RunFile, SchemaError, json_object, validated
 from bench.core.types import Adjacency, AuditKind, Instrument, PrivacyUnit
+from bench.results.candidates import CandidatesFound
 from bench.results.record import VISIBLE, Failure, Provenance, Status
 
 NO_FULL_SIZE = "no pair at full size"
@@ -255,6 +256,8 @@ class AuditRecord(Row):
     """The same guesses on the pipeline without noise, if it was run."""
     pairs: list[PairBound] = []
     """Bounds by pairs of data sets."""
+    candidates: list[CandidatesFound] = []
+    """What an attacker who knows all other records reaches, by number of candidates."""
     reduced: list[Change] = []
     """Settings made smaller than the student's."""
     bypassed: str = ""
@@ -277,7 +280,11 @@ class AuditRecord(Row):
         """Whether the audit refutes the proven epsilon or a mechanism's cost, or saw private data bypass the ledger."""
         if self.allowed is not None and (above(self.epsilon, self.allowed) or self._escaped):
             return True
-        return any(found.verdict is MechanismVerdict.VIOLATED for found in self.mechanisms)
+        return self._beaten or any(found.verdict is MechanismVerdict.VIOLATED for found in self.mechanisms)
+
+    @property
+    def _beaten(self) -> bool:
+        return any(above(found.low, found.bound) for found in self.candidates)
 
     @property
     def _escaped(self) -> bool:
@@ -336,9 +343,12 @@ class AuditRecord(Row):
             return f"failed: {self.failure.reason}"
         if self.violated:
             seen = "private data outside the ledger" if self._escaped else "audited > proven"
+            seen = "an attack exceeds the proven curve" if self._beaten else seen
             return f"VIOLATED: {seen}"
         if self.kind is AuditKind.PAIR:
             return self._pair_verdict
+        if self.kind is AuditKind.CANDIDATES:
+            return "within the bound" if self.candidates else "inconclusive: no attack ran"
         if above(self.epsilon, self.claimed):
             return "claim refuted"
         if self.allowed is None:

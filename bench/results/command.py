@@ -62,7 +62,7 @@ def command_for(
         missing.append("CANDIDATES is a file with the candidates that the record lists; tuning draws anew each time")
     proven = spec.basis is not Basis.CLAIMED
     words += grid_words(
-        basis=spec.basis if tuning is None else None,
+        basis=spec.basis if proven and tuning is None else None,
         adjacency=spec.adjacency if proven and own is Adjacency.ADD_REMOVE else None,
         preset=spec.preset,
         delta=None if spec.delta == default_delta(private_records) else spec.delta,

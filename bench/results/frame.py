@@ -27,8 +27,9 @@ def results_frame(
 
     The columns are those of :data:`bench.api.COLUMNS` except attacks, with `epsilon` renamed `target` and
     `wall_seconds` renamed `cost`, plus the board's own: `subset` (whether the config limits the private records),
-    `config` (digest) and `audits`. Failed cells have no numbers. Without `risks`, their columns are empty: computing
-    them takes seconds for each different ledger.
+    `config` (digest), `audits`, `cold` (seconds, if nothing came from the cache), `processor` and the student's
+    `classes`. Failed cells have no numbers. Without `risks`, their columns are empty: computing them takes seconds for
+    each different ledger.
     """
     import pandas
 
@@ -46,7 +47,7 @@ def results_frame(
 
 NUMBERS = (
     "target", "claimed", "proven", "replace_one", "record_level", "impossible", "data_dependent", "audited",
-    "audit_power", "accuracy", "accuracy_low", "accuracy_high", "official", "cost", *RISKS,
+    "audit_power", "accuracy", "accuracy_low", "accuracy_high", "official", "cost", "cold", "classes", *RISKS,
 )  # fmt: skip
 
 
@@ -73,6 +74,9 @@ def _values(record: Record, risks: bool) -> dict[str, Any]:
         **_privacy(record.privacy, risks),
         **_utility(record.utility),
         "cost": record.provenance.wall_seconds,
+        "cold": None if record.provenance.artefacts_found else record.provenance.wall_seconds,
+        "processor": f"{record.provenance.device}, {record.provenance.threads or '?'} threads",
+        "classes": None if record.student is None else record.student.options.get("num_classes"),
         "public_data": record.public_data,
         "public_kinds": tuple(record.public_kinds),
         "reduced": tuple(map(str, record.reduced)),

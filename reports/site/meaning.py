@@ -15,7 +15,8 @@ from bench.core.types import Instrument
 from bench.privacy.accounting.risk import PRIORS, RATES
 from bench.privacy.auditing.bounds import clopper_pearson
 from bench.privacy.events.conversions import exact_gaussian_epsilon
-from bench.reports.leaderboard import BoardRow, Source
+from bench.reports.board_row import BoardRow
+from bench.reports.leaderboard import Source
 from bench.reports.site.addresses import record_href
 from bench.results.attack_record import AttackRecord, AuditRecord, Role
 from bench.results.derived import risk_of

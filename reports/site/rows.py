@@ -12,9 +12,10 @@ from markupsafe import Markup
 
 from bench.core.types import PrivacyUnit
 from bench.reports.attacks import ROBUSTNESS, headline, strongest
+from bench.reports.board_row import BoardRow
 from bench.reports.claims import Claim
-from bench.reports.leaderboard import BoardRow, Source, cells_of
-from bench.reports.order import BUDGETS, Band, dataset_order
+from bench.reports.leaderboard import Source, cells_of
+from bench.reports.order import BUDGETS, MARKS, Band, dataset_order
 from bench.reports.reported.numbers import Reported, Verdict
 from bench.reports.reported.page import NAMES
 from bench.reports.reported.systems import PAPERS
@@ -49,8 +50,12 @@ class RowView:
     """The registered method, or the system if it is none of ours."""
     method: str
     method_href: str
-    place: int | None = None
-    """Rank within the group; tied rows share a rank, and unranked rows have none."""
+    place: str = "–"
+    """Rank within the group; rows that no test tells apart share it, and unranked rows have none."""
+    unranked: str = ""
+    """Why it has none."""
+    cautions: tuple[str, ...] = ()
+    """What a reader should know before citing the row."""
     group: str
     """The heading above the row."""
     order: tuple[int, bool, float, str]
@@ -210,7 +215,9 @@ def glance(every: Iterable[Ranking]) -> list[tuple[Ranking, list[RowView | None]
 
 
 def _best(rows: Sequence[RowView]) -> RowView | None:
-    return min(rows, key=lambda row: (-row.point.accuracy, row.point.proven, row.id), default=None)
+    """Return the most accurate of the rows that hold a rank, or of all if none does."""
+    rated = [row for row in rows if not row.unranked] or rows
+    return min(rated, key=lambda row: (-row.point.accuracy, row.point.proven, row.id), default=None)
 
 
 def small_print(row: RowView) -> str:
@@ -219,7 +226,7 @@ def small_print(row: RowView) -> str:
     costs = [f"{name} {figure.text}" for name, figure in epsilons if math.isfinite(figure.sort or 0.0)]
     seeds = "1 seed" if len(row.seeds) == 1 else f"{len(row.seeds)} seeds"
     public = "no public data" if row.public == ("none",) else f"public: {' + '.join(row.public)}"
-    return ", ".join([*costs, seeds, public])
+    return ", ".join([*costs, seeds, public, *row.cautions])
 
 
 CONTRADICTED = (Claim.REFUTED, Claim.IMPOSSIBLE)
@@ -261,9 +268,11 @@ def own_row(
         name=row.method,
         method=row.method,
         method_href=method_href(row.method),
-        place=row.place,
+        place=row.rank,
+        unranked=row.unranked,
+        cautions=tuple(MARKS[mark] for mark in row.marks),
         group=GROUPS[heading],
-        order=(heading, not ranked, -row.accuracy, row.method),
+        order=(heading, row.place is None, -row.accuracy, row.method),
         asked=Figure("–" if row.asked is None else f"{row.asked:g}", "", row.asked),
         basis=texts["target epsilon (basis)"].partition(" (")[2].rstrip(")"),
         preset=row.preset,

@@ -43,7 +43,7 @@ def _values(ranking: Ranking, row: RowView) -> dict[str, Any]:
     return {
         "id": row.id, "ranking": ranking.id, "group": GROUPS.index(row.group), "ours": row.ours,
         "method": row.name, "label": row.method, "href": row.method_href, "where": row.where, "claim": row.claim,
-        "fails": row.fails, "place": row.place, "ranked": row.place is not None, "basis": row.basis,
+        "fails": row.fails, "place": row.place, "unranked": row.unranked, "cautions": row.cautions, "basis": row.basis,
         "budget": _number(row.asked), "budgetText": row.asked.text,
         "proven": _number(row.replaced), "provenCell": _short(row.replaced),
         "audited": _number(row.audited), "auditedCell": _short(row.audited), "weak": row.audited.powerless,
@@ -61,7 +61,8 @@ def _details(row: RowView) -> list[Any]:
     found = (
         _cell(row.claimed), claim, _cell(row.proven), audit, _cell(row.whole), _cell(row.drop), row.public_words,
         row.preset, *map(_cell, row.attacks), [[seed.text, seed.href] for seed in row.seeds], _cell(row.cost),
-        row.remarks, row.where, _cell(row.paper), _cell(row.code),
+        [*row.remarks, *([f"no rank: {row.unranked}"] if row.unranked else [])],
+        row.where, _cell(row.paper), _cell(row.code),
     )  # fmt: skip
     return [cell if cell and cell != "–" else None for cell in found]
 
@@ -93,7 +94,7 @@ def plain_tables(rankings: Iterable[Ranking]) -> list[tuple[Ranking, Table]]:
 
 def _plain(row: RowView) -> tuple[str, ...]:
     return (
-        f"{row.place or '–'}", row.method, f"{row.asked.text} {row.basis}", row.claim, row.claimed.text,
+        row.place, row.method, f"{row.asked.text} {row.basis}", row.claim, row.claimed.text,
         row.replaced.text, row.proven.text, row.audited.text, row.risk.text,
         row.accuracy.text, interval(row), row.drop.text, " + ".join(row.public), row.preset, row.where,
     )  # fmt: skip

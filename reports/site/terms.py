@@ -26,11 +26,12 @@ TERMS = {
     "client) among 100 equally likely candidates, by the proven curve: 1% is a guess, unbounded says that nothing is "
     "proven. It holds for the neighbours of the method's own analysis.",
     "audit": "What the audit compared, how often, and with what power.",
-    "accuracy": "Share of test records classified correctly, in %, with a 95% interval over both seeds and test "
-    "records.",
+    "accuracy": "Share of test records classified correctly, in %, with a 95% interval over seeds and test records; "
+    "with one seed and no other row to borrow a deviation from, over test records only. Collapsed seeds count at "
+    "chance.",
     "whole test set": "Accuracy in % on the whole official test set, of methods that use no part of it as public data.",
-    "place": "Rank by accuracy within the band of proven epsilon. Rows whose intervals overlap share a rank. Filters "
-    "recompute ranks.",
+    "place": "Rank by accuracy within the band of proven epsilon. Methods that no test tells apart share a rank, such "
+    "as 2-5. A method counts once; a row with fewer than three seeds has no rank. Filters leave ranks as they are.",
     "drop": "Percentage points below the best non-private run on the same data, preset and backbone.",
     "public data": "Data that the method uses without protection.",
     "preset": "paper: the paper's settings. quick: smaller settings that take minutes on two cores; every change is "

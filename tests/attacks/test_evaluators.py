@@ -27,6 +27,7 @@ from bench.evaluation.attack.evaluators import (
     train_committee,
 )
 from bench.evaluation.attack.inversion_scores import Labelled, Observed, expected_best, margin, score, summarise
+from bench.evaluation.attack.noise_verdicts import NoiseVerdicts, named_on_noise
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import FitSettings
@@ -354,3 +355,19 @@ def test_the_gate_asks_three_things() -> None:
     assert "not above 30.0 %" in gate(about(0.3, 0.29, 0.32), about(0.0, 0.0, 0.1), 10, 0.01)
     assert "without any target" in gate(about(0.6, 0.3, 0.8), nothing, 10, 0.01)
     assert gate(about(0.9, 0.8, 1.0), nothing, 2, 0.01) == "", "three times chance would be 150 %"
+
+
+def test_what_noise_is_named_does_not_count(committee: Committee) -> None:
+    found = named_on_noise(committee, FACTS, None)
+    assert found.embedding is None
+    assert bool((found.together <= found.each.amin(0) + 1e-12).all())
+    assert float(found.each[0].sum()) >= 1 - 1e-12  # the worst grain of each class
+    images, labels = shapes(60, 7)
+    made = Reconstructions(images.float() / 255, labels)
+    share = torch.zeros(CLASSES, dtype=torch.float64)
+    share[0] = 1.0
+    said = NoiseVerdicts(share, share.expand(3, -1), None)
+    seen = score(made, committee, shapes(60, 10), shapes(60, 11), noise=said).values
+    assert seen["top1 beyond noise"][labels == 0].sum() == 0 < seen["top1"][labels == 0].sum()
+    assert (seen["top1 beyond noise"] == seen["top1"])[labels != 0].all()
+    assert said.told(("a", "b", "c"))["all"] == {"0": 1.0}

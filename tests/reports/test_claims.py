@@ -8,8 +8,9 @@ import pytest
 
 from bench.interface import Facts
 from bench.interface.registry import METHODS
+from bench.reports.board_row import BoardRow
 from bench.reports.claims import CHOSEN, Claim
-from bench.reports.leaderboard import BoardRow, build_board
+from bench.reports.leaderboard import build_board
 from bench.reports.runs import read_runs
 from bench.results.record import Accountant, Record
 from helpers.pairs import pair_audit, release

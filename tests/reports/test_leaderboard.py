@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from bench.reports.site.rows import glance, rankings
 from bench.results.frame import NUMBERS, results_frame
 from bench.results.record import Record
 from bench.results.text import epsilon_rows
+from helpers.records import asked as asked_for
 from helpers.records import collapsed, failed, provenance, record
 
 
@@ -34,7 +36,8 @@ def test_seeds_are_one_row_with_mean_and_spread() -> None:
 def test_a_row_says_how_many_of_its_seeds_collapsed() -> None:
     found = [record(), record(seed=1), collapsed(seed=2), collapsed(seed=3, config={"queries": 200}), failed(seed=4)]
     board = build_board(found)
-    assert board.rows[0].remarks[0] == "not averaged: 1 seed with a collapsed generator"
+    assert board.rows[0].remarks[0] == "1 of 3 seeds collapsed, counted at chance"
+    assert (cells_of(board.rows[0])["seeds"], board.rows[0].accuracy) == ("3", pytest.approx(2 / 3 * 95))
     assert not any("collapsed" in remark for remark in build_board(found[:2]).rows[0].remarks)
     assert "the generator collapsed [Its images](released/grid.png)" in to_markdown(board)
 
@@ -98,17 +101,51 @@ def test_rows_compete_by_what_is_proven_whatever_was_asked_for() -> None:
         record(method="open", epsilon=1.0, accuracy=0.98, bypasses=("it saw everything",)),
         record(method="nonprivate", epsilon=None, accuracy=1.0, bypasses=("all",)),
     ]
-    board = build_board(found)
-    assert [(row.method, str(row.band), row.place) for row in board.rows] == [
-        ("loose", "up to 1", 1), ("at-the-bound", "up to 1", 2), ("strong", "up to 3", 1), ("alike", "up to 3", 1),
-        ("weak", "up to 3", 3), ("dear", "unbounded", None), ("open", "unbounded", None),
-        ("nonprivate", "without privacy", None),
+    board = build_board(three_seeds(found))
+    assert [(row.method, str(row.band), row.rank) for row in board.rows] == [
+        ("loose", "up to 1", "1"), ("at-the-bound", "up to 1", "2"), ("strong", "up to 3", "1-2"),
+        ("alike", "up to 3", "1-2"), ("weak", "up to 3", "3"), ("dear", "unbounded", "–"), ("open", "unbounded", "–"),
+        ("nonprivate", "without privacy", "–"),
     ]  # fmt: skip
     names = [row.method for row in board.rows]
     assert [row["method"] for row in csv.DictReader(io.StringIO(to_csv(board)))] == names
     page = to_markdown(board)
     assert sorted(names, key=lambda name: page.index(f"| {name} |")) == names
     assert page.count("\n**Proven epsilon ") == 3
+    assert page.count(" points below the first cannot be told from it.") == 2
+
+
+def three_seeds(found: Sequence[Record]) -> list[Record]:
+    """Return `found` with two further seeds each."""
+    return [
+        asked_for(one, seed=seed).model_copy(update={"key": f"{one.key}-{seed}"}) for one in found for seed in range(3)
+    ]
+
+
+def test_rows_without_enough_seeds_or_a_rank_of_their_own_say_why() -> None:
+    again = record(method="pate", accuracy=0.7, config={"queries": 7}, key="again")
+    found = [*three_seeds([record(accuracy=0.8), again]), record(method="lucky", accuracy=0.99)]
+    assert [(row.rank, row.accuracy, row.unranked) for row in build_board(found).rows] == [
+        ("1", pytest.approx(80), ""), ("–", pytest.approx(99), "fewer than three seeds"),
+        ("–", pytest.approx(70), "another row of the method holds its rank"),
+    ]  # fmt: skip
+
+
+def test_one_seed_says_what_its_interval_covers_and_borrows_where_it_can() -> None:
+    (alone,) = build_board([record()]).rows
+    assert "one seed: the interval covers test records only" in alone.remarks
+    assert alone.marks == "¹°†", "pate's quick settings were chosen on MNIST's test records"
+    others = [record(seed=s, accuracy=a, config={"queries": 7}, key=f"o{s}") for s, a in enumerate((0.7, 0.8, 0.9))]
+    lent = next(row for row in build_board([record(), *others]).rows if row.accuracy == 95.0)
+    assert lent.low < alone.low - 10
+    assert any("method's other rows" in remark for remark in lent.remarks)
+
+
+def test_a_time_that_the_cache_shortened_is_not_shown() -> None:
+    cold, warm = provenance(wall_seconds=100.0), provenance(wall_seconds=3.0, artefacts_found=2)
+    (row,) = build_board([record(provenance=cold), record(seed=1, provenance=warm)]).rows
+    assert cells_of(row)["time"] == "100 s (cpu, 2 threads)"
+    assert cells_of(build_board([record(provenance=warm)]).rows[0])["time"] == "–"
 
 
 def test_proven_above_claimed_is_said() -> None:
@@ -178,10 +215,10 @@ def test_rankings_go_by_the_proven_epsilon_for_one_replaced_record() -> None:
         record(method="beyond", epsilon=2.0, proven=2.5, accuracy=0.95),
         record(method="open", epsilon=2.0, accuracy=0.98, bypasses=("it saw everything",)),
     ]
-    (ranking,) = rankings(Source(found))
+    (ranking,) = rankings(Source(three_seeds(found)))
     assert [(row.name, row.group.removeprefix("proven epsilon "), row.place) for row in ranking.rows] == [
-        ("noisier", "up to 1", 1), ("sums", "up to 3", 1), ("beyond", "up to 3", 2), ("votes", "up to 3", 3),
-        ("weaker", "up to 3", 4), ("open", "no finite epsilon is proven", None),
+        ("noisier", "up to 1", "1"), ("sums", "up to 3", "1"), ("beyond", "up to 3", "2"), ("votes", "up to 3", "3"),
+        ("weaker", "up to 3", "4"), ("open", "no finite epsilon is proven", "–"),
     ]  # fmt: skip
     ((_, within),) = glance([ranking])
     assert [best and best.name for best in within[:3]] == ["noisier", "sums", "sums"]

@@ -32,8 +32,9 @@ from bench.results.record import Record
 from bench.storage.cache import Cache, digest_of
 from bench.training.context import Context
 
-JUDGED = {"inversion": 3, "membership": 2, "release": 2, "robustness": 1}
-"""Scoring version by goal, part of every key. Records of inversion 2 and release 1 (without KID) stay valid."""
+JUDGED = {"inversion": 4, "membership": 2, "release": 2, "robustness": 1}
+"""Scoring version by goal, part of every key. Records of inversion 2, 3 (not judged by noise and the
+embedding) and release 1 (without KID) stay valid."""
 QUICK_SUITE = ("mi-face", "inversion-network", "gmi", "brep-mi", "data-free", "loss", "label-gap", "rmia")
 """The default of `bench attack`: minutes for one student on two cores."""
 
@@ -59,6 +60,7 @@ def attack_key(record: Record, kind: type[Attack], attack: Attack | None, option
         JUDGED[kind.goal], kind.name, kind.version, None if attack is None else as_dict(attack.config), options.seed,
         options.auxiliary_revision or None, options.preset.value,
         options.shadow_run_count() if issubclass(kind, MembershipAttack) else 0, *_tiny(kind, options),
+        *([f"tuned among {options.tune}"] if _tuned(kind, options) else []),
     ]  # fmt: skip
     return f"{record.key}--{kind.name}-{digest_of(depends)[:12]}"
 
@@ -71,6 +73,10 @@ def _tiny(kind: type[Attack], options: AttackOptions) -> tuple[str, ...]:
         f"records of a class in each role: all -> {TINY_RECORDS}",
         "training steps of the evaluators: all -> a tenth",
     )
+
+
+def _tuned(kind: type[Attack], options: AttackOptions) -> bool:
+    return options.tune > 0 and kind.goal == "inversion"
 
 
 def planned_key(record: Record, name: str, place: Workplace) -> str:
@@ -100,19 +106,22 @@ def attack_student(record: Record, name: str, place: Workplace) -> AttackRecord:
             torch.device(place.resources.device), Streams(options.seed, f"attack/{name}/"), caches[0], place.progress,
             place.resources.workers, notes.append,
         )  # fmt: skip
-        return _run(record, cell, attack, key, place, context)
+        parts = _run(record, cell, attack, key, place, context)
+        if "reduced" in parts:  # the attack chose its settings itself
+            parts["reduced"] += _tiny(kind, options)
+        return parts
 
     result = AttackRecord.model_validate(
         {
-            **attempted(work, record, key, place.run_dir, place.progress, clock, caches, notes),
             **about,
+            "knowledge": kind.knowledge or "",
+            **attempted(work, record, key, place.run_dir, place.progress, clock, caches, notes),
             "key": key,
             "student": record.key,
             "attack": name,
             "attack_version": kind.version,
             "goal": kind.goal,
             "access": kind.access or "",
-            "knowledge": kind.knowledge or "",
             "citation": kind.citation,
             "dataset": record.dataset,
             "preset": options.preset.value,

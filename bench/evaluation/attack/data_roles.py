@@ -35,6 +35,7 @@ class AttackData:
     disjoint: Labelled | None  # training records of the counterfactual control
     evaluators: Labelled
     held_out: Labelled  # test records of the evaluators
+    rehearsal: Materialised | None = None  # other people's data set, on which an adaptive attacker trains students
     tiny: bool = False  # reduced by :func:`fewer`
 
     @property
@@ -57,6 +58,7 @@ def attack_data(name: str, source: DataSource, auxiliary: str | None = None) -> 
     facts = material.private.facts
     known: PublicData | None = None
     disjoint: Labelled | None = None
+    rehearsal: Materialised | None = None
     other = auxiliary or OTHER_PEOPLE.get(name)
     if len(material.public):
         new = ~_overlap(material.public.images, digests(material.private.images))  # some sets contain an image twice
@@ -80,8 +82,10 @@ def attack_data(name: str, source: DataSource, auxiliary: str | None = None) -> 
             )
         said = f"{len(theirs_too.private)} records of {theirs_too.private.facts.dataset}, without labels"
         known = PublicData(theirs_too.private.images, said)
-        if disjoint is None and theirs_too.private.facts.classes == facts.classes:
-            disjoint = (theirs_too.private.images, theirs_too.private.labels)
+        if theirs_too.private.facts.classes == facts.classes:
+            rehearsal = theirs_too
+            if disjoint is None:
+                disjoint = (theirs_too.private.images, theirs_too.private.labels)
     if not len(evaluators[0]):
         raise BenchError(f"{name} leaves no record to train evaluators on: it has neither public nor test records.")
     held = digests(material.private.images)
@@ -90,7 +94,7 @@ def attack_data(name: str, source: DataSource, auxiliary: str | None = None) -> 
     if known is not None:
         check_disjoint("the auxiliary data", digests(known.images), "the private records", held)
         check_disjoint("the auxiliary data", digests(known.images), "the evaluators' data", judged)
-    return AttackData(material, known, disjoint, evaluators, held_out)
+    return AttackData(material, known, disjoint, evaluators, held_out, rehearsal)
 
 
 TINY_RECORDS = 20
@@ -121,7 +125,7 @@ def fewer(data: AttackData) -> AttackData:
         data.material, private=PrivateData(images, labels, facts), test_images=tests, test_labels=test_labels
     )
     disjoint = None if data.disjoint is None else some(data.disjoint)
-    return AttackData(material, known, disjoint, some(data.evaluators), some(data.held_out), tiny=True)
+    return AttackData(material, known, disjoint, some(data.evaluators), some(data.held_out), data.rehearsal, tiny=True)
 
 
 def _origin(source: str) -> str:

@@ -8,24 +8,26 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
-import numpy as np
 import torch
 
-from bench.core.config import as_dict
+from bench.core.config import as_dict, changes_from_paper
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
-from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions, Released
+from bench.core.types import Access, Facts, Knowledge, Reconstructions, Released
 from bench.data.datasets import get_dataset
 from bench.data.index_hash import ranks
 from bench.data.text import is_text
-from bench.evaluation.attack.data_roles import AttackData
-from bench.evaluation.attack.evaluator_nets import recipes
-from bench.evaluation.attack.evaluators import Committee, digests, gate, train_committee
+from bench.evaluation.attack.data_roles import OTHER_PEOPLE, AttackData
+from bench.evaluation.attack.evaluators import Committee, gate
+from bench.evaluation.attack.face_judge import FaceJudge, face_judge
 from bench.evaluation.attack.figures import Column, comparison_grid
 from bench.evaluation.attack.inversion_figure import ROWS, column_of, draw
 from bench.evaluation.attack.inversion_scores import Observed, Scored, margin, score, summarise
-from bench.evaluation.attack.reference_models import content_digest, make_control, weights_digest
+from bench.evaluation.attack.inversion_tuning import Tuned, tune
+from bench.evaluation.attack.noise_verdicts import named_on_noise
+from bench.evaluation.attack.reconstruct import committee_on, reconstruct
+from bench.evaluation.attack.reference_models import make_control
 from bench.evaluation.attack.workplace import Workplace, configured
 from bench.evaluation.audit.audit import PRIVATE_FIGURES
 from bench.experiments.plan import Cell
@@ -33,10 +35,9 @@ from bench.experiments.release import load_student
 from bench.experiments.run import cache_base
 from bench.interface.attack import InversionAttack
 from bench.interface.registry import ATTACKS
-from bench.interface.target_model import Target
 from bench.results.attack_record import Role, Scores
 from bench.results.record import Record
-from bench.storage.cache import Arrays, Cache
+from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.features import trained_part
 from bench.training.loop import accuracy
@@ -62,10 +63,14 @@ def inversion(
     facts = data.material.private.facts
     check_images(attack.name, facts)
     committee = committee_of(data, context)
+    judge = _judge_of(cell, data, context)
+    noise = named_on_noise(committee, facts, judge)
     student = load_student(record, facts, place.run_dir)
     if attack.access in (Access.GENERATOR, Access.SYNTHETIC) and "synthetic_images" not in student.extras:
         raise BenchError(f"{attack.name} needs released images or a generator, and {record.method} released none.")
     observed = observed_of(data, place.options.seed) if attack.knowledge is Knowledge.AUXILIARY else None
+    tuned = tune(cell, attack, data, place, context) if place.options.tune else None
+    attack = tuned.attack if tuned else attack
     targets_of = {Role.STUDENT: student}
     for role in list(Role)[1:]:
         control = make_control(
@@ -79,7 +84,7 @@ def inversion(
     targets: dict[str, Scores] = {}
     with context.progress.stage(f"{attack.name}: scores", len(made)) as stage:
         for role, (found, queries) in made.items():
-            scored[role] = score(found, committee, data.members, data.nonmembers, observed)
+            scored[role] = score(found, committee, data.members, data.nonmembers, observed, judge, noise)
             net = targets_of[role].student
             trained, tested = trained_part(net, data.material.test_images, context, "test")
             good = accuracy(trained, tested, data.material.test_labels, device=context.device)
@@ -111,25 +116,51 @@ def inversion(
     return {
         "targets": targets,
         "no_power": gate(nonprivate, prior, facts.classes, committee.false_positives),
-        "auxiliary": data.auxiliary.source if data.auxiliary and attack.knowledge is Knowledge.AUXILIARY else "none",
+        **_settings(attack, data, tuned),
         "evaluators": {kind: round(a, 4) for kind, a in zip(committee.kinds, committee.accuracies, strict=True)},
         "pictures": [picture],
         "details": {
             "images_per_class": len(made[Role.STUDENT][0].labels) // facts.classes,
             "committee": str(committee),
             "judged_on": scored[Role.STUDENT].judged_on,
+            "named_on_noise": noise.told(committee.kinds),
+            **({} if judge is None else {"embedding_accuracy": judge.accuracy(data.members)}),
+            **({} if tuned is None else {"tuning": tuned.told}),
         },
     }
 
 
+def _settings(attack: InversionAttack, data: AttackData, tuned: Tuned | None) -> dict[str, Any]:
+    """Return what the record says of the attacker's knowledge, and of settings that it chose."""
+    used = data.auxiliary.source if data.auxiliary and attack.knows is Knowledge.AUXILIARY else "none"
+    if tuned is None:
+        return {"auxiliary": used, "knowledge": attack.knows.value}
+    return {
+        "auxiliary": f"{used}; chose its settings on students of {tuned.told['people']}, with labels",
+        "knowledge": Knowledge.AUXILIARY.value,
+        "config": as_dict(attack.config),
+        "reduced": [*map(str, changes_from_paper(type(attack), attack.config, attack.facts))],
+    }
+
+
+def _judge_of(cell: Cell, data: AttackData, context: Context) -> FaceJudge | None:
+    """Return the embedding's judge for a data set of faces; None for others, and, with a note, without its weights."""
+    if cell.dataset not in OTHER_PEOPLE:
+        return None
+    try:
+        return face_judge(*data.evaluators, cell.facts.classes, context.device)
+    except BenchError as error:
+        context.note(f"the face embedding judged nothing: {error}")
+        return None
+
+
 def committee_of(data: AttackData, context: Context) -> Committee:
     """Return the evaluators of a data set; they saw no private and no auxiliary image."""
-    forbidden = {"the private records": digests(data.members[0])}
-    if data.auxiliary is not None:
-        forbidden["the auxiliary data"] = digests(data.auxiliary.images)
-    facts = data.material.private.facts
-    chosen = [recipe.shorter() if data.tiny else recipe for recipe in recipes(facts, len(data.evaluators[0]))]
-    return train_committee(*data.evaluators, facts, context, forbidden, held_out=data.held_out, chosen=chosen)
+    known = None if data.auxiliary is None else data.auxiliary.images
+    return committee_on(
+        data.evaluators, data.held_out, data.material.private.facts, context,
+        private=data.members[0], auxiliary=known, tiny=data.tiny,
+    )  # fmt: skip
 
 
 def _reconstruct_all(
@@ -141,7 +172,7 @@ def _reconstruct_all(
     pool: ProcessPoolExecutor | None,
 ) -> dict[Role, tuple[Reconstructions, int]]:
     # Run the first target here, as it may train a shared generator; the others run in `pool`.
-    auxiliary = data.auxiliary if attack.knowledge is Knowledge.AUXILIARY else None
+    auxiliary = data.auxiliary if attack.knows is Knowledge.AUXILIARY else None
     made: dict[Role, tuple[Reconstructions, int]] = {}
     with context.progress.stage(f"{attack.name}: targets", len(targets)) as stage:
         for place, (role, released) in enumerate(targets.items()):
@@ -163,51 +194,6 @@ def _reconstruct_all(
 
 def _silent(text: str) -> None:
     """Say nothing."""
-
-
-def reconstruct(
-    attack: InversionAttack,
-    released: Released,
-    known: PublicData | None,
-    observed: Observed | None,
-    context: Context,
-) -> tuple[Reconstructions, int]:
-    """Return the reconstructions from `released` and the number of images queried, from the cache if present."""
-    depends = {
-        "attack": [attack.name, attack.version], "config": as_dict(attack.config), "seed": context.streams.seed,
-        "target": weights_digest(released), "device": context.device.type,
-        "auxiliary": None if known is None else content_digest(known.images),
-        "observed": None if observed is None else content_digest(observed.images),
-    }  # fmt: skip
-
-    def make() -> Arrays:
-        target = Target(released, attack.facts, attack.access, context.device)
-        answers = None
-        if observed is not None and attack.access is Access.CONFIDENCES:
-            answers = target.confidences(observed.images, getattr(attack.config, "rounding", 0.0))
-            target.queries = 0  # these were the victims' queries, not the attacker's
-        # Give every target the same draws, so that differences come from the targets.
-        inner = dataclasses.replace(context, streams=Streams(context.streams.seed, f"attack/{attack.name}/"))
-        found = attack.run(target, known, answers, inner)
-        arrays: Arrays = {
-            "images": found.images.cpu().float().numpy(), "labels": found.labels.cpu().numpy(),
-            "queries": np.array([target.queries]),
-        }  # fmt: skip
-        if found.reached is not None:
-            arrays["reached"] = found.reached.cpu().numpy()
-        if found.observed is not None:
-            arrays["observed"] = found.observed.cpu().float().numpy()
-        return arrays
-
-    arrays = context.cache.get("reconstructions", depends, make)
-
-    def tensor(name: str) -> torch.Tensor | None:
-        return torch.from_numpy(arrays[name].copy()) if name in arrays else None
-
-    images, labels = tensor("images"), tensor("labels")
-    assert images is not None
-    assert labels is not None
-    return Reconstructions(images, labels, tensor("reached"), tensor("observed")), int(arrays["queries"][0])
 
 
 def observed_of(data: AttackData, seed: int) -> Observed:
@@ -250,7 +236,6 @@ def compare(dataset: str, name: str, students: Sequence[Record], place: Workplac
     options = place.options
     knows = ATTACKS.get(name).knowledge is Knowledge.AUXILIARY
     observed = observed_of(data, options.seed) if knows else None
-    auxiliary = data.auxiliary if knows else None
     shown: list[tuple[str, Reconstructions, list[bool]]] = []
     controls: list[tuple[str, Reconstructions, list[bool]]] = []
     for record in students:
@@ -270,6 +255,9 @@ def compare(dataset: str, name: str, students: Sequence[Record], place: Workplac
                 )
                 if net is not None:
                     targets.append((role.value, net, controls))
+        if options.tune:
+            attack = tune(cell, attack, data, place, context).attack
+        auxiliary = data.auxiliary if attack.knows is Knowledge.AUXILIARY else None
         for title, released, into in targets:
             made, _ = reconstruct(attack, released, auxiliary, observed, context)
             good = committee.predict(made.images.clamp(0, 1)).hits(made.labels)

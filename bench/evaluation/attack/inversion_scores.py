@@ -19,6 +19,8 @@ from torch import Tensor
 
 from bench.core.rows import Estimated
 from bench.evaluation.attack.evaluators import Committee, digests
+from bench.evaluation.attack.face_judge import FaceJudge
+from bench.evaluation.attack.noise_verdicts import NoiseVerdicts
 from bench.interface import BenchError, Reconstructions
 from bench.metrics.bootstrap import clustered, difference
 from bench.metrics.images import PAIRED, dpsd_inception_score, pairwise, scaled_kid
@@ -29,6 +31,11 @@ POOL = 500  # most images searched per class
 KID_IMAGES = 2_000  # most images of a set
 RECOVERED_AT = 0.01
 MEASURES = ("ssim", "psnr")
+_JUDGED = {
+    "committee top-1 beyond noise": "top1 beyond noise",
+    "embedding top-1": "embedding",
+    "embedding top-1 beyond noise": "embedding beyond noise",
+}
 _BOUNDS = {"ssim": (-1.0, 1.0), "psnr": (0.0, 60.0)}
 
 
@@ -45,9 +52,10 @@ class Observed:
 class Scored:
     """One target's reconstructions, scored one by one; every array has one row per image.
 
-    `values` by name: ``top1``, ``evaluator 1`` to ``3``, ``top5``; ``distance member``, ``distance nonmember``
-    (squared, in the first evaluator's features); ``ssim`` and ``psnr``, each with ``member`` and ``nonmember``; NaN if
-    the pool has no image of the class. `observed`: ``ssim`` and ``psnr`` to the image behind each answer.
+    `values` by name: ``top1``, ``embedding``, both also ``beyond noise``, ``evaluator 1`` to ``3``, ``top5``;
+    ``distance member``, ``distance nonmember`` (squared, in the first evaluator's features); ``ssim`` and ``psnr``,
+    each with ``member`` and ``nonmember``; NaN if the pool has no image of the class. `observed`: ``ssim`` and ``psnr``
+    to the image behind each answer.
     """
 
     labels: NDArray[np.int64]
@@ -69,12 +77,14 @@ def score(
     members: Labelled,
     nonmembers: Labelled,
     observed: Observed | None = None,
+    judge: FaceJudge | None = None,
+    noise: NoiseVerdicts | None = None,
 ) -> Scored:
     """Score each reconstruction of one target.
 
     `members` are the target's training images and labels, `nonmembers` unseen ones of the same classes, `observed` the
-    images behind observed answers. Raises :class:`BenchError` without a reconstruction, or if the attack returned
-    another number of images for `observed`.
+    images behind observed answers. `judge` and `noise` add the embedding's verdict and the share beyond noise. Raises
+    :class:`BenchError` without a reconstruction, or if the attack returned another number of images for `observed`.
     """
     images, labels = reconstructions.images.cpu(), reconstructions.labels.cpu()
     if len(images) == 0 or len(labels) != len(images):
@@ -86,6 +96,12 @@ def score(
     values: dict[str, Tensor] = {"top1": verdict.hits(labels) & reached}
     values |= {f"evaluator {i + 1}": (row == labels) & reached for i, row in enumerate(verdict.labels)}
     values["top5"] = verdict.within_five(labels) & reached
+    if noise is not None:
+        values["top1 beyond noise"] = values["top1"] * (1 - noise.together[labels])
+    if judge is not None:
+        values["embedding"] = (judge.labels(images) == labels) & reached
+        if noise is not None and noise.embedding is not None:
+            values["embedding beyond noise"] = values["embedding"] * (1 - noise.embedding[labels])
     pools = [_pool(*pair) for pair in (members, nonmembers)]
     spaces = [committee.predict(pool[0]).features if len(pool[0]) else torch.zeros(0, 1) for pool in pools]
 
@@ -189,6 +205,8 @@ def summarise(scored: Scored, committee: Committee) -> dict[str, Estimated]:
 
     - ``committee top-1``: all evaluators name the class; unreached images are failures
     - ``committee top-5``: it is among the first five of all, with more than five classes
+    - ``committee top-1 beyond noise``: the same, each hit less the share of noise images named that class
+    - ``embedding top-1``: the face embedding's nearest person is the right one; ``beyond noise`` as above
     - ``evaluator 1 top-1`` to 3: each evaluator's own share
     - ``distance``: squared, in the first evaluator's features, to members and non-members
     - ``ssim``, ``psnr`` (decibels): to the nearest member, non-member, and the difference; only its excess over a
@@ -209,6 +227,9 @@ def summarise(scored: Scored, committee: Committee) -> dict[str, Estimated]:
     over("committee top-1", "top1")
     for place in range(1, len(committee.nets) + 1):
         over(f"evaluator {place} top-1", f"evaluator {place}")
+    for name, column in _JUDGED.items():
+        if column in scored.values:
+            over(name, column)
     if committee.classes > 5:
         over("committee top-5", "top5")
     for name, (low, high) in {"distance": (0.0, math.inf), **_BOUNDS}.items():

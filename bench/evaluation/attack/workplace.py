@@ -31,6 +31,8 @@ class AttackOptions:
     auxiliary: str | None = None
     auxiliary_revision: str = ""  # of the data set `auxiliary`, whose content may change under the same name
     shadow_runs: int = 0
+    tune: int = 0
+    """Settings that an inversion attack tries on shadow students of other people; 0: none, it takes its own."""
 
     def shadow_run_count(self) -> int:
         """Return the number of shadow runs for membership attacks."""

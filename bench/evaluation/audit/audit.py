@@ -25,6 +25,7 @@ from bench.data.splits import Materialised
 from bench.evaluation.audit.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries, speaks_of
 from bench.evaluation.audit.canary_runs import ShadowRun, coin_scores, image_scores, train_shadow_run, train_shadow_runs
 from bench.evaluation.audit.guesses import check_power, many_run_errors, right_guesses
+from bench.evaluation.audit.informed import InformedPlan, informed_attack
 from bench.evaluation.audit.mechanism_audit import audit_events
 from bench.evaluation.audit.options import AuditOptions
 from bench.evaluation.audit.pair_audit import FULL_SHARE, PairPlan, audit_pairs
@@ -47,6 +48,8 @@ from bench.training.context import Context
 
 LEAST_SHARE = 0.5
 """The share of the record's accuracy above chance that shadow runs must reach; seeds on the board differ less."""
+CHOSEN_SETS = (AuditKind.PAIR, AuditKind.CANDIDATES)
+"""Kinds whose sets the auditor chooses."""
 PRIVATE_FIGURES = "measured on private records: keep these figures private, or account for them"
 AUDIT_VERSION = 3  # part of every key: raise it when the same options give another bound
 
@@ -97,7 +100,7 @@ def audit_student(
     key = _key(record, options)
     parts = attempted(audit, record, key, run_dir, progress, clock, caches, notes)
     protects = record.privacy or METHODS.get(record.method)  # an unknown method is also a failure
-    by_pairs = options.kind is AuditKind.PAIR
+    by_pairs = options.kind in CHOSEN_SETS
     speaks = by_pairs or speaks_of(protects.unit)
     planned = {} if by_pairs else {"canaries": options.canaries, "guesses": options.guesses, "seed": options.seed}
     result = AuditRecord.model_validate(
@@ -133,7 +136,7 @@ def refuse_given(cell: Cell) -> None:
 
 def _unit(unit: PrivacyUnit, kind: AuditKind) -> PrivacyUnit:
     """Return the unit in which audited sets differ; it is a client only if the auditor chooses its records."""
-    return unit if kind is AuditKind.PAIR and unit is PrivacyUnit.CLIENT else canary_unit(unit)
+    return unit if kind in CHOSEN_SETS and unit is PrivacyUnit.CLIENT else canary_unit(unit)
 
 
 def audit_key(record: Record, options: AuditOptions) -> str:
@@ -143,10 +146,13 @@ def audit_key(record: Record, options: AuditOptions) -> str:
 
 def _key(record: Record, options: AuditOptions) -> str:
     values = dataclasses.asdict(options)
-    minutes = values.pop("minutes")
+    minutes, candidates = values.pop("minutes"), values.pop("candidates")
     if options.kind is AuditKind.PAIR:
         names = ("kind", "confidence", "draws", "refute", "power")
         values = {name: values[name] for name in names} | {"minutes": minutes}
+    if options.kind is AuditKind.CANDIDATES:
+        chosen = {name: values[name] for name in ("kind", "confidence", "power", "seed")}
+        values = chosen | {"minutes": minutes, "candidates": candidates}
     return f"{record.key}--audit-{digest_of([AUDIT_VERSION, values])[:12]}"
 
 
@@ -154,6 +160,8 @@ def _audit(record: Record, cell: Cell, options: AuditOptions, source: DataSource
     method = METHODS.get(cell.method)
     if options.kind is AuditKind.PAIR:
         return _pairs(record, cell, options, source, context)
+    if options.kind is AuditKind.CANDIDATES:
+        return _candidates(record, cell, options, context)
     material = source.material(cell.dataset)
     canaries = draw_canaries(
         material.private, _canary_plan(options, images=True), canary_unit(method.unit), method.adjacency
@@ -215,6 +223,20 @@ def _pairs(record: Record, cell: Cell, options: AuditOptions, source: DataSource
         "record_level": level is not None,
         "mechanisms": mechanisms_of(record, options, context),
     }
+
+
+def _candidates(record: Record, cell: Cell, options: AuditOptions, context: Context) -> dict[str, Any]:
+    """Attack the method of `record`, with its privacy settings, knowing all records but one."""
+    method = METHODS.get(cell.method)
+    unit = _unit(method.unit, AuditKind.CANDIDATES)
+    if record.privacy is None or record.privacy.unit is not unit or not method.private:
+        raise BenchError(f"no curve is proven for one {unit} of {record.key}: there is no bound to attack.")
+    events = restored(record.privacy.events)
+    plan = InformedPlan(
+        options.numbers, options.minutes, cell.delta, options.confidence, context.workers, events, options.power
+    )
+    found = informed_attack(method, cell.config, cell.facts, plan, context.progress, context.note)
+    return {"candidates": found, "allowed": record.privacy.proven.epsilon}
 
 
 def _full_size(

@@ -25,7 +25,7 @@ from bench.core.config import NoiseKind, PrecisionKind, Preset, as_dict
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, new_salt
 from bench.core.transforms import as_float
-from bench.core.types import Adjacency, Family, PrivacyUnit, Released
+from bench.core.types import Adjacency, Family, PrivacyUnit, PrivateData, Released
 from bench.data.splits import Materialised
 from bench.evaluation.audit.canaries import Canaries, place
 from bench.experiments.noise_salt import cell_token, noise_of
@@ -124,23 +124,46 @@ def train_shadow_run(
             cell=cell_token(cell, salt), precision=cell.precision.value,
         )  # fmt: skip
         source = Silence(np.random.default_rng()) if noiseless else noise(cell, salt)
-        return _pack(*_train(cell, canaries, coins, material, inner, source, noiseless))
+        return _pack(*_train(cell, place(material.private, canaries, coins), material, inner, source, noiseless))
 
     arrays = context.cache.get("sibling", depends, make)
     return _unpack(index, coins, arrays)
 
 
+def train_shadow_student(
+    cell: Cell, material: Materialised, index: int, seed: int, context: Context
+) -> tuple[Released, float]:
+    """Return a student of `cell`'s method and settings on the private set of `material`, and its test accuracy.
+
+    It has no canaries. `material` is not the cell's own: the caller's cache must tell its data apart.
+    """
+    depends = {
+        "method": [cell.method, METHODS.get(cell.method).version], "config": as_dict(cell.config), "index": index,
+        "seed": seed, "delta": cell.delta, "noise": cell.noise.value, "precision": cell.precision.value,
+        "device": context.device.type,
+    }  # fmt: skip
+
+    def make() -> Arrays:
+        salt = new_salt()
+        inner = dataclasses.replace(
+            context, streams=Streams(cell.seed, f"shadow-{seed}-{index}/"), cell=cell_token(cell, salt),
+            precision=cell.precision.value,
+        )  # fmt: skip
+        return _pack(*_train(cell, material.private, material, inner, noise_of(cell, salt), noiseless=False))
+
+    made = _unpack(index, np.zeros(0, dtype=np.bool_), context.cache.get("shadow-student", depends, make))
+    return made.released, made.accuracy
+
+
 def _train(
     cell: Cell,
-    canaries: Canaries,
-    coins: NDArray[np.bool_],
+    private: PrivateData,
     material: Materialised,
     context: Context,
     noise: Noise,
     noiseless: bool,
 ) -> tuple[Released, float, float]:
     method = METHODS.get(cell.method)
-    private = place(material.private, canaries, coins)
     ledger = Ledger(method.unit, method.adjacency, (Noiseless if noiseless else Noisy)(noise))
     context.streams.seed_globals()
     released = method(cell.config, private.facts).train_student(private, material.public, ledger, context)

@@ -13,6 +13,7 @@ from bench.core.errors import BenchError
 from bench.core.options import what
 from bench.core.types import AuditKind, Family
 
+MOST_CANDIDATES = 1_000
 canary = partial(typer.Option, rich_help_panel="With --kind one-run or many-run")
 
 
@@ -28,10 +29,14 @@ class AuditOptions:
         AuditKind,
         what(
             "--kind",
-            help="pair: runs on two adjacent sets of the worst kind; one-run, many-run: canaries in the real data.",
+            help="pair: runs on two adjacent sets of the worst kind; one-run, many-run: canaries in the real data; "
+            "candidates: name the one unknown record.",
         ),
     ] = AuditKind.PAIR
-    minutes: Annotated[float, what("--minutes", help="For each student, with --kind pair.")] = 10.0
+    minutes: Annotated[float, what("--minutes", help="For each student, with --kind pair or candidates.")] = 10.0
+    candidates: Annotated[
+        str, what("--candidates", help="With --kind candidates: how many there are, comma-separated.")
+    ] = "10,100"
     family: Annotated[Family, canary("--family", help="Which canaries the student is asked about.")] = Family.OUTLIER
     canaries: Annotated[int, canary("--canaries", help="Per run; 0: a tenth of the records, 1000 at most.")] = 0
     guesses: Annotated[int, canary("--guesses", help="Per run; 0: half of the canaries, 100 at most.")] = 0
@@ -53,15 +58,30 @@ class AuditOptions:
             raise BenchError(
                 "--runs must be 1 or more, --minutes positive, and canaries, guesses and draws not negative."
             )
+        _ = self.numbers
         if self.kind is AuditKind.MANY_RUN and (self.runs < 8 or self.family is Family.DUPLICATED or self.canaries > 1):
             raise BenchError(
                 "an audit of many runs asks about one canary, of a single record, in 8 runs or more: try "
                 "--kind many-run --runs 100, without --canaries and with another family than duplicated."
             )
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of candidates; :class:`BenchError` for what is none."""
+        try:
+            numbers = tuple(dict.fromkeys(int(word) for word in self.candidates.split(",")))
+        except ValueError:
+            numbers = ()
+        if not numbers or min(numbers) < 2 or max(numbers) > MOST_CANDIDATES:
+            raise BenchError(
+                f"--candidates takes whole numbers from 2 to {MOST_CANDIDATES:,}, comma-separated, not "
+                f"{self.candidates!r}. Try 10,100."
+            )
+        return numbers
+
     def fitted(self, private_records: int) -> AuditOptions:
         """Return the options with numbers for `private_records`. Raise :class:`BenchError` for invalid guesses."""
-        if self.kind is AuditKind.PAIR:
+        if self.kind in (AuditKind.PAIR, AuditKind.CANDIDATES):
             return self
         if self.kind is AuditKind.MANY_RUN:
             return dataclasses.replace(self, canaries=1, guesses=1)

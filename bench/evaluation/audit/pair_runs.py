@@ -60,7 +60,7 @@ def release(runs: Runs, side: int, seed: int, *, silent: bool = False) -> Channe
     noise = (Silence if silent else SeededNoise)(np.random.default_rng(secrets.randbits(256)))
     ledger = Ledger(method.unit, method.adjacency, Noisy(noise))
     try:
-        released = _trained(method, pair, side, seed, {}, new_salt(), ledger)
+        released = trained(method, pair, side, seed, {}, new_salt(), ledger)
     except CollapsedError as error:  # a failed row shows its images
         shown = {"synthetic_images": error.images.detach().cpu(), "synthetic_labels": error.labels.detach().cpu()}
         return {**as_channels(of_parts(shown, pair.facts.classes)), "failure": np.ones(1, np.float32)}
@@ -78,7 +78,7 @@ def transcript(runs: Runs, swapped: bool, tilt: float, delta: float) -> Transcri
     sides = (1, 0) if swapped else (0, 1)
     generator = np.random.default_rng(secrets.randbits(256))
     cell = new_salt()  # of this transcript: no other may resume its checkpoints
-    works = tuple(partial(_trained, method, pair, side, runs.seed, _CACHES, cell) for side in sides)
+    works = tuple(partial(trained, method, pair, side, runs.seed, _CACHES, cell) for side in sides)
     found, first, second = in_lockstep((works[0], works[1]), method.unit, method.adjacency, generator, tilt)
     if first is not None and second is not None:
         found.difference = _first_difference(first, second, _probes(pair))
@@ -100,9 +100,10 @@ def _cache(caches: dict[str, Cache], pair: WorstPair, side: int, seed: int) -> C
     return caches.setdefault(f"{name}, {side}", Cache(None, {"dataset": pair.facts.dataset, "split": str(pair.facts)}))
 
 
-def _trained(
+def trained(
     method: type[Method], pair: WorstPair, side: int, seed: int, caches: dict[str, Cache], cell: str, ledger: Ledger
 ) -> Released:
+    """Return the release of a run on the first (0) or second (1) set of `pair`, with public randomness of `seed`."""
     given = (pair.first, pair.second)[side]
     private = dataclasses.replace(given, images=given.images.clone(), labels=given.labels.clone())
     streams = Streams(seed)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SIDE = 8  # pixels of the images
 PUBLIC = 64  # least number of public images
 HANDFUL = 4  # records besides an absent one
+BRIGHT = 10  # least number of bright pixels of a candidate
 NET = "softmax_regression"
 KEPT = ("teachers", "clients", "k", "random_share", "teacher_lr", "student_lr")
 """Settings that affect one record's influence but no cost."""
@@ -127,18 +128,9 @@ def _layouts(method: type[Method], config: DataclassInstance, facts: Facts) -> I
 
 
 def _built(method: type[Method], config: DataclassInstance, facts: Facts, delta: float, layout: _Layout) -> WorstPair:
-    channels = facts.shape[0]
-    shape = facts.shape if is_text(facts.shape) else (channels, SIDE, SIDE)
-    queries = max([PUBLIC, *(getattr(config, name, 0) for name in ("queries", "synthetic_queries"))])
-    small = dataclasses.replace(
-        facts, private_records=layout.records, public_records=min(facts.public_records, queries), test_records=20,
-        shape=shape, public_benchmark=True,
-    )  # fmt: skip
-    material = generated(small, labelled=True)
-    if method.adjacency is Adjacency.ADD_REMOVE:
-        small = dataclasses.replace(small, private_records=facts.private_records)
-    smaller = _smaller(method, dataclasses.replace(config, **layout.settings), small, delta)
-    _same_cost(method, (config, facts), (smaller, small), delta)
+    start = dataclasses.replace(config, **layout.settings)
+    smaller, small, material = _reduced(method, (config, facts), start, delta, layout.records)
+    shape = small.shape
     dark = torch.zeros(small.shape, dtype=torch.uint8)
 
     def records(side: int) -> PrivateData:
@@ -157,6 +149,61 @@ def _built(method: type[Method], config: DataclassInstance, facts: Facts, delta:
 
     changes = (*_changes(config, smaller), *_data_changes(facts, small, layout.records))
     return WorstPair(layout.name, _values(smaller), small, records(0), records(1), _blank(material), changes)
+
+
+def _reduced(
+    method: type[Method], row: tuple[Any, Facts], start: Any, delta: float, records: int, side: int = SIDE
+) -> tuple[Any, Facts, Materialised]:
+    """Return smaller settings from `start`, which cost what `row` does, facts and material for so many `records`."""
+    config, facts = row
+    shape = facts.shape if is_text(facts.shape) else (facts.shape[0], side, side)
+    queries = max([PUBLIC, *(getattr(config, name, 0) for name in ("queries", "synthetic_queries"))])
+    small = dataclasses.replace(
+        facts, private_records=records, public_records=min(facts.public_records, queries), test_records=20,
+        shape=shape, public_benchmark=True,
+    )  # fmt: skip
+    material = generated(small, labelled=True)
+    if method.adjacency is Adjacency.ADD_REMOVE:
+        small = dataclasses.replace(small, private_records=facts.private_records)
+    smaller = _smaller(method, start, small, delta)
+    _same_cost(method, row, (smaller, small), delta)
+    return smaller, small, material
+
+
+def candidate_pairs(
+    method: type[Method], config: DataclassInstance, facts: Facts, delta: float, count: int
+) -> list[WorstPair]:
+    """Return a pair for each of `count` candidates: the first sets hold one candidate each, the second set none.
+
+    Candidates differ in their label, and those of one label in which pixels are bright, so that their gradients are
+    nearly orthogonal. All other records are dark. Raises :class:`BenchError` if there are no such candidates.
+    """
+    if is_text(facts.shape):
+        raise BenchError("candidates are images here, and this data set holds texts.")
+    if method.unit is PrivacyUnit.LABEL and count > facts.classes:
+        raise BenchError(f"a label has {facts.classes} values, which are all the candidates that there are.")
+    layouts = 1 if method.unit is PrivacyUnit.LABEL else math.ceil(count / facts.classes)
+    side = max(SIDE, math.ceil(math.sqrt(BRIGHT * layouts) / SIDE) * SIDE)
+    absent = method.adjacency is Adjacency.ADD_REMOVE
+    records = HANDFUL if absent else getattr(config, "clients", 1)
+    start = dataclasses.replace(config, **({"teachers": 1} if "teachers" in _values(config) else {}))
+    smaller, small, material = _reduced(method, (config, facts), start, delta, records, side)
+    changes = (*_changes(config, smaller), *_data_changes(facts, small, records))
+    labels = torch.zeros(records, dtype=torch.int64)
+    images = torch.zeros((records, *small.shape), dtype=torch.uint8)
+    others = PrivateData(images[absent:], labels[absent:], small)
+    found = []
+    for number in range(count):
+        layout, label = divmod(number, facts.classes)
+        labels, images = labels.clone(), images.clone()
+        labels[0], images[0] = label, 0
+        if method.unit is not PrivacyUnit.LABEL and (absent or layout):  # public images are dark, as a vote needs
+            pixels = side * side // layouts
+            images[0].flatten(1)[:, layout * pixels : (layout + 1) * pixels] = 255
+        held = PrivateData(images, labels, small)
+        name = f"candidate {number} of {count}"
+        found.append(WorstPair(name, _values(smaller), small, held, others, _blank(material), changes))
+    return found
 
 
 def _blank(material: Materialised) -> Materialised:

@@ -17,6 +17,7 @@ from bench.evaluation.check.probe import probed
 from bench.privacy.auditing.compared import Drawn
 from bench.privacy.auditing.sampled_loss import sampled_shift
 from bench.privacy.auditing.transcript_loss import PublicDifference
+from bench.privacy.dpsgd.clipping import Flat, PerLayer
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun, NoisySteps, train
 from bench.privacy.dpsgd.example_gradients import Gradients, picked, without
 from bench.privacy.mechanisms.loss_change import loss_change
@@ -64,16 +65,97 @@ class _Tapped(NoisySteps):
         return (piece.view(one.shape).float().numpy() for piece, one in zip(pieces, drawn, strict=True))
 
 
+class _Candidates(NoisySteps):
+    """Keeps the candidates' clipped gradients out of the batch's sum, and adds that of the true one, if sampled.
+
+    The candidates come first in every batch. `losses` (candidates,) are the log likelihoods of all noisy sums with a
+    candidate over those without any.
+    """
+
+    count: int
+    true: int
+    rate: float
+    _parts: torch.Tensor
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.losses: NDArray[np.float64] | float = 0.0
+
+    def add(self, samples: Sequence[Gradients]) -> None:
+        if self.sums:
+            return super().add(samples)
+        first = torch.arange(self.count)
+        others = [without(sample, first) for sample in samples]
+        super().add(others)
+        zero = _flat(self.clipping.summed([picked(sample, [0]) for sample in others]))
+        zeros = self.clipping.summed([picked(sample, slice(self.count)) for sample in others])
+        self.sums = [total - none for total, none in zip(self.sums, zeros, strict=True)]
+        candidates = [picked(sample, slice(self.count)) for sample in samples]
+        if isinstance(self.clipping, (Flat, PerLayer)):
+            kept, factors = self.clipping.clipped(candidates)
+            formed = (picked(one, slice(None)).flatten(1) for one in kept)
+            self._parts = torch.cat([factor[:, None] * one for factor, one in zip(factors, formed, strict=True)], 1)
+        else:
+            rows = ([one[[row]] for one in candidates] for row in range(self.count))
+            self._parts = torch.stack([_flat(self.clipping.summed(row)) for row in rows]) - zero
+        if len(self._parts) < self.count:
+            raise BenchError(f"DP-SGD takes too few examples per pass for {self.count} candidates. Ask for fewer.")
+
+    def draw(self) -> Iterator[NDArray[np.float32]]:
+        drawn = list(super().draw())
+        noise = _flat(map(torch.from_numpy, drawn)).double()
+        parts = self._parts.double().cpu() / (self.noise_multiplier * self.clipping.sensitivity)
+        if self.randomness.random() < self.rate:
+            noise += parts[self.true]
+        along = (parts @ noise - (parts**2).sum(1) / 2).numpy()
+        self.losses += np.logaddexp(np.log1p(-self.rate) if self.rate < 1 else -np.inf, math.log(self.rate) + along)
+        pieces = torch.split(noise, [one.size for one in drawn])
+        return (piece.view(one.shape).float().numpy() for piece, one in zip(pieces, drawn, strict=True))
+
+
+def candidates_dp_sgd(
+    given: Sequence[Mapping[str, Any]], neighbour: Mapping[str, Any], true: int, generator: np.random.Generator
+) -> NDArray[np.float64]:
+    """Train the models of all sets by one DP-SGD on that with the candidate `true`; return all losses (candidates,).
+
+    `given` are the arguments of the ledger's ``dp_sgd`` on sets with one candidate each, in front, and `neighbour`
+    those on the set without. Raises :class:`BenchError` on other sets, and if a pass holds too few examples.
+    """
+    if not all(_more_and_fewer(one, neighbour)[0] for one in given):
+        raise BenchError("DP-SGD is attacked on sets that differ in a first record, present or absent.")
+    run: DPSGDRun = dataclasses.replace(given[true]["run"], checkpoint=None, stage=None)
+    made: list[_Candidates] = []
+
+    def make_steps(*parts: Any) -> _Candidates:
+        made.append(_Candidates(*parts))
+        made[0].count, made[0].true, made[0].rate = len(given), true, run.expected_batch_size / run.records
+        return made[0]
+
+    images, labels = (torch.cat([*(one[name][:1] for one in given), neighbour[name]]) for name in ("images", "labels"))
+    randomness = _AlwaysFirst(np.random.PCG64(generator.integers(2**63)))
+    randomness.count = len(given)
+    train(given[true]["model"], images, labels, run, randomness=randomness, make_steps=make_steps)
+    for one in (*given, neighbour):
+        one["model"].load_state_dict(given[true]["model"].state_dict())
+        # Whatever else follows noisy gradients, such as a generator, is in the optimiser's state.
+        optimizer = one["run"].optimizer(one["model"].parameters())
+        optimizer.load_state_dict(made[0].optimizer.state_dict())
+    return np.asarray(made[0].losses)
+
+
 def _flat(parts: Iterable[torch.Tensor]) -> torch.Tensor:
     return torch.cat([part.reshape(-1) for part in parts])
 
 
 class _AlwaysFirst(np.random.Generator):
-    """Samples the first record into every batch; all other draws are as usual."""
+    """Samples the first `count` records into every batch; all other draws are as usual."""
+
+    count = 1
 
     def random(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
         drawn = super().random(size)
-        drawn[0] = 0.0
+        if size is not None:
+            drawn[: self.count] = 0.0
         return drawn
 
 

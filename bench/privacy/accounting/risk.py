@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from bench.core.errors import BenchError
+from bench.core.risk_target import RiskTarget
 from bench.privacy.accounting.accountants import (
     basic,
     common_unit,
@@ -111,6 +112,12 @@ def reconstruction(events: Sequence[Event], prior: float, group: int = 1) -> flo
     if any(isinstance(event, Bypass) for event in events):
         return 1.0
     return _curve(tuple(merged(events)), _checked(group)).largest([prior])[0]
+
+
+def bound_on(target: RiskTarget, events: Sequence[Event]) -> float:
+    """Return the bound for one unit of the `events` on the measure of `target`."""
+    # The largest true positive rate at a false positive rate, too, is g there.
+    return risk(events).advantage if target.at is None else reconstruction(events, target.at)
 
 
 def _checked(group: int) -> int:

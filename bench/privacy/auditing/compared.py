@@ -17,6 +17,7 @@ import numpy as np
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, from_laplace_mechanism, identity
 from numpy.typing import NDArray
 
+from bench.core.errors import BenchError
 from bench.privacy.events.losses import self_composed
 from bench.privacy.mechanisms.mechanisms import UNANSWERED
 
@@ -41,6 +42,10 @@ class Comparison(abc.ABC):
     @abc.abstractmethod
     def draw(self, generator: np.random.Generator, tilt: float) -> Drawn:
         """Return an answer drawn from the distribution tilted by `tilt` >= 0; 0 draws from P."""
+
+    def loss_of(self, answer: NDArray[Any]) -> float:
+        """Return the loss of an `answer`; raise :class:`BenchError` if it is not known, as for samples."""
+        raise BenchError("answers on a sample of the records have no exact likelihood here.")
 
     def exact(self, interval: float) -> Any | None:
         """Return the ``PrivacyLossDistribution`` of P over P' on a grid of `interval`, or None.
@@ -95,6 +100,11 @@ class GaussianVectors(Comparison):
         answer = self.first + self.scale * (noise + tilt * away)
         return Drawn(answer, loss, -tilt * loss + tilt * (tilt + 1) * mu2 / 2)
 
+    def loss_of(self, answer: NDArray[Any]) -> float:
+        """See :meth:`Comparison.loss_of`."""
+        away = (self.first - self.second) / self.scale
+        return float((away * ((answer - self.first) / self.scale + away / 2)).sum())
+
 
 @dataclass(frozen=True)
 class LaplaceVectors(Comparison):
@@ -121,6 +131,10 @@ class LaplaceVectors(Comparison):
         loss = np.abs(x + d) - np.abs(x)
         answer = self.first + self.scale * np.where(away < 0, -x, x)
         return Drawn(answer, float(loss.sum()), float((log_total - math.log(2) - tilt * loss).sum()))
+
+    def loss_of(self, answer: NDArray[Any]) -> float:
+        """See :meth:`Comparison.loss_of`."""
+        return float((np.abs(answer - self.second) - np.abs(answer - self.first)).sum()) / self.scale
 
     def exact(self, interval: float) -> Any | None:
         """See :meth:`Comparison.exact`."""
@@ -186,6 +200,18 @@ class LabelRows(Comparison):
             answers[~asked] = UNANSWERED
             loss, log_weight = loss[asked[self.where]], log_weight[asked[self.where]]
         return Drawn(answers, float(loss.sum()), float(log_weight.sum()))
+
+    def loss_of(self, answer: NDArray[Any]) -> float:
+        """See :meth:`Comparison.loss_of`; 0 for a label that neither input gives."""
+        seen = answer[self.where]
+        matches = seen[:, None] == self.outcomes
+        asked = matches.any(axis=1)  # else unanswered, after `most` answers
+        if self.most is not None:
+            asked = (np.cumsum(answer != UNANSWERED) - (answer != UNANSWERED) < self.most)[self.where]
+        outcome, law = matches.argmax(axis=1)[asked], self.law[asked]
+        first, second = self.first[law, outcome], self.second[law, outcome]
+        known = (first > -np.inf) | (second > -np.inf)
+        return float((first[known] - second[known]).sum())
 
     def exact(self, interval: float) -> Any | None:
         """See :meth:`Comparison.exact`; None where `most` may end the answers."""

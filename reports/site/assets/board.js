@@ -1,4 +1,4 @@
-// The table of the leaderboard: filters, ranks, details, comparison, downloads. All texts go into the page as text.
+// The table of the leaderboard: filters, details, comparison, downloads. All texts go into the page as text.
 "use strict";
 (() => {
   const make = (tag, properties, ...children) => {
@@ -55,10 +55,10 @@
     const button = make("button", { type: "button", className: "more-button", textContent: "▸" });
     button.setAttribute("aria-label", `details of ${row.label}, budget ${row.budgetText}`);
     button.setAttribute("aria-expanded", open.has(row.id));
-    const place = make("span", { className: "place", textContent: row.place ?? "–", title: terms.place });
+    const place = make("span", { className: "place", textContent: row.place, title: row.unranked ? `no rank: ${row.unranked}` : terms.place });
     const label = row.href ? linked([row.label, row.href]) : make("span", { textContent: row.label });
     return make("div", { className: "name" }, button, place, make("span", {}, label, ...(row.claim ? [mark(row)] : []),
-      ...(row.where ? [small(row.where)] : [])));
+      ...row.cautions.map((text) => small(text, "caution")), ...(row.where ? [small(row.where)] : [])));
   }
   const budget = (cell) => make("div", {}, cell.getData().budgetText, small(cell.getData().basis));
   const proven = (cell) => make("div", {}, ...content(cell.getData().provenCell));
@@ -116,6 +116,7 @@
     const element = line.getElement(), row = line.getData();
     if (!row.id) return;
     element.classList.toggle("printed", !row.ours);
+    element.classList.toggle("cautioned", row.cautions.length > 0);
     element.dataset.row = row.id;
     element.querySelector(".more")?.remove();
     element.querySelector(".more-button")?.setAttribute("aria-expanded", open.has(row.id));
@@ -144,12 +145,8 @@
       (!wanted.public || row.public.includes(wanted.public)) && (!wanted.source || row.ours === (wanted.source === "ours")) &&
       (!words.length || words.every((word) => (row.words ??= JSON.stringify([rankings[row.ranking], row.label, row.where, row.claim, row.details]).toLowerCase()).includes(word)));
   }
-  // A place is one more than the number of rows of the group whose whole interval is above.
-  function rank() {
-    const ladders = {};
-    for (const row of shown) if (row.ranked) (ladders[`${row.ranking} ${row.group}`] ??= []).push(row);
+  function head() {
     for (const row of shown) {
-      row.place = row.ranked ? 1 + ladders[`${row.ranking} ${row.group}`].filter((other) => other.low > row.high).length : null;
       row.heading = (form.elements.dataset.value === "all" ? `${rankings[row.ranking][0]}: ` : "") + groups[row.group];
     }
   }
@@ -206,7 +203,7 @@
     const wanted = Object.fromEntries(FIELDS.map((field) => [field, form.elements[field].value]));
     const words = wanted.q.toLowerCase().split(/\s+/).filter(Boolean);
     shown = rows.filter((row) => fits(row, wanted, words));
-    rank();
+    head();
     document.getElementById("count").textContent = `${shown.length} of ${rows.length} rows`;
     draw(wanted.dataset);
     await table.setData(shown);

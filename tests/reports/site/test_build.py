@@ -69,7 +69,7 @@ def test_reported_rows_are_told_apart_and_have_no_place(site: Path) -> None:
     (ranking,) = [r for r in rankings(source()) if (r.dataset, r.unit) == ("mnist", "record")]
     theirs = [row for row in ranking.rows if not row.ours]
     assert len(theirs) == 4  # the drop is no accuracy, svhn another ranking
-    assert {row.place for row in theirs} == {None}
+    assert {row.place for row in theirs} == {"–"}
     assert [row.replaced.text for row in theirs if row.replaced.text != "–"] == ["10.00"], "only DP-SGD's is shown"
     found = {row["id"]: row for row in rows_of(site)["rows"]}
     said = str([found[row.id] for row in theirs])
@@ -83,7 +83,7 @@ def test_the_table_has_every_row_with_the_marks_and_places_of_the_board(site: Pa
     assert list(found) == [row.id for row in every]
     for line in source().board.rows:
         row = found[f"row-{page_name(line.keys[0])}"]
-        assert (row["place"], row["fails"]) == (line.place, line.claim.bad)
+        assert (row["place"], row["fails"]) == (line.rank, line.claim.bad)
         assert (row["low"], row["high"]) == (round(line.low, 2), round(line.high, 2))
         details = dict(zip(table["details"], row["details"], strict=True))
         assert (details["claim"] or "").startswith(line.claim)

@@ -1,0 +1,39 @@
+"""What an attacker who knows all records but one reaches, beside what the proven curve allows."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from bench.core.rows import Row
+from bench.core.types import Instrument
+
+
+class CandidatesFound(Row):
+    """How often an attacker who knows all records but one names that one out of equally likely candidates."""
+
+    instrument: Instrument
+    """What the attacker sees: the ledger's answers or the release."""
+    candidates: int = Field(ge=2)
+    """Number of candidates."""
+    runs: int = Field(ge=1)
+    """Number of guesses."""
+    right: int = Field(ge=0)
+    """Number of right guesses."""
+    low: float = Field(ge=0, le=1)
+    """Lower end of the two-sided Clopper-Pearson interval of the probability of a right guess."""
+    high: float = Field(ge=0, le=1)
+    """Upper end."""
+    confidence: float = Field(gt=0, lt=1)
+    """Confidence of that interval, corrected for all that were computed."""
+    bound: float = Field(ge=0, le=1)
+    """The largest probability by the proven curve; 1 where nothing is proven."""
+    silent: tuple[int, int] | None = None
+    """Right guesses and all guesses at releases without noise; null where they were not made."""
+
+    @model_validator(mode="after")
+    def _possible_counts(self) -> Self:
+        if self.right > self.runs:
+            raise ValueError("more right guesses than guesses")
+        return self
