@@ -1,5 +1,7 @@
 """Algorithm 1 of DPSD as a loop: generate, annotate, update the student, update generator and latent inputs.
 
+With ``pool_steps`` the student then trains on, on all answers, as long as its running mean gains on some held back.
+
 Private data enter only through the annotation function passed in. (DPSD-T declares its teacher as the discriminator.) A
 resumed run already has earlier answers in its weights: it charges them to the new ledger without querying again. Seeded
 noise is drawn and discarded, so queries after the last checkpoint get the same answers; secure noise is drawn afresh.
@@ -12,12 +14,15 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from bench.core.progress import Stage
 from bench.interface import BenchError, Context, Facts, as_float, features_and_logits
 from bench.methods.distillation.alternation_config import AlternationConfig
+from bench.methods.distillation.answer_pool import BETWEEN, AnswerPool, running_mean
 from bench.methods.shared.random_images import random_images
 from bench.methods.shared.settings_checks import SHOWN
+from bench.methods.shared.teachers import largest_shift
 from bench.models.generators import DataFreeGenerator
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.data_free import generator_terms
@@ -35,21 +40,6 @@ class Resumption:
 
     checkpoint: Checkpoint
     charge: Callable[[int], None]
-
-
-class _Answered:
-    def __init__(self) -> None:
-        self.batches: list[tuple[Tensor, Tensor]] = []
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {
-            f"{number}-{what}": tensor
-            for number, batch in enumerate(self.batches)
-            for what, tensor in zip(("images", "labels"), batch, strict=True)
-        }
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.batches = [(state[f"{number}-images"], state[f"{number}-labels"]) for number in range(len(state) // 2)]
 
 
 class Alternating:
@@ -76,6 +66,7 @@ class Alternating:
         self._student_step = make(student.parameters(), lr=config.student_lr)
         trained = [*generator.parameters(), *([self.latents] if config.train_latents else [])]
         self._generator_step = make(trained, lr=config.generator_lr)
+        self._mean = AveragedModel(student, avg_fn=running_mean, use_buffers=True)
 
     def alternate(self) -> Tensor:
         """Run all iterations and return synthetic images, uint8 (n, channels, height, width).
@@ -83,23 +74,30 @@ class Alternating:
         Raises NotFiniteError if a loss is not finite, and BenchError if no gradient reaches the latent inputs.
         """
         config = self.config
-        answered = _Answered()
-        with self.context.progress.stage("alternation", config.iterations) as stage:
-            loop, first = self._go_on(answered, stage)
-            for iteration in range(first, config.iterations):
+        pool = AnswerPool()
+        keep = config.asked < config.iterations or config.pool_steps > 0
+        total = config.iterations + config.pool_steps
+        with self.context.progress.stage("alternation", total) as stage:
+            loop, first = self._go_on(pool, stage)
+            for iteration in range(first, total):
                 self.student.train()
                 if iteration < config.asked:
                     made = self.generator(self.latents)
                     images = self._with_random(made.detach())
                     labels = self._update_student(images, None, iteration)
                     self._update_generator(made, labels[: config.generated], iteration)
-                    if config.asked < config.iterations:
-                        answered.batches.append((images, labels))
-                else:
-                    number = int(torch.randint(len(answered.batches), (), generator=self._random))
-                    self._update_student(*answered.batches[number], iteration)
+                    if keep:
+                        pool.batches.append((images, labels))
+                elif iteration < config.iterations:
+                    self._update_student(*pool.any_batch(self._random), iteration)
+                elif not self._learn_again(pool, iteration - config.iterations):
+                    stage.advance(total - iteration)
+                    break
                 stage.advance()
-                loop.done(iteration + 1, config.iterations)
+                loop.done(iteration + 1, total)
+        if config.pool_steps:
+            pool.look(self._mean.module)
+            pool.best.restore(self.student)
         self.student.eval()
         with torch.no_grad():
             made = self.generator(self.latents)
@@ -107,22 +105,32 @@ class Alternating:
             shown: Tensor = self.generator.eval()(self.latents[:SHOWN])
         return (shown * 255).round().to(torch.uint8).cpu()
 
-    def _go_on(self, answered: _Answered, stage: Stage) -> tuple[Loop, int]:
+    def _go_on(self, pool: AnswerPool, stage: Stage) -> tuple[Loop, int]:
         """Return the loop and the number of completed iterations; charge the ledger for their answers."""
         resumption = self._resumption
         held: dict[str, Part] = {
             "student": self.student, "generator": self.generator, "latents": self.latents, "random": self._random,
-            "student_step": self._student_step, "generator_step": self._generator_step, "answered": answered,
+            "student_step": self._student_step, "generator_step": self._generator_step, "answered": pool,
         }  # fmt: skip
+        if self.config.pool_steps:
+            held["mean"] = self._mean
         if resumption is None:
             return Loop(None, held), 0
         loop = Loop(resumption.checkpoint, held, device=self.context.device)
         first = loop.start(stage)
         resumption.charge(min(first, self.config.asked))
-        answered.batches = [
-            (images.to(self.context.device), labels.to(self.context.device)) for images, labels in answered.batches
-        ]
+        pool.to(self.context.device)
         return loop, first
+
+    def _learn_again(self, pool: AnswerPool, step: int) -> bool:
+        """Take a step on the pool; return False, without one, once answers held back no longer gain."""
+        if step == 0:
+            self._mean.update_parameters(self.student)  # the first update copies
+        if step % BETWEEN == 0 and not pool.look(self._mean.module):
+            return False
+        self._update_student(*pool.batch(self._random, largest_shift(self.facts)), self.config.iterations + step)
+        self._mean.update_parameters(self.student)
+        return True
 
     def _with_random(self, made: Tensor) -> Tensor:
         count = self.config.batch - len(made)

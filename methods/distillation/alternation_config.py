@@ -33,6 +33,13 @@ class AlternationConfig(GivenTeacherConfig):
     activation_loss: bool = setting(True, "Eq. 8, third term; Table VI leaves it out")
     generator_loss: Literal["dafl", "printed"] = setting("dafl", "Eq. 8 as its text says; its formula says otherwise")
     random_share: float = setting(0.0, "ours: share of a batch made by random processes, not the generator")
+    pool_steps: int = setting(
+        0,
+        "ours: most steps of the student on all answers after the last iteration; Algorithm 1 takes one step on each "
+        "answer and drops it",
+        later=True,
+        ge=0,
+    )
 
     labels_reach_generator: ClassVar[bool] = True  # Algorithm 1, line 6: the generator's loss includes Eq. 7
 
@@ -42,6 +49,8 @@ class AlternationConfig(GivenTeacherConfig):
         check_latent_size(self, "latent_size")
         if self.amount is not None and self.amount < 1:
             raise BenchError(f"amount must be at least 1, or none for all queries, not {self.amount}.")
+        if self.pool_steps < 0:
+            raise BenchError(f"pool_steps must be at least 0, not {self.pool_steps}.")
         if not 0 <= self.random_share < 1:
             raise BenchError(f"random_share must be at least 0 and below 1, not {self.random_share}.")
         if self.generated < 2:

@@ -52,6 +52,7 @@ from bench.interface import (
 )
 from bench.methods.distillation.alternation_config import AlternationConfig
 from bench.methods.distillation.annotation import bounded, distillation_gradient, gradient_sensitivity, keep_top
+from bench.methods.distillation.answer_pool import BETWEEN, BestStudent, squared_error
 from bench.methods.distillation.dpsd_family import CITATION
 from bench.methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
 from bench.methods.shared.random_images import random_images
@@ -98,6 +99,14 @@ class DPSDSoundConfig(GivenTeacherConfig):
     generator_lr: float = setting(0.001, "ours")
     generator_width: int = setting(32, "ours")
     latent_size: int = setting(100, "ours: as methods/distillation/dpsd.py")
+    held_back: float = setting(
+        0.0,
+        "ours: share of the answers that no student learns from; each round keeps the student with the least squared "
+        "error on them",
+        later=True,
+        ge=0,
+        lt=1,
+    )
 
     def __post_init__(self) -> None:
         at_least_one(self, "teachers", "teacher_steps", "queries", "rounds", "student_steps", "student_batch")
@@ -106,6 +115,8 @@ class DPSDSoundConfig(GivenTeacherConfig):
         check_latent_size(self, "latent_size")
         if self.rounds > self.queries:
             raise BenchError(f"{self.rounds} rounds need as many queries, not {self.queries}.")
+        if not 0 <= self.held_back < 1:
+            raise BenchError(f"held_back must be at least 0 and below 1, not {self.held_back}.")
         if not 0 <= self.random_share <= 1:
             raise BenchError(f"random_share must lie in 0..1, not {self.random_share}.")
 
@@ -230,21 +241,34 @@ def learn(
     student: nn.Module, images: Tensor, labels: Tensor, config: DPSDSoundConfig, facts: Facts, context: Context,
     number: int,
 ) -> None:  # fmt: skip
-    """Train `student` on `images` (uint8) and noisy `labels` (n, classes) by the squared error of its probabilities."""
+    """Train `student` on `images` (uint8) and noisy `labels` (n, classes) by the squared error of its probabilities.
+
+    With ``held_back`` it ends with the weights that had the least error on answers that it did not learn from.
+    """
     draws = context.streams.torch(f"student/round-{number}")
     student.to(context.device).train()
     optimizer = torch.optim.Adam(student.parameters(), config.student_lr)
+    best, held = BestStudent(), evenly(round(config.held_back * len(images)), len(images))
+    kept = torch.ones(len(images), dtype=torch.bool).index_fill(0, held, False).nonzero()[:, 0]
+
+    def look() -> None:
+        found = predict(student, images[held], device=context.device).softmax(1)
+        best.look(student, squared_error(found, labels[held]))
+        student.train()
+
     depends = {**student_depends(config, context), "round": number}
     with (
         context.checkpoint("student", depends) as checkpoint,
         context.progress.stage("student", config.student_steps) as stage,
     ):
-        held: dict[str, Part] = {"student": student, "optimizer": optimizer, "draws": draws}
-        loop = Loop(checkpoint, held, [images, labels], context.device)
+        parts: dict[str, Part] = {"student": student, "optimizer": optimizer, "draws": draws, "best": best}
+        loop = Loop(checkpoint, parts, [images, labels], context.device)
         for step in range(loop.start(stage), config.student_steps):
             for group in optimizer.param_groups:
                 group["lr"] = config.student_lr * 0.5 * (1 + math.cos(math.pi * step / config.student_steps))
-            rows = torch.randint(len(images), (config.student_batch,), generator=draws)
+            if len(held) and step % BETWEEN == 0:
+                look()
+            rows = kept[torch.randint(len(kept), (config.student_batch,), generator=draws)]
             batch = shifted(as_float(images[rows]), largest_shift(facts), draws).to(context.device)
             loss = (student(batch).softmax(1) - labels[rows].to(context.device)).square().sum(1).mean()
             if step % 100 == 0:
@@ -254,7 +278,15 @@ def learn(
             optimizer.step()
             stage.advance()
             loop.done(step + 1, config.student_steps)
+    if len(held):
+        look()
+        best.restore(student)
     student.eval()
+
+
+def evenly(count: int, total: int) -> Tensor:
+    """Return `count` of the positions 0 to `total` - 1 at equal distances, so that all rounds have their share."""
+    return torch.arange(count) * total // max(count, 1)
 
 
 def drive(generator: Any, student: nn.Module, config: DPSDSoundConfig, context: Context) -> None:

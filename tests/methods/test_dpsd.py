@@ -190,7 +190,8 @@ def test_k_outside_its_range_is_refused_before_anything_is_trained(name: str, k:
     ("field", "value"),
     [
         ("beta", 0.0), ("beta", -1e-3), ("sigma", 0.0), ("sigma", math.nan), ("latent_size", 0), ("latent_size", 5000),
-        ("iterations", 0), ("student_lr", 0.0), ("stability", 0.0), ("amount", 0), ("random_share", 1.0),
+        ("iterations", 0), ("student_lr", 0.0), ("stability", 0.0), ("amount", 0), ("pool_steps", -1),
+        ("random_share", 1.0),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_meant_are_refused(field: str, value: float) -> None:
@@ -298,7 +299,7 @@ def test_no_gradient_to_the_latent_inputs_is_an_error(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     "path",
-    ["eq3=batch-mean", "bounding=clip", "distillation=plain", "amount=20", "generator_loss=printed",
+    ["eq3=batch-mean", "bounding=clip", "distillation=plain", "amount=20", "pool_steps=3", "generator_loss=printed",
      "train_latents=false", "entropy_loss=false", "optimizer=sgd"],
 )  # fmt: skip
 def test_every_option_of_dpsd_keeps_private_data_behind_the_ledger(path: str) -> None:
@@ -306,7 +307,7 @@ def test_every_option_of_dpsd_keeps_private_data_behind_the_ledger(path: str) ->
 
 
 def test_other_paths_keep_private_data_behind_the_ledger() -> None:
-    assert check_method(DPSDSound, overrides=("answer=gradient",)).ok
+    assert check_method(DPSDSound, overrides=("answer=gradient", "held_back=0.2")).ok
     assert check_method(DPSDLabel, overrides=("amount=20",)).ok
 
 

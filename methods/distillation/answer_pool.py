@@ -1,0 +1,110 @@
+"""Answers that are used more than once: post-processing of what the ledger has released, at no further cost.
+
+Some answers are held back from the student's steps. Its squared error on them tells when it starts to fit the noise of
+the others: the noise of labels adds the same constant to every student's expected error.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from bench.interface import shifted
+
+HELD = 16  # one batch in this many is held back
+WINDOW = 200  # steps over which the student's weights are averaged
+BETWEEN = 50  # steps between two looks at the answers held back
+PATIENCE = 4  # looks in a row without a gain after which the student stops
+
+
+def squared_error(probabilities: Tensor, labels: Tensor) -> float:
+    """Return the mean squared error of `probabilities` to noisy `labels`, both (n, classes).
+
+    Cross-entropy would add the labels' noise times log-probabilities, which are unbounded.
+    """
+    return float((probabilities - labels).square().sum(1).mean())
+
+
+def running_mean(mean: Tensor, now: Tensor, count: Tensor | int) -> Tensor:
+    """Return the mean of `count` tensors and `now`; beyond :data:`WINDOW` older ones fade exponentially."""
+    return mean + (now - mean) / min(int(count) + 1, WINDOW)
+
+
+class BestStudent:
+    """The weights with the least error on answers held back, and the rule by which training stops."""
+
+    def __init__(self) -> None:
+        self._weights: dict[str, Tensor] = {}
+        self._least, self._misses = math.inf, 0
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the state, for a checkpoint."""
+        looks = torch.tensor([self._least, self._misses], dtype=torch.float64)
+        return {"looks": looks, **{f"best-{name}": tensor for name, tensor in self._weights.items()}}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore a state of :meth:`state_dict`."""
+        self._least, self._misses = float(state["looks"][0]), int(state["looks"][1])
+        self._weights = {
+            name.removeprefix("best-"): tensor for name, tensor in state.items() if name.startswith("best-")
+        }
+
+    def look(self, student: nn.Module, error: float) -> bool:
+        """Keep `student` if no earlier one had so small an `error`; return whether it should train on."""
+        if error < self._least:
+            self._least, self._misses = error, 0
+            self._weights = {name: tensor.detach().clone() for name, tensor in student.state_dict().items()}
+        else:
+            self._misses += 1
+        return self._misses < PATIENCE
+
+    def restore(self, student: nn.Module) -> None:
+        """Give `student` the weights with the least error."""
+        if self._weights:
+            student.load_state_dict(self._weights)
+
+
+class AnswerPool:
+    """Batches of answered images (n, channels, height, width) with soft labels (n, classes), and the best student."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[Tensor, Tensor]] = []
+        self.best = BestStudent()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the state, for a checkpoint."""
+        answers = {
+            f"{number}-{what}": tensor
+            for number, batch in enumerate(self.batches)
+            for what, tensor in zip(("images", "labels"), batch, strict=True)
+        }
+        return {**self.best.state_dict(), **answers}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore a state of :meth:`state_dict`."""
+        self.best.load_state_dict(state)
+        count = sum(name[0].isdigit() and name.endswith("-images") for name in state)
+        self.batches = [(state[f"{number}-images"], state[f"{number}-labels"]) for number in range(count)]
+
+    def to(self, device: torch.device) -> None:
+        """Move the answers to `device`."""
+        self.batches = [(images.to(device), labels.to(device)) for images, labels in self.batches]
+
+    def any_batch(self, random: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return one of all batches."""
+        return self.batches[int(torch.randint(len(self.batches), (), generator=random))]
+
+    def batch(self, random: torch.Generator, shift: int) -> tuple[Tensor, Tensor]:
+        """Return a batch that is not held back, its images moved by up to `shift` pixels; the only one if it is one."""
+        used = [batch for number, batch in enumerate(self.batches) if number % HELD] or self.batches
+        images, labels = used[int(torch.randint(len(used), (), generator=random))]
+        return shifted(images, shift, random), labels
+
+    def look(self, student: nn.Module) -> bool:
+        """Return whether `student` should train on, by its squared error on the batches held back."""
+        student.eval()
+        with torch.no_grad():
+            errors = [squared_error(student(images).softmax(1), labels) for images, labels in self.batches[::HELD]]
+        return self.best.look(student, sum(errors) / len(errors))
