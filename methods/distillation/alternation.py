@@ -18,6 +18,7 @@ from bench.interface import BenchError, Context, Facts, as_float, features_and_l
 from bench.methods.distillation.alternation_config import AlternationConfig
 from bench.methods.shared.random_images import random_images
 from bench.methods.shared.settings_checks import SHOWN
+from bench.models.feature_net import OnFixedMap
 from bench.models.generators import DataFreeGenerator
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.data_free import generator_terms
@@ -91,13 +92,15 @@ class Alternating:
                 if iteration < config.asked:
                     made = self.generator(self.latents)
                     images = self._with_random(made.detach())
-                    labels = self._update_student(images, None, iteration)
+                    seen = self._seen(images)
+                    labels = self._update_student(seen, images, None, iteration)
                     self._update_generator(made, labels[: config.generated], iteration)
                     if config.asked < config.iterations:
-                        answered.batches.append((images, labels))
+                        answered.batches.append((seen, labels))
                 else:
                     number = int(torch.randint(len(answered.batches), (), generator=self._random))
-                    self._update_student(*answered.batches[number], iteration)
+                    seen, labels = answered.batches[number]
+                    self._update_student(seen, seen, labels, iteration)
                 stage.advance()
                 loop.done(iteration + 1, config.iterations)
         self.student.eval()
@@ -130,8 +133,16 @@ class Alternating:
             return made
         return torch.cat([made, as_float(random_images(count, self.facts.shape, self._random)).to(made.device)])
 
-    def _update_student(self, images: Tensor, labels: Tensor | None, iteration: int) -> Tensor:
-        logits = self.student(images)
+    def _seen(self, images: Tensor) -> Tensor:
+        """Return what the student's trained part takes: features of its frozen map, if it has one, else `images`."""
+        if not isinstance(self.student, OnFixedMap):
+            return images
+        with torch.no_grad():
+            return self.student.forward_features(images)
+
+    def _update_student(self, seen: Tensor, images: Tensor, labels: Tensor | None, iteration: int) -> Tensor:
+        """Update the student on `labels` of what it has `seen`; None: the teacher annotates the `images`."""
+        logits = self.student.forward_head(seen) if isinstance(self.student, OnFixedMap) else self.student(seen)
         check_finite({"output": logits.sum()}, iteration, "the student")
         if labels is None:
             labels = self.annotate(images, logits.detach().softmax(1))

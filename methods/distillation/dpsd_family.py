@@ -17,7 +17,9 @@ from bench.interface import Context, Facts, FitSettings, Ledger, PrivateData, Pu
 from bench.methods.distillation.alternation import Alternating, Resumption
 from bench.methods.distillation.alternation_config import AlternationConfig
 from bench.methods.shared.given_teacher import TakesTeacher, given_net
+from bench.methods.shared.public_start import make_public_student, public_start, start_depends
 from bench.methods.shared.settings_checks import student_depends
+from bench.models.feature_net import OnFixedMap
 from bench.models.generators import DataFreeGenerator
 from bench.storage.cache import digest_of
 from bench.training.data_parallel import fit_on_devices
@@ -72,7 +74,8 @@ class Alternation(TakesTeacher):
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """See :meth:`bench.interface.Method.train_student`."""
         self.config.top_k(private.facts)
-        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
+        first = context.streams.torch("student/start")
+        student, options = make_public_student(self.config, private.facts, context, first)
         with seeded(context.streams.torch("generator/start")):
             generator = DataFreeGenerator(*private.facts.shape, self.config.latent_size, self.config.generator_width)
             xavier(student)
@@ -131,7 +134,11 @@ def train_teacher(
     if (given := given_net(config, private.facts, context)) is not None:
         return given
     facts, streams = private.facts, context.streams.child(name)
-    model, _ = make_student(config.teacher, facts, streams.torch("weights"))
+    start = public_start(config, facts, context)
+    if start is None:
+        model, _ = make_student(config.teacher, facts, streams.torch("weights"))
+    else:
+        model = start.teacher(streams.torch("weights"))
     settings = FitSettings(epochs=config.teacher_epochs, batch_size=128, lr=config.teacher_lr)
     depends = {
         "name": name,
@@ -139,15 +146,17 @@ def train_teacher(
         "settings": repr(settings),
         "seed": context.streams.seed,
         "device": context.device.type,
+        **start_depends(config, facts, context),
     }
     if len(context.devices) > 1:
         depends["devices"] = len(context.devices)
 
     def make() -> dict[str, NDArray[Any]]:
         # Train a copy: training changes the weights' memory layout, hence rounding; a cached teacher would differ.
-        net = copy.deepcopy(model)
+        inputs = private.images if start is None else start.inputs(private.images, context)
+        net = copy.deepcopy(trained)
         rows = torch.arange(len(private)) if part is None else torch.from_numpy(part)
-        images, labels, order = private.images[rows], private.labels[rows], streams.torch("order")
+        images, labels, order = inputs[rows], private.labels[rows], streams.torch("order")
         # Report one step: a client's record count depends on labels, which are private, so progress must not show it.
         with context.checkpoint("teacher", depends) as checkpoint, context.progress.stage(name, 1) as stage:
             # Use a diverged teacher too: an error would let one record decide whether a student is released.
@@ -161,6 +170,7 @@ def train_teacher(
             stage.advance()
         return {key: value.cpu().numpy() for key, value in net.state_dict().items()}
 
+    trained = model.head if isinstance(model, OnFixedMap) else model
     arrays = context.cache.get("teacher", depends, make)
-    model.load_state_dict({key: torch.from_numpy(value) for key, value in arrays.items()})
+    trained.load_state_dict({key: torch.from_numpy(value) for key, value in arrays.items()})
     return model.to(context.device).eval().requires_grad_(False)
