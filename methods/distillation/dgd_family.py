@@ -37,8 +37,8 @@ from bench.methods.distillation.tangent_normal import (
     train_vae,
 )
 from bench.methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
-from bench.methods.shared.public_start import make_public_student, public_start, start_depends
 from bench.methods.shared.settings_checks import SHOWN, at_least_one, positive, student_depends
+from bench.methods.shared.starts_public import public_start
 from bench.methods.shared.teachers import (
     EnsembleMethod,
     augmented_settings,
@@ -52,7 +52,6 @@ from bench.models.autoencoders import VAE
 from bench.models.feature_net import OnFixedMap
 from bench.storage.cache import digest_of
 from bench.training.ensemble import count_votes
-from bench.training.features import uncached_features
 
 
 @dataclass(frozen=True)
@@ -169,8 +168,8 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         facts = private.facts
         self.check_facts()
         given = given_net(self.config, facts, context)
-        start, unused = public_start(self.config, facts, context), context.streams.torch("unused")
-        make_public_student(self.config, facts, context, unused)  # fails before minutes of training
+        start, unused = public_start.start_of(self.config, facts, context), context.streams.torch("unused")
+        public_start.make_public_student(self.config, facts, context, unused)  # fails before minutes of training
         if given is None and start is None:
             make_student(self.config.teacher, facts, unused)
         say_missing_classes(self.config.teachers, facts, context)
@@ -195,7 +194,7 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         names = ("vae_steps", "vae_units", "latent", "radius", "perturbation", "student_batch", "vae_lr")
         depends = self.images_depend() | {name: getattr(self.config, name) for name in names}
         depends |= {"seed": context.streams.seed, "device": context.device.type}
-        depends |= start_depends(self.config, self.facts, context)
+        depends |= public_start.start_depends(self.config, self.facts, context)
 
         def make() -> dict[str, NDArray[Any]]:
             with seeded(context.streams.torch("vae/start")):
@@ -223,10 +222,12 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
     ) -> tuple[torch.nn.Module, dict[str, Any]]:
         """Return a student trained by Eq. 5 and 6, and its timm options. Uses nothing private."""
         first = context.streams.torch("student/start")
-        student, options = make_public_student(self.config, self.facts, context, first)
+        student, options = public_start.make_public_student(self.config, self.facts, context, first)
         trained = student
         if isinstance(student, OnFixedMap):
-            see = functools.partial(uncached_features, student.fixed, context=context, what="synthetic images")
+            see = functools.partial(
+                public_start.uncached_features, student.fixed, context=context, what="synthetic images"
+            )
             trained, images = student.head, see(images)
             triples = None if triples is None else triples.mapped(see)
         shift = largest_shift(self.facts) if self.config.teacher_recipe == "augmented" and trained is student else 0

@@ -17,8 +17,8 @@ from bench.interface import Context, Facts, FitSettings, Ledger, PrivateData, Pu
 from bench.methods.distillation.alternation import Alternating, Resumption
 from bench.methods.distillation.alternation_config import AlternationConfig
 from bench.methods.shared.given_teacher import TakesTeacher, given_net
-from bench.methods.shared.public_start import make_public_student, public_start, start_depends
 from bench.methods.shared.settings_checks import student_depends
+from bench.methods.shared.starts_public import public_start
 from bench.models.feature_net import OnFixedMap
 from bench.models.generators import DataFreeGenerator
 from bench.storage.cache import digest_of
@@ -75,10 +75,11 @@ class Alternation(TakesTeacher):
         """See :meth:`bench.interface.Method.train_student`."""
         self.config.top_k(private.facts)
         first = context.streams.torch("student/start")
-        student, options = make_public_student(self.config, private.facts, context, first)
+        student, options = public_start.make_public_student(self.config, private.facts, context, first)
         with seeded(context.streams.torch("generator/start")):
             generator = DataFreeGenerator(*private.facts.shape, self.config.latent_size, self.config.generator_width)
-            xavier(student)
+            # A linear student starts at zero, so that its first predictions, which Eq. 2 divides by, are uniform.
+            xavier(student) if not isinstance(student, OnFixedMap) else zero(student.head)
             xavier(generator)
         annotate = self.annotator(private, ledger, context)
 
@@ -114,6 +115,12 @@ class Alternation(TakesTeacher):
         return student
 
 
+def zero(head: nn.Module) -> None:
+    """Set all weights of `head` to zero."""
+    for weight in head.parameters():
+        nn.init.zeros_(weight)
+
+
 def xavier(net: nn.Module) -> None:
     """Initialise dense and convolutional layers of `net` as in Algorithm 1, line 1, with torch's global generator."""
     for layer in net.modules():
@@ -134,7 +141,7 @@ def train_teacher(
     if (given := given_net(config, private.facts, context)) is not None:
         return given
     facts, streams = private.facts, context.streams.child(name)
-    start = public_start(config, facts, context)
+    start = public_start.start_of(config, facts, context)
     if start is None:
         model, _ = make_student(config.teacher, facts, streams.torch("weights"))
     else:
@@ -146,7 +153,7 @@ def train_teacher(
         "settings": repr(settings),
         "seed": context.streams.seed,
         "device": context.device.type,
-        **start_depends(config, facts, context),
+        **public_start.start_depends(config, facts, context),
     }
     if len(context.devices) > 1:
         depends["devices"] = len(context.devices)

@@ -53,9 +53,9 @@ from bench.methods.distillation.alternation_config import AlternationConfig
 from bench.methods.distillation.annotation import bounded, distillation_gradient, gradient_sensitivity, keep_top
 from bench.methods.distillation.dpsd_family import CITATION
 from bench.methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
-from bench.methods.shared.public_start import make_public_student
 from bench.methods.shared.random_images import random_images
 from bench.methods.shared.settings_checks import SHOWN, at_least_one, check_latent_size, positive, student_depends
+from bench.methods.shared.starts_public import public_start
 from bench.methods.shared.teachers import (
     EnsembleMethod,
     augmented_settings,
@@ -71,7 +71,6 @@ from bench.storage.checkpoint import Loop, Part
 from bench.training.data_free import generate, generator_terms
 from bench.training.divergence import check_finite
 from bench.training.ensemble import Ensemble
-from bench.training.features import uncached_features
 
 NON_TARGET_WEIGHT = 8.0  # lambda of DPSD, section III-B; for answer=gradient
 
@@ -177,7 +176,7 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
         """Train the ensemble, query it in rounds, train student and generator on the answers."""
         facts, draws = private.facts, context.streams.torch("queries")
         first = context.streams.torch("student/start")
-        student, options = make_public_student(self.config, facts, context, first)
+        student, options = public_start.make_public_student(self.config, facts, context, first)
         with seeded(context.streams.torch("generator/start")):
             generator = DataFreeGenerator(*facts.shape, self.config.latent_size, self.config.generator_width)
         generator.to(context.device)
@@ -243,7 +242,7 @@ def learn(
     # Features of a frozen backbone are computed once: images are not shifted then.
     head: nn.Module | None = None
     if isinstance(student, OnFixedMap):
-        head, features = student.head, uncached_features(student.fixed, images, context, "queries")
+        head, features = student.head, public_start.uncached_features(student.fixed, images, context, "queries")
     optimizer = torch.optim.Adam(student.parameters(), config.student_lr)
     depends = {**student_depends(config, context), "round": number}
     with (

@@ -31,9 +31,9 @@ from bench.interface import (
     make_student,
     setting,
 )
-from bench.methods.shared.given_teacher import PublicStartConfig, StartsPublic
-from bench.methods.shared.public_start import make_public_student, public_start
 from bench.methods.shared.settings_checks import at_least_one, positive, student_depends
+from bench.methods.shared.start_config import PublicStartConfig
+from bench.methods.shared.starts_public import StartsPublic, public_start
 from bench.methods.shared.teachers import (
     EnsembleMethod,
     augmented_settings,
@@ -50,7 +50,6 @@ from bench.models.feature_net import OnFixedMap
 from bench.models.generators import generator_for
 from bench.training.early_stopping import Settle
 from bench.training.ensemble import Ensemble, count_votes
-from bench.training.features import trained_part
 from bench.training.improved_gan import ImprovedGANSettings, train_improved_gan
 from bench.training.self_training import SelfTrainingSettings, train_self_trained
 
@@ -141,8 +140,8 @@ class PATEFamily(StartsPublic, EnsembleMethod):
     def check_models(self, context: Context) -> None:
         """Raise :class:`BenchError` if a net cannot be built, before minutes of training and before any charge."""
         unused = context.streams.torch("unused")
-        make_public_student(self.config, self.facts, context, unused)
-        if public_start(self.config, self.facts, context) is None:
+        public_start.make_public_student(self.config, self.facts, context, unused)
+        if public_start.start_of(self.config, self.facts, context) is None:
             make_student(self.config.teacher, self.facts, unused)
 
     def query_source(self, public: PublicData) -> dict[str, Any]:
@@ -220,9 +219,9 @@ class PATEFamily(StartsPublic, EnsembleMethod):
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
         """Return a student trained on `labels` (k,) of pool positions `asked` (k,), its timm name and options."""
         start, order = context.streams.torch("student/start"), context.streams.torch("student/order")
-        student, options = make_public_student(self.config, self.facts, context, start)
+        student, options = public_start.make_public_student(self.config, self.facts, context, start)
         if isinstance(student, OnFixedMap):
-            head, features = trained_part(student, public.images, context, "public")
+            head, features = public_start.trained_part(student, public.images, context, "public")
             settings = FitSettings(epochs=self.config.student_epochs, batch_size=32, optimizer="adam", lr=1e-3)
             with context.progress.stage("student", settings.total_steps(len(asked))) as stage:
                 fit(head, features[asked], labels, settings, order, device=context.device, stage=stage)

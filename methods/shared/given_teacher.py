@@ -15,40 +15,14 @@ from torch import Tensor
 
 from bench.core.lazy import LazyModule
 from bench.core.progress import Stage
-from bench.interface import BenchError, Context, Facts, GivenTeacher, Method, PublicKind, predict, setting
+from bench.interface import BenchError, Context, Facts, GivenTeacher, predict, setting
+from bench.methods.shared.start_config import RANDOM, PublicStartConfig
+from bench.methods.shared.starts_public import StartsPublic
 
 if TYPE_CHECKING:
-    from bench.methods.shared import public_start as starts
     from bench.models import given_teacher as teachers
 else:
-    starts = LazyModule("bench.methods.shared.public_start")
     teachers = LazyModule("bench.models.given_teacher")  # with timm, which plans do not need
-
-
-RANDOM = "random"  # teacher_init without public weights
-ON_BACKBONE = "frozen_transfer"  # the student that is a linear head on the teachers' public backbone
-
-
-class NamesNets:
-    """The settings that every config with teachers has."""
-
-    teacher: str
-    student: str
-
-
-@dataclass(frozen=True)
-class PublicStartConfig(NamesNets):
-    """Where teachers start; see :mod:`bench.methods.shared.public_start`."""
-
-    teacher_init: str = setting(
-        RANDOM, "ours: random, or the public weights that teachers start from: package, hub or file:PATH", later=True
-    )
-    teacher_init_sha256: str = setting("", "ours: what these weights must be; filled in", later=True)
-    teacher_frozen: str = setting(
-        "all", "ours: of teacher_init, the last block that stays as it is, named as in timm; all; nothing", later=True
-    )
-    teacher_pixels: int = setting(0, "ours: of teacher_init, pixels a side of the input; 0: as timm says", later=True)
-    teacher_bf16: bool = setting(False, "ours: of teacher_init, frozen layers run in bfloat16", later=True)
 
 
 @dataclass(frozen=True)
@@ -88,40 +62,6 @@ def given_teacher(config: GivenTeacherConfig) -> GivenTeacher | None:
     if size is not None and not 0 <= size <= 4096:
         raise BenchError(f"teacher_size must lie in 0..4096, not {size}.")
     return GivenTeacher(config.teacher, weights, config.teacher_weights_sha256, size, records)
-
-
-class StartsPublic(Method):
-    """A method whose teachers may start from public weights; mixed in before the class that states its public data."""
-
-    def pin_teacher(self) -> Any:
-        """Return `config` with the public weights named by digest; see :meth:`bench.interface.Method.pin_teacher`."""
-        if not self.starts_public():
-            if getattr(self.config, "student", "") == ON_BACKBONE:
-                raise BenchError(
-                    f"student={ON_BACKBONE} is a head on the teachers' public backbone: set teacher_init too, to "
-                    "package, hub or file:PATH."
-                )
-            return self.config
-        return starts.pinned(self.config, self.facts)
-
-    def starts_public(self) -> bool:
-        """Return whether teachers start from public weights."""
-        return isinstance(self.config, PublicStartConfig) and self.config.teacher_init != RANDOM
-
-    def public_words(self) -> str:
-        """See :meth:`bench.interface.Method.public_words`."""
-        stated = super().public_words()
-        if not self.starts_public():
-            return stated
-        words = starts.words(self.config, self.facts)
-        return words if stated == "none" else f"{words}; {stated}"
-
-    def public_kinds(self) -> tuple[PublicKind, ...]:
-        """See :meth:`bench.interface.Method.public_kinds`."""
-        stated = super().public_kinds()
-        if not self.starts_public():
-            return stated
-        return (PublicKind.TRANSFERRED, *(kind for kind in stated if kind is not PublicKind.NONE))
 
 
 class TakesTeacher(StartsPublic):

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from bench.interface import BenchError, Context, Facts, FitSettings, make_student
-from bench.methods.shared.given_teacher import ON_BACKBONE, RANDOM, PublicStartConfig
+from bench.methods.shared.start_config import ON_BACKBONE, RANDOM, PublicStartConfig
 from bench.methods.shared.transfer import TransferConfig, make_transfer, public_spec, with_digest, words_of
 from bench.models.feature_net import FixedMap, OnFixedMap
 from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone
 from bench.models.public_layers import ALL, NONE, VERSION, block_problem, load_layers
-from bench.training.features import features_of, uncached_features
+from bench.training.features import features_of
+from bench.training.features import trained_part as trained_part
+from bench.training.features import uncached_features as uncached_features
 
 
 def _transfer(config: PublicStartConfig) -> TransferConfig:
@@ -92,7 +94,7 @@ class PublicStart:
         return _cut(self.spec, self.frozen)
 
 
-def public_start(config: object, facts: Facts, context: Context) -> PublicStart | None:
+def start_of(config: object, facts: Facts, context: Context) -> PublicStart | None:
     """Return what the teachers of `config` start from, its weights fetched; None if they start at random."""
     if not isinstance(config, PublicStartConfig) or config.teacher_init == RANDOM:
         return None
@@ -101,7 +103,7 @@ def public_start(config: object, facts: Facts, context: Context) -> PublicStart 
 
 def start_depends(config: object, facts: Facts, context: Context) -> dict[str, Any]:
     """Return what trained teachers depend on beside other settings, for cache keys; nothing if they start at random."""
-    start = public_start(config, facts, context)
+    start = start_of(config, facts, context)
     return {} if start is None else {"start": [start.spec.identity(), start.frozen, VERSION]}
 
 
@@ -114,7 +116,7 @@ def make_public_student(
     config: PublicStartConfig, facts: Facts, context: Context, generator: torch.Generator
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Return the student of `config` and its timm options; ``frozen_transfer`` is one on the teachers' backbone."""
-    start = public_start(config, facts, context)
+    start = start_of(config, facts, context)
     if config.student == ON_BACKBONE and start is not None:
         return start.student(generator)
     return make_student(config.student, facts, generator)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bench.core.config import as_dict
 from bench.interface import BenchError, Context, Facts, FitSettings, Method, PrivateData, PublicData, partition
-from bench.methods.shared.public_start import public_start, start_depends
+from bench.methods.shared.starts_public import public_start
 from bench.models.build import build
 from bench.storage.cache import digest_of
 from bench.storage.checkpoint import Checkpoint
@@ -143,7 +143,7 @@ def train_ensemble(
     chunk = teachers_per_artefact(config, private.facts, context.device)
     parts = partition(len(private), config.teachers, depends["partition"])
     settings = config.teacher_settings(len(private) // config.teachers, private.facts)
-    start = public_start(config, private.facts, context)
+    start = public_start.start_of(config, private.facts, context)
     task = TeacherTask(
         config.teacher if start is None else "above_frozen", private.facts.classes,
         settings if start is None else start.settings(settings), {} if start is None else start.options,
@@ -221,7 +221,7 @@ def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Conte
         # Random streams differ between device types.
         "device": context.device.type,
         **arithmetic,
-        **start_depends(config, private.facts, context),
+        **public_start.start_depends(config, private.facts, context),
     }
 
 
