@@ -156,11 +156,10 @@ def cut(net: nn.Module, block: str) -> tuple[nn.Module, nn.Module]:
     for node in later:
         if node not in known:
             known[node] = above.node_copy(node, known.__getitem__)
-    lower, upper = fx.GraphModule(net, below), fx.GraphModule(net, above)
-    upper.graph.eliminate_dead_code()
-    upper.delete_all_unused_submodules()
-    upper.recompile()
-    return lower, upper
+    traced = fx.GraphModule(net, above)
+    traced.graph.eliminate_dead_code()
+    # Once more, because a module keeps the weights of the graph with which it was made.
+    return fx.GraphModule(net, below), fx.GraphModule(net, traced.graph)
 
 
 def block_problem(name: str, frozen: str) -> str:
