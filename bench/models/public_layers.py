@@ -134,32 +134,30 @@ def cut(net: nn.Module, block: str) -> tuple[nn.Module, nn.Module]:
         graph = tracer.trace(net.eval(), {option.name: option.default for option in others})
     except Exception as error:  # a tracer runs the net's own code
         raise BenchError(f"the layers of the net cannot be traced: {str(error).splitlines()[0]}.") from error
+    fx.GraphModule(net, graph).graph.eliminate_dead_code()  # such as assertions on options left out
     paths = tracer.node_to_qualname
     nodes = list(graph.nodes)
     inside = [node for node in nodes if (paths.get(node, "") + ".").startswith(f"{block}.")]
     if not inside:
         raise BenchError(f"no block {block!r}; there are {', '.join(blocks(net))}.")
-    last = inside[-1]
-    later = nodes[nodes.index(last) + 1 :]
-    fed = {last, *later} | {node for node in nodes if node.op == "get_attr"}
-    if not later or any(not set(node.all_input_nodes) <= fed for node in later):
+    place = nodes.index(inside[-1])
+    constants = [node for node in nodes if node.op == "get_attr"]
+    fed = {*constants, *nodes[place:]}
+    if place + 1 == len(nodes) or any(not set(node.all_input_nodes) <= fed for node in nodes[place + 1 :]):
         raise BenchError(f"layers after {block} use more than its output; there are {', '.join(blocks(net))}.")
     below, above = fx.Graph(), fx.Graph()
     known: dict[fx.Node, fx.Node] = {}
-    for node in nodes[: nodes.index(last) + 1]:
-        known[node] = below.node_copy(node, known.__getitem__)
-    below.output(known[last])
-    known = {last: above.placeholder("features")}
-    for node in nodes:
-        if node.op == "get_attr" and node is not last:
-            known[node] = above.node_copy(node, known.__getitem__)
-    for node in later:
+    for node in nodes[: place + 1]:
+        if node.op != "placeholder" or node.users:
+            known[node] = below.node_copy(node, known.__getitem__)
+    below.output(known[nodes[place]])
+    known = {nodes[place]: above.placeholder("features")}
+    for node in [*constants, *nodes[place + 1 :]]:
         if node not in known:
             known[node] = above.node_copy(node, known.__getitem__)
-    traced = fx.GraphModule(net, above)
-    traced.graph.eliminate_dead_code()
-    # Once more, because a module keeps the weights of the graph with which it was made.
-    return fx.GraphModule(net, below), fx.GraphModule(net, traced.graph)
+    fx.GraphModule(net, above).graph.eliminate_dead_code()
+    # Modules are made last, as each keeps the weights that its graph uses at that time.
+    return fx.GraphModule(net, below), fx.GraphModule(net, above)
 
 
 def block_problem(name: str, frozen: str) -> str:

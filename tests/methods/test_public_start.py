@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,8 @@ def test_the_layers_below_and_above_a_block_are_the_net(net: str, block: str) ->
     images = torch.rand(2, 3, 32, 32)
     with torch.no_grad():
         assert torch.equal(above(below(images)), whole(images))
+        # Worker processes get the frozen layers.
+        assert torch.equal(pickle.loads(pickle.dumps(below))(images), below(images))
     inside, outside = dict(below.named_parameters()), dict(above.named_parameters())
     assert not inside.keys() & outside.keys()
     assert inside.keys() | outside.keys() == dict(whole.named_parameters()).keys()
