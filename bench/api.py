@@ -68,7 +68,7 @@ COLUMNS = {
     "row": "What the seeds of one row of the board have in common: group by it for means over seeds.",
     "noise": "seeded, or secure (exact samplers).",
     "precision": "Arithmetic of teacher ensembles.",
-    "backbone": "Frozen net of transferred features; empty without.",
+    "backbone": "Net of transferred features, or whose public weights teachers start from; empty without.",
     "plugin": "Plug-in of the method, with its version; empty for methods of this project.",
     "failure": "Why the cell failed; empty if it is done.",
     "proven_by": "Accountant of `proven`.",

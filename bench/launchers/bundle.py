@@ -141,16 +141,18 @@ def _data_files(cells: list[Cell]) -> Iterator[Path]:
     sets = {cell.dataset for cell in cells}
     backbones: set[tuple[str, str, str]] = set()
     for cell in cells:
-        weights = str(getattr(cell.config, "weights", "random"))
+        weights, start = (str(getattr(cell.config, name, "random")) for name in ("weights", "teacher_init"))
         given = bound_method(cell).given_teacher()
         if weights.startswith("source:"):
             sets.add(weights.removeprefix("source:"))
         elif given is not None and given.public:
             backbones.add((given.net, given.weights, given.sha256))
-        elif weights.startswith("file:") or given is not None:
+        elif weights.startswith("file:") or start.startswith("file:") or given is not None:
             raise BenchError(f"{cell.title} uses weights from a file of your own, which is not packed. Take a package.")
         elif weights in ("auto", "package", "hub"):
             backbones.add((cell.config.backbone, weights, cell.config.weights_sha256))
+        elif start != "random":
+            backbones.add((cell.config.teacher, start, cell.config.teacher_init_sha256))
     for name in sorted(sets):
         for path in load(name).paths:
             if not path.resolve().is_relative_to(root.resolve()):

@@ -169,10 +169,18 @@ class DenseHead(nn.Module):
         """Return the input of the last layer."""
         return features if self.first is None else self.first(features).relu()
 
+    def forward_features(self, features: Tensor) -> Tensor:
+        """Return :meth:`hidden`, as timm's nets do for images."""
+        return self.hidden(features)
+
+    def forward_head(self, hidden: Tensor, pre_logits: bool = False) -> Tensor:
+        """Return the logits (n, classes) of `hidden`, or with `pre_logits` itself."""
+        logits: Tensor = hidden if pre_logits else self.last(hidden)
+        return logits
+
     def forward(self, features: Tensor) -> Tensor:
         """Map features (n, features) to logits (n, classes)."""
-        logits: Tensor = self.last(self.hidden(features))
-        return logits
+        return self.forward_head(self.hidden(features))
 
 
 class FrozenTransfer(OnFixedMap):

@@ -66,7 +66,7 @@ def _values(record: Record, risks: bool) -> dict[str, Any]:
         "noise": record.noise.value,
         "precision": record.precision.value,
         "seed": record.seed,
-        "backbone": str(record.config.get("backbone") or ""),
+        "backbone": _backbone(record.config),
         "subset": record.config.get("records") is not None,
         "config": digest_of(record.config)[:6],
         "status": record.status.value,
@@ -82,6 +82,12 @@ def _values(record: Record, risks: bool) -> dict[str, Any]:
         "reduced": tuple(map(str, record.reduced)),
         "tuned": "" if record.cell.tuning is None else record.cell.tuning.words,
     }
+
+
+def _backbone(config: dict[str, Any]) -> str:
+    """Return the net with public weights on which students or teachers rest; empty without."""
+    starts = config.get("teacher_init", "random") != "random"
+    return str(config.get("backbone") or (config.get("teacher") if starts else "") or "")
 
 
 def _privacy(privacy: Privacy | None, risks: bool) -> dict[str, Any]:

@@ -25,7 +25,16 @@ from bench.training.heap import release_freed
 from bench.training.loop import predict
 from bench.training.mapped_rows import rows_of, sendable
 from bench.training.processes import one_thread
-from bench.training.teacher import Arrays, Labels, Result, TeacherTask, rebuilt, teacher_labels, train_teacher
+from bench.training.teacher import (
+    Arrays,
+    Labels,
+    Result,
+    TeacherTask,
+    answered,
+    rebuilt,
+    teacher_labels,
+    train_teacher,
+)
 from bench.training.vectorised import evenly, fitting, logits_together, train_together, why_not
 
 if TYPE_CHECKING:
@@ -36,11 +45,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """Trained teachers: `states` holds their weights, (teachers, ...) by name, `shape` is an image's."""
+    """Trained teachers: `states` holds their weights, (teachers, ...) by name, `shape` is an input's.
+
+    `see` maps images to the teachers' inputs; None: the images are the inputs.
+    """
 
     task: TeacherTask
     shape: tuple[int, int, int]
     states: Arrays
+    see: Callable[[Tensor], Tensor] | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.states.values())))
@@ -55,6 +68,8 @@ class Ensemble:
 
     def logits(self, images: Tensor, stage: Stage | None = None) -> Tensor:
         """Return all logits (teachers, n, classes) of `images` (n, channels, height, width)."""
+        if self.see is not None:
+            return replace(self, see=None).logits(self.see(images), stage)
         if self._together():
             return self._logits_together(images, stage)
         found = torch.empty(len(self), len(images), self.task.classes)
@@ -64,6 +79,8 @@ class Ensemble:
 
     def labels(self, images: Tensor, pool: ProcessPoolExecutor | None = None, stage: Stage | None = None) -> Labels:
         """Return all labels (teachers, n), int64, of `images` (n, channels, height, width), whatever the `pool`."""
+        if self.see is not None:
+            return replace(self, see=None).labels(self.see(images), pool, stage)
         if self._together():
             chosen: Labels = self._logits_together(images, stage).argmax(2).numpy()
             return chosen
@@ -83,7 +100,7 @@ class Ensemble:
             for number in range(len(self)):
                 weights = {name: torch.as_tensor(array[number]) for name, array in self.states.items()}
                 net.load_state_dict(weights, strict=not self.task.batch_statistics)  # `net` has no running ones
-                yield predict(net, images, device=self.task.device, bf16=self.task.bf16)
+                yield answered(self.task, predict(net, images, device=self.task.device, bf16=self.task.bf16))
                 release_freed()
                 if stage is not None:
                     stage.advance()
@@ -92,7 +109,7 @@ class Ensemble:
         return self.task.together and not why_not(self.task, self.shape)
 
     def _logits_together(self, images: Tensor, stage: Stage | None) -> Tensor:
-        found = logits_together(self.task, self.states, images)
+        found = answered(self.task, logits_together(self.task, self.states, images))
         if stage is not None:
             stage.advance(len(self))
         return found

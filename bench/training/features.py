@@ -84,6 +84,18 @@ def memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def uncached_features(fixed: FixedMap, images: Tensor, context: Context, what: str) -> Tensor:
+    """Return the features (n, num_features) of uint8 `images` that no other run has, such as generated ones."""
+    fixed.to(context.device)
+    found = torch.empty(len(images), fixed.num_features, dtype=fixed.dtype)
+    with context.progress.stage(f"features of {what}", len(images)) as stage:
+        for first in range(0, len(images), CHUNK):
+            piece = _features(fixed, images[first : first + CHUNK], context.device)
+            found[first : first + CHUNK] = piece
+            stage.advance(len(piece))
+    return found
+
+
 def student_logits(student: nn.Module, images: Tensor, context: Context, part: Part = "test") -> Tensor:
     """Return the logits (n, classes) of `student` on `images`, on the CPU; features of a fixed map are cached."""
     if not isinstance(student, OnFixedMap):

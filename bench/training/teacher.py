@@ -40,6 +40,7 @@ class TeacherTask:
     precision: Precision = "float32"
     devices: tuple[str, ...] = ()  # If several, each teacher trains on all of them, which split every batch.
     batch_statistics: bool = False  # Whether a trained teacher's batch norms use the statistics of the queries.
+    standardised: bool = False  # Whether logits are standardised over the queries, class by class.
     batched: bool | None = None
     """Run many teachers as one program (None: on a GPU); weights equal the loop's up to rounding."""
 
@@ -94,8 +95,17 @@ def teacher_labels(task: TeacherTask, shape: tuple[int, int, int], state: Arrays
     """Return the labels (n,) of `images` from the teacher with weights `state`."""
     with one_thread(), arithmetic(task.precision, task.device):
         logits = predict(rebuilt(task, shape, state), images, device=task.device, bf16=task.bf16)
-    found: Labels = logits.argmax(1).numpy()
+    found: Labels = answered(task, logits).argmax(1).numpy()
     return found
+
+
+def answered(task: TeacherTask, logits: Tensor) -> Tensor:
+    """Return the `logits` (..., queries, classes) of each teacher as `task` wants them; teachers stay independent."""
+    if not task.standardised:
+        return logits
+    # On images unlike the records most teachers favour the same class: what differs between images is the answer.
+    centred = logits - logits.mean(-2, keepdim=True)
+    return centred / centred.square().mean(-2, keepdim=True).sqrt().clamp_min(1e-6)
 
 
 def rebuilt(task: TeacherTask, shape: tuple[int, int, int], state: Arrays) -> nn.Module:

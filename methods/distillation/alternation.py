@@ -23,6 +23,7 @@ from bench.methods.distillation.answer_pool import BETWEEN, AnswerPool, running_
 from bench.methods.shared.random_images import random_images
 from bench.methods.shared.settings_checks import SHOWN
 from bench.methods.shared.teachers import largest_shift
+from bench.models.feature_net import OnFixedMap
 from bench.models.generators import DataFreeGenerator
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.data_free import generator_terms
@@ -84,19 +85,21 @@ class Alternating:
                 if iteration < config.asked:
                     made = self.generator(self.latents)
                     images = self._with_random(made.detach())
-                    labels = self._update_student(images, None, iteration)
+                    seen = self._seen(images)
+                    labels = self._update_student(seen, images, None, iteration)
                     self._update_generator(made, labels[: config.generated], iteration)
                     if keep:
-                        pool.batches.append((images, labels))
+                        pool.batches.append((seen, labels))
                 elif iteration < config.iterations:
-                    self._update_student(*pool.any_batch(self._random), iteration)
+                    seen, labels = pool.any_batch(self._random)
+                    self._update_student(seen, seen, labels, iteration)
                 elif not self._learn_again(pool, iteration - config.iterations):
                     stage.advance(total - iteration)
                     break
                 stage.advance()
                 loop.done(iteration + 1, total)
         if config.pool_steps:
-            pool.look(self._mean.module)
+            pool.look(self._mean.module, logits_of)
             pool.best.restore(self.student)
         self.student.eval()
         with torch.no_grad():
@@ -126,9 +129,11 @@ class Alternating:
         """Take a step on the pool; return False, without one, once answers held back no longer gain."""
         if step == 0:
             self._mean.update_parameters(self.student)  # the first update copies
-        if step % BETWEEN == 0 and not pool.look(self._mean.module):
+        if step % BETWEEN == 0 and not pool.look(self._mean.module, logits_of):
             return False
-        self._update_student(*pool.batch(self._random, largest_shift(self.facts)), self.config.iterations + step)
+        shift = 0 if isinstance(self.student, OnFixedMap) else largest_shift(self.facts)
+        seen, labels = pool.batch(self._random, shift)
+        self._update_student(seen, seen, labels, self.config.iterations + step)
         self._mean.update_parameters(self.student)
         return True
 
@@ -138,8 +143,16 @@ class Alternating:
             return made
         return torch.cat([made, as_float(random_images(count, self.facts.shape, self._random)).to(made.device)])
 
-    def _update_student(self, images: Tensor, labels: Tensor | None, iteration: int) -> Tensor:
-        logits = self.student(images)
+    def _seen(self, images: Tensor) -> Tensor:
+        """Return what the student's trained part takes: features of its frozen map, if it has one, else `images`."""
+        if not isinstance(self.student, OnFixedMap):
+            return images
+        with torch.no_grad():
+            return self.student.forward_features(images)
+
+    def _update_student(self, seen: Tensor, images: Tensor, labels: Tensor | None, iteration: int) -> Tensor:
+        """Update the student on `labels` of what it has `seen`; None: the teacher annotates the `images`."""
+        logits = logits_of(self.student, seen)
         check_finite({"output": logits.sum()}, iteration, "the student")
         if labels is None:
             labels = self.annotate(images, logits.detach().softmax(1))
@@ -170,6 +183,12 @@ class Alternating:
                 "them, do not depend on them. Take another student, or train_latents=false."
             )
         self._generator_step.step()
+
+
+def logits_of(student: nn.Module, seen: Tensor) -> Tensor:
+    """Return the logits of `student` on what it has `seen`: features of its frozen map, if it has one, else images."""
+    logits: Tensor = student.forward_head(seen) if isinstance(student, OnFixedMap) else student(seen)
+    return logits
 
 
 def _reached(values: Tensor) -> bool:

@@ -7,6 +7,7 @@ the others: the noise of labels adds the same constant to every student's expect
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +68,10 @@ class BestStudent:
 
 
 class AnswerPool:
-    """Batches of answered images (n, channels, height, width) with soft labels (n, classes), and the best student."""
+    """Batches of what was answered, with soft labels (n, classes), and the best student.
+
+    What was answered is images (n, channels, height, width) or their features (n, d).
+    """
 
     def __init__(self) -> None:
         self.batches: list[tuple[Tensor, Tensor]] = []
@@ -99,12 +103,14 @@ class AnswerPool:
     def batch(self, random: torch.Generator, shift: int) -> tuple[Tensor, Tensor]:
         """Return a batch that is not held back, its images moved by up to `shift` pixels; the only one if it is one."""
         used = [batch for number, batch in enumerate(self.batches) if number % HELD] or self.batches
-        images, labels = used[int(torch.randint(len(used), (), generator=random))]
-        return shifted(images, shift, random), labels
+        seen, labels = used[int(torch.randint(len(used), (), generator=random))]
+        return shifted(seen, shift, random) if shift else seen, labels
 
-    def look(self, student: nn.Module) -> bool:
+    def look(self, student: nn.Module, logits_of: Callable[[nn.Module, Tensor], Tensor]) -> bool:
         """Return whether `student` should train on, by its squared error on the batches held back."""
         student.eval()
         with torch.no_grad():
-            errors = [squared_error(student(images).softmax(1), labels) for images, labels in self.batches[::HELD]]
+            errors = [
+                squared_error(logits_of(student, seen).softmax(1), labels) for seen, labels in self.batches[::HELD]
+            ]
         return self.best.look(student, sum(errors) / len(errors))

@@ -51,6 +51,9 @@ from bench.methods.distillation.dgd_family import DGDConfig, DGDFamily, quick_dg
 from bench.methods.shared.given_teacher import given_net, given_teacher
 from bench.methods.shared.random_images import random_images
 from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
+from bench.methods.shared.start_config import RANDOM
+from bench.methods.shared.starts_public import public_start
+from bench.models.feature_net import OnFixedMap
 from bench.models.generators import DataFreeGenerator
 from bench.privacy.accounting.claims import DGD_BYPASS, DGD_EPS1, dgd, dgd_largest_count
 from bench.storage.checkpoint import Checkpoint
@@ -190,6 +193,8 @@ class DGD(DGDFamily):
         given = {} if not self.config.teacher_weights else {
             "given": [self.config.teacher_weights_sha256, self.config.teacher_size]
         }  # fmt: skip
+        if self.config.teacher_init != RANDOM:
+            given["start"] = public_start.start_settings(self.config)
         return {name: getattr(self.config, name) for name in names} | given
 
     def shows(self) -> bool:
@@ -203,6 +208,7 @@ class DGD(DGDFamily):
         if self.config.images == "private":
             return private.images[torch.randperm(len(private), generator=order)[: self.config.synthetic]]
         depends = {**self.images_depend(), "seed": context.streams.seed, "device": context.device.type}
+        depends |= public_start.start_depends(self.config, private.facts, context)
 
         def make() -> dict[str, NDArray[Any]]:
             # Keep both open until the images are stored: neither net is cached.
@@ -261,10 +267,23 @@ class DGD(DGDFamily):
         """Return a net of the teachers' architecture, trained on all private records."""
         if self.config.teacher_recipe == "augmented":  # larger batches, as it has more records than a teacher
             settings = dataclasses.replace(settings, batch_size=min(100, len(private)))
-        baseline, _ = make_student(self.config.teacher, private.facts, context.streams.torch("baseline/start"))
+        start, first = (
+            public_start.start_of(self.config, private.facts, context),
+            context.streams.torch("baseline/start"),
+        )
+        if start is None:
+            baseline, _ = make_student(self.config.teacher, private.facts, first)
+            trained, inputs = baseline, private.images
+        else:
+            baseline, inputs, settings = (
+                start.teacher(first),
+                start.inputs(private.images, context),
+                start.settings(settings),
+            )
+            trained = baseline.head if isinstance(baseline, OnFixedMap) else baseline
         with context.progress.stage("baseline", self.config.baseline_steps) as stage:
             fit(
-                baseline, private.images, private.labels, settings, context.streams.torch("baseline/order"),
+                trained, inputs, private.labels, settings, context.streams.torch("baseline/order"),
                 device=context.device, stage=stage, checkpoint=checkpoint,
             )  # fmt: skip
         return baseline

@@ -8,6 +8,7 @@ many images, reconstructed with and without perturbed codes (Eq. 4, 6).
 from __future__ import annotations
 
 import abc
+import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -37,6 +38,7 @@ from bench.methods.distillation.tangent_normal import (
 )
 from bench.methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
 from bench.methods.shared.settings_checks import SHOWN, at_least_one, positive, student_depends
+from bench.methods.shared.starts_public import public_start
 from bench.methods.shared.teachers import (
     EnsembleMethod,
     augmented_settings,
@@ -47,6 +49,7 @@ from bench.methods.shared.teachers import (
     tiny_teachers,
 )
 from bench.models.autoencoders import VAE
+from bench.models.feature_net import OnFixedMap
 from bench.storage.cache import digest_of
 from bench.training.ensemble import count_votes
 
@@ -76,6 +79,9 @@ class DGDConfig(GivenTeacherConfig):
     latent: int = setting(32, "DGD, section IV: c")
     vae_units: int = setting(64, "ours: the paper names no layers")
     radius: float = setting(1.0, "ours, in deviations of the code's prior; see methods/distillation/tangent_normal.py")
+    teacher_votes: Literal["plain", "standardised"] = setting(
+        "plain", "ours: standardised: teachers vote by logits standardised over the queries, class by class", later=True
+    )
     perturbation: Literal["directed", "printed"] = setting("directed", "DGD, Eq. 4; printed: Laplace of 2 c / eps1")
     synthetic: int = setting(60_000, "DGD, section IV: as many as private records")
 
@@ -162,11 +168,10 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         facts = private.facts
         self.check_facts()
         given = given_net(self.config, facts, context)
-        for model in (
-            self.config.student,
-            *([] if given else [self.config.teacher]),
-        ):  # fails before minutes of training
-            make_student(model, facts, context.streams.torch("unused"))
+        start, unused = public_start.start_of(self.config, facts, context), context.streams.torch("unused")
+        public_start.make_public_student(self.config, facts, context, unused)  # fails before minutes of training
+        if given is None and start is None:
+            make_student(self.config.teacher, facts, unused)
         say_missing_classes(self.config.teachers, facts, context)
         images = self.images(private, ledger, context)
         asked = context.streams.numpy("queries").permutation(len(images))[: self.config.queries]
@@ -189,6 +194,7 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         names = ("vae_steps", "vae_units", "latent", "radius", "perturbation", "student_batch", "vae_lr")
         depends = self.images_depend() | {name: getattr(self.config, name) for name in names}
         depends |= {"seed": context.streams.seed, "device": context.device.type}
+        depends |= public_start.start_depends(self.config, self.facts, context)
 
         def make() -> dict[str, NDArray[Any]]:
             with seeded(context.streams.torch("vae/start")):
@@ -215,19 +221,27 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         self, images: torch.Tensor, labels: torch.Tensor, triples: Triples | None, context: Context
     ) -> tuple[torch.nn.Module, dict[str, Any]]:
         """Return a student trained by Eq. 5 and 6, and its timm options. Uses nothing private."""
-        student, options = make_student(self.config.student, self.facts, context.streams.torch("student/start"))
-        quick = self.config.teacher_recipe == "augmented"
+        first = context.streams.torch("student/start")
+        student, options = public_start.make_public_student(self.config, self.facts, context, first)
+        trained = student
+        if isinstance(student, OnFixedMap):
+            see = functools.partial(
+                public_start.uncached_features, student.fixed, context=context, what="synthetic images"
+            )
+            trained, images = student.head, see(images)
+            triples = None if triples is None else triples.mapped(see)
+        shift = largest_shift(self.facts) if self.config.teacher_recipe == "augmented" and trained is student else 0
         settings = StudentSettings(
             steps=self.config.student_steps, batch_size=self.config.student_batch, lr=self.config.student_lr,
             optimizer=self.config.student_optimizer, tangent=self.config.regularise, normal=self.config.regularise,
-            entropy=self.config.regularise, shift=largest_shift(self.facts) if quick else 0, reading=self.reading(),
+            entropy=self.config.regularise, shift=shift, reading=self.reading(),
         )  # fmt: skip
         with (
             context.checkpoint("student", student_depends(self.config, context)) as checkpoint,
             context.progress.stage("student", settings.steps) as stage,
         ):
             train_tangent_normal(
-                student, images, labels, triples, settings, context.streams.torch("student/order"),
+                trained, images, labels, triples, settings, context.streams.torch("student/order"),
                 device=context.device, stage=stage, checkpoint=checkpoint,
             )  # fmt: skip
         return student, options

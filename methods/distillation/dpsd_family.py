@@ -18,6 +18,8 @@ from bench.methods.distillation.alternation import Alternating, Resumption
 from bench.methods.distillation.alternation_config import AlternationConfig
 from bench.methods.shared.given_teacher import TakesTeacher, given_net
 from bench.methods.shared.settings_checks import student_depends
+from bench.methods.shared.starts_public import public_start
+from bench.models.feature_net import OnFixedMap
 from bench.models.generators import DataFreeGenerator
 from bench.storage.cache import digest_of
 from bench.training.data_parallel import fit_on_devices
@@ -72,10 +74,12 @@ class Alternation(TakesTeacher):
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """See :meth:`bench.interface.Method.train_student`."""
         self.config.top_k(private.facts)
-        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
+        first = context.streams.torch("student/start")
+        student, options = public_start.make_public_student(self.config, private.facts, context, first)
         with seeded(context.streams.torch("generator/start")):
             generator = DataFreeGenerator(*private.facts.shape, self.config.latent_size, self.config.generator_width)
-            xavier(student)
+            # A linear student starts at zero, so that its first predictions, which Eq. 2 divides by, are uniform.
+            xavier(student) if not isinstance(student, OnFixedMap) else zero(student.head)
             xavier(generator)
         annotate = self.annotator(private, ledger, context)
 
@@ -111,6 +115,12 @@ class Alternation(TakesTeacher):
         return student
 
 
+def zero(head: nn.Module) -> None:
+    """Set all weights of `head` to zero."""
+    for weight in head.parameters():
+        nn.init.zeros_(weight)
+
+
 def xavier(net: nn.Module) -> None:
     """Initialise dense and convolutional layers of `net` as in Algorithm 1, line 1, with torch's global generator."""
     for layer in net.modules():
@@ -131,7 +141,11 @@ def train_teacher(
     if (given := given_net(config, private.facts, context)) is not None:
         return given
     facts, streams = private.facts, context.streams.child(name)
-    model, _ = make_student(config.teacher, facts, streams.torch("weights"))
+    start = public_start.start_of(config, facts, context)
+    if start is None:
+        model, _ = make_student(config.teacher, facts, streams.torch("weights"))
+    else:
+        model = start.teacher(streams.torch("weights"))
     settings = FitSettings(epochs=config.teacher_epochs, batch_size=128, lr=config.teacher_lr)
     depends = {
         "name": name,
@@ -139,15 +153,17 @@ def train_teacher(
         "settings": repr(settings),
         "seed": context.streams.seed,
         "device": context.device.type,
+        **public_start.start_depends(config, facts, context),
     }
     if len(context.devices) > 1:
         depends["devices"] = len(context.devices)
 
     def make() -> dict[str, NDArray[Any]]:
         # Train a copy: training changes the weights' memory layout, hence rounding; a cached teacher would differ.
-        net = copy.deepcopy(model)
+        inputs = private.images if start is None else start.inputs(private.images, context)
+        net = copy.deepcopy(trained)
         rows = torch.arange(len(private)) if part is None else torch.from_numpy(part)
-        images, labels, order = private.images[rows], private.labels[rows], streams.torch("order")
+        images, labels, order = inputs[rows], private.labels[rows], streams.torch("order")
         # Report one step: a client's record count depends on labels, which are private, so progress must not show it.
         with context.checkpoint("teacher", depends) as checkpoint, context.progress.stage(name, 1) as stage:
             # Use a diverged teacher too: an error would let one record decide whether a student is released.
@@ -161,6 +177,7 @@ def train_teacher(
             stage.advance()
         return {key: value.cpu().numpy() for key, value in net.state_dict().items()}
 
+    trained = model.head if isinstance(model, OnFixedMap) else model
     arrays = context.cache.get("teacher", depends, make)
-    model.load_state_dict({key: torch.from_numpy(value) for key, value in arrays.items()})
+    trained.load_state_dict({key: torch.from_numpy(value) for key, value in arrays.items()})
     return model.to(context.device).eval().requires_grad_(False)

@@ -43,7 +43,6 @@ from bench.interface import (
     as_float,
     claim_by,
     features_and_logits,
-    make_student,
     predict,
     register_method,
     setting,
@@ -57,6 +56,7 @@ from bench.methods.distillation.dpsd_family import CITATION
 from bench.methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
 from bench.methods.shared.random_images import random_images
 from bench.methods.shared.settings_checks import SHOWN, at_least_one, check_latent_size, positive, student_depends
+from bench.methods.shared.starts_public import public_start
 from bench.methods.shared.teachers import (
     EnsembleMethod,
     augmented_settings,
@@ -66,6 +66,7 @@ from bench.methods.shared.teachers import (
     tiny_teachers,
     train_ensemble,
 )
+from bench.models.feature_net import OnFixedMap
 from bench.models.generators import DataFreeGenerator
 from bench.storage.checkpoint import Loop, Part
 from bench.training.data_free import generate, generator_terms
@@ -83,6 +84,10 @@ class DPSDSoundConfig(GivenTeacherConfig):
     teacher: str = setting("small_cnn", "ours")
     teacher_steps: int = setting(240, "ours")
     teacher_lr: float = setting(0.1, "ours")
+    teacher_votes: Literal["plain", "standardised"] = setting(
+        "plain", "ours: standardised: teachers answer by logits standardised over a round's queries, class by class",
+        later=True,
+    )  # fmt: skip
     student: str = setting("small_cnn", "ours: as methods/distillation/dpsd.py")
     queries: int = setting(10_000, "ours: measured; see the reproduction notes")
     rounds: int = setting(2, "ours: the queries of later rounds come from the generator too")
@@ -181,7 +186,8 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the ensemble, query it in rounds, train student and generator on the answers."""
         facts, draws = private.facts, context.streams.torch("queries")
-        student, options = make_student(self.config.student, facts, context.streams.torch("student/start"))
+        first = context.streams.torch("student/start")
+        student, options = public_start.make_public_student(self.config, facts, context, first)
         with seeded(context.streams.torch("generator/start")):
             generator = DataFreeGenerator(*facts.shape, self.config.latent_size, self.config.generator_width)
         generator.to(context.device)
@@ -247,6 +253,10 @@ def learn(
     """
     draws = context.streams.torch(f"student/round-{number}")
     student.to(context.device).train()
+    # Features of a frozen backbone are computed once: images are not shifted then.
+    head: nn.Module | None = None
+    if isinstance(student, OnFixedMap):
+        head, features = student.head, public_start.uncached_features(student.fixed, images, context, "queries")
     optimizer = torch.optim.Adam(student.parameters(), config.student_lr)
     best, held = BestStudent(), evenly(round(config.held_back * len(images)), len(images))
     kept = torch.ones(len(images), dtype=torch.bool).index_fill(0, held, False).nonzero()[:, 0]
@@ -269,8 +279,12 @@ def learn(
             if len(held) and step % BETWEEN == 0:
                 look()
             rows = kept[torch.randint(len(kept), (config.student_batch,), generator=draws)]
-            batch = shifted(as_float(images[rows]), largest_shift(facts), draws).to(context.device)
-            loss = (student(batch).softmax(1) - labels[rows].to(context.device)).square().sum(1).mean()
+            if head is None:
+                batch = shifted(as_float(images[rows]), largest_shift(facts), draws).to(context.device)
+                logits = student(batch)
+            else:
+                logits = head(features[rows].to(context.device))
+            loss = (logits.softmax(1) - labels[rows].to(context.device)).square().sum(1).mean()
             if step % 100 == 0:
                 check_finite({"squared error": loss}, step, "the student")
             optimizer.zero_grad(set_to_none=True)

@@ -12,6 +12,7 @@ labels.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,6 +37,10 @@ class Triples:
     plain: Tensor
     tangent: Tensor
     normal: Tensor
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> Triples:
+        """Return the features of all images."""
+        return Triples(function(self.plain), function(self.tangent), function(self.normal))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ from bench.interface import (
     setting,
 )
 from bench.methods.shared.settings_checks import at_least_one, positive, student_depends
+from bench.methods.shared.start_config import PublicStartConfig
+from bench.methods.shared.starts_public import StartsPublic, public_start
 from bench.methods.shared.teachers import (
     EnsembleMethod,
     augmented_settings,
@@ -44,6 +46,7 @@ from bench.methods.shared.teachers import (
     tiny_settings,
     watched_images,
 )
+from bench.models.feature_net import OnFixedMap
 from bench.models.generators import generator_for
 from bench.training.early_stopping import Settle
 from bench.training.ensemble import Ensemble, count_votes
@@ -58,7 +61,7 @@ BLOCK = 500  # queries that the teachers label at once
 
 
 @dataclass(frozen=True)
-class PATEFamilyConfig:
+class PATEFamilyConfig(PublicStartConfig):
     """Settings of teachers and student. Defaults are those of the MNIST experiment of PATE 2017."""
 
     teachers: int = setting(250, "PATE 2017, section 4.1")
@@ -103,7 +106,7 @@ class PATEFamilyConfig:
         )  # fmt: skip
 
 
-class PATEFamily(EnsembleMethod):
+class PATEFamily(StartsPublic, EnsembleMethod):
     """Teachers on disjoint parts, a noisy aggregate of their votes on public images, a student on the answers."""
 
     groups = ("pate-family",)  # `pate` is already a method's name
@@ -136,8 +139,10 @@ class PATEFamily(EnsembleMethod):
 
     def check_models(self, context: Context) -> None:
         """Raise :class:`BenchError` if a net cannot be built, before minutes of training and before any charge."""
-        for model in (self.config.teacher, self.config.student):
-            make_student(model, self.facts, context.streams.torch("unused"))
+        unused = context.streams.torch("unused")
+        public_start.make_public_student(self.config, self.facts, context, unused)
+        if public_start.start_of(self.config, self.facts, context) is None:
+            make_student(self.config.teacher, self.facts, unused)
 
     def query_source(self, public: PublicData) -> dict[str, Any]:
         """Return what identifies the public images and how teachers label them, for cache keys."""
@@ -214,7 +219,13 @@ class PATEFamily(EnsembleMethod):
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
         """Return a student trained on `labels` (k,) of pool positions `asked` (k,), its timm name and options."""
         start, order = context.streams.torch("student/start"), context.streams.torch("student/order")
-        student, options = make_student(self.config.student, self.facts, start)
+        student, options = public_start.make_public_student(self.config, self.facts, context, start)
+        if isinstance(student, OnFixedMap):
+            head, features = public_start.trained_part(student, public.images, context, "public")
+            settings = FitSettings(epochs=self.config.student_epochs, batch_size=32, optimizer="adam", lr=1e-3)
+            with context.progress.stage("student", settings.total_steps(len(asked))) as stage:
+                fit(head, features[asked], labels, settings, order, device=context.device, stage=stage)
+            return student, self.config.student, options
         images, pool = public.images[asked], public.images
         checkpoint = context.checkpoint("student", student_depends(self.config, context))
         if self.config.student_training == "self-training":
@@ -245,12 +256,12 @@ class PATEFamily(EnsembleMethod):
             with checkpoint, context.progress.stage("student", fitting.total_steps(len(images))) as stage:
                 fit(student, images, labels, fitting, order, device=context.device, stage=stage, checkpoint=checkpoint)
         else:
-            settings = ImprovedGANSettings(epochs=self.config.student_epochs, lr=self.config.student_lr)
+            gan = ImprovedGANSettings(epochs=self.config.student_epochs, lr=self.config.student_lr)
             with seeded(context.streams.torch("generator/start")):
                 generator = generator_for(*self.facts.shape)
-            with checkpoint, context.progress.stage("student", settings.total_steps(len(pool))) as stage:
+            with checkpoint, context.progress.stage("student", gan.total_steps(len(pool))) as stage:
                 train_improved_gan(
-                    student, generator, images, labels, pool, settings, order, device=context.device, stage=stage,
+                    student, generator, images, labels, pool, gan, order, device=context.device, stage=stage,
                     checkpoint=checkpoint,
                 )  # fmt: skip
         return student, self.config.student, options

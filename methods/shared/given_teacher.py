@@ -15,7 +15,9 @@ from torch import Tensor
 
 from bench.core.lazy import LazyModule
 from bench.core.progress import Stage
-from bench.interface import BenchError, Context, Facts, GivenTeacher, Method, predict, setting
+from bench.interface import BenchError, Context, Facts, GivenTeacher, predict, setting
+from bench.methods.shared.start_config import RANDOM, PublicStartConfig
+from bench.methods.shared.starts_public import StartsPublic
 
 if TYPE_CHECKING:
     from bench.models import given_teacher as teachers
@@ -23,14 +25,8 @@ else:
     teachers = LazyModule("bench.models.given_teacher")  # with timm, which plans do not need
 
 
-class NamesTeacher:
-    """The setting that every config with a given teacher has."""
-
-    teacher: str
-
-
 @dataclass(frozen=True)
-class GivenTeacherConfig(NamesTeacher):
+class GivenTeacherConfig(PublicStartConfig):
     """Settings of a given teacher, whose net is `teacher`."""
 
     teacher_weights: str = setting(
@@ -47,6 +43,8 @@ class GivenTeacherConfig(NamesTeacher):
 def given_teacher(config: GivenTeacherConfig) -> GivenTeacher | None:
     """Return the given teacher of `config`; see :meth:`bench.interface.Method.given_teacher`."""
     weights, records, size = config.teacher_weights, config.teacher_records, config.teacher_size
+    if weights and config.teacher_init != RANDOM:
+        raise BenchError("a given teacher is trained already: leave out teacher_weights, or teacher_init.")
     if not weights:
         if (records, size, config.teacher_weights_sha256) != (None, None, ""):
             raise BenchError(
@@ -66,7 +64,7 @@ def given_teacher(config: GivenTeacherConfig) -> GivenTeacher | None:
     return GivenTeacher(config.teacher, weights, config.teacher_weights_sha256, size, records)
 
 
-class TakesTeacher(Method):
+class TakesTeacher(StartsPublic):
     """A method whose teacher may be given."""
 
     def given_teacher(self) -> GivenTeacher | None:
@@ -77,7 +75,7 @@ class TakesTeacher(Method):
         """Return `config` with the teacher's digest and, for an ensemble, one teacher."""
         given = given_teacher(self.config)
         if given is None:
-            return self.config
+            return super().pin_teacher()
 
         found = teachers.pin(given, self.facts)
         alone = {"teachers": 1} if hasattr(self.config, "teachers") else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from bench.core.config import as_dict
 from bench.interface import BenchError, Context, Facts, FitSettings, Method, PrivateData, PublicData, partition
+from bench.methods.shared.starts_public import public_start
 from bench.models.build import build
 from bench.storage.cache import digest_of
 from bench.storage.checkpoint import Checkpoint
@@ -141,10 +143,18 @@ def train_ensemble(
     chunk = teachers_per_artefact(config, private.facts, context.device)
     parts = partition(len(private), config.teachers, depends["partition"])
     settings = config.teacher_settings(len(private) // config.teachers, private.facts)
+    start = public_start.start_of(config, private.facts, context)
     task = TeacherTask(
-        config.teacher, private.facts.classes, settings, device=str(context.device), precision=context.precision,
-        devices=context.devices, batch_statistics=getattr(config, "batch_statistics", False),
+        config.teacher if start is None else "above_frozen", private.facts.classes,
+        settings if start is None else start.settings(settings), {} if start is None else start.options,
+        device=str(context.device), precision=context.precision, devices=context.devices,
+        batch_statistics=getattr(config, "batch_statistics", False),
+        standardised=getattr(config, "teacher_votes", "plain") == "standardised",
     )  # fmt: skip
+    # Frozen layers run once for all teachers; each teacher still trains on its own records alone.
+    images = private.images if start is None else start.inputs(private.images, context)
+    if start is not None and watched is not None:
+        watched = start.see(watched, context)
 
     def keep(first: int, last: int, make: Callable[[], Arrays]) -> Arrays:
         return context.cache.get("teachers", {**depends, "first": first, "last": last}, make)
@@ -162,11 +172,12 @@ def train_ensemble(
                 context.cache.making("ensemble", {**depends, "of": [wanted.start, wanted.stop]})
             )
         stage = open_until_done.enter_context(context.progress.stage("teachers", len(wanted)))
-        return train_teachers(
-            task, private.images, private.labels, parts, context.streams.child("teachers"), chunk=chunk, keep=keep,
+        ensemble = train_teachers(
+            task, images, private.labels, parts, context.streams.child("teachers"), chunk=chunk, keep=keep,
             find=find, pool=pool, stage=stage, say=context.progress.say, only=wanted, watched=watched,
             checkpoint=checkpoint,
         )  # fmt: skip
+    return ensemble if start is None else replace(ensemble, see=lambda asked: start.see(asked, context))
 
 
 def ensemble_labels(
@@ -210,6 +221,7 @@ def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Conte
         # Random streams differ between device types.
         "device": context.device.type,
         **arithmetic,
+        **public_start.start_depends(config, private.facts, context),
     }
 
 

@@ -248,19 +248,26 @@ def backbone_of(config: TransferConfig, facts: Facts, public: PublicData, contex
     elif config.trained_here:
         frozen = _trained_here(config, facts, public, context)
     else:
-        if config.weights.startswith("file:") and config.weights_sha256:
-            found = weights_by_digest(config.backbone, config.weights_sha256)
-        else:
-            found = find_weights(
-                config.backbone, config.weights, config.weights_sha256, progress=_teller(config.backbone, context)
-            )
-        spec = BackboneSpec(
-            found.backbone, found.origin, found.sha256, found.source, found.trained_on,  # type: ignore[arg-type]
-            config.image_size or found.size, found.mean, found.std, 3, config.precision == "bfloat16",
-        )  # fmt: skip
-        frozen = FrozenBackbone(spec, load_backbone(found, spec.size))
+        spec = public_spec(config, context)
+        return FrozenBackbone(spec, load_backbone(weights_by_digest(spec.name, spec.sha256), spec.size))
     context.note(_told(frozen.spec))
     return frozen
+
+
+def public_spec(config: TransferConfig, context: Context) -> BackboneSpec:
+    """Return the spec of the pretrained backbone of `config`, its weights fetched and noted; BenchError if missing."""
+    if config.weights.startswith("file:") and config.weights_sha256:
+        found = weights_by_digest(config.backbone, config.weights_sha256)
+    else:
+        found = find_weights(
+            config.backbone, config.weights, config.weights_sha256, progress=_teller(config.backbone, context)
+        )
+    spec = BackboneSpec(
+        found.backbone, found.origin, found.sha256, found.source, found.trained_on,  # type: ignore[arg-type]
+        config.image_size or found.size, found.mean, found.std, 3, config.precision == "bfloat16",
+    )  # fmt: skip
+    context.note(_told(spec))
+    return spec
 
 
 def _told(spec: BackboneSpec) -> str:

@@ -231,7 +231,10 @@ def _smaller(method: type[Method], config: DataclassInstance, facts: Facts, delt
     }
     fields = {field.name for field in dataclasses.fields(config)}
     nets = [name for name in ("teacher", "student") if name in fields and not is_text(facts.shape)]
-    changes |= {name: NET for name in nets if not _on_fixed_map(getattr(config, name), facts)}
+    if getattr(config, "teacher_init", "random") != "random":  # a small net has no public weights
+        changes |= {"teacher_init": "random", "teacher_init_sha256": ""} | dict.fromkeys(nets, NET)
+    else:
+        changes |= {name: NET for name in nets if not _on_fixed_map(getattr(config, name), facts)}
     if "synthetic" in changes:
         changes["synthetic"] = max(changes["synthetic"], getattr(config, "queries", 0))
     made = config

@@ -1,0 +1,134 @@
+"""Teachers that start from public weights, and students on the same public backbone.
+
+What the weights were trained on is public data, and the row names it; records in it have no guarantee. Frozen layers
+map each image alone, so one record still changes one teacher. A student holds no layer that private records trained.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bench.interface import BenchError, Context, Facts, FitSettings, make_student
+from bench.methods.shared.start_config import ON_BACKBONE, RANDOM, PublicStartConfig
+from bench.methods.shared.transfer import TransferConfig, make_transfer, public_spec, with_digest, words_of
+from bench.models.feature_net import FixedMap, OnFixedMap
+from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone
+from bench.models.public_layers import ALL, NONE, VERSION, block_problem, load_layers
+from bench.training.features import features_of
+from bench.training.features import trained_part as trained_part
+from bench.training.features import uncached_features as uncached_features
+
+
+def _transfer(config: PublicStartConfig) -> TransferConfig:
+    return TransferConfig(
+        backbone=config.teacher, weights=config.teacher_init, weights_sha256=config.teacher_init_sha256,
+        image_size=config.teacher_pixels, precision="bfloat16" if config.teacher_bf16 else "float32",
+    )  # fmt: skip
+
+
+def pinned(config: Any, facts: Facts) -> Any:
+    """Return `config` with its public weights named by digest; raise BenchError for settings that do not fit."""
+    if config.teacher_init == RANDOM:
+        return config
+    if config.teacher_init not in ("package", "hub") and not config.teacher_init.startswith("file:"):
+        raise BenchError(
+            f"teacher_init={config.teacher_init} is not understood: write random, package, hub, file:PATH."
+        )
+    named = with_digest(_transfer(config), facts)
+    if problem := block_problem(config.teacher, config.teacher_frozen):
+        raise BenchError(f"teacher_frozen={config.teacher_frozen}: {problem}")
+    return replace(config, teacher_init=named.weights, teacher_init_sha256=named.weights_sha256)
+
+
+def words(config: PublicStartConfig, facts: Facts) -> str:
+    """Return what the public weights were trained on, and its known overlap with the data, for the row."""
+    return words_of(_transfer(config), facts)
+
+
+class PublicStart:
+    """The public layers of one net, as teachers and students use them."""
+
+    def __init__(self, spec: BackboneSpec, frozen: str, facts: Facts) -> None:
+        self.spec, self.frozen, self.facts = spec, frozen, facts
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the options of ``above_frozen``, a teacher's trained part."""
+        return {} if self.frozen == ALL else {**self.spec.options(), "frozen": self.frozen}
+
+    def settings(self, settings: FitSettings) -> FitSettings:
+        """Return `settings` without shifts where inputs are features."""
+        return settings if self.frozen == NONE else replace(settings, shift=0)
+
+    def inputs(self, images: Tensor, context: Context) -> Tensor:
+        """Return the trained parts' inputs for private uint8 `images`: cached outputs (n, d, 1, 1), or the images."""
+        fixed = self._layers()[0]
+        return images if fixed is None else features_of(images, fixed, context, "private")[:, :, None, None]
+
+    def see(self, images: Tensor, context: Context) -> Tensor:
+        """Return the inputs for queries, which are not cached."""
+        fixed = self._layers()[0]
+        return images if fixed is None else uncached_features(fixed, images, context, "queries")[:, :, None, None]
+
+    def teacher(self, generator: torch.Generator) -> nn.Module:
+        """Return an untrained teacher: public layers and a fresh head."""
+        fixed = self._layers()[0]
+        inputs = self.facts.shape if fixed is None else (fixed.num_features, 1, 1)
+        facts = replace(self.facts, shape=inputs)
+        above, _ = make_student("above_frozen", facts, generator, **self.options)
+        return above if fixed is None else OnFixedMap(fixed, above, self.facts.classes)
+
+    def student(self, generator: torch.Generator) -> tuple[nn.Module, dict[str, Any]]:
+        """Return a linear student on the whole public backbone, and its timm options."""
+        return make_transfer(_whole(self.spec), self.facts, 0, generator)
+
+    def _layers(self) -> tuple[FixedMap | None, nn.Module | None, int]:
+        if self.frozen == ALL:
+            whole = _whole(self.spec)
+            return whole, None, whole.num_features
+        return _cut(self.spec, self.frozen)
+
+
+def start_of(config: object, facts: Facts, context: Context) -> PublicStart | None:
+    """Return what the teachers of `config` start from, its weights fetched; None if they start at random."""
+    if not isinstance(config, PublicStartConfig) or config.teacher_init == RANDOM:
+        return None
+    return PublicStart(public_spec(_transfer(config), context), config.teacher_frozen, facts)
+
+
+def start_depends(config: object, facts: Facts, context: Context) -> dict[str, Any]:
+    """Return what trained teachers depend on beside other settings, for cache keys; nothing if they start at random."""
+    start = start_of(config, facts, context)
+    return {} if start is None else {"start": [start.spec.identity(), start.frozen, VERSION]}
+
+
+def start_settings(config: PublicStartConfig) -> list[Any]:
+    """Return the settings of the start that change teachers, for names of what cells share."""
+    return [config.teacher_init_sha256 or config.teacher_init, config.teacher_frozen, config.teacher_pixels]
+
+
+def make_public_student(
+    config: PublicStartConfig, facts: Facts, context: Context, generator: torch.Generator
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Return the student of `config` and its timm options; ``frozen_transfer`` is one on the teachers' backbone."""
+    start = start_of(config, facts, context)
+    if config.student == ON_BACKBONE and start is not None:
+        return start.student(generator)
+    return make_student(config.student, facts, generator)
+
+
+@functools.lru_cache(maxsize=1)
+def _whole(spec: BackboneSpec) -> FrozenBackbone:
+    whole = load_layers(spec, ALL)[0]
+    assert isinstance(whole, FrozenBackbone)
+    return whole
+
+
+@functools.lru_cache(maxsize=1)
+def _cut(spec: BackboneSpec, frozen: str) -> tuple[FixedMap | None, nn.Module | None, int]:
+    return load_layers(spec, frozen)

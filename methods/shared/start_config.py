@@ -1,0 +1,32 @@
+"""Settings of teachers that start from public weights; separate, because plans load neither timm nor weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.interface import setting
+
+RANDOM = "random"  # teacher_init without public weights
+ON_BACKBONE = "frozen_transfer"  # the student that is a linear head on the teachers' public backbone
+
+
+class NamesNets:
+    """The settings that every config with teachers has."""
+
+    teacher: str
+    student: str
+
+
+@dataclass(frozen=True)
+class PublicStartConfig(NamesNets):
+    """Where teachers start; see :mod:`bench.methods.shared.public_start`."""
+
+    teacher_init: str = setting(
+        RANDOM, "ours: random, or the public weights that teachers start from: package, hub or file:PATH", later=True
+    )
+    teacher_init_sha256: str = setting("", "ours: what these weights must be; filled in", later=True)
+    teacher_frozen: str = setting(
+        "all", "ours: of teacher_init, the last block that stays as it is, named as in timm; all; nothing", later=True
+    )
+    teacher_pixels: int = setting(0, "ours: of teacher_init, pixels a side of the input; 0: as timm says", later=True)
+    teacher_bf16: bool = setting(False, "ours: of teacher_init, frozen layers run in bfloat16", later=True)
