@@ -188,7 +188,8 @@ def words_of(options: Any) -> list[str]:
 
 def grid_words(**given: object) -> list[str]:
     """Return the command-line words for these fields of :class:`GridOptions`, omitting None and default choices."""
-    usual = {one.name: one.default for one in fields(GridOptions) if isinstance(one.default, StrEnum)}
+    usual: dict[str, object] = {"basis": Basis.CLAIMED}  # with --eps
+    usual |= {one.name: one.default for one in fields(GridOptions) if isinstance(one.default, StrEnum)}
     told = {name: value for name, value in given.items() if value is not usual.get(name)}
     return [word for name, value in told.items() for word in _words(flag_of(GridOptions, name), value)]
 
