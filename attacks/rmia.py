@@ -2,12 +2,16 @@
 
 Zarifzadeh, Liu and Shokri, "Low-Cost High-Power Membership Inference Attacks", ICML 2024 (arXiv:2312.03262). For the
 candidate x and population records z, unseen by target and references, the score is the share of z with
-``[p(x | target) / p(x)] / [p(z | target) / p(z)] >= gamma``, where p(x) is the mean over references. Offline, with only
-references without x, it is ``((1 + a) p_out + (1 - a)) / 2`` for x and z, because a model trained on x would raise a
-low p_out more. One to four references suffice.
+``[p(x | target) / p(x)] / [p(z | target) / p(z)] >= gamma``. Online, p(x) is the mean of p_in and p_out, the means over
+references with and without x. Offline, with only references without x, it is ``((1 + a) p_out + (1 - a)) / 2`` for x
+and z, because a model trained on x would raise a low p_out more. One to four references suffice.
+
+What the paper leaves open: online, a side without references (all p_in of z, and one side of x for a single reference)
+is the other side, its log odds moved by the mean difference of the sides. A fair coin decides which references hold a
+candidate, so this difference is unbiased even if no candidate has both sides.
 
 The paper's CIFAR-10 setting also has a Taylor softmax with a margin; here it is a softmax with temperature. Shares are
-averaged over queries. A candidate in all references has no p_out and gets the mean of the others.
+averaged over queries. Offline, a candidate in all references has no p_out and gets the mean of the others.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from bench.interface import Access, BenchError, MembershipAttack, Signals, register_attack, setting
 from bench.interface.signals import counts, log_probability, need_references
@@ -29,7 +34,9 @@ TINY = 1e-300  # avoids division by probabilities that round to 0
 class RMIAConfig:
     """Settings of the attack."""
 
-    mode: Literal["offline", "online"] = setting("offline", "Zarifzadeh et al. 2024: the low-cost attack")
+    mode: Literal["auto", "online", "offline"] = setting(
+        "auto", "Zarifzadeh et al. 2024: online if references hold candidates, else offline"
+    )
     gamma: float = setting(2.0, "Zarifzadeh et al. 2024, CIFAR-10 configuration of its code")
     a: float = setting(0.3, "Zarifzadeh et al. 2024, CIFAR-10 configuration of its code")
     temperature: float = setting(2.0, "Zarifzadeh et al. 2024, CIFAR-10 configuration of its code")
@@ -41,6 +48,7 @@ class RMIA(MembershipAttack[RMIAConfig]):
 
     access = Access.CONFIDENCES
     citation = "Zarifzadeh, Liu and Shokri 2024"
+    version = 2  # 2: online if references hold candidates
     references = 1
 
     def score(self, signals: Signals) -> NDArray[np.float64]:
@@ -59,8 +67,8 @@ class RMIA(MembershipAttack[RMIAConfig]):
         population = np.exp(
             log_probability(signals.population_references, signals.population_labels, config.temperature)
         ).mean(axis=0)
-        if config.mode == "online":
-            usual = np.where(np.isnan(p_in), p_out, np.where(np.isnan(p_out), p_in, (p_in + p_out) / 2))
+        if config.mode == "online" or (config.mode == "auto" and signals.inside.any()):
+            usual, population = _online(p_in, p_out, population)
         else:
             if np.isnan(p_out).all():
                 raise BenchError("rmia offline needs references that were trained without some of the candidates.")
@@ -77,11 +85,27 @@ def _offline(p_out: NDArray[np.float64], a: float) -> NDArray[np.float64]:
     return ((1 + a) * p_out + (1 - a)) / 2
 
 
+def _online(
+    p_in: NDArray[np.float64], p_out: NDArray[np.float64], population: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return p(x), (queries, n), and p(z), (p,), which is queried as is, like the first query of candidates."""
+    if np.isnan(p_in).all():
+        raise BenchError("rmia online needs references that were trained with some of the candidates.")
+    outside = population if np.isnan(p_out).all() else p_out
+    shift = np.nanmean(_odds(p_in), axis=1, keepdims=True) - np.nanmean(_odds(outside), axis=1, keepdims=True)
+    inner = np.where(np.isnan(p_in), special.expit(_odds(p_out) + shift), p_in)
+    outer = np.where(np.isnan(p_out), special.expit(_odds(p_in) - shift), p_out)
+    return (inner + outer) / 2, (population + special.expit(_odds(population) + shift[0])) / 2
+
+
+def _odds(p: NDArray[np.float64]) -> NDArray[np.float64]:
+    return special.logit(np.clip(p, TINY, 1 - 1e-15))
+
+
 def _means(p: NDArray[np.float64], inside: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the means (queries, n) of `p` (k, queries, n) over references with and without, NaN if there are none."""
-    into, outof = counts(inside)
     means = []
-    for used, number in ((inside, into), (~inside, outof)):
+    for used, number in zip((inside, ~inside), counts(inside), strict=True):
         total = (p * used[:, None, :]).sum(axis=0)
         means.append(np.where(number > 0, total / np.maximum(number, 1), np.nan))
     return means[0], means[1]

@@ -110,7 +110,7 @@ def test_references_help_and_seeing_both_sides_helps_more() -> None:
     rmia = rates("rmia", references=4)
     assert rmia[0] > 2 * loss[0]
     assert rmia[1] > loss[1] + 0.03
-    assert rates("rmia", mode="online", gamma=1.0)[0] > rmia[0]
+    assert rmia[0] > 1.5 * rates("rmia", references=4, mode="offline")[0]
     # Labels cannot tell members at a low rate of false positives.
     assert rates("label-gap")[0] == 0.0
     assert rates("label-gap")[1] > 0.6
@@ -275,12 +275,42 @@ def test_rmia_by_hand() -> None:
     lift_z = [sigmoid(0.0) / usual_z, sigmoid(0.5) / usual_z]
     for gamma in (2.0, 1.5, 1.2, 1.0):
         expected = [sum(x / z >= gamma for z in lift_z) / 2 for x in lift]
-        assert score("rmia", signals, gamma=gamma).tolist() == expected
+        assert score("rmia", signals, mode="offline", gamma=gamma).tolist() == expected
     inner = [(sigmoid(1.5) + sigmoid(2.0)) / 2, (sigmoid(2.0) + sigmoid(2.5)) / 2, (sigmoid(4.0) + sigmoid(2.5)) / 2]
-    lift = [sigmoid(phi / 2) / ((i + o) / 2) for phi, i, o in zip((3.5, 2.0, 6.0), inner, out, strict=True)]
-    lift_z = [1.0, sigmoid(0.5) / 0.5]
-    expected = [sum(x / z >= 1.0 for z in lift_z) / 2 for x in lift]
-    assert score("rmia", signals, mode="online", gamma=1.0).tolist() == expected
+    usual = [(i + o) / 2 for i, o in zip(inner, out, strict=True)]
+    lift = [sigmoid(phi / 2) / p for phi, p in zip((3.5, 2.0, 6.0), usual, strict=True)]
+    # No reference holds a population record: its other side is moved by the candidates' mean shift in log odds.
+    shift = sum(math.log(i / (1 - i) / (o / (1 - o))) for i, o in zip(inner, out, strict=True)) / 3
+    usual_z = (0.5 + sigmoid(shift)) / 2
+    lift_z = [sigmoid(0.0) / usual_z, sigmoid(0.5) / usual_z]
+    for gamma in (1.5, 1.2, 1.0, 0.8):
+        expected = [sum(x / z >= gamma for z in lift_z) / 2 for x in lift]
+        assert score("rmia", signals, gamma=gamma).tolist() == expected
+
+
+def rmia_auc(references: int, mode: str) -> float:
+    """The AUC over twenty targets whose log odds are a record's own (deviation 2), plus 1 for members, plus noise."""
+    scores, members = [], []
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        own, others = generator.normal(0, 2, (2, 300))
+        inside = generator.random((references + 1, 300)) < 0.5
+        odds, population = generator.normal([own + inside, np.broadcast_to(others, inside.shape)])
+        signals = Signals(
+            labels=np.zeros(300, dtype=np.int64), target=two_class(odds[:1]), references=two_class(odds[1:, None]),
+            inside=inside[1:], population_labels=np.zeros(300, dtype=np.int64),
+            population_target=two_class(population[0]), population_references=two_class(population[1:]),
+        )  # fmt: skip
+        scores.append(score("rmia", signals, mode=mode))
+        members.append(inside[0])
+    return rates_of(np.concatenate(scores), np.concatenate(members))["auc"].value
+
+
+@pytest.mark.parametrize("references", [1, 16])
+def test_rmia_uses_the_references_that_hold_a_candidate(references: int) -> None:
+    found, offline = rmia_auc(references, "auto"), rmia_auc(references, "offline")
+    assert found == rmia_auc(references, "online")
+    assert found > offline + 0.02
 
 
 def test_too_few_references_are_refused() -> None:
@@ -304,7 +334,8 @@ def test_too_few_references_are_refused() -> None:
         )
     everything = np.ones_like(signals_of(0).inside)
     for inside, name, mode in ((everything, "lira", "offline"), (everything, "rmia", "offline"),
-                               (everything, "lira", "online"), (~everything, "lira", "online")):  # fmt: skip
+                               (everything, "lira", "online"), (~everything, "lira", "online"),
+                               (~everything, "rmia", "online")):  # fmt: skip
         with pytest.raises(BenchError):
             score(name, dataclasses.replace(signals_of(0), inside=inside), mode=mode)
     with pytest.raises(BenchError, match="gamma"):
