@@ -182,6 +182,7 @@ TABLES: dict[str, tuple[str, dict[str, Column]]] = {
             "attack": lambda attack: attack.attack,
             "images": _images,
             "copies": lambda attack: score(attack, Role.STUDENT, COPIES),
+            "above chance": lambda attack: score(attack, Role.STUDENT, f"{COPIES} above chance"),
             "nearest is private": lambda attack: score(attack, Role.STUDENT, "nearest is private"),
             "of other records": lambda attack: score(attack, Role.COUNTERFACTUAL, "nearest is private"),
             "KID": lambda attack: score(attack, Role.STUDENT, "kid", 1),

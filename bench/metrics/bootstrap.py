@@ -1,7 +1,8 @@
 """Means with 95% intervals for results whose trials come in clusters. Imports no torch.
 
-Reconstructions of one class share class and student, so intervals resample clusters. A bootstrap interval cannot leave
-the sample's range: fewer than :data:`FEWEST` clusters get Student's t over their means, equal means an exact interval.
+Reconstructions of one class share class and student, so intervals resample clusters. Over 6 to 10 clusters a BCa
+bootstrap interval covers 81 to 94% of the time: fewer than :data:`FEWEST` clusters get Student's t over their means,
+equal means an exact interval.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ Floats = NDArray[np.float64]
 Bounds = tuple[float, float] | None
 
 CONFIDENCE = 0.95
-FEWEST = math.ceil(1 - math.log2(1 - CONFIDENCE))
-"""Fewest clusters for a bootstrap interval: the range of k cluster means misses the median with chance 2 ** (1 - k)."""
+FEWEST = 20
+"""Fewest clusters for a bootstrap interval."""
 RESAMPLES = 9_999
 _SEED = 20_240_917
 _CHUNK = 2_000_000
 
 
 def clustered(values: ArrayLike, clusters: ArrayLike, *, bounds: Bounds = None) -> Estimated:
-    """Return the mean of the cluster means with a BCa bootstrap interval over the clusters (Efron 1987).
+    """Return the mean of the cluster means with Student's t or a BCa bootstrap interval over clusters (Efron 1987).
 
     `values` (n,) are numbers or booleans, `clusters` (n,) integers or names; all clusters weigh the same. The interval
     is clipped to `bounds`, the range of possible values (None: [0, 1] if all values lie in it). Raises

@@ -1,7 +1,11 @@
 """ROC curves of membership scores, with bootstrap intervals over independent units.
 
-The main metric is the true positive rate at a low false positive rate (Carlini et al. 2022, arXiv:2112.03570). It is
-conservative: tied scores get the same guess, and the empirical false positive rate is at most the given one.
+The main metric is the true positive rate at a low false positive rate (Carlini et al. 2022, arXiv:2112.03570). With n
+non-members, guessing "member" above the j-th largest of them has the expected false positive rate j / (n + 1). The
+estimate interpolates between the two j next to the given rate, so that the rule's expected rate is the given one. By
+Jensen's inequality its expectation is at most any concave curve that bounds the attack, such as a proven one. The
+highest rate of members whose empirical false positive rate is allowed is biased upwards: .085 for .066 with 200
+non-members at 1%. Members that tie with the threshold do not count.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ DRAWS = 2000
 CHUNK = 2_000_000
 """Scores per chunk of draws, to bound memory."""
 CONFIDENCE = 0.95
+FEW = 10
+"""Expected false positives below which a bootstrap's lower limit exceeds the true rate too often."""
 
 
 def roc(scores: ArrayLike, members: ArrayLike) -> tuple[Floats, Floats]:
@@ -41,43 +47,81 @@ def membership_metrics(
     fprs: Sequence[float] = (0.001, 0.01),
     seed: int = 0,
     draws: int = DRAWS,
+    confidence: float = CONFIDENCE,
 ) -> dict[str, Estimated]:
-    """Return ``auc`` and ``tpr@`` each of `fprs` in [0, 1] with 95% bootstrap intervals.
+    """Return ``auc`` and ``tpr@`` each of `fprs` in [0, 1] with bootstrap intervals.
 
-    Scores of one target are dependent, so the bootstrap resamples whole `groups` (n,), the target of each score. With
-    one group it resamples members and non-members separately, and the interval does not cover retraining. A zero-length
-    interval does not mean certainty. Rates below one non-member are left out. Raises :class:`BenchError` as
-    :func:`roc`, and for invalid rates, groups or draws.
+    Scores of one canary or target are dependent, so the bootstrap resamples whole `groups` (n,). Several groupings
+    (k, n) give the interval that holds those of each, and the first gives `n`. With one group the bootstrap resamples
+    members and non-members separately, and the interval does not cover retraining. A rate with fewer than :data:`FEW`
+    expected false positives also covers the exact interval for independent scores. A zero-length interval does not mean
+    certainty. Rates below one non-member are left out. Raises :class:`BenchError` as :func:`roc`, and for invalid
+    rates, groups or draws.
     """
     values, truth = _checked(scores, members)
     if not all(0 <= fpr <= 1 for fpr in fprs) or draws < 1:
         raise BenchError(f"false positive rates lie in [0, 1] and draws are at least 1, not {fprs} and {draws}.")
-    names, group = np.unique(np.zeros(len(values)) if groups is None else np.asarray(groups), return_inverse=True)
-    if group.shape != values.shape:
-        raise BenchError(f"groups must name a group for each of {len(values)} scores, not {group.shape}.")
+    groupings = np.atleast_2d(np.zeros(len(values)) if groups is None else np.asarray(groups))
+    if groupings.shape[1:] != values.shape:
+        raise BenchError(f"groups must name a group for each of {len(values)} scores, not {groupings.shape}.")
     order = np.argsort(-values, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(values[order]) != 0), len(values) - 1)  # last place of each score
-    truth, group = truth[order], group[order]
-    point = _figures(np.ones((1, len(truth))), truth, ends, fprs)
-    rng = np.random.default_rng(seed)
+    truth = truth[order]
+    counts = np.ones((1, len(truth)))
+    point, sizes, limits = _figures(counts, truth, ends, fprs), [], []
+    for grouping in groupings:
+        names, group = np.unique(grouping[order], return_inverse=True)
+        sizes.append(len(names))
+        limits.append(_bootstrap(truth, group, ends, fprs, seed, draws, confidence))
+    low, high = np.min(limits, axis=0)[0], np.max(limits, axis=0)[1]
+    true, false = _counted(counts, truth, ends)
+    for column, fpr in enumerate(fprs, 1):
+        if false[0, -1] * fpr < FEW:
+            exact = _exact(true[0], false[0], fpr, confidence)
+            low[column], high[column] = min(low[column], exact[0]), max(high[column], exact[1])
+    nonmembers = int((~truth).sum())
+    return {
+        name: Estimated(value=value, low=lower, high=upper, n=sizes[0])
+        for name, fpr, value, lower, upper in zip(
+            ["auc", *(f"tpr@{fpr:g}" for fpr in fprs)], [1.0, *fprs], point[0], low, high, strict=True
+        )
+        if nonmembers * fpr >= 1 - 1e-9
+    }
+
+
+def _bootstrap(
+    truth: NDArray[np.bool_], group: NDArray[np.intp], ends: NDArray[np.intp], fprs: Sequence[float], seed: int,
+    draws: int, confidence: float,
+) -> Floats:  # fmt: skip
+    """Return the limits (2, 1 + rates) over draws of whole groups (n,)."""
+    rng, groups = np.random.default_rng(seed), int(group.max()) + 1
     rows, drawn = max(1, CHUNK // len(truth)), []
     for start in range(0, draws, rows):
-        weights = _weights(rng, min(rows, draws - start), truth, group, len(names))
+        weights = _weights(rng, min(rows, draws - start), truth, group, groups)
         drawn.append(_figures(weights, truth, ends, fprs))
     # A draw of groups without members or without non-members has no curve.
     found = np.concatenate(drawn)
     found = found[np.isfinite(found).all(axis=1)]
     if not len(found):
         raise BenchError("no draw of groups has members and non-members; give groups that hold both.")
-    bounds = np.quantile(found, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
-    nonmembers = int((~truth).sum())
-    return {
-        name: Estimated(value=value, low=low, high=high, n=len(names))
-        for name, fpr, value, low, high in zip(
-            ["auc", *(f"tpr@{fpr:g}" for fpr in fprs)], [1.0, *fprs], point[0], *bounds, strict=True
-        )
-        if nonmembers * fpr >= 1 - 1e-9
-    }
+    limits: Floats = np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
+    return limits
+
+
+def _exact(true: Floats, false: Floats, fpr: float, confidence: float) -> tuple[float, float]:
+    """Return an interval for the rate of members, from counts above each score (m,), for independent scores.
+
+    The rate of false positives above the j-th largest of n non-members is at most `fpr` with the probability that a
+    binomial(n, fpr) number is at least j. A quarter of the error goes to it and to the members' share on each side.
+    """
+    from scipy import stats
+
+    risk, members, nonmembers = (1 - confidence) / 4, int(true[-1]), int(false[-1])
+    ranks = stats.binom.ppf([risk, 1 - risk], nonmembers, fpr) + [0, 1]
+    above = np.pad(true, (1, 0))[[int((false < rank).sum()) for rank in ranks]]
+    low = stats.beta.ppf(risk, above[0], members - above[0] + 1) if above[0] else 0.0
+    high = stats.beta.ppf(1 - risk, above[1] + 1, members - above[1]) if above[1] < members else 1.0
+    return float(low), float(high)
 
 
 def _weights(
@@ -97,8 +141,7 @@ def _weights(
 
 def _figures(weights: Floats, truth: NDArray[np.bool_], ends: NDArray[np.intp], fprs: Sequence[float]) -> Floats:
     """Return AUC and rates, (rows, 1 + rates), for `weights` (rows, n) by descending score; NaN if undefined."""
-    true = np.cumsum(weights * truth, axis=1)[:, ends]
-    false = np.cumsum(weights, axis=1)[:, ends] - true
+    true, false = _counted(weights, truth, ends)
     members, nonmembers = true[:, -1:], false[:, -1:]
     usable = (members > 0) & (nonmembers > 0)
     tpr, fpr = (
@@ -106,9 +149,19 @@ def _figures(weights: Floats, truth: NDArray[np.bool_], ends: NDArray[np.intp], 
     )
     columns = [(np.diff(fpr) * (tpr[:, 1:] + tpr[:, :-1]) / 2).sum(axis=1)]
     for rate in fprs:
-        last = (fpr <= rate * (1 + 1e-12)).sum(axis=1) - 1
-        columns.append(np.take_along_axis(tpr, last[:, None], axis=1)[:, 0])
+        place = rate * (nonmembers + 1)
+        rank = np.floor(place + 1e-9)
+        below, above = (
+            np.take_along_axis(tpr, (false < r).sum(axis=1, keepdims=True), axis=1) for r in (rank, rank + 1)
+        )
+        columns.append((below + np.maximum(place - rank, 0) * (above - below))[:, 0])
     return np.where(usable, np.stack(columns, axis=1), np.nan)
+
+
+def _counted(weights: Floats, truth: NDArray[np.bool_], ends: NDArray[np.intp]) -> tuple[Floats, Floats]:
+    """Return the numbers of members and non-members, (rows, distinct scores), with at least each score."""
+    true = np.cumsum(weights * truth, axis=1)[:, ends]
+    return true, np.cumsum(weights, axis=1)[:, ends] - true
 
 
 def _checked(scores: ArrayLike, members: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:

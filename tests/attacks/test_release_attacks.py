@@ -134,13 +134,35 @@ def test_copies_are_told_from_images_that_lie_anywhere() -> None:
         config = NearestRecordConfig()
         one = NearestRecord(config, FACTS)
         near = [-one.score(ReleasedImages(images), part, other, context()) for part in (private, other)]
-        found = copy_metrics(near[0], near[1], 300, 100, config.ratio)
-        assert found["copies"].value == copies
+        found = copy_metrics(near[0][None], near[1], 300, 100, config.ratio)
+        assert found["copies"].value == found["copies above chance"].value == copies
         assert found["by chance"].value == 0.75
         low, high = found["nearest is private"].low, found["nearest is private"].high
         assert low is not None
         assert high is not None
         assert (low > 0.75) if copies else (low < 0.75 < high)
+
+
+def test_a_large_private_pool_alone_makes_no_copies() -> None:
+    """20,000 private records and 333 others, all uniform in a square, and images that are uniform, too."""
+    generator = np.random.default_rng(0)
+    private, other, images = (generator.random((count, 2)) for count in (20_000, 333, 300))
+
+    def found(images: np.ndarray) -> dict[str, Estimated]:
+        to = [np.linalg.norm(images[:, None] - pool[None], axis=2).min(1) for pool in [other, *blocks]]
+        return copy_metrics(np.stack(to[1:]), to[0], 20_000, 333, 0.2)
+
+    blocks = np.split(private, range(333, 20_000, 333))
+    honest = found(images)
+    assert honest["copies"].value > 0.5
+    assert honest["copies above chance"].low is not None
+    assert honest["copies above chance"].low < 0
+    # Where the records lie apart, as in a space of many dimensions, copies are found however large the pool.
+    private, other = (generator.random((count, 20)) for count in (5_000, 333))
+    blocks = np.split(private, range(333, 5_000, 333))
+    copied = found(private[::50])
+    assert copied["copies above chance"].value == 1
+    assert found(generator.random((100, 20)))["copies above chance"].value == 0
 
 
 @pytest.mark.parametrize("changed", ["ratio=0", "ratio=2", "draws=-1"])

@@ -30,10 +30,11 @@ def test_by_hand() -> None:
     fpr, tpr = roc(scores, truth)
     assert tpr == pytest.approx(np.array([0, 1, 2, 3, 3, 3]) / 3)
     assert fpr == pytest.approx(np.array([0, 0, 1, 1, 2, 3]) / 3)
-    # The tie of a member and a non-member is one step: below 1/3 neither of them is guessed.
-    found = membership_metrics(scores, truth, fprs=(0.34, 1 / 3 + 1e-9), draws=5)
+    found = membership_metrics(scores, truth, fprs=(0.34, 0.5, 0.625), draws=5)
     assert found["auc"].value == pytest.approx((3 + 2.5 + 2) / 9)
-    assert found["tpr@0.34"].value == 1.0
+    # Above the first, second, third of three non-members the expected rates are 1/4, 1/2, 3/4; a tie is not above.
+    assert found["tpr@0.34"].value == pytest.approx(1 / 3 + (0.34 * 4 - 1) * 2 / 3)
+    assert [found["tpr@0.5"].value, found["tpr@0.625"].value] == pytest.approx([1, 1])
     assert "tpr@0.33" not in membership_metrics(scores, truth, fprs=(0.33,), draws=5), "less than one non-member"
 
 
@@ -47,19 +48,20 @@ def test_agrees_with_scikit_learn_ties_and_all(pairs: list[tuple[int, bool]], fp
         return
     found = membership_metrics(scores, truth, fprs=(fpr,), draws=5)
     assert found["auc"].value == pytest.approx(roc_auc_score(truth, scores))
-    x, y = roc(scores, truth)
-    assert (f"tpr@{fpr:g}" in found) == (fpr * (~truth).sum() >= 1 - 1e-9)
+    others = sorted(scores[~truth], reverse=True)
+    assert (f"tpr@{fpr:g}" in found) == (fpr * len(others) >= 1 - 1e-9)
     if f"tpr@{fpr:g}" in found:
-        assert rate(found, fpr) == pytest.approx(y[x <= fpr * (1 + 1e-12)].max())
+        above = [0.0, *((scores[truth] > other).mean() for other in others), 1.0]
+        assert rate(found, fpr) == pytest.approx(np.interp(fpr * (len(others) + 1), range(len(above)), above))
     # Only the order of scores matters.
     assert membership_metrics(np.exp(scores), truth, fprs=(fpr,), draws=5) == found
 
 
 def test_equal_scores_are_chance_and_never_one() -> None:
     truth = np.arange(1000) % 2 == 0
-    found = membership_metrics(np.zeros(1000), truth, fprs=(0.01, 0.5, 0.999, 1.0), draws=50)
+    found = membership_metrics(np.zeros(1000), truth, fprs=(0.01, 0.5, 0.99, 1.0), draws=50)
     assert (found["auc"].value, found["auc"].low, found["auc"].high) == (0.5, 0.5, 0.5)
-    assert [rate(found, fpr) for fpr in (0.01, 0.5, 0.999, 1.0)] == [0.0, 0.0, 0.0, 1.0]
+    assert [rate(found, fpr) for fpr in (0.01, 0.5, 0.99, 1.0)] == [0.0, 0.0, 0.0, 1.0]
 
 
 def test_infinite_scores_keep_their_rank() -> None:
@@ -72,6 +74,43 @@ def test_gaussian_scores_have_their_known_rates() -> None:
     found = membership_metrics(scores, truth, draws=100)
     assert found["auc"].value == pytest.approx(stats.norm.cdf(1 / np.sqrt(2)), abs=0.01)
     assert found["tpr@0.01"].low < stats.norm.sf(stats.norm.isf(0.01) - 1) < found["tpr@0.01"].high
+
+
+@pytest.mark.parametrize("mu", [0.82, 2.0])
+def test_rates_at_few_false_positives_are_not_above_the_true_ones(mu: float) -> None:
+    true = stats.norm.sf(stats.norm.isf(0.01) - mu)
+    found = [membership_metrics(*gaussian_scores(200, mu, seed), fprs=(0.01,), draws=1) for seed in range(800)]
+    values = np.array([rate(one, 0.01) for one in found])
+    error = values.std() / np.sqrt(len(values))
+    assert 0.9 * true < values.mean() < true + 2 * error, "the highest rate of a curve would give .085 for .066"
+
+
+@pytest.mark.parametrize(("n", "trials"), [(100, 120), (1200, 40)])
+def test_intervals_of_rates_cover(n: int, trials: int) -> None:
+    true = stats.norm.sf(stats.norm.isf(0.01) - 2)
+    found = [
+        membership_metrics(*gaussian_scores(n, 2.0, seed), fprs=(0.01,), draws=200)["tpr@0.01"] for seed in range(trials)
+    ]
+    above, below = (sum(one.low > true for one in found), sum(one.high < true for one in found))
+    # At 2.5% per side; at n 100 the bootstrap alone would be above in a fifth of the trials.
+    assert max(above, below) <= stats.binom.ppf(0.998, trials, 0.025)
+
+
+def test_intervals_cover_targets_that_leak_differently() -> None:
+    """Scores of 40 canaries on 24 targets, each of which moves members and non-members together."""
+    truth_auc, covered, alone = stats.norm.cdf(0.5 / np.sqrt(2 + 2 * 0.5**2)), 0, 0
+    for seed in range(50):
+        generator = np.random.default_rng(seed)
+        canary, target = (part.ravel() for part in np.indices((40, 24)))
+        truth = generator.random(canary.shape) < 0.5
+        scores = generator.normal(0.5 * truth + generator.normal(0, 0.5, 24)[target])
+        both = membership_metrics(scores, truth, np.stack([canary, target]), fprs=(), draws=200)["auc"]
+        one = membership_metrics(scores, truth, canary, fprs=(), draws=200)["auc"]
+        assert both.n == 40
+        assert (both.low <= one.low, both.high >= one.high) == (True, True)
+        covered += both.low <= truth_auc <= both.high
+        alone += one.low <= truth_auc <= one.high
+    assert covered >= max(alone, 43)
 
 
 def test_rates_of_less_than_one_non_member_are_left_out() -> None:

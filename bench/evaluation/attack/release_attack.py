@@ -36,6 +36,7 @@ from bench.evaluation.audit.audit import PRIVATE_FIGURES
 from bench.experiments.plan import Cell, bound_method
 from bench.experiments.release import load_student
 from bench.interface.attack import ReleaseAttack, ReleasedImages
+from bench.metrics.bootstrap import clustered
 from bench.metrics.images import scaled_kid
 from bench.metrics.roc import membership_metrics
 from bench.models.generators import ConditionalGenerator, DataFreeGenerator, generator_of
@@ -46,6 +47,7 @@ from bench.training.context import Context
 
 FAMILY = "records"
 COPIED, NEAREST = "copies", "nearest is private"
+COPIED_BEYOND = f"{COPIED} above chance"
 LEAST = 100
 """Images for a KID: with 10 MNIST records it is off by a third of the KID of useless images."""
 
@@ -72,8 +74,9 @@ def attack_release(
     with context.progress.stage(attack.name, len(releases)) as stage:
         for role, release in sorted(releases.items(), key=lambda item: [*Role].index(item[0])):
             if attack.of_images:
-                near = [attack.score(release, part, known, context) for part in (members, fresh)]
-                metrics = copy_metrics(-near[0], -near[1], len(members), len(fresh), attack.config.ratio)
+                parts = [fresh, *torch.split(members, len(fresh))]
+                near = -np.stack([attack.score(release, part, known, context) for part in parts])
+                metrics = copy_metrics(near[1:], near[0], len(members), len(fresh), attack.config.ratio)
                 if quality is not None and len(release.images) >= LEAST:
                     metrics["kid"] = quality.kid(release.images)
             else:
@@ -82,7 +85,7 @@ def attack_release(
                 metrics = _membership(scores, size, place.options.seed)
             targets[role.value] = Scores(metrics=metrics, queries=len(release.images))
             stage.advance()
-    figure = COPIED if attack.of_images else f"{FAMILY} auc"
+    figure = COPIED_BEYOND if attack.of_images else f"{FAMILY} auc"
     headline, chance = (targets[role.value].metrics[figure] for role in (Role.NON_PRIVATE, Role.COUNTERFACTUAL))
     if not cell.facts.public_benchmark:
         context.note(PRIVATE_FIGURES)
@@ -189,21 +192,31 @@ def draw(
 def copy_metrics(
     private: NDArray[np.float64], other: NDArray[np.float64], members: int, others: int, ratio: float
 ) -> dict[str, Estimated]:
-    """Return how often images lie near private records, from distances (k,) to the nearest of each kind.
+    """Return how often images lie near private records, from distances to the nearest of each kind.
 
-    `copies`: the nearest private record is nearer than `ratio` times the nearest other one. If records were
-    exchangeable, the nearest would be private with the probability `by chance`, the share of private records.
+    `private` is (blocks, k), for blocks of as many of the `members` as there are `others` and a smaller last one;
+    `other` is (k,). `copies`: the nearest private record is nearer than `ratio` times the nearest other one. If records
+    were exchangeable, the nearest would be private with the probability `by chance`, the share of private records.
+
+    More private records than others are nearer by chance. An exchangeable block is nearer than `ratio` times the others
+    as often as the reverse, so the reverse, times the number of blocks, bounds the `copies by chance`.
     """
+    nearest = private.min(axis=0)
+    chance = len(private) * (other < ratio * private[: max(1, members // others)]).mean(axis=0)
+    beyond = clustered((nearest < ratio * other) - chance, np.arange(len(other)), bounds=(-1, 1))
+    beyond = beyond.model_copy(update={"value": max(-1.0, beyond.value)})
 
     def share(hits: NDArray[np.bool_]) -> Estimated:
         low, high = clopper_pearson(int(hits.sum()), len(hits))
         return Estimated(value=float(hits.mean()), low=low, high=high, n=len(hits))
 
     return {
-        COPIED: share(private < ratio * other),
-        NEAREST: share(private < other),
+        COPIED: share(nearest < ratio * other),
+        f"{COPIED} by chance": Estimated(value=min(1.0, float(chance.mean())), n=len(other)),
+        COPIED_BEYOND: beyond,
+        NEAREST: share(nearest < other),
         "by chance": Estimated(value=members / (members + others), n=members + others),
-        "distance to private": Estimated(value=float(private.mean()), n=len(private)),
+        "distance to private": Estimated(value=float(nearest.mean()), n=len(nearest)),
         "distance to others": Estimated(value=float(other.mean()), n=len(other)),
     }
 
