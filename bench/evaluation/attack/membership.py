@@ -1,7 +1,8 @@
 """A membership attack on a pipeline: shadow runs are targets and references, canaries are candidates; ROC by family.
 
-Every shadow run is the target once, with the others as references. Intervals are over canaries and do not cover
-retraining. The baseline is the same attack on a non-private pipeline with the same canaries and coins.
+Every shadow run is the target once, with the others as references. Intervals are over canaries and, from
+:data:`RETRAINED` shadow runs on, also over trainings. The baseline is the same attack on a non-private pipeline with
+the same canaries and coins.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ from bench.training.context import Context
 
 POPULATION = 1_000  # largest number of test records that an attack may compare with
 RATES = (0.001, 0.01)  # false-positive rates of the reported true-positive rates
+RETRAINED = 20  # fewest shadow runs for a bootstrap over them
+POWER_ERROR = 0.05  # chance that an attack without power passes for one that has some
 
 Scored = dict[str, tuple["NDArray[np.float64]", "NDArray[np.bool_]", "NDArray[np.int64]"]]
-"""Scores, truth and canary number over all targets, by family."""
+"""Scores (n,), truth (n,), and numbers of canary and perhaps target (1 or 2, n), over all targets, by family."""
 
 
 def membership(
@@ -63,14 +66,14 @@ def membership(
             signals = signals_of(shadow_runs, candidates, material, shift, context.device)
             scored[role] = _score(attack, signals, shadow_runs, candidates, stage.advance)
         accuracy = float(np.mean([s.accuracy for s in shadow_runs]))
-        # Intervals over canaries, as targets share them and each has one of two alternatives.
+        # Intervals over canaries, as targets share them and each has one of two alternatives; over targets if enough.
         metrics = {
             f"{family} {name}": value
             for family, rows in scored[role].items()
             for name, value in membership_metrics(*rows, RATES, seed=place.options.seed).items()
         }
         targets[role.value] = Scores(metrics=metrics, accuracy=accuracy)
-    headline = _headline(targets[Role.NON_PRIVATE.value])
+    headline, powerless = power(scored[Role.NON_PRIVATE], place.options.seed)
     picture = f"attacks/{key}.png"
     proven = record.privacy.proven.epsilon if record.privacy else math.inf
     curves = {}
@@ -80,8 +83,6 @@ def membership(
                 curves[f"{role}, {family}"] = roc(scores, truth)
     title = f"{attack.name} on {record.key}"
     roc_figure(place.run_dir.path / picture, curves, proven, cell.delta, title=title)
-    auc = targets[Role.NON_PRIVATE.value].metrics[f"{headline} auc"]
-    powerless = auc.low is None or auc.low <= 0.5
     if not cell.facts.public_benchmark:
         context.note(PRIVATE_FIGURES)
     context.note(
@@ -90,7 +91,7 @@ def membership(
     )
     return {
         "targets": targets,
-        "no_power": f"on the pipeline without privacy the AUC may be {auc.low:.3f}" if powerless else "",
+        "no_power": powerless,
         "pictures": [picture],
         "details": {"headline": headline, "siblings": count, "canaries": dict(canaries.plan.counts())},
     }
@@ -112,19 +113,29 @@ def _score(
     for family in Family:
         mine = candidates.family == family.value
         if mine.any():
+            canary = np.tile(candidates.canary[mine], len(shadow_runs))
+            target = np.repeat(np.arange(len(shadow_runs)), mine.sum())
             found[family.value] = (
                 np.concatenate([scores[mine] for scores in every]),
                 np.concatenate([inside[mine] for inside in truth]),
-                np.tile(candidates.canary[mine], len(shadow_runs)),
+                np.stack([canary, target] if len(shadow_runs) >= RETRAINED else [canary]),
             )
     return found
 
 
-def _headline(baseline: Scores) -> str:
-    """Return the family with the largest AUC on the non-private baseline: a choice independent of the student."""
-    areas = {name.removesuffix(" auc"): e.value for name, e in baseline.metrics.items() if name.endswith(" auc")}
-    areas.pop(Family.DUPLICATED.value, None)  # epsilon allows more leakage for a group than for a record
-    return max(areas, key=lambda family: areas[family])
+def power(baseline: Scored, seed: int) -> tuple[str, str]:
+    """Return the family with the largest AUC without privacy, and why that shows no power, empty if it does.
+
+    The choice does not depend on the student. Of the error :data:`POWER_ERROR`, each family gets an equal part.
+    """
+    # Epsilon allows more leakage for a group than for a record.
+    records = {family: rows for family, rows in baseline.items() if family != Family.DUPLICATED.value}
+    strict = 1 - 2 * POWER_ERROR / len(records)  # of two sides, of which one counts
+    areas = {name: membership_metrics(*rows, (), seed, confidence=strict)["auc"] for name, rows in records.items()}
+    best = max(areas, key=lambda name: areas[name].value)
+    low = areas[best].low
+    assert low is not None
+    return best, f"on the pipeline without privacy the AUC may be {low:.3f}" if low <= 0.5 else ""
 
 
 @dataclass(frozen=True, slots=True)
