@@ -48,7 +48,6 @@ class RMIA(MembershipAttack[RMIAConfig]):
 
     access = Access.CONFIDENCES
     citation = "Zarifzadeh, Liu and Shokri 2024"
-    version = 2  # 2: online if references hold candidates
     references = 1
 
     def score(self, signals: Signals) -> NDArray[np.float64]:
@@ -99,7 +98,8 @@ def _online(
 
 
 def _odds(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    return special.logit(np.clip(p, TINY, 1 - 1e-15))
+    odds: NDArray[np.float64] = special.logit(np.clip(p, TINY, 1 - 1e-15))
+    return odds
 
 
 def _means(p: NDArray[np.float64], inside: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

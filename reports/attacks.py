@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from bench.core.rows import Estimated
+from bench.core.types import Family
 from bench.results.attack_record import AttackRecord, Role
 from bench.results.record import Record, Status
 from bench.results.text import markdown_list, markdown_table, md
@@ -46,13 +47,29 @@ def _table(attack: AttackRecord) -> str:
     return COPIES if student is not None and COPIES in student.metrics else attack.goal
 
 
-def powerless(attacks: Sequence[AttackRecord]) -> list[str]:
-    """Return one line per reason for missing power, with the attacks and data sets it applies to."""
+ABOVE = "ABOVE THE PROVEN BOUND"
+
+
+def exceeded(attack: AttackRecord) -> list[str]:
+    """Return each measure of the student on one canary whose lower limit is above its bound, in words."""
+    metrics = attack.targets[Role.STUDENT.value].metrics if attack.bounds else {}
+    found = []
+    for name, estimate in metrics.items():
+        family, _, measure = name.partition(" ")
+        bound = attack.bounds.get(measure, math.inf)
+        if family != Family.DUPLICATED and estimate.low is not None and estimate.low > bound:
+            found.append(f"{name} is at least {estimate.low:.4f}, and the proven curve allows {bound:.4f}")
+    return found
+
+
+def findings(attacks: Sequence[AttackRecord]) -> list[str]:
+    """Return a line for each measure above its bound, then for each reason for missing power, where it applies."""
+    above = [f"{ABOVE}: {attack.key}: {words}" for attack in attacks for words in exceeded(attack)]
     reasons: dict[str, list[str]] = {}
     for attack in attacks:
         if attack.no_power:
             reasons.setdefault(attack.no_power, []).append(f"{attack.attack} on {attack.dataset}")
-    return [f"no power ({', '.join(dict.fromkeys(where))}): {why}" for why, where in sorted(reasons.items())]
+    return above + [f"no power ({', '.join(dict.fromkeys(where))}): {why}" for why, where in sorted(reasons.items())]
 
 
 def attacks_page(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> str:
@@ -75,7 +92,7 @@ def attacks_page(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> 
     ordered = sorted(attacks, key=order)
     parts = ["# Attacks on privacy\n"]
     section(tables(every, [attack for attack in ordered if attack.goal != ROBUSTNESS]))
-    parts.extend(f"- {md(line)}" for line in powerless(attacks))
+    parts.extend(f"- {md(line)}" for line in findings(attacks))
     parts.append("")
     if apart := tables(every, [attack for attack in ordered if attack.goal == ROBUSTNESS]):
         parts += ["# Robustness, which is not privacy\n", f"{NO_PRIVACY}\n"]
@@ -115,12 +132,23 @@ def _of_family(role: Role, metric: str, scale: float = 1) -> Column:
     return lambda attack: score(attack, role, f"{_family(attack)} {metric}", scale)
 
 
+def _of_bound(metric: str, scale: float = 1) -> Column:
+    def text(attack: AttackRecord) -> str:
+        found, bound = _of_family(Role.STUDENT, metric, scale)(attack), attack.bounds.get(metric)
+        if bound is None:
+            return found
+        digits = 1 if scale == 100 else 3  # as the measure has, rounded up
+        return f"{found} / {math.ceil(round(10**digits * scale * bound, 6)) / 10**digits:.{digits}f}"
+
+    return text
+
+
 def _family(attack: AttackRecord) -> str:
     return str(attack.details.get("headline", ""))
 
 
 def _power(attack: AttackRecord) -> str:
-    return "no power" if attack.no_power else ""
+    return ABOVE if exceeded(attack) else "no power" if attack.no_power else ""
 
 
 def _accuracy(attack: AttackRecord) -> str:
@@ -153,14 +181,15 @@ TABLES: dict[str, tuple[str, dict[str, Column]]] = {
         },
     ),
     "membership": (
-        "membership: AUC and true-positive rate on the canary family that leaks most without privacy",
+        "membership: AUC and true-positive rate (%) on the canary family that leaks most without privacy / what the "
+        "proven curve allows",
         {
             "attack": lambda attack: attack.attack,
             "family": _family,
-            "AUC": _of_family(Role.STUDENT, "auc"),
+            "AUC": _of_bound("auc"),
             "without privacy": _of_family(Role.NON_PRIVATE, "auc"),
-            "TPR at 0.1%": _of_family(Role.STUDENT, "tpr@0.001", 100),
-            "TPR at 1%": _of_family(Role.STUDENT, "tpr@0.01", 100),
+            "TPR at 0.1%": _of_bound("tpr@0.001", 100),
+            "TPR at 1%": _of_bound("tpr@0.01", 100),
             "verdict": _power,
         },
     ),

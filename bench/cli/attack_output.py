@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.core.progress import echo, print_table
-from bench.reports.attacks import powerless, tables
+from bench.reports.attacks import findings, tables
 from bench.results.attack_record import AttackRecord
 from bench.results.run_dir import RunDir
 
 
 def print_attacks(results: Sequence[AttackRecord], out: Path) -> None:
-    """Print one table per attack goal, the paths of pictures, and the reasons for inconclusive cells."""
+    """Print a table per attack goal, measures above their bound, reasons for inconclusive cells, paths of pictures."""
     for title, columns, rows in tables(RunDir(out).read_records().found, results):
         print_table(title, columns, rows)
-    for line in powerless(results):
+    for line in findings(results):
         echo(line)
     pictures = [picture for result in results for picture in result.pictures]
     if pictures:

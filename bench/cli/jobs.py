@@ -40,8 +40,10 @@ class Launched:
 
 def bad(result: Result | None) -> bool:
     """Return whether `result` makes its command end with status 1."""
+    from bench.reports.attacks import exceeded
+
     return result is not None and (
-        result.failure is not None or (isinstance(result, AuditRecord) and bool(result.violated))
+        result.failure is not None or bool(result.violated if isinstance(result, AuditRecord) else exceeded(result))
     )
 
 

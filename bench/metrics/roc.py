@@ -117,7 +117,7 @@ def _exact(true: Floats, false: Floats, fpr: float, confidence: float) -> tuple[
     from scipy import stats
 
     risk, members, nonmembers = (1 - confidence) / 4, int(true[-1]), int(false[-1])
-    ranks = stats.binom.ppf([risk, 1 - risk], nonmembers, fpr) + [0, 1]
+    ranks = stats.binom.ppf(risk, nonmembers, fpr), stats.binom.ppf(1 - risk, nonmembers, fpr) + 1
     above = np.pad(true, (1, 0))[[int((false < rank).sum()) for rank in ranks]]
     low = stats.beta.ppf(risk, above[0], members - above[0] + 1) if above[0] else 0.0
     high = stats.beta.ppf(1 - risk, above[1] + 1, members - above[1]) if above[1] < members else 1.0

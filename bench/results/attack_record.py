@@ -78,6 +78,8 @@ class AttackRecord(Row):
     """The attacker's data, in words."""
     targets: dict[str, Scores] = {}
     """Scores by role: the student first, then its controls."""
+    bounds: dict[str, float] = {}
+    """Most that the proven curve allows of measures on one canary, by name; empty if the curve is of another unit."""
     no_power: str = ""
     """Why the attack is inconclusive (it fails on the non-private control); else empty."""
     evaluators: dict[str, float] = {}

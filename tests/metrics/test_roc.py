@@ -89,7 +89,8 @@ def test_rates_at_few_false_positives_are_not_above_the_true_ones(mu: float) -> 
 def test_intervals_of_rates_cover(n: int, trials: int) -> None:
     true = stats.norm.sf(stats.norm.isf(0.01) - 2)
     found = [
-        membership_metrics(*gaussian_scores(n, 2.0, seed), fprs=(0.01,), draws=200)["tpr@0.01"] for seed in range(trials)
+        membership_metrics(*gaussian_scores(n, 2.0, seed), fprs=(0.01,), draws=200)["tpr@0.01"]
+        for seed in range(trials)
     ]
     above, below = (sum(one.low > true for one in found), sum(one.high < true for one in found))
     # At 2.5% per side; at n 100 the bootstrap alone would be above in a fifth of the trials.

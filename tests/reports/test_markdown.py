@@ -8,10 +8,13 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 from typer.testing import CliRunner
 
+from bench.cli.jobs import bad
 from bench.cli.main import app
-from bench.core.rows import Change
+from bench.core.rows import Change, Estimated
+from bench.reports.attacks import findings, tables
 from bench.reports.leaderboard import Source
 from bench.reports.pages import write_pages
+from bench.results.attack_record import AttackRecord
 from bench.results.record import ImageGrid
 from bench.results.run_dir import RunDir
 from bench.results.text import markdown_table, md
@@ -63,3 +66,25 @@ def test_the_report_of_forged_records_leads_nowhere_else(tmp_path: Path) -> None
     assert CliRunner().invoke(app, words).exit_code == 0
     for page in (tmp_path / "out").rglob("*.md"):
         assert [where for where in leads(page.read_text()) if "evil" in where] == []
+
+
+def test_a_measure_above_its_bound_is_loud() -> None:
+    def struck(low: float, family: str = "outlier") -> AttackRecord:
+        measures = {f"{family} {name}": Estimated(value=0.9, low=low, high=1.0, n=9) for name in ("auc", "tpr@0.01")}
+        return attack(
+            "x", goal="membership", attack="lira", details={"headline": family},
+            targets={"student": {"metrics": measures}},
+            bounds={"auc": 0.95, "tpr@0.01": 0.3001},
+        )  # fmt: skip
+
+    ((_, columns, rows),) = tables([], [struck(0.3)])
+    assert (dict(zip(columns, rows[0], strict=True))["TPR at 1%"], "verdict" in columns) == (
+        "90.0 [30.0, 100.0] / 30.1", False,
+    )  # fmt: skip
+    ((_, columns, rows),) = tables([], [struck(0.4)])
+    assert rows[0][columns.index("verdict")] == "ABOVE THE PROVEN BOUND"
+    assert findings([struck(0.4)]) == [
+        "ABOVE THE PROVEN BOUND: x--mi-face-1: outlier tpr@0.01 is at least 0.4000, and the proven curve allows 0.3001"
+    ]
+    assert (bad(struck(0.4)), bad(struck(0.3))) == (True, False)
+    assert not bad(struck(0.4, "duplicated")), "four records may leak more than one"

@@ -23,20 +23,22 @@ from bench.data.splits import Materialised
 from bench.evaluation.attack.figures import roc_figure
 from bench.evaluation.attack.workplace import Workplace
 from bench.evaluation.audit.audit import PRIVATE_FIGURES
-from bench.evaluation.audit.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries
+from bench.evaluation.audit.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries, speaks_of
 from bench.evaluation.audit.canary_runs import ShadowRun, logits_of, queries_of, train_shadow_runs
 from bench.experiments.plan import Cell, Refusal, keyed
 from bench.experiments.run import cache_base
 from bench.interface.attack import MembershipAttack
 from bench.interface.registry import METHODS
-from bench.metrics.roc import membership_metrics, roc
+from bench.metrics.roc import DRAWS, membership_metrics, roc
 from bench.results.attack_record import Role, Scores
-from bench.results.record import Record
+from bench.results.derived import risk_of
+from bench.results.record import Privacy, Record
 from bench.storage.cache import Cache
 from bench.training.context import Context
 
 POPULATION = 1_000  # largest number of test records that an attack may compare with
 RATES = (0.001, 0.01)  # false-positive rates of the reported true-positive rates
+_RATE_NAMES = tuple(f"tpr@{rate:g}" for rate in RATES)
 RETRAINED = 20  # fewest shadow runs for a bootstrap over them
 POWER_ERROR = 0.05  # chance that an attack without power passes for one that has some
 
@@ -91,10 +93,19 @@ def membership(
     )
     return {
         "targets": targets,
+        "bounds": bounds_of(record.privacy) if record.privacy and speaks_of(METHODS.get(cell.method).unit) else {},
         "no_power": powerless,
         "pictures": [picture],
         "details": {"headline": headline, "siblings": count, "canaries": dict(canaries.plan.counts())},
     }
+
+
+def bounds_of(privacy: Privacy) -> dict[str, float]:
+    """Return the most that the proven curve allows of an attack's measures on one unit, by name."""
+    allowed = risk_of(privacy).as_dict()
+    most = allowed["advantage"]
+    # No point of the ROC curve lies above its false positive rate plus the advantage.
+    return {"auc": 0.5 + most - most**2 / 2, **{name: allowed[name] for name in ("advantage", *_RATE_NAMES)}}
 
 
 def _score(
@@ -123,7 +134,7 @@ def _score(
     return found
 
 
-def power(baseline: Scored, seed: int) -> tuple[str, str]:
+def power(baseline: Scored, seed: int, draws: int = DRAWS) -> tuple[str, str]:
     """Return the family with the largest AUC without privacy, and why that shows no power, empty if it does.
 
     The choice does not depend on the student. Of the error :data:`POWER_ERROR`, each family gets an equal part.
@@ -131,7 +142,9 @@ def power(baseline: Scored, seed: int) -> tuple[str, str]:
     # Epsilon allows more leakage for a group than for a record.
     records = {family: rows for family, rows in baseline.items() if family != Family.DUPLICATED.value}
     strict = 1 - 2 * POWER_ERROR / len(records)  # of two sides, of which one counts
-    areas = {name: membership_metrics(*rows, (), seed, confidence=strict)["auc"] for name, rows in records.items()}
+    areas = {
+        name: membership_metrics(*rows, (), seed, draws, confidence=strict)["auc"] for name, rows in records.items()
+    }
     best = max(areas, key=lambda name: areas[name].value)
     low = areas[best].low
     assert low is not None
