@@ -56,6 +56,9 @@ def test_attacks_print_their_tables_and_leave_records_and_pictures(attacked: tup
         for picture in record.pictures:
             assert (out / picture).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
         assert parse_row(record.to_json(), AttackRecord) == record
+        bounds = {"auc", "advantage", "tpr@0.01", "tpr@0.001"} if record.goal == "membership" else set()
+        assert {*record.bounds} == bounds
+        assert all((bound == 1) == ("nonprivate" in record.key) for bound in record.bounds.values())
     assert (out / "attacks" / "compare-digits-mi-face.png").exists()
 
 

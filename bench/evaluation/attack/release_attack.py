@@ -204,7 +204,7 @@ def copy_metrics(
     nearest = private.min(axis=0)
     chance = len(private) * (other < ratio * private[: max(1, members // others)]).mean(axis=0)
     beyond = clustered((nearest < ratio * other) - chance, np.arange(len(other)), bounds=(-1, 1))
-    beyond = beyond.model_copy(update={"value": max(-1.0, beyond.value)})
+    beyond = beyond.model_copy(update={"value": max(-1.0, beyond.value), "low": max(-1.0, beyond.low or 0.0)})
 
     def share(hits: NDArray[np.bool_]) -> Estimated:
         low, high = clopper_pearson(int(hits.sum()), len(hits))
