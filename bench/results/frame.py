@@ -74,8 +74,8 @@ def _values(record: Record, risks: bool) -> dict[str, Any]:
         **_privacy(record.privacy, risks),
         **_utility(record.utility),
         "cost": record.provenance.wall_seconds,
-        "cold": None if record.provenance.artefacts_found else record.provenance.wall_seconds,
-        "processor": f"{record.provenance.device}, {record.provenance.threads or '?'} threads",
+        "cold": None if record.provenance.artefacts_found else record.provenance.wall_seconds or None,
+        "processor": f"{record.provenance.device}, {_threads(record.provenance.threads)}",
         "classes": None if record.student is None else record.student.options.get("num_classes"),
         "public_data": record.public_data,
         "public_kinds": tuple(record.public_kinds),
@@ -88,6 +88,10 @@ def _backbone(config: dict[str, Any]) -> str:
     """Return the net with public weights on which students or teachers rest; empty without."""
     starts = config.get("teacher_init", "random") != "random"
     return str(config.get("backbone") or (config.get("teacher") if starts else "") or "")
+
+
+def _threads(count: int | None) -> str:
+    return "1 thread" if count == 1 else f"{count or '?'} threads"
 
 
 def _privacy(privacy: Privacy | None, risks: bool) -> dict[str, Any]:

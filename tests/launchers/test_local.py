@@ -169,7 +169,7 @@ def test_status_and_cancel_from_another_terminal(tmp_path: Path) -> None:
     seen = overview(out)
     assert seen.running == []
     assert seen.launches[0].state == "stopped"
-    assert "give the `run` command again" in seen.notes[-1]
+    assert "give the `run`, `attack` or `audit` command again" in seen.notes[-1]
     again = bench("cancel", str(out))
     assert again.stdout == "nothing runs here\n"
 
