@@ -228,11 +228,10 @@ class RunDir:
 
     def file_signature(self, file: str) -> tuple[int, int] | None:
         """Return an identifier that changes when `file` of the directory is rewritten, None without the file."""
-        try:
+        with suppress(OSError):
             found = os.stat(self.path / file)
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns
+            return found.st_ino, found.st_mtime_ns
+        return None
 
     def record_path(self, key: str) -> Path:
         """Return the path of the cell's record."""
@@ -247,9 +246,8 @@ class RunDir:
         if private:
             check_unshared(self.cache_path)
             with writing(self.path):
-                for folder in (
-                    self.records_path, self.released_path, self.attacks_path, self.audits_path, self.logs_path,
-                ):  # fmt: skip
+                shut = (self.records_path, self.released_path, self.attacks_path, self.audits_path, self.logs_path)
+                for folder in shut:
                     folder.chmod(0o700)
         with owner_only(private):
             yield

@@ -19,7 +19,7 @@ from bench.launchers.status import overview
 from bench.results.attack_record import AuditRecord
 from bench.results.run_dir import RunDir
 from helpers.commands import bench
-from helpers.launches import nothing_is_left_over, until
+from helpers.launches import until
 from helpers.slurm_node import SlurmNode, slurm_node, why_not
 
 # A few seconds for each; every process of an audit trains.
@@ -32,15 +32,6 @@ def students(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = bench("run", "-m", "dgd", "-d", "digits", "-e", "1,10", "-p", "tiny", "-o", out, "--workers", "1", "-q")
     assert done.returncode == 0, done.stderr
     return out
-
-
-@pytest.fixture
-def out(students: Path, tmp_path: Path) -> Iterator[Path]:
-    """Two students of a run directory, of which each test has a copy."""
-    copy = tmp_path / "runs"
-    shutil.copytree(students, copy)
-    yield copy
-    nothing_is_left_over(copy)
 
 
 def start(*words: str) -> subprocess.Popen[bytes]:

@@ -22,8 +22,6 @@ from bench.storage.interrupts import Stopped, stopping_signals
 from bench.training.processes import worker_pool
 from helpers.cells import any_cell, cells
 
-# Settings
-
 
 @pytest.mark.parametrize(
     ("text", "expected"),

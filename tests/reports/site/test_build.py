@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 from typer.testing import CliRunner
 
 from bench.cli.main import app
 from bench.interface.registry import METHODS
-from bench.reports.attacks import attacks_page
 from bench.reports.leaderboard import Source, build_board, to_markdown
 from bench.reports.reported.numbers import Verdict
 from bench.reports.site import record_pages as site_pages
@@ -194,32 +192,6 @@ def test_the_folder_of_the_site_is_whole_without_the_run(tmp_path: Path) -> None
     (raw,) = [link for link in page.links if link.endswith(".json")]
     assert (tmp_path / "hosted" / "records" / raw).read_text() == found[0].to_json()
     assert dead_links(tmp_path / "hosted") == []
-
-
-def test_a_record_shows_what_attacks_made_of_its_student(tmp_path: Path) -> None:
-    run = RunDir(tmp_path / "runs").create()
-    found = record()
-    drawn = [attack(found.key, key=f"{found.key}--{name}", pictures=[f"attacks/{found.key}--{name}.png"])
-             for name in ("a", "b")]  # fmt: skip
-    Image.new("L", (8, 8)).save(run.path / drawn[0].pictures[0])
-    (run.path / drawn[1].pictures[0]).write_bytes(b"no image")
-    write_site(run.path, Source([found], [], drawn, homes={one.key: run.path for one in (found, *drawn)}))
-    page = Page((run.path / "site" / "records" / f"{page_name(found.key)}.html").read_text())
-    (image,) = page.of("img")
-    assert image["alt"] == "mi-face (inversion) on this student and its controls"
-    assert dead_links(run.path / "site") == []
-
-
-def test_robustness_stands_apart_from_attacks_on_privacy(tmp_path: Path) -> None:
-    found = record()
-    made = [attack(found.key), attack(found.key, key=f"{found.key}--r", attack="robustness", goal="robustness")]
-    page = Page(dict(build_site(Source([found], [], made)))[f"records/{page_name(found.key)}.html"].decode())
-    assert {"attacks", "robustness"} <= set(page.ids)
-    assert "no measure of privacy" in page.text
-    privacy, apart = attacks_page([found], made).split("# Robustness, which is not privacy\n")
-    assert "no measure of privacy" in apart
-    assert "mi-face" in privacy
-    assert "mi-face" not in apart
 
 
 @pytest.mark.parametrize(("honest", "shown"), [(True, 1), (False, 0)])
