@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 
+from bench.core.types import Instrument
+from bench.evaluation.audit.informed import found
 from bench.interface.registry import METHODS
+from bench.privacy.accounting.risk import reconstruction
 from bench.privacy.auditing.bounds import many_run_epsilon
+from bench.privacy.events.base_event import restored
 from bench.publishing.publish import examine
+from bench.results.run_dir import RunDir
 from helpers.publishing import (
     GNMAX,
     NONPRIVATE,
@@ -236,3 +241,20 @@ def test_edited_pair_audits_are_refused(run: Path, into: Path, path: str, value:
     with_rows(run, change)
     lines = refusals(run, into)
     assert any(says in line for line in lines), lines
+
+
+@pytest.mark.parametrize(("name", "value"), [("low", 0.2), ("high", 0.3), ("bound", 1.0), ("right", 5)])
+def test_edited_attacks_among_candidates_are_refused(run: Path, into: Path, name: str, value: float) -> None:
+    (record,) = (one for one in RunDir(run).read_records().found if "pate" in one.method)
+    assert record.privacy is not None
+    bound = reconstruction(restored(record.privacy.events), 0.1)
+    honest = found(Instrument.TRANSCRIPT, 10, [True, *[False] * 39], bound, 0.975).model_dump(mode="json")
+
+    def with_candidates(values: Values, **changes: float) -> None:
+        if "channels" in values:
+            values["candidates"] = [{**honest, **changes}]
+
+    with_rows(run, with_candidates)
+    assert not examine([run], into).refused
+    with_rows(run, lambda values: with_candidates(values, **{name: value}))
+    assert any("10 candidates by transcript: its counts" in line for line in refusals(run, into))
