@@ -8,6 +8,7 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"  # also of the processes that tests start
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,23 @@ from hypothesis import settings
 torch.set_num_threads(1)
 settings.register_profile("suite", deadline=None, max_examples=50)
 settings.load_profile("suite")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all but N parameter sets of a test marked ``few(N)`` as slow, evenly spaced."""
+    groups = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        if item.get_closest_marker("few") and not item.get_closest_marker("slow"):
+            groups[item.nodeid.split("[")[0]].append(item)
+    for group in groups.values():
+        few = group[0].get_closest_marker("few")
+        assert few is not None
+        count = min(int(few.args[0]), len(group))
+        kept = {round(place * (len(group) - 1) / max(count - 1, 1)) for place in range(count)}
+        for place, item in enumerate(group):
+            if place not in kept:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

@@ -172,6 +172,7 @@ SURE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("brep-mi", "gmi"))) for name in NAMES]
 )

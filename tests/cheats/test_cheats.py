@@ -138,6 +138,7 @@ def named(method: type[Method]) -> str:
     return method.name
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("cheat", "why"),
     [
@@ -162,6 +163,7 @@ def test_reading_the_data_set_of_a_row_is_found_there(monkeypatch: pytest.Monkey
     assert "its code loads halves" in check_method(Local, labels_of=["halves"]).reason
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("honest", [Honest, public_arguments.HonestPrior, inside_dp_sgd.HonestDPSGD], ids=named)
 def test_honest_twins_pass(honest: type[Method]) -> None:
     assert_passes(honest)

@@ -47,6 +47,7 @@ def name_of(value: object) -> str:
     return getattr(value, "name", "")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("violation", "why"), FOUND, ids=name_of)
 def test_the_check_rejects(violation: type[Method], why: str) -> None:
     check = checked(violation)
@@ -54,12 +55,14 @@ def test_the_check_rejects(violation: type[Method], why: str) -> None:
     assert re.search(why, check.reason), check.reason
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("violation", "why"), REFUSED, ids=name_of)
 def test_the_ledger_refuses(violation: type[Method], why: str) -> None:
     with pytest.raises(BenchError, match=why):
         checked(violation)
 
 
+@pytest.mark.slow
 def test_a_repaired_twin_passes_without_few_records() -> None:
     assert checked(libraries.HonestSums, seconds=0.0).verdict is CheckVerdict.PASSED
 

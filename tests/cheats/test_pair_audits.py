@@ -39,6 +39,7 @@ def audited(cheat: type[Method], monkeypatch: pytest.MonkeyPatch) -> tuple[float
     return release.epsilon, transcript.epsilon, found.bypassed
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("cheat", "by_release", "bypassed"),
     [

@@ -63,6 +63,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(map(str, command)))
 def test_table_and_json_say_the_same(command: list[object]) -> None:
     content = json.loads(run(*command, "--json"))
@@ -231,6 +232,7 @@ def test_add_remove_mechanisms_state_the_cost_of_a_replaced_record_too() -> None
     assert "replace_one" not in json.loads(run("gaussian", "--sigma", 10, "--json"))["facts"]
 
 
+@pytest.mark.slow
 def test_a_target_of_dp_sgd_in_either_adjacency() -> None:
     asked = ["dp-sgd", "--sampling-rate", 0.5, "--steps", 5, "--target-epsilon", 1, "--json"]
     own, replaced = (json.loads(run(*asked, "--adjacency", name)) for name in ("own", "replace-one"))

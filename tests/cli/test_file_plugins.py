@@ -71,6 +71,7 @@ def plugin(folder: Path, statement: str) -> Path:
     return path
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("statement", "says"),
     [

@@ -66,6 +66,7 @@ def test_planning_draws_and_tabulates_nothing() -> None:
     assert len(json.loads(printed)["cells"]) == 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("words", "slow"),
     [
@@ -85,6 +86,7 @@ def test_something_is_shown_before_anything_is_imported_for_it(words: str, slow:
     assert "ImportError" in done.stderr or "ModuleNotFoundError" in done.stderr
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("words", [["ls"], ["show", "pate"], ["ls", "attacks", "--json"], ["--help"]])
 def test_a_reader_that_leaves_early_is_told_nothing(words: list[str]) -> None:
     reading, writing = os.pipe()

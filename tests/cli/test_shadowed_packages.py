@@ -12,6 +12,7 @@ import pytest
 from helpers.paths import ROOT
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("file", ["methods/__init__.py", "methods/notes.txt", "attacks.py", "reports.py"])
 def test_a_file_of_the_user_hides_nothing(file: str, tmp_path: Path) -> None:
     (tmp_path / file).parent.mkdir(exist_ok=True)

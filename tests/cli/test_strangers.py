@@ -53,6 +53,7 @@ def run(tmp_path: Path) -> RunDir:
     return run_dir
 
 
+@pytest.mark.few(4)
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_every_command_passes_over_what_it_cannot_read(kind: str, run: RunDir, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def few(method: type[Method], records: int) -> None:
     check_few(trial_for(MethodPlace.of(local) or local, Preset.TINY, 0, facts, alone), Processes())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in METHODS.names()]
 )

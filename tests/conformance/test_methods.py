@@ -53,6 +53,7 @@ def named(names: Iterable[str]) -> list[Any]:
     return [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in names]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", named(METHODS.names()))
 def test_method_does_not_interfere(name: str) -> None:
     method = METHODS.get(name)
@@ -86,6 +87,7 @@ def test_every_path_through_pate_does_not_interfere(path: tuple[str, ...], monke
     assert check.ok, check.reason
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", named(METHODS.names()))
 def test_what_is_found_in_the_cache_gives_what_making_it_gave(name: str, tmp_path: Path) -> None:
     """A record must not depend on whether its artefacts were made by the same run."""

@@ -66,6 +66,7 @@ def test_all_records_are_covered() -> None:
     assert {"lnmax", "gnmax", "confident-gnmax", "gaussian", "dp-sgd", "bypass"} < set(RECORDS)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kinds", sorted(RECORDS))
 def test_no_committed_proven_epsilon_is_too_small(kinds: str) -> None:
     """Nor too large, nor is a sound accountant's too small. Only Gaussian noise and single responses are exact.

@@ -70,6 +70,7 @@ def seeded(seed: int = 1) -> SeededNoise:
     return SeededNoise(np.random.default_rng(seed))
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: event.describe())
 def test_the_honest_mechanism_holds_and_half_the_noise_is_caught(event: Event) -> None:
     # Each seeded audit alone would call an honest mechanism violated in at most 1 of 20 draws of the seed.
@@ -89,6 +90,7 @@ def test_a_pure_mechanism_may_be_audited_at_a_delta(event: Event) -> None:
     assert found.exact < once(event).pure_epsilon()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "event",
     [

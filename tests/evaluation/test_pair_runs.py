@@ -41,6 +41,7 @@ def test_a_crew_that_is_closed_while_results_are_on_their_way_ends(capfd: pytest
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_processes_start_where_the_folder_of_temporary_files_has_a_long_name(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 100)
     folder.mkdir()

@@ -121,6 +121,7 @@ def test_signal_ends_the_run_in_order(tmp_path: Path, number: signal.Signals) ->
     assert re.search(r"\d of 6 cells (is|are) done already", said)
 
 
+@pytest.mark.few(1)
 def test_everything_done_runs_nothing_again(finished: tuple[Path, float]) -> None:
     out, _ = finished
     before = {path: path.stat().st_mtime_ns for path in (out / "records").glob("*.json")}

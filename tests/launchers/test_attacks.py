@@ -49,6 +49,7 @@ def start(*words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
 
+@pytest.mark.slow
 def test_local_processes_make_what_is_missing(out: Path) -> None:
     keys = [record.key for record in RunDir(out).read_records().found]
     done = bench("attack", keys[0], "-o", out, "-a", "label-gap", *TINY, "-q")

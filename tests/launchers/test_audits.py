@@ -99,6 +99,7 @@ def test_nothing_runs_after_the_launcher(out: Path, number: signal.Signals) -> N
         claim.unlink()
 
 
+@pytest.mark.slow
 def test_a_process_makes_an_audit_with_canaries(out: Path) -> None:
     student = next(record.key for record in RunDir(out).read_records().found if record.epsilon == 10)
     canaries = ["--kind", "one-run", "--canaries", "20", "--guesses", "10", "--draws", "0", "--no-power"]

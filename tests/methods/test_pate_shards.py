@@ -17,6 +17,7 @@ from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair, public_set
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "shards"), [("pate", 3), ("diet-pate", 1)])
 def test_votes_of_shards_are_those_of_one_process(name: str, shards: int, tmp_path: Path) -> None:
     method = METHODS.get(name)

@@ -142,6 +142,7 @@ def test_a_source_must_be_there() -> None:
         TrPATE(config, first.facts).train_student(first, public_set(), ledger, context())
 
 
+@pytest.mark.slow
 def test_knowledge_of_a_source_helps() -> None:
     """Heads of twenty records each are better on a net that saw labelled public images than on an untrained one."""
     from sklearn.datasets import load_digits

@@ -111,6 +111,7 @@ def test_source_of_other_images_is_refused() -> None:
         TrPATEBayes(TrPATEBayesConfig(teachers=4), facts).votes(private, public, np.arange(10), context())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["pate-bayes", "trpate-bayes"])
 @pytest.mark.parametrize("shape", [(2, 1, 40), (1, 6, 6)])
 def test_nothing_goes_round_the_ledger(name: str, shape: tuple[int, int, int]) -> None:

@@ -37,6 +37,7 @@ def test_the_interval_covers_at_its_level() -> None:
     assert 0.86 <= hits / 200 <= 0.99
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("name", "least"), [("normal", 0.93), ("shares", 0.91), ("small shares", 0.90), ("exponential", 0.86)]
 )

@@ -76,6 +76,7 @@ def test_gaussian_scores_have_their_known_rates() -> None:
     assert found["tpr@0.01"].low < stats.norm.sf(stats.norm.isf(0.01) - 1) < found["tpr@0.01"].high
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("mu", [0.82, 2.0])
 def test_rates_at_few_false_positives_are_not_above_the_true_ones(mu: float) -> None:
     true = stats.norm.sf(stats.norm.isf(0.01) - mu)

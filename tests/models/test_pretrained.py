@@ -343,6 +343,7 @@ def test_the_tag_tells_the_data(tag, data):
 # Image sizes
 
 
+@pytest.mark.slow
 def test_image_sizes():
     assert image_size_problem("tf_efficientnet_lite0", 96) == ""
     assert image_size_problem("resnet50_keras", 32) == ""

@@ -78,6 +78,7 @@ def test_the_gradient_is_right_and_finite_where_the_modulus_is_zero() -> None:
         assert gradient.isfinite().all()
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize(
     ("shape", "standardised"),

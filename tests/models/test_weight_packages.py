@@ -216,6 +216,7 @@ def keras_forward(arrays, images):
     return x.mean((2, 3)) @ torch.from_numpy(arrays["fc1000/kernel"]) + torch.from_numpy(arrays["fc1000/bias"])
 
 
+@pytest.mark.slow
 def test_keras_resnet_computes_what_keras_does(tmp_path):
     arrays = keras_arrays()
     tfjs(tmp_path, arrays, shards=2)

@@ -163,6 +163,7 @@ def bound(draws: int, multiplier_used: float) -> tuple[float, float]:
     return best([(first > cut, second > cut) for cut in (edge, 1.0)], DELTA), stated
 
 
+@pytest.mark.slow
 def test_the_charge_of_both_parts_holds_and_half_the_noise_does_not() -> None:
     found, stated = bound(200_000, MULTIPLIER)
     assert 0.85 * stated < found < stated

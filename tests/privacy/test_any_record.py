@@ -105,6 +105,7 @@ MECHANISMS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 }  # fmt: skip
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", MECHANISMS)
 @settings(max_examples=30, deadline=None)
 @given(value=VALUES, label=NUMBERS)

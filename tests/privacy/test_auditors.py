@@ -201,6 +201,7 @@ def audited(name: str, epsilon: float, audits: int) -> tuple[int, float]:
     return int((found > max(epsilon, 1e-6) * (1 + 1e-6)).sum()), float(np.median(found))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", [name for name in AUDITORS if name != "mechanism, sampled Gaussian"])
 def test_a_few_audits_of_correct_mechanisms_are_not_false_more_often_than_chance_explains(name: str) -> None:
     audits = 20 if name == "release of pairs, Gaussian" else 40

@@ -68,6 +68,7 @@ def check(rate: float, noise: float, count: int, delta: float) -> None:
             assert replaced >= exact_gaussian_epsilon(2 * rate * count / spread, delta) * 0.99
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(rate=rates, noise=noises, count=counts, delta=deltas)
 @example(rate=1e-7, noise=5.0, count=10**7, delta=1e-7)  # A sum of logarithms made it 0.

@@ -68,6 +68,7 @@ def dp_sgd_bound(draws: int, multiplier_used: float) -> tuple[float, float]:
     return best([(first > cut, second > cut) for cut in (hockey_stick(stated)[1], 1.0)], DELTA), stated
 
 
+@pytest.mark.slow
 def test_audit_of_a_million_dp_sgd_steps() -> None:
     found, stated = dp_sgd_bound(DRAWS, 0.8)
     assert 0.9 * stated < found < stated

@@ -79,6 +79,7 @@ def test_more_sampling_costs_more_and_more_noise_less(
     assert here <= proven([GNMax(sigma, queries)], 1e-5).epsilon
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("event", [SampledGNMax(0.1, 2.0, 40), SampledGaussian(0.1, 1.0, 40), DPSGD(0.1, 1.0, 40)])
 @pytest.mark.parametrize("replaced", [False, True])
 def test_accountants_of_a_sampled_mechanism_agree_in_order(event: Event, replaced: bool) -> None:

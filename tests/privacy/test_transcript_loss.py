@@ -71,6 +71,7 @@ def within(values: np.ndarray, wanted: float) -> bool:
 # ------------------------------------------------------------------------------------------------------ laws of answers
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", DISCRETE.values(), ids=DISCRETE)
 def test_untilted_labels_follow_the_real_mechanism(case: Case) -> None:
     mechanism, first, _ = case
@@ -84,6 +85,7 @@ def test_untilted_labels_follow_the_real_mechanism(case: Case) -> None:
     assert_allclose([draw.log_weight for draw in audited], 0, atol=1e-9)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", CONTINUOUS.values(), ids=CONTINUOUS)
 def test_untilted_vectors_follow_the_real_mechanism(case: Case) -> None:
     mechanism, first, _ = case
@@ -95,6 +97,7 @@ def test_untilted_vectors_follow_the_real_mechanism(case: Case) -> None:
     assert stats.ks_2samp(real.sum(1), ours.reshape(3000, -1).sum(1)).pvalue > LEVEL
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", FIXED)
 def test_loss_is_the_log_ratio_of_frequencies(name: str) -> None:
     mechanism, first, second = DISCRETE[name]
@@ -161,6 +164,7 @@ def test_loss_of_a_function_is_the_log_ratio_of_mixtures_given_the_others(name: 
 # ---------------------------------------------------------------------------------------------------------- tilted laws
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("tilt", [0.0, 0.5])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_weights_turn_tilted_averages_into_those_of_both_inputs(case: Case, tilt: float) -> None:
@@ -170,6 +174,7 @@ def test_weights_turn_tilted_averages_into_those_of_both_inputs(case: Case, tilt
     assert within(np.exp(log_weight - loss), 1.0)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_tilt_raises_the_mean_loss(case: Case) -> None:
     untilted, tilted = ([draw.loss for draw in drawn(case, tilt, 400, 9)] for tilt in (0.0, 3.0))

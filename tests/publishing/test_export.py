@@ -54,6 +54,7 @@ def released(run_dir: RunDir, name: str, shape: tuple[int, int, int] = (1, 28, 2
     return given
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "shape"),
     [

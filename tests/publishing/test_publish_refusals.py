@@ -138,6 +138,7 @@ FORGED = {
 """Key to what makes every event of its ledger cost less."""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("key", FORGED)
 def test_a_ledger_that_costs_less_than_the_settings_is_refused(key: str, tmp_path: Path, into: Path) -> None:
     values = values_of(key)

@@ -76,6 +76,7 @@ def published(run: Path, into: Path, *words: str) -> Done:
     return bench("publish", run, "--into", into, *words)
 
 
+@pytest.mark.few(1)
 def test_an_honest_plugin_is_checked_run_again_and_added(honest: Path, into: Path) -> None:
     done = published(honest, into, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -113,6 +114,7 @@ def test_an_accuracy_raised_by_hand_is_found(honest: Path, into: Path) -> None:
     assert all_of(into) == before
 
 
+@pytest.mark.slow
 def test_a_plugin_that_differs_from_run_to_run_is_found(
     into: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

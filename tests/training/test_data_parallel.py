@@ -101,6 +101,7 @@ def test_two_processes_train_the_net_of_one() -> None:
     assert not two.training
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not LINUX, reason="counts processes in /proc")
 def test_a_killed_process_ends_the_others_with_one_error() -> None:
     images, labels = records()
@@ -149,6 +150,7 @@ def test_processes_die_with_the_one_that_started_them(tmp_path: Path) -> None:
     wait_for(lambda: not any(alive(pid) for pid in started), 10.0)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_meant_and_what_diverges_is_one_error() -> None:
     images, labels = records()
 

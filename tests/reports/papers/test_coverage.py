@@ -33,6 +33,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_counts_are_those_of_the_report(board: Path, tmp_path: Path) -> None:
     words = ["report", str(board), "--paper", "dgd", "--all", "--into", str(tmp_path), "--json"]
     done = CliRunner().invoke(app, words)
@@ -64,6 +65,7 @@ def test_the_sum_stands_above_the_table(board: Path) -> None:
     assert f"**{filled:,} of {cells:,} cells are filled, {there:,} of {accuracies:,} accuracies.**" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", [BOARD, None], ids=["committed", "small"])
 def test_every_empty_cell_has_one_reason_and_columns_add_up(folder: Path | None, board: Path) -> None:
     rows = rows_of(coverage_page(folder or board, read_reported()))

@@ -71,6 +71,7 @@ def cells(paper: Paper, spec: Spec) -> Iterator[WantedCell]:
             yield entry.cell
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize(("paper", "spec"), SPECS)
 def test_cells_name_real_methods_data_sets_and_settings(paper: Paper, spec: Spec) -> None:
     from bench.data.datasets import all_datasets
@@ -135,6 +136,7 @@ def _facts(name: str) -> Facts:
     return made_up if known is None else known.facts
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize(("paper", "spec"), SPECS)
 def test_commands_are_accepted_by_the_command_line(paper: Paper, spec: Spec) -> None:
     from typer.main import get_command
