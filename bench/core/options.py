@@ -6,6 +6,7 @@ command line gives a WORD, and the library takes a TYPE.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -175,6 +176,7 @@ def hints_of(kind: type) -> dict[str, Any]:
     return {one.name: hints[one.name] for one in fields(kind)}
 
 
+@functools.cache  # thousands of pages print a command
 def flag_of(kind: type, name: str) -> str:
     """Return the command-line option for the field `name` of `kind`, or "" if it has none."""
     return next((str(option.default) for option in getattr(hints_of(kind)[name], "__metadata__", ())[-1:]), "")
