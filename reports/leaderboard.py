@@ -102,9 +102,9 @@ class Source:
         return build_board(self.records, self.audits)
 
     @property
-    def private(self) -> bool:
-        """Whether any record uses private data, so that only the owner may read the pages."""
-        return not all(record.public_benchmark for record in self.records)
+    def owner_only(self) -> bool:
+        """Whether only the owner may read the pages."""
+        return any(record.disclosure.owner_only for record in self.records)
 
     def shown(self) -> list[Record]:
         """Return the records that the board shows."""

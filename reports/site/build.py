@@ -53,7 +53,7 @@ def write_site(folder: Path, source: Source) -> list[str]:
     site = folder / "site"
     former = set(_files(site))
     names, made = [], set[Path]()
-    if source.private:
+    if source.owner_only:
         with writing(site):
             site.mkdir(parents=True, exist_ok=True)
             site.chmod(0o700)  # an older site may have been readable by everyone

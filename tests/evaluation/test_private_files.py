@@ -14,7 +14,7 @@ from bench.cli.main import app
 from bench.core.config import Preset
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
-from bench.core.types import AuditKind
+from bench.core.types import AuditKind, PrivateData, Released
 from bench.evaluation.attack.attack import attack_student
 from bench.evaluation.attack.workplace import AttackOptions, Workplace
 from bench.evaluation.audit.audit import audit_student
@@ -139,3 +139,29 @@ def test_what_others_can_write_is_not_taken_from(place: str, tmp_path: Path, mon
     assert (done.returncode, f"{tmp_path / place} can be written by other users" in done.stderr) == (2, True), done
     (tmp_path / place).chmod(0o700)
     assert bench(*command).returncode == 0
+
+
+class Chained(OneTeacher):
+    """Fails without a message, after an error that quotes a record."""
+
+    def train_student(self, private: PrivateData, *arguments: object) -> Released:
+        try:
+            raise ValueError(f"the label is {private.labels[0]}, in the file patient-7.png")
+        except ValueError as error:
+            raise AssertionError from error
+
+
+def test_a_traceback_stays_in_the_cache_even_if_the_last_error_has_no_message(tmp_path: Path) -> None:
+    with one_cell(tmp_path / "runs", dataset=image_folder(tmp_path / "mine"), method=Chained) as (
+        cell,
+        run_dir,
+        source,
+    ):
+        failure = run_cell(cell, run_dir, source, Progress()).failure
+    assert failure is not None
+    assert failure.reason == "AssertionError; the message may tell of private records and stays in the log"
+    assert failure.log == f"cache/{cell.key}.log"
+    log = run_dir.path / failure.log
+    assert "patient-7.png" in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert list(run_dir.logs_path.iterdir()) == []
