@@ -215,7 +215,7 @@ def _frame(
     import pandas
 
     records, audits = list(records), list(audits)
-    frame = results_frame(records, audits).rename(columns={"target": "epsilon", "cost": "wall_seconds"})
+    frame = results_frame(records, audits)
     of_student: dict[str, list[AttackRecord]] = {}
     for attack in attacks:
         of_student.setdefault(attack.student, []).append(attack)

@@ -31,7 +31,7 @@ from bench.reports.site.table_data import plain_tables, table_data
 from bench.reports.site.terms import TERMS, term
 from bench.results.attack_record import AttackRecord
 from bench.results.audited import with_audits
-from bench.results.frame import row_key
+from bench.results.derived import row_key
 from bench.results.pictures import read_picture
 from bench.results.record import Record
 from bench.results.text import audited_text, epsilon_text
