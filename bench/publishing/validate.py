@@ -6,7 +6,6 @@ rest (accuracy, figures that depend on votes).
 
 from __future__ import annotations
 
-import functools
 import getpass
 import re
 import socket
@@ -221,7 +220,6 @@ def private_texts(values: Any) -> list[str]:
     return problems
 
 
-@functools.cache
 def _own_names() -> re.Pattern[str] | None:
     try:
         user = getpass.getuser()

@@ -63,7 +63,7 @@ def replaced_epsilon(privacy: Privacy) -> float:
     if privacy.adjacency is Adjacency.REPLACE or math.isinf(privacy.proven.epsilon):
         return privacy.proven.epsilon
     events, delta = json.dumps(privacy.events, sort_keys=True), privacy.delta
-    return _figures("replace-one", events, delta)[0] if privacy.events else math.inf
+    return figures_of("replace-one", events, delta)[0] if privacy.events else math.inf
 
 
 def risk_of(privacy: Privacy, *, group: bool = False) -> Risk:
@@ -73,14 +73,14 @@ def risk_of(privacy: Privacy, *, group: bool = False) -> Risk:
     """
     if math.isinf(privacy.proven.epsilon):
         return UNBOUNDED
-    found = _figures("risk", json.dumps(privacy.events, sort_keys=True), None)
+    found = figures_of("risk", json.dumps(privacy.events, sort_keys=True), None)
     return Risk.from_values(found[len(NAMES) :] if group else found[: len(NAMES)])
 
 
 @functools.lru_cache(maxsize=4096)
-def _figures(kind: str, events: str, delta: float | None) -> tuple[float, ...]:
+def figures_of(kind: str, events: str, delta: float | None) -> tuple[float, ...]:
     """Return the figures of `kind`: that of replaced records at `delta`, or without a delta the risk."""
-    name = hashlib.sha256(f"{_accountants()} {delta!r} {events}".encode()).hexdigest()
+    name = hashlib.sha256(f"{accountants_digest()} {delta!r} {events}".encode()).hexdigest()
     path = data_root() / f".{kind}" / name[:32]
     if (kept := _kept(path)) is not None:
         return kept
@@ -112,7 +112,7 @@ def _kept(path: Path) -> tuple[float, ...] | None:
 
 
 @functools.cache
-def _accountants() -> str:
+def accountants_digest() -> str:
     """Return the digest of everything that a figure depends on besides the events."""
     digest = hashlib.sha256(" ".join(version(name) for name in ("dp-accounting", "numpy", "scipy")).encode())
     for path in sorted(Path(next(iter(accounting.__path__))).rglob("*.py")):

@@ -173,7 +173,7 @@ class Game:
     """The work around each step of DP-SGD on the discriminator `critic`; it uses only noisy weights."""
 
     def __init__(self, critic: nn.Module, forger: Forger, config: DPGANConfig) -> None:
-        self._critic, self._forger, self._config = critic, forger, config
+        self.critic, self._forger, self._config = critic, forger, config
         # Copies without DP-SGD's hooks; the first has hooks of its own.
         self._copy, self._plain = copy.deepcopy(critic), copy.deepcopy(critic)
         self._gradients = ExampleGradients(self._copy)
@@ -197,14 +197,14 @@ class Game:
 
     def before_step(self) -> None:
         """Add the clipped gradients of generated images, weighted like a batch of real ones."""
-        self._copy.load_state_dict(self._critic.state_dict())
+        self._copy.load_state_dict(self.critic.state_dict())
         with torch.no_grad():
             images, labels = self._forger.images(self._config.generated or self._config.batch_size)
         self._gradients.backward(self.fake_loss(self._copy(images), labels), len(images))
         samples = [parameter.grad_sample for parameter in self._copy.parameters()]  # type: ignore[attr-defined]
         length = torch.stack([norms(sample) for sample in samples], 1).norm(dim=1)
         factors = (self._config.max_grad_norm / (length + 1e-6)).clamp(max=1.0) / len(images)
-        for parameter, sample in zip(self._critic.parameters(), samples, strict=True):
+        for parameter, sample in zip(self.critic.parameters(), samples, strict=True):
             assert parameter.grad is not None
             parameter.grad += weighted_sum(sample, factors)
 
@@ -213,12 +213,12 @@ class Game:
         config = self._config
         if config.clamp is not None:
             with torch.no_grad():
-                for parameter in self._critic.parameters():
+                for parameter in self.critic.parameters():
                     parameter.clamp_(-config.clamp, config.clamp)
         self._forger.turns += 1
         if self._forger.turns % config.steps_per_generator_step:
             return
-        self._plain.load_state_dict(self._critic.state_dict())
+        self._plain.load_state_dict(self.critic.state_dict())
         images, labels = self._forger.images(config.generated or config.batch_size)
         seen = images.detach().requires_grad_()
         loss = self.real_loss(self._plain(seen), labels)

@@ -145,9 +145,9 @@ def test_generated_images_weigh_as_much_as_real_ones_and_the_generator_moves_in_
 def test_a_checkpoint_of_the_discriminator_holds_the_generator() -> None:
     config = tiny_gan()
     _, forger, game = played(config, 3)
-    optimizer = AdamAgainst(game._critic.parameters(), 1e-3, config.betas, forger, lambda: None, lambda: None)
+    optimizer = AdamAgainst(game.critic.parameters(), 1e-3, config.betas, forger, lambda: None, lambda: None)
     other = Forger(config, SMALL, context())
-    fresh = AdamAgainst(game._critic.parameters(), 1e-3, config.betas, other, lambda: None, lambda: None)
+    fresh = AdamAgainst(game.critic.parameters(), 1e-3, config.betas, other, lambda: None, lambda: None)
     fresh.load_state_dict(optimizer.state_dict())
     assert (other.turns, other.steps) == (3, forger.steps)
     assert torch.equal(other.mean.state_dict()["project.0.weight"], forger.mean.state_dict()["project.0.weight"])
@@ -177,7 +177,7 @@ def test_a_record_changes_one_discriminator_only() -> None:
 def test_groups_of_critics_hold_every_part_once() -> None:
     config = GSWGANConfig(**FEW, groups=4)
     groups = critics_of(config, private_pair()[0], context(), config.groups)
-    rows = torch.cat([group._rows for group in groups]).flatten()
+    rows = torch.cat([group.rows for group in groups]).flatten()
     assert [len(group) for group in groups] == [2, 2, 1, 1]
     assert torch.equal(rows.sort().values, torch.arange(240))
 

@@ -144,8 +144,8 @@ def test_a_checkpoint_holds_the_images_and_their_turn() -> None:
     fresh.load_state_dict(optimizer.state_dict())
     assert torch.equal(other.images, images.images)
     assert torch.equal(other.mean, images.mean)
-    assert other._turns == 3
-    assert torch.equal(torch.rand(3, generator=other._draws), torch.rand(3, generator=images._draws))
+    assert other.turns == 3
+    assert torch.equal(torch.rand(3, generator=other.draws), torch.rand(3, generator=images.draws))
 
 
 def test_a_record_moves_what_a_step_releases_by_the_clip_norm_at_most() -> None:

@@ -257,13 +257,13 @@ def test_a_sanitised_claim_that_cannot_be_made_is_refused_beforehand() -> None:
 
 def test_another_data_set_as_source_and_parts_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A source is read batch by batch; a tenth of it has a tenth of every class, and is another backbone."""
-    from bench.methods.shared.transfer import _source_records
+    from bench.methods.shared.transfer import source_records
     from bench.training.pretraining import LazyImages
 
     public = PublicData(torch.zeros(5, 3, 32, 32, dtype=torch.uint8), "made up")
     config = TrPATEConfig(backbone="small_cnn", weights="source:digits", image_size=16, source_epochs=1.0)
     tenth = dataclasses.replace(config, source_fraction=0.1)
-    images, labels, classes, name, revision = _source_records(tenth, CIFAR, public)
+    images, labels, classes, name, revision = source_records(tenth, CIFAR, public)
     assert isinstance(images, LazyImages)
     assert (classes, name, len(images)) == (10, "digits", len(labels))
     assert revision.startswith("sha256:")
