@@ -19,6 +19,7 @@ from bench.reports.order import LEGEND, ORDER, dataset_order
 from bench.reports.ranks import resolution, set_ranks, set_spreads
 from bench.reports.reported.numbers import Reported
 from bench.results.attack_record import AttackRecord, AuditRecord
+from bench.results.audited import by_student
 from bench.results.derived import row_key
 from bench.results.record import Record, Status
 from bench.results.text import (
@@ -63,9 +64,7 @@ def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -
         else:
             groups[row_key(record)].append(record)
     lost = Counter(row_key(record) for record in board.failures if record.collapsed)
-    of_student: dict[str, list[AuditRecord]] = defaultdict(list)
-    for audit in audits:
-        of_student[audit.student].append(audit)
+    of_student = by_student(audits)
     board.rows = [
         BoardRow(group, [audit for record in group for audit in of_student[record.key]], lost[key])
         for key, group in groups.items()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from bench.core.types import Instrument
 from bench.metrics.intervals import accuracy_interval
 from bench.privacy.accounting.risk import NAMES as RISKS
 from bench.results.attack_record import AuditRecord
-from bench.results.audited import counted, with_audits
+from bench.results.audited import by_student, counted, with_audits
 from bench.results.derived import backbone_of, data_dependent, replaced_epsilon, risk_of, row_key
 from bench.results.record import VISIBLE, Privacy, Record, Utility
 
@@ -27,9 +26,7 @@ def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ())
     import pandas
 
     audits = list(audits)
-    of_student: dict[str, list[AuditRecord]] = defaultdict(list)
-    for audit in audits:
-        of_student[audit.student].append(audit)
+    of_student = by_student(audits)
     rows = [{**_values(record), **_audited(record, of_student[record.key])} for record in with_audits(records, audits)]
     frame = pandas.DataFrame(rows).astype(dict.fromkeys(NUMBERS, float) if rows else {})
     return frame.sort_values(["seed", "key"], ignore_index=True) if rows else frame

@@ -21,7 +21,8 @@ from bench.reports.reported.page import NAMES
 from bench.reports.reported.systems import PAPERS
 from bench.reports.site.addresses import code_href, code_of, method_href, page_name, paper_href, record_href
 from bench.reports.site.svg import CARD, LARGE, ONLY_REPORTED, Look, Point, looks, scatter
-from bench.results.attack_record import AttackRecord, R, above
+from bench.results.attack_record import AttackRecord, above
+from bench.results.audited import by_student
 from bench.results.record import Record, Status
 from bench.results.text import epsilon_text
 
@@ -122,17 +123,12 @@ class Ranking:
         return self.dataset if self.unit == PrivacyUnit.RECORD.value else f"{self.dataset}, {self.unit}"
 
 
-def by_student(found: Iterable[R]) -> dict[str, list[R]]:
-    """Return audits or attacks by the key of their student, sorted by key."""
-    groups: dict[str, list[R]] = defaultdict(list)
-    for one in sorted(found, key=lambda one: one.key):
-        groups[one.student].append(one)
-    return groups
-
-
 def rankings(source: Source) -> list[Ranking]:
     """Return all rankings: those with our rows first, then by data set and unit."""
-    audited, attacks = {audit.student for audit in source.audits}, by_student(source.attacks)
+    audited, attacks = (
+        {audit.student for audit in source.audits},
+        by_student(source.attacks),
+    )
     lines: dict[tuple[str, str], list[RowView]] = defaultdict(list)
     own = source.board.tables()
     for key, rows in own.items():
