@@ -29,6 +29,7 @@ from bench.privacy.dpsgd.example_gradients import ExampleGradients, Outer, norms
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.ledgers import seeded_ledger
+from helpers.settings import configured
 from helpers.small_sets import SMALL, private_pair
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
@@ -335,15 +336,15 @@ def test_more_teachers_than_records_are_refused(method: type[Method]) -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: DPGANConfig(discriminator_steps=0), "discriminator_steps must be at least 1"),
-        (lambda: DPGANConfig(clamp=0.0), "clamp must be positive"),
-        (lambda: DPGANConfig(discriminator_units=0), "discriminator_units must be positive"),
-        (lambda: DPGANConfig(generated=0), "generated must be positive"),
-        (lambda: DPGANConfig(mismatch=-0.1), "mismatch must be at least 0"),
-        (lambda: DPGANConfig(mismatch=math.inf), "mismatch must be at least 0"),
-        (lambda: DPGANConfig(generator_average=1.0), "generator_average must lie in 0..1, without 1"),
-        (lambda: PATEGANConfig(noise_scale=0.0), "noise_scale must be positive"),
-        (lambda: GSWGANConfig(sampling_rate=1.5), "sampling_rate is at most 1"),
+        (lambda: configured("dp-gan", {"discriminator_steps": 0}), "discriminator_steps must be at least 1"),
+        (lambda: configured("dp-gan", {"clamp": 0.0}), "clamp must be positive"),
+        (lambda: configured("dp-gan", {"discriminator_units": 0}), "discriminator_units must be positive"),
+        (lambda: configured("dp-gan", {"generated": 0}), "generated must be positive"),
+        (lambda: configured("dp-gan", {"mismatch": -0.1}), "mismatch must be at least 0"),
+        (lambda: configured("dp-gan", {"mismatch": math.inf}), "mismatch must be at least 0"),
+        (lambda: configured("dp-gan", {"generator_average": 1.0}), "generator_average must be at least 0 and below 1"),
+        (lambda: configured("pate-gan", {"noise_scale": 0.0}), "noise_scale must be positive"),
+        (lambda: configured("gs-wgan", {"sampling_rate": 1.5}), "sampling_rate is at most 1"),
         (lambda: GPATEConfig().events(1), "the noise depends on the budget"),
         (lambda: DataLensConfig().sensitivity, "kept depends on the budget"),
     ],

@@ -31,6 +31,7 @@ from bench.privacy.mechanisms.noise import SecureNoise, SeededNoise
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.features import features_of
+from helpers.settings import configured
 from helpers.small_sets import SMALL, private_pair, public_set
 
 CIFAR = Facts("cifar10", 40_000, 10_000, 10_000, 10, (3, 32, 32), public_benchmark=True)
@@ -131,7 +132,7 @@ def test_mistakes_are_told_before_anything_runs(changes: dict[str, Any], said: s
 )
 def test_settings_that_cannot_be_meant(changes: dict[str, Any]) -> None:
     with pytest.raises(BenchError):
-        dataclasses.replace(TrPATEConfig(), **changes)
+        configured("trpate", changes)
 
 
 def test_a_source_must_be_there() -> None:
