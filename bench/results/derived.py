@@ -1,6 +1,6 @@
-"""Figures computed from the events of a record's ledger: the proven epsilon for replace neighbours, and the risk.
+"""What follows from a record and is not stored in it: the key of its row, and figures of its ledger's events.
 
-Records do not store them. A board has dozens of different ledgers, and one may take seconds, so figures are cached in
+A board has dozens of different ledgers, and one may take seconds, so figures are cached in
 the data root. File names hash the events, the accountants' source and the versions of their packages.
 """
 
@@ -21,8 +21,9 @@ from bench.core.types import Adjacency
 from bench.privacy.accounting.accountants import replace_one
 from bench.privacy.accounting.risk import NAMES, UNBOUNDED, Risk, risk
 from bench.privacy.events.base_event import Event, restored
-from bench.results.record import Privacy
+from bench.results.record import Privacy, Record
 from bench.storage.array_store import data_root
+from bench.storage.cache import digest_of
 from bench.storage.files import write_atomic
 from bench.storage.locks import holding
 
@@ -32,12 +33,37 @@ COARSENESS = 5.0
 """See :func:`bench.privacy.accounting.risk.risk`."""
 
 
+def row_key(record: Record) -> str:
+    """Return the key that all records of one board row share: what was requested, without the seed."""
+    return digest_of(
+        [
+            record.dataset, record.dataset_revision, record.method, record.method_version, record.preset,
+            record.epsilon, record.basis.value, record.delta, record.noise, record.precision, record.config,
+            *([] if record.cell.plugin is None else [record.cell.plugin.source_sha256]),
+            record.cell.adjacency.value,
+            *([] if record.cell.tuning is None else [record.cell.tuning.model_dump(mode="json")]),
+        ]
+    )  # fmt: skip
+
+
+def backbone_of(record: Record) -> str:
+    """Return the net with public weights on which students or teachers rest; empty without."""
+    config = record.config
+    starts = config.get("teacher_init", "random") != "random"
+    return str(config.get("backbone") or (config.get("teacher") if starts else "") or "")
+
+
+def data_dependent(privacy: Privacy) -> float | None:
+    """Return the least epsilon that depends on the private data of the run, or None without one."""
+    return min((one.epsilon for one in privacy.accountants if one.data_dependent), default=None)
+
+
 def replaced_epsilon(privacy: Privacy) -> float:
     """Return the proven epsilon for replace neighbours; infinite if the events do not give one."""
     if privacy.adjacency is Adjacency.REPLACE or math.isinf(privacy.proven.epsilon):
         return privacy.proven.epsilon
     events, delta = json.dumps(privacy.events, sort_keys=True), privacy.delta
-    return _figures("replace-one", events, delta)[0] if privacy.events else math.inf
+    return figures_of("replace-one", events, delta)[0] if privacy.events else math.inf
 
 
 def risk_of(privacy: Privacy, *, group: bool = False) -> Risk:
@@ -47,14 +73,14 @@ def risk_of(privacy: Privacy, *, group: bool = False) -> Risk:
     """
     if math.isinf(privacy.proven.epsilon):
         return UNBOUNDED
-    found = _figures("risk", json.dumps(privacy.events, sort_keys=True), None)
+    found = figures_of("risk", json.dumps(privacy.events, sort_keys=True), None)
     return Risk.from_values(found[len(NAMES) :] if group else found[: len(NAMES)])
 
 
 @functools.lru_cache(maxsize=4096)
-def _figures(kind: str, events: str, delta: float | None) -> tuple[float, ...]:
+def figures_of(kind: str, events: str, delta: float | None) -> tuple[float, ...]:
     """Return the figures of `kind`: that of replaced records at `delta`, or without a delta the risk."""
-    name = hashlib.sha256(f"{_accountants()} {delta!r} {events}".encode()).hexdigest()
+    name = hashlib.sha256(f"{accountants_digest()} {delta!r} {events}".encode()).hexdigest()
     path = data_root() / f".{kind}" / name[:32]
     if (kept := _kept(path)) is not None:
         return kept
@@ -86,7 +112,7 @@ def _kept(path: Path) -> tuple[float, ...] | None:
 
 
 @functools.cache
-def _accountants() -> str:
+def accountants_digest() -> str:
     """Return the digest of everything that a figure depends on besides the events."""
     digest = hashlib.sha256(" ".join(version(name) for name in ("dp-accounting", "numpy", "scipy")).encode())
     for path in sorted(Path(next(iter(accounting.__path__))).rglob("*.py")):
