@@ -238,7 +238,7 @@
     const resized = () => {
       if (before === size()) return;
       before = size();
-      table.redraw();
+      table.redraw(true);
     };
     addEventListener("resize", resized);
     new ResizeObserver(resized).observe(table.element);
