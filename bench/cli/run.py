@@ -131,6 +131,10 @@ def _leave(outcome: Outcome, settings: Cluster, out: Path, detach: bool) -> None
         raise typer.Exit(128 + outcome.stopped)
 
 
+NARROW = ("method", "target epsilon (basis)", "proven", "claim", "accuracy")
+"""Columns of a board's table where the terminal is too narrow for all."""
+
+
 def print_board(
     records: list[Record], audits: list[AuditRecord], *, json_: bool, board: Board | None = None,
     units: Collection[PrivacyUnit] | None = None, out: Path | None = None,
@@ -161,18 +165,27 @@ def print_board(
             idle.add("proven, replace-one")
         shown = [name for name in COLUMNS if name not in idle | {"rank", "public data"}]
         notes: dict[str, int] = {}
+        hidden: list[str] = []
         if not fits_unfolded(shown, [[line[name] for name in shown] for line in lines]):
             same = [name for name in ("seeds", "preset") if len({line[name] for line in lines}) == 1]
             title += "".join(f"; {name}: {lines[0][name]}" for name in same)
             shown = [name for name in shown if name not in {"drop", "1 in 100", *same}]
             for line, row in zip(lines, rows, strict=True):
                 line["proven"] = line["proven"].replace(" (add-remove)", "*")
+                line["claim"] = line["claim"].removesuffix(" by experiment")
                 line["remarks"] = ", ".join(str(notes.setdefault(text, len(notes) + 1)) for text in row.remarks)
+            kept = (shown, [name for name in shown if name != "time"], [name for name in shown if name in NARROW])
+            fits = (few for few in kept if fits_unfolded(few, [[line[name] for name in few] for line in lines]))
+            few = next(fits, shown)
+            shown, hidden = few, [name for name in shown if name not in few and name != "remarks"]
         print_table(title, tuple(shown), [tuple(line[name] for name in shown) for line in lines])
         if any("*" in line["proven"] for line in lines):
             echo("*: add-remove neighbours")
+        if hidden:
+            print_fields(f"not shown at this width: {', '.join(hidden)}; --json has them")
         for text, number in notes.items():
-            print_fields(f"{number}: {text}")
+            of = dict.fromkeys(row.method for row in rows if text in row.remarks)
+            print_fields(f"{number if 'remarks' in shown else ', '.join(of)}: {text}")
     for record in board.failures:
         echo(f"failed: {record.key}: {record.failure.words(out) if record.failure else ''}")
     for key, why in board.refused:
