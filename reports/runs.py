@@ -16,12 +16,6 @@ from bench.results.run_dir import RunDir
 R = TypeVar("R", Record, AuditRecord, AttackRecord)
 
 
-def published() -> Path | None:
-    """Return the folder of published records: ``leaderboards`` here or in the checkout of this file, or None."""
-    places = (Path("leaderboards"), Path(__file__).resolve().parent.parent / "leaderboards")
-    return next((path for path in places if (path / "records").is_dir()), None)
-
-
 @dataclass(slots=True)
 class Runs:
     """The contents of run directories, by key. Unreadable files become warnings."""

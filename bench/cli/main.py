@@ -126,7 +126,7 @@ def show(
     from bench.cli.listing import method_page
     from bench.cli.record_pages import attack_tables, find_record, plugin_page, record_page
     from bench.interface.registry import METHODS
-    from bench.reports.runs import published
+    from bench.results.published import published
 
     here = what in METHODS or what.endswith(".py")
     page = method_page(METHODS.get(what)) if here else plugin_page(out, what)
