@@ -24,7 +24,7 @@ def leaderboard(
         Path | None,
         typer.Option(
             "--into",
-            help="Folder for leaderboard.md, .csv, mnist.svg and site/; default: the first RUNS, or leaderboards.",
+            help="Folder for leaderboard.md, .csv and site/; default: the first RUNS, or leaderboards.",
         ),
     ] = None,
     readme: Annotated[

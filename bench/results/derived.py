@@ -54,14 +54,16 @@ def risk_of(privacy: Privacy, *, group: bool = False) -> Risk:
     return Risk.from_values(found[len(NAMES) :] if group else found[: len(NAMES)])
 
 
-@functools.lru_cache(maxsize=4096)
 def _figures(kind: str, events: str, delta: float | None) -> tuple[float, ...]:
     """Return the figures of `kind`: that of replaced records at `delta`, or without a delta the risk."""
+    return _published().get(_name(kind, events, delta)) or _own_figures(kind, events, delta)
+
+
+@functools.lru_cache(maxsize=4096)
+def _own_figures(kind: str, events: str, delta: float | None) -> tuple[float, ...]:
     name = hashlib.sha256(f"{_accountants()} {delta!r} {events}".encode()).hexdigest()
     path = data_root() / f".{kind}" / name[:32]
     if (kept := _kept(path)) is not None:
-        return kept
-    if (kept := _published().get(_name(kind, events, delta))) is not None:
         return kept
     with contextlib.ExitStack() as alone:
         with contextlib.suppress(BenchError):  # without locks, two processes may compute the same figure
@@ -135,5 +137,5 @@ def figures_text(records: Iterable[Record]) -> str:
         if privacy.adjacency is not Adjacency.REPLACE and privacy.events:
             wanted.append(("replace-one", privacy.delta))
         for kind, delta in wanted:
-            figures[_name(kind, events, delta)] = " ".join(map(float.hex, _figures(kind, events, delta)))
+            figures[_name(kind, events, delta)] = " ".join(map(float.hex, _own_figures(kind, events, delta)))
     return json.dumps({"source": _source(), "figures": dict(sorted(figures.items()))}, indent=0) + "\n"
