@@ -10,6 +10,7 @@ from typing import TypeVar
 from bench.core.errors import BenchError
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.merge import content_of
+from bench.results.published import need_published
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 
@@ -45,6 +46,12 @@ class Runs:
                 continue
             known[row.key] = row
             self.homes[row.key] = path
+
+
+def read_board(folders: Sequence[Path] | None) -> Runs:
+    """Return the contents of `folders`, by default of the published board; raise as :func:`read_runs` does."""
+    places = list(folders or [need_published()])
+    return read_runs(places, f"no records in {', '.join(map(str, places))}.")
 
 
 def read_runs(folders: Sequence[Path], advice: str, *, name_empty: bool = False) -> Runs:

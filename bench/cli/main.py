@@ -14,7 +14,9 @@ from bench.cli import (
     attack,
     bundle,
     check,
+    choose,
     commands,
+    compare,
     data,
     epsilon,
     export,
@@ -62,6 +64,8 @@ app.command("cancel")(run.cancel)
 app.command("attack")(attack.attack)
 app.command("audit")(attack.audit)
 app.command("check")(check.check)
+app.command("choose", epilog=choose.EXAMPLES)(choose.choose)
+app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
 app.command("leaderboard")(leaderboard.leaderboard)
 app.command("report")(report.report)
 app.command("publish")(publish.publish)

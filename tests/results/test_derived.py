@@ -31,8 +31,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def figure(delta: float = 1e-5) -> float:
-    derived._figures.cache_clear()
-    return derived._figures("replace-one", json.dumps([EVENT.as_dict()]), delta)[0]
+    derived._own_figures.cache_clear()
+    return derived._own_figures("replace-one", json.dumps([EVENT.as_dict()]), delta)[0]
 
 
 def test_a_figure_is_found_once(asked: list[object]) -> None:
@@ -69,10 +69,10 @@ def test_two_that_ask_at_once_wait_for_one_figure(asked: list[object], monkeypat
         return finds(events, delta)
 
     monkeypatch.setattr(derived, "replace_one", slowly)
-    derived._figures.cache_clear()
+    derived._own_figures.cache_clear()
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(
-            lambda _: derived._figures("replace-one", json.dumps([EVENT.as_dict()]), 1e-5), range(2)
+            lambda _: derived._own_figures("replace-one", json.dumps([EVENT.as_dict()]), 1e-5), range(2)
         )
     assert first == second
     assert len(asked) == 1
