@@ -65,9 +65,9 @@ def compare(
     if first is second:
         raise BenchError(f"{one} and {other} are one row of the board: they differ in the seed only.")
     low = high = None
-    contenders = [_contender(row) for row in rows]
-    if (first.dataset, first.unit) == (second.dataset, second.unit) and all(contenders):
-        half = difference(*filter(None, contenders))
+    mine, theirs = _contender(first), _contender(second)
+    if (first.dataset, first.unit) == (second.dataset, second.unit) and mine is not None and theirs is not None:
+        half = difference(mine, theirs)
         apart = first.accuracy - second.accuracy
         low, high = apart - 100 * half, apart + 100 * half
     cells = [cells_of(row) for row in rows]
