@@ -124,5 +124,7 @@ def _print(choice: Choice) -> None:
 def _why(row: BoardRow) -> str:
     seeds = len(row.seeds) + row.collapsed
     public = "no public data" if row.public_data == "none" else f"public data: {row.public_data}"
-    audited = "not audited" if row.audit is None else f"audited {row.audited_text}"
+    audited = (
+        "not audited" if row.audit is None else f"audited {row.audited_text} of {row.proven:.2f} ({row.adjacency})"
+    )
     return f"{row.method}: {audited}, {seeds} seeds, preset {row.preset}, {public}."
