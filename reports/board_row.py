@@ -1,74 +1,27 @@
-"""A row of the board: the records of one cell over its seeds."""
+"""A row of the board: the records of one cell over its seeds, beside the other rows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cached_property
 
-from bench.metrics.intervals import SeedSpread
-from bench.privacy.accounting.risk import Risk
-from bench.reports.claims import CHOSEN, Claim
-from bench.reports.order import MARKS, Band
+from bench.core.types import AuditKind, PrivacyUnit
+from bench.metrics.intervals import SeedSpread, accuracy_interval
+from bench.reports.claims import CHOSEN, Claim, claim_of, remarks_of
+from bench.reports.order import MARKS
+from bench.reports.seed_group import SeedGroup
 from bench.results.attack_record import AuditRecord
+from bench.results.audited import audited_of
 from bench.results.record import Audited
 from bench.results.text import audited_text
 
 
-@dataclass(frozen=True, slots=True)
-class BoardRow:
-    """One row of the board: cells that differ only in their seed. Accuracies are in %, `cost` in seconds per cell."""
+class BoardRow(SeedGroup):
+    """One row of the board. What depends on other rows is set by :func:`bench.reports.leaderboard.build_board`."""
 
-    dataset: str
-    unit: str
-    adjacency: str
-    method: str
-    asked: float | None
-    basis: str
-    target_adjacency: str
-    delta: float
-    preset: str
-    noise: str
-    claimed: float
-    proven: float
-    proven_by: str
-    replace_one: float
-    """Proven epsilon for replace neighbours; :attr:`proven` is for the method's adjacency."""
-    risk: Risk
-    """What the proven curve allows an attacker, between neighbours by :attr:`adjacency`."""
-    audited: float | None
-    """None without an audit, or if the audit had no power."""
-    audit: Audited | None
-    """The audit behind :attr:`audited`, or the audit of a training record if there is no other."""
-    pair: AuditRecord | None
-    """The deciding pair audit, if there is one."""
-    claim: Claim
-    claim_reason: str
-    accuracy: float
-    """Mean over seeds; those with a collapsed generator count at chance."""
-    spread: float | None
-    """Standard deviation over seeds; None with one seed."""
-    seed_spread: SeedSpread | None
+    seed_spread: SeedSpread | None = None
     """Variance of one seed (share squared), pooled with the method's other rows where this one has few seeds."""
-    test_records: int
-    low: float
-    high: float
-    """The 95% interval of the accuracy; see :func:`bench.metrics.intervals.accuracy_interval`."""
-    official: float | None
-    """Accuracy on the whole official test set; None if a part of it is public, or if it was not measured."""
-    drop: float | None
-    """Points below the best non-private baseline of the same data set, preset and backbone; None without one."""
-    seeds: tuple[int, ...]
-    collapsed: int
-    """Number of further seeds with collapsed generators."""
-    public_data: str
-    cost: float | None
-    """Mean over cells that took nothing from the cache; None if all did."""
-    processor: str
-    remarks: tuple[str, ...]
-    reduced: tuple[str, ...]
-    keys: tuple[str, ...]
-    config: str
-    """Short hash of the config, which separates rows that differ only in an option."""
-    baseline: tuple[str, ...] = ()
+    baseline: BoardRow | None = None
+    """The best non-private row of the same data set, preset and backbone."""
     place: int | None = None
     """The first rank of its group in its band; None without a rank."""
     place_last: int | None = None
@@ -78,10 +31,67 @@ class BoardRow:
     gap: float | None = None
     """For the first of a band: how many points below it a method cannot be told from it."""
 
+    @cached_property
+    def _claim(self) -> tuple[Claim, str]:
+        return claim_of(self)
+
     @property
-    def band(self) -> Band:
-        """The budget that the row competes in."""
-        return Band.of(self.replace_one, None if self.asked is None else self.claimed)
+    def claim(self) -> Claim:
+        """Whether the claimed epsilon holds."""
+        return self._claim[0]
+
+    @property
+    def claim_reason(self) -> str:
+        """Why :attr:`claim` has its mark."""
+        return self._claim[1]
+
+    @cached_property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader should know of the row, in words."""
+        spread, remarks = self.seed_spread, list(remarks_of(self))
+        if spread is None:
+            remarks.append("one seed: the interval covers test records only")
+        elif spread.borrowed:
+            remarks.append(f"interval with the seeds' deviation of the method's other rows ({spread.freedom} degrees)")
+        return tuple(remarks)
+
+    @cached_property
+    def _own_audit(self) -> Audited | None:
+        return audited_of(self.audits, self.unit)
+
+    @cached_property
+    def audit(self) -> Audited | None:
+        """The audit behind :attr:`audited`, or the audit of a training record if there is no other."""
+        return self._own_audit or audited_of(self.audits, PrivacyUnit.RECORD)
+
+    @property
+    def audited(self) -> float | None:
+        """The lower bound on epsilon; None without an audit, or if the audit had no power."""
+        return None if self._own_audit is None or self._own_audit.silent else self._own_audit.epsilon
+
+    @property
+    def pair(self) -> AuditRecord | None:
+        """The deciding pair audit, if there is one."""
+        return self.counted[0] if self.counted and self.counted[0].kind is AuditKind.PAIR else None
+
+    @cached_property
+    def _interval(self) -> tuple[float, float]:
+        return accuracy_interval(self.shares, self.test_records, spread=self.seed_spread)
+
+    @property
+    def low(self) -> float:
+        """The lower end of the 95% interval of :func:`bench.metrics.intervals.accuracy_interval`."""
+        return 100 * self._interval[0]
+
+    @property
+    def high(self) -> float:
+        """The upper end of that interval."""
+        return 100 * self._interval[1]
+
+    @property
+    def drop(self) -> float | None:
+        """Points below :attr:`baseline`."""
+        return None if self.baseline is None else self.baseline.accuracy - self.accuracy
 
     @property
     def rank(self) -> str:

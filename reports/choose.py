@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from bench.data.spec import DatasetSpec
 from bench.reports.board_row import BoardRow
 from bench.reports.leaderboard import Board
 from bench.reports.order import BUDGETS, dataset_order
-from bench.reports.ranks import placed
+from bench.reports.ranks import set_ranks
 from bench.results.command import command_for
 from bench.results.record import Record
 
@@ -97,8 +98,8 @@ def row_values(row: BoardRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def choose(board: Board, records: Mapping[str, Record], wanted: Wanted) -> Choice:
-    """Return the best rows of `board` under `wanted`; `records` by key.
+def choose(board: Board, wanted: Wanted) -> Choice:
+    """Return the best rows of `board` under `wanted`.
 
     A row qualifies by its proven epsilon for replace-one neighbours, however much lower than ``wanted.eps`` it is. For
     a user's folder, the rows are those of the most similar data set. Raise :class:`BenchError` if there are none.
@@ -111,38 +112,39 @@ def choose(board: Board, records: Mapping[str, Record], wanted: Wanted) -> Choic
     if not every:
         have = ", ".join(f"{of} ({unit})" for of, unit in tables) or "none"
         raise BenchError(f"the board has no rows of {name}, unit {wanted.unit}. It has: {have}.")
-    rows = ranked(every, records, wanted)
+    rows = ranked(every, wanted)
     if not rows:
-        raise BenchError(_nothing(every, records, wanted, name))
+        raise BenchError(_nothing(every, wanted, name))
     timed = {row.method for row in rows}
-    anytime = ranked(every, records, replace(wanted, seconds=math.inf)) if wanted.seconds < math.inf else ()
+    anytime = ranked(every, replace(wanted, seconds=math.inf)) if wanted.seconds < math.inf else ()
     unknown = dict.fromkeys(row.method for row in anytime if row.method not in timed and row.cost is None)
     return Choice(
-        wanted, name, tuple(rows), tuple(unknown), tuple(_with_less(every, records, wanted, rows[0])),
-        {row.method: command_on(records[row.keys[0]], wanted.dataset) for row in rows},
+        wanted, name, tuple(rows), tuple(unknown), tuple(_with_less(every, wanted, rows[0])),
+        {row.method: command_on(row.records[0], wanted.dataset) for row in rows},
     )  # fmt: skip
 
 
-def ranked(every: Iterable[BoardRow], records: Mapping[str, Record], wanted: Wanted) -> list[BoardRow]:
+def ranked(every: Iterable[BoardRow], wanted: Wanted) -> list[BoardRow]:
     """Return the rows of one ranking that qualify and hold a rank among each other, best first.
 
     For a budget of the board, these are the ranks of its rows and of those of lower budgets.
     """
     allowed = [
-        row
+        copy(row)
         for row in every
         if row.band.private
         and row.replace_one <= wanted.eps * (1 + 1e-9)
-        and (wanted.public or set(records[row.keys[0]].public_kinds) == {"none"})
+        and (wanted.public or set(row.records[0].public_kinds) == {"none"})
         and (wanted.seconds == math.inf or (row.cost is not None and row.cost <= wanted.seconds))
     ]
     allowed.sort(key=lambda row: (-row.accuracy, row.method, row.config))
-    return [row for row in placed(allowed) if row.place is not None]
+    for row in allowed:
+        row.place, row.place_last, row.unranked, row.gap = None, None, "", None
+    set_ranks(allowed)
+    return [row for row in allowed if row.place is not None]
 
 
-def _with_less(
-    every: Sequence[BoardRow], records: Mapping[str, Record], wanted: Wanted, first: BoardRow
-) -> Iterator[Less]:
+def _with_less(every: Sequence[BoardRow], wanted: Wanted, first: BoardRow) -> Iterator[Less]:
     lower = [budget for budget in BUDGETS if budget < min(wanted.eps, first.replace_one)]
     tries = [(f"epsilon at most {budget:g}", replace(wanted, eps=budget)) for budget in reversed(lower)]
     if wanted.public:
@@ -150,15 +152,15 @@ def _with_less(
     if first.cost is not None:
         tries.append((f"half the time ({first.cost / 2:.0f} s)", replace(wanted, seconds=first.cost / 2)))
     for what, less in tries:
-        row = next(iter(ranked(every, records, less)), None)
+        row = next(iter(ranked(every, less)), None)
         if row is None or row.keys != first.keys:
             yield Less(what, row, math.nan if row is None else first.accuracy - row.accuracy)
 
 
-def _nothing(every: Sequence[BoardRow], records: Mapping[str, Record], wanted: Wanted, name: str) -> str:
+def _nothing(every: Sequence[BoardRow], wanted: Wanted, name: str) -> str:
     relaxed = [("--time", replace(wanted, seconds=math.inf)), ("--public-data none", replace(wanted, public=True))]
-    options = [option for option, other in relaxed if other != wanted and ranked(every, records, other)]
-    least = min((row.replace_one for row in ranked(every, records, replace(wanted, eps=BUDGETS[-1]))), default=math.inf)
+    options = [option for option, other in relaxed if other != wanted and ranked(every, other)]
+    least = min((row.replace_one for row in ranked(every, replace(wanted, eps=BUDGETS[-1]))), default=math.inf)
     said = f"no row on {name} (unit {wanted.unit}) with a rank satisfies this."
     if options:
         return f"{said} Leave out {' or '.join(options)}."

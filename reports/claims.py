@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import Any
 
 from bench.core.types import AuditKind, PrivacyUnit
 from bench.privacy.auditing.utility_bound import remark
+from bench.reports.seed_group import SeedGroup
 from bench.results.attack_record import AuditRecord, MechanismVerdict, above
-from bench.results.audited import audited_of, counted, no_power
+from bench.results.audited import audited_of, no_power
 from bench.results.record import Status
 from bench.results.text import audited_text, epsilon_text
 
@@ -64,10 +64,10 @@ class Claim(StrEnum):
         return self in (Claim.FAILS, Claim.REFUTED, Claim.IMPOSSIBLE)
 
 
-def claim_of(row: Mapping[str, Any]) -> tuple[Claim, str]:
+def claim_of(row: SeedGroup) -> tuple[Claim, str]:
     """Return the mark of a row's claim, and the reason for it."""
-    proven = f"proven: {epsilon_text(row['proven'], 'up')}"
-    if math.isinf(row["claimed"]):
+    proven = f"proven: {epsilon_text(row.proven, 'up')}"
+    if math.isinf(row.claimed):
         return Claim.NONE, "nothing is claimed"
     if by := _refuted(row):
         if _own(row):
@@ -75,32 +75,27 @@ def claim_of(row: Mapping[str, Any]) -> tuple[Claim, str]:
         proven += f"; refuted by {by} if read at record level"
     if impossible := _impossible(row):
         return Claim.IMPOSSIBLE, f"{impossible}; {proven}"
-    if row["proven"] <= row["claimed"]:
+    if row.proven <= row.claimed:
         return Claim.HOLDS, proven
-    if row["bypasses"]:
-        return Claim.FAILS, f"outside the ledger: {'; '.join(row['bypasses'])}"
-    if row["data_dependent"]:
+    if row.bypasses:
+        return Claim.FAILS, f"outside the ledger: {'; '.join(row.bypasses)}"
+    if row.data_dependent:
         return Claim.DATA_DEPENDENT, f"holds only for the votes of this run; for any votes {proven}"
     return Claim.FAILS, proven
 
 
-def _own(row: Mapping[str, Any]) -> bool:
-    return all(audit.unit is PrivacyUnit(row["unit"]) for audit in counted_audits(row))
+def _own(row: SeedGroup) -> bool:
+    return all(audit.unit is row.unit for audit in row.counted)
 
 
-def _refuted(row: Mapping[str, Any]) -> str:
+def _refuted(row: SeedGroup) -> str:
     """Return what refutes a row's claim in an experiment, or "" if nothing does."""
-    done, proven = counted_audits(row), row["proven"]
+    done, proven = row.counted, row.proven
     if done and done[0].kind is AuditKind.PAIR:
         return " and ".join(done[0].refuted_by)
-    audited, limit = audited_of(done, PrivacyUnit(row["unit"])), _limit(proven, done)
+    audited, limit = audited_of(done, row.unit), _limit(proven, done)
     slack = limit / proven if math.isfinite(limit) and proven > 0 else 1.0
-    return "canaries" if audited is not None and above(audited.epsilon, row["claimed"] * slack) else ""
-
-
-def counted_audits(row: Mapping[str, Any]) -> list[AuditRecord]:
-    """Return the audits that count for a row: those of its unit, or else those of a training record."""
-    return counted(row["audits"], PrivacyUnit(row["unit"])) or counted(row["audits"], PrivacyUnit.RECORD)
+    return "canaries" if audited is not None and above(audited.epsilon, row.claimed * slack) else ""
 
 
 def _limit(proven: float, audits: Iterable[AuditRecord]) -> float:
@@ -108,55 +103,54 @@ def _limit(proven: float, audits: Iterable[AuditRecord]) -> float:
     return max([proven, *(audit.allowed for audit in audits if audit.allowed is not None)])
 
 
-def _impossible(row: Mapping[str, Any]) -> str:
-    return remark([bound for bound in row["impossible"] if not math.isnan(bound)])
+def _impossible(row: SeedGroup) -> str:
+    return remark(row.impossible)
 
 
-def remarks_of(row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the remarks on a row, which groups the records of its seeds."""
-    if row["plugin"]:
-        yield f"plug-in {row['plugin']}"
-    if row["tuned"]:
-        yield row["tuned"]
-    if lost := row["collapsed"]:
-        yield f"{lost} of {lost + len(row['keys'])} seeds collapsed, counted at chance"
-    if row["bypasses"]:
-        yield "; ".join(row["bypasses"])
-    elif row["proven"] > row["claimed"]:
-        yield "proven > claimed" + " without the votes" * bool(row["data_dependent"])
-    of_record = None if math.isnan(row["record_level"]) else row["record_level"]
-    if of_record is not None:
-        why = ", as images are public" if row["unit"] == PrivacyUnit.LABEL.value else ""
-        yield f"record level: epsilon {epsilon_text(of_record, 'up')}{why}"
+def remarks_of(row: SeedGroup) -> Iterator[str]:
+    """Yield the remarks on a row that its records and audits give."""
+    if row.plugin:
+        yield f"plug-in {row.plugin}"
+    if row.tuned:
+        yield row.tuned
+    if lost := row.collapsed:
+        yield f"{lost} of {lost + len(row.keys)} seeds collapsed, counted at chance"
+    if row.bypasses:
+        yield "; ".join(row.bypasses)
+    elif row.proven > row.claimed:
+        yield "proven > claimed" + " without the votes" * row.data_dependent
+    if row.record_level is not None:
+        why = ", as images are public" if row.unit is PrivacyUnit.LABEL else ""
+        yield f"record level: epsilon {epsilon_text(row.record_level, 'up')}{why}"
     if impossible := _impossible(row):
         yield impossible
-    yield from _audit_remarks(row, of_record)
-    if not row["plugin"]:
-        place = row["dataset"], row["preset"]
-        yield from (said for said, methods in CHOSEN.items() if row["method"] in methods.get(place, ()))
-    if count := len(row["reduced"]):
+    yield from _audit_remarks(row)
+    if not row.plugin:
+        place = row.dataset, row.preset
+        yield from (said for said, methods in CHOSEN.items() if row.method in methods.get(place, ()))
+    if count := len(row.reduced):
         yield f"{count} setting{'s differ' if count > 1 else ' differs'} from the paper's"
-    if row["noise"] == "secure":
+    if row.noise == "secure":
         yield "secure noise, not reproducible"
-    if row["precision"] != "float32":
-        yield f"teachers in {row['precision']}"
+    if row.precision != "float32":
+        yield f"teachers in {row.precision}"
 
 
-def _audit_remarks(row: Mapping[str, Any], of_record: float | None) -> Iterator[str]:
-    """Yield a row's audit remarks; `of_record` is the proven epsilon per record if the row has another unit."""
-    if not (done := counted_audits(row)):
+def _audit_remarks(row: SeedGroup) -> Iterator[str]:
+    """Yield the remarks that the audits of a row give."""
+    if not (done := row.counted):
         return
     first, bug = done[0], ""
     audited = audited_of(done, first.unit)
     assert audited is not None
-    own = first.unit is PrivacyUnit(row["unit"])
+    own = first.unit is row.unit
     if not own:
         yield f"audited at record level: {audited_text(audited)}"
     if first.kind is AuditKind.PAIR:
         bug = first.verdict.partition("VIOLATED: ")[2]
-    elif own and above(audited.epsilon, _limit(row["proven"], done)):
+    elif own and above(audited.epsilon, _limit(row.proven, done)):
         bug = "audited > proven"
-    elif not own and of_record is not None and above(audited.epsilon, _limit(of_record, done)):
+    elif not own and row.record_level is not None and above(audited.epsilon, _limit(row.record_level, done)):
         bug = "audited > proven at record level"
     if bug:
         yield f"BUG: {bug}"
@@ -168,6 +162,6 @@ def _audit_remarks(row: Mapping[str, Any], of_record: float | None) -> Iterator[
         seen = max((channel.epsilon for audit in done for channel in audit.power), default=None)
         known = "" if seen is None else f": {epsilon_text(seen, 'down')} seen without any noise"
         yield f"audit without power{known}"
-    mechanisms = [m for audit in row["audits"] if audit.status is Status.DONE for m in audit.mechanisms]
+    mechanisms = [m for audit in row.audits if audit.status is Status.DONE for m in audit.mechanisms]
     if broken := sorted({m.kind for m in mechanisms if m.verdict is MechanismVerdict.VIOLATED}):
         yield f"BUG: {', '.join(broken)} gives away more than it is charged for"

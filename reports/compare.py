@@ -10,7 +10,6 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.metrics.ranking import Contender, difference
 from bench.reports.board_row import BoardRow
 from bench.reports.leaderboard import Board, cells_of
-from bench.results.record import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ COMPARED = (
 
 
 def compare(
-    board: Board, records: Mapping[str, Record], one: str, other: str, dataset: str = "mnist", unit: str = "record",
+    board: Board, one: str, other: str, dataset: str = "mnist", unit: str = "record",
     eps: float | None = None,
 ) -> Comparison:  # fmt: skip
     """Return the comparison of two rows, each named by a record's key or its prefix, or by a method.
@@ -73,7 +72,7 @@ def compare(
     cells = [cells_of(row) for row in rows]
     lines = [("data set", first.dataset, second.dataset), ("unit", first.unit, second.unit)]
     lines += [(name, cells[0][name], cells[1][name]) for name in COMPARED]
-    lines += _settings(records[first.keys[0]].config, records[second.keys[0]].config)
+    lines += _settings(first.records[0].config, second.records[0].config)
     return Comparison(first, second, low, high, tuple(line for line in lines if set(line[1:]) != {"–"}))
 
 

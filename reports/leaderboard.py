@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from statistics import stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
-from bench.core.types import Adjacency, AuditKind, Basis, PrivacyUnit, TargetAdjacency
-from bench.metrics.intervals import SeedSpread, accuracy_interval
+from bench.core.types import Adjacency, Basis, TargetAdjacency
 from bench.privacy.accounting.risk import NAMES as RISKS
-from bench.privacy.accounting.risk import Risk
 from bench.reports.board_row import BoardRow
-from bench.reports.claims import claim_of, counted_audits, remarks_of
 from bench.reports.order import LEGEND, ORDER, dataset_order
-from bench.reports.ranks import placed, resolution, with_spread
+from bench.reports.ranks import resolution, set_ranks, set_spreads
 from bench.reports.reported.numbers import Reported
 from bench.results.attack_record import AttackRecord, AuditRecord
-from bench.results.audited import audited_of
-from bench.results.frame import results_frame, row_key
+from bench.results.audited import by_student
+from bench.results.derived import row_key
 from bench.results.record import Record, Status
 from bench.results.text import (
     Toward,
@@ -36,9 +32,6 @@ from bench.results.text import (
     md,
     risk_text,
 )
-
-if TYPE_CHECKING:
-    import pandas
 
 COLUMNS = (
     "rank", "method", "target epsilon (basis)", "claimed", "proven", "proven, replace-one", "claim", "audited",
@@ -59,30 +52,42 @@ class Board:
         return {key: list(rows) for key, rows in groupby(self.rows, lambda row: (row.dataset, row.unit))}
 
 
-def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = (), *, risks: bool = True) -> Board:
-    """Return the board of `records`; the `audits` of a row's seeds count as one audit with all their runs.
-
-    Without `risks`, rows lack what an attacker may reach, which takes seconds for each different ledger.
-    """
+def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -> Board:
+    """Return the board of `records`; the `audits` of a row's seeds count as one audit with all their runs."""
     board = Board()
-    usable = []
-    for record in records:
+    groups: dict[str, list[Record]] = defaultdict(list)
+    for record in sorted(records, key=lambda record: (record.seed, record.key)):
         if record.status is Status.FAILED:
             board.failures.append(record)
         elif why := unusable(record):
             board.refused.append((record.key, why))
         else:
-            usable.append(record)
-    if usable:
-        lost = Counter(row_key(record) for record in board.failures if record.collapsed)
-        table = _grouped(results_frame(usable, audits, risks=risks), lost)
-        board.rows = [_row(values) for values in with_spread(table.to_dict("records"))]
+            groups[row_key(record)].append(record)
+    lost = Counter(row_key(record) for record in board.failures if record.collapsed)
+    of_student = by_student(audits)
+    board.rows = [
+        BoardRow(group, [audit for record in group for audit in of_student[record.key]], lost[key])
+        for key, group in groups.items()
+    ]
+    set_spreads(board.rows)
+    _set_baselines(board.rows)
     board.rows.sort(key=_order)
-    board.rows = [ranked for _, rows in groupby(board.rows, _competition) for ranked in placed(list(rows))]
+    for _, competing in groupby(board.rows, _competition):
+        set_ranks(competing)
     board.rows.sort(key=lambda row: (*_competition(row), row.place is None))
     board.failures.sort(key=lambda record: record.key)
     board.refused.sort()
     return board
+
+
+def _set_baselines(rows: Sequence[BoardRow]) -> None:
+    """Set each row's best non-private row of the same data, preset and, on transferred features, backbone."""
+    best: dict[tuple[str, ...], BoardRow] = {}
+    for row in sorted(rows, key=lambda row: (row.accuracy, row.keys)):
+        if row.asked is None and not row.subset:
+            best[row.dataset, row.preset, row.backbone] = row
+    for row in rows:
+        row.baseline = best.get((row.dataset, row.preset, row.backbone))
 
 
 @dataclass
@@ -102,9 +107,9 @@ class Source:
         return build_board(self.records, self.audits)
 
     @property
-    def private(self) -> bool:
-        """Whether any record uses private data, so that only the owner may read the pages."""
-        return not all(record.public_benchmark for record in self.records)
+    def owner_only(self) -> bool:
+        """Whether only the owner may read the pages."""
+        return any(record.disclosure.owner_only for record in self.records)
 
     def shown(self) -> list[Record]:
         """Return the records that the board shows."""
@@ -112,87 +117,11 @@ class Source:
         return [record for record in self.records if record.key not in refused]
 
 
-def _grouped(frame: pandas.DataFrame, lost: Mapping[str, int]) -> pandas.DataFrame:
-    groups = frame.groupby("row", sort=False)
-    worst = frame.loc[groups["proven"].idxmax()].set_index("row")
-    # A data-dependent claim depends on the votes of its run.
-    within = frame["data_dependent"] <= frame["claimed"] * (1 + 1e-9)
-    table = groups.first().assign(
-        data_dependent=within.groupby(frame["row"], sort=False).all(),
-        # Seeds share their mechanisms. If their epsilons differ nevertheless, the row states the worst.
-        claimed=groups["claimed"].max(),
-        proven=worst["proven"],
-        proven_by=worst["proven_by"],
-        replace_one=groups["replace_one"].max(),
-        **{name: groups[name].max() for name in RISKS},
-        record_level=groups["record_level"].max(),
-        impossible=groups["impossible"].agg(list),
-        accuracies=groups["accuracy"].agg(list),
-        official=groups["official"].mean(),
-        cost=groups["cold"].mean(),
-        processor=groups["processor"].agg(lambda found: found.iloc[0] if found.nunique() == 1 else ""),
-        classes=groups["classes"].max(),
-        seeds=groups["seed"].agg(tuple),
-        keys=groups["key"].agg(tuple),
-        audits=groups["audits"].agg(lambda lists: [audit for audits in lists for audit in audits]),
-    )
-    table["collapsed"] = [lost.get(row, 0) for row in table.index]
-    # A generator that collapsed taught its student nothing: the seed counts at chance.
-    chance = (100 / table["classes"]).fillna(0.0)
-    seeds = groups.size()
-    table["official"] = (table["official"] * seeds + chance * table["collapsed"]) / (seeds + table["collapsed"])
-    table["accuracies"] = [
-        [*found, *[guess] * count]
-        for found, guess, count in zip(table["accuracies"], chance, table["collapsed"], strict=True)
-    ]
-    table["accuracy"] = [math.fsum(found) / len(found) for found in table["accuracies"]]
-    table["spread"] = [stdev(found) if len(found) > 1 else math.nan for found in table["accuracies"]]
-    # A row's baseline has the same data and preset and, on transferred features, the same backbone.
-    same = ["dataset", "preset", "backbone"]
-    without = table[table["target"].isna() & ~table["subset"]].sort_values(["accuracy", "keys"])
-    best = without.drop_duplicates(same, keep="last").set_index(same)[["accuracy", "keys"]]
-    table = table.join(best.rename(columns={"accuracy": "reference", "keys": "baseline"}), on=same)
-    return table.assign(drop=table["reference"] - table["accuracy"])
-
-
 def unusable(record: Record) -> str:
     """Return why a record's numbers cannot be shown, or "" if they can."""
     if record.utility is None or record.privacy is None:
         return f"it is done, and states no {'accuracy' if record.utility is None else 'epsilon'}"
     return ""
-
-
-def _row(values: Mapping[str, Any]) -> BoardRow:
-    unit = PrivacyUnit(values["unit"])
-    audited = audited_of(values["audits"], unit)
-    claim, reason = claim_of(values)
-    spread: SeedSpread | None = values["seed_spread"]
-    shares = [accuracy / 100 for accuracy in values["accuracies"]]
-    low, high = accuracy_interval(shares, values["test_records"], spread=spread)
-    remarks = [*remarks_of(values)]
-    if spread is None:
-        remarks.append("one seed: the interval covers test records only")
-    elif spread.borrowed:
-        remarks.append(f"interval with the seeds' deviation of the method's other rows ({spread.freedom} degrees)")
-    first = next(iter(counted_audits(values)), None)
-    known = {
-        **values,
-        "asked": values["target"],
-        "claim": claim,
-        "claim_reason": reason,
-        "low": 100 * low,
-        "high": 100 * high,
-        "audited": None if audited is None or audited.silent else audited.epsilon,
-        "audit": audited or audited_of(values["audits"], PrivacyUnit.RECORD),
-        "pair": first if first is not None and first.kind is AuditKind.PAIR else None,
-        "baseline": values["baseline"] if isinstance(values["baseline"], tuple) else (),
-        "remarks": tuple(remarks),
-        "risk": Risk.from_values(values[name] for name in RISKS),
-    }
-    missing = {name: None for name in ("asked", "spread", "official", "drop", "cost") if math.isnan(known[name])}
-    return BoardRow(
-        **{column.name: known[column.name] for column in fields(BoardRow) if column.name in known} | missing
-    )
 
 
 def _competition(row: BoardRow) -> tuple[Any, ...]:
@@ -206,8 +135,8 @@ def _order(row: BoardRow) -> tuple[Any, ...]:
 
 def cells_of(row: BoardRow) -> dict[str, str]:
     """Return the texts of a row in the order of :data:`COLUMNS`."""
-    add_remove = row.adjacency == Adjacency.ADD_REMOVE.value
-    own = add_remove and row.basis == Basis.PROVEN.value and row.target_adjacency == TargetAdjacency.OWN.value
+    add_remove = row.adjacency is Adjacency.ADD_REMOVE
+    own = add_remove and row.basis is Basis.PROVEN and row.target_adjacency is TargetAdjacency.OWN
     asked = "–" if row.asked is None else f"{row.asked:g} ({row.basis}{', add-remove' if own else ''})"
     texts = (
         f"{row.rank} {row.marks}".rstrip(),

@@ -74,7 +74,7 @@ def write_pages(folder: Path, source: Source, *, readme: Path | None = None) -> 
     if readme is not None:
         texts[readme] = summary.put(summary.summary(source.board), readme.read_text(encoding="utf-8"))
     made = {path: page(text) for path, text in texts.items() if text}
-    with owner_only(source.private):
+    with owner_only(source.owner_only):
         write_together(made)
         write_site(folder, source)
     return [*made, folder / "site" / "index.html"]

@@ -4,71 +4,57 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from bench.metrics.intervals import seed_spread
 from bench.metrics.ranking import Contender, rank_groups
 from bench.reports.board_row import BoardRow
-from bench.reports.order import BUDGETS, FEWEST, Band
+from bench.reports.order import BUDGETS, FEWEST
 from bench.results.attack_record import above
 
 
-def with_spread(table: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows with their variance over seeds, borrowed from the method's other rows in the same band.
+def set_spreads(rows: Sequence[BoardRow]) -> None:
+    """Set the rows' variance over seeds, borrowed from the method's other rows in the same band.
 
     A row with one seed borrows from all rows of the method on this data if its band has no other: seeds of a larger
     epsilon differ less.
     """
-
-    def kin(row: Mapping[str, Any]) -> tuple[Any, ...]:
-        return row["dataset"], row["unit"], row["method"]
-
-    def near(row: Mapping[str, Any]) -> tuple[Any, ...]:
-        return *kin(row), Band.of(row["replace_one"], None if math.isnan(row["target"]) else row["claimed"])
-
-    pools: dict[tuple[Any, ...], list[tuple[int, list[float]]]] = defaultdict(list)
-    for number, row in enumerate(table):
-        shares = [accuracy / 100 for accuracy in row["accuracies"]]
-        for key in (kin(row), near(row)):
-            pools[key].append((number, shares))
-    found = []
-    for number, row in enumerate(table):
-        own = [accuracy / 100 for accuracy in row["accuracies"]]
-        spread = seed_spread(own, [shares for other, shares in pools[near(row)] if other != number])
-        if spread is None:
-            spread = seed_spread(own, [shares for other, shares in pools[kin(row)] if other != number])
-        found.append({**row, "seed_spread": spread})
-    return found
+    pools: dict[tuple[object, ...], list[BoardRow]] = defaultdict(list)
+    for row in rows:
+        kin = row.dataset, row.unit, row.method
+        pools[kin].append(row)
+        pools[*kin, row.band].append(row)
+    for row in rows:
+        kin = row.dataset, row.unit, row.method
+        for pool in (pools[*kin, row.band], pools[kin]):
+            row.seed_spread = seed_spread(row.shares, [other.shares for other in pool if other is not row])
+            if row.seed_spread is not None:
+                break
 
 
-def placed(rows: Sequence[BoardRow]) -> list[BoardRow]:
-    """Return the rows of one band, by descending accuracy, with their ranks or why they hold none."""
-    best: dict[str, tuple[int, Contender]] = {}
-    reasons: dict[int, str] = {}
-    for number, row in enumerate(rows):
+def set_ranks(rows: Iterable[BoardRow]) -> None:
+    """Set the ranks of the rows of one band, which come by descending accuracy, or why they hold none."""
+    ranked: dict[str, BoardRow] = {}
+    contenders: list[Contender] = []
+    for row in rows:
         seeds = len(row.seeds) + row.collapsed
         if not row.band.private or math.isinf(row.band.limit):
-            reasons[number] = f"no epsilon up to {BUDGETS[-1]:g} is proven"
+            row.unranked = f"no epsilon up to {BUDGETS[-1]:g} is proven"
         elif above(row.audited, row.proven):
-            reasons[number] = "audited above proven"
+            row.unranked = "audited above proven"
         elif seeds < FEWEST or row.seed_spread is None:
-            reasons[number] = "fewer than three seeds"
-        elif row.method in best:
-            reasons[number] = "another row of the method holds its rank"
+            row.unranked = "fewer than three seeds"
+        elif row.method in ranked:
+            row.unranked = "another row of the method holds its rank"
         else:
-            found = Contender(row.accuracy / 100, seeds, row.seed_spread, row.test_records)
-            best[row.method] = number, found
-    contenders = [contender for _, contender in best.values()]
+            ranked[row.method] = row
+            contenders.append(Contender(row.accuracy / 100, seeds, row.seed_spread, row.test_records))
     places, ends = rank_groups(contenders)
-    ranks = dict(zip((number for number, _ in best.values()), places, strict=True))
-    gaps = {number: 100 * (contender.mean - ends[0]) for number, contender in [*best.values()][:1] if len(best) > 1}
-    return [
-        replace(row, unranked=reasons[number]) if number in reasons
-        else replace(row, place=ranks[number][0], place_last=ranks[number][1], gap=gaps.get(number))
-        for number, row in enumerate(rows)
-    ]  # fmt: skip
+    for row, place in zip(ranked.values(), places, strict=True):
+        row.place, row.place_last = place
+    if len(ranked) > 1:
+        first = next(iter(ranked.values()))
+        first.gap = 100 * (first.accuracy / 100 - ends[0])
 
 
 def resolution(rows: Iterable[BoardRow]) -> str:

@@ -17,6 +17,7 @@ from bench.reports.attacks import strongest
 from bench.reports.leaderboard import build_board
 from bench.reports.runs import read_runs
 from bench.results.attack_record import AttackRecord, AuditRecord
+from bench.results.audited import by_student
 from bench.results.frame import results_frame
 from bench.results.published import need_published
 from bench.results.record import Record
@@ -211,12 +212,10 @@ def _frame(
     import pandas
 
     records, audits = list(records), list(audits)
-    frame = results_frame(records, audits).rename(columns={"target": "epsilon", "cost": "wall_seconds"})
-    of_student: dict[str, list[AttackRecord]] = {}
-    for attack in attacks:
-        of_student.setdefault(attack.student, []).append(attack)
+    frame = results_frame(records, audits)
+    of_student = by_student(attacks)
     for goal in GOALS:
-        best = [strongest(of_student.get(key, ()), goal) for key in frame["key"]]
+        best = [strongest(of_student[key], goal) for key in frame["key"]]
         scale = 1 if goal == "membership" else 100
         frame[goal] = pandas.Series([None if b is None else scale * b[0].value for b in best], dtype=float)
         frame[f"{goal}_attack"] = pandas.Series(["" if b is None else b[1].attack for b in best], dtype=str)

@@ -15,17 +15,17 @@ from bench.reports.choose import choose as chosen_from
 from bench.reports.compare import Comparison
 from bench.reports.compare import compare as compared
 from bench.reports.leaderboard import Board, build_board
-from bench.reports.runs import Runs, read_board
+from bench.reports.runs import read_board
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
 
-def _board(runs: str | Path | Iterable[str | Path] | None) -> tuple[Runs, Board]:
+def _board(runs: str | Path | Iterable[str | Path] | None) -> Board:
     paths = [runs] if isinstance(runs, str | Path) else runs
     found = read_board(None if paths is None else [Path(path) for path in paths])
-    return found, build_board(found.records.values(), found.audits.values(), risks=False)
+    return build_board(found.records.values(), found.audits.values())
 
 
 def _unit(name: str) -> str:
@@ -59,8 +59,8 @@ def choose(
         raise UnknownNameError("public_data", public_data, ["any", "none"])
     limit = {} if seconds is None else {"seconds": seconds}
     wanted = Wanted(eps, dataset, _unit(unit), public_data == "any", **limit)
-    found, board = _board(runs)
-    return chosen_from(board, found.records, wanted)
+    board = _board(runs)
+    return chosen_from(board, wanted)
 
 
 def compare(
@@ -72,8 +72,8 @@ def compare(
     Methods are compared on `dataset` by their best rows with a proven epsilon (replace-one) of at most `eps`, by
     default 10. Raises :class:`BenchError` for an unknown name, or a method without such a row.
     """
-    found, board = _board(runs)
-    return compared(board, found.records, one, other, dataset, _unit(unit), eps)
+    board = _board(runs)
+    return compared(board, one, other, dataset, _unit(unit), eps)
 
 
 def list_methods() -> pandas.DataFrame:

@@ -56,8 +56,8 @@ def choose(
 
         wanted = Wanted(eps, dataset, unit.value, public_data == "any", seconds)
         found = read_board(runs)
-        board = build_board(found.records.values(), found.audits.values(), risks=False)
-        choice = chosen_from(board, found.records, wanted)
+        board = build_board(found.records.values(), found.audits.values())
+        choice = chosen_from(board, wanted)
     if json_:
         print_json(choice.as_dict())
         return

@@ -40,8 +40,8 @@ def compare(
         from bench.reports.runs import read_board
 
         found = read_board(runs)
-        board = build_board(found.records.values(), found.audits.values(), risks=False)
-        seen = compared(board, found.records, one, other, dataset, unit.value, eps)
+        board = build_board(found.records.values(), found.audits.values())
+        seen = compared(board, one, other, dataset, unit.value, eps)
     if json_:
         print_json(seen.as_dict())
         return

@@ -176,10 +176,15 @@ def hints_of(kind: type) -> dict[str, Any]:
     return {one.name: hints[one.name] for one in fields(kind)}
 
 
-@functools.cache  # thousands of pages print a command
 def flag_of(kind: type, name: str) -> str:
     """Return the command-line option for the field `name` of `kind`, or "" if it has none."""
-    return next((str(option.default) for option in getattr(hints_of(kind)[name], "__metadata__", ())[-1:]), "")
+    return _flags(kind)[name]
+
+
+@functools.cache  # thousands of pages print a command
+def _flags(kind: type) -> dict[str, str]:
+    hints = hints_of(kind)
+    return {name: "".join(str(one.default) for one in getattr(hints[name], "__metadata__", ())[-1:]) for name in hints}
 
 
 def words_of(options: Any) -> list[str]:

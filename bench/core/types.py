@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from bench.core.disclosure import Disclosure
 from bench.core.errors import BenchError
 
 if TYPE_CHECKING:
@@ -142,7 +143,12 @@ class Facts:
     classes: int
     shape: tuple[int, int, int]
     public_benchmark: bool = False
-    """True for a freely available set. Otherwise records omit figures that depend on private data."""
+    """True for a freely available set; :attr:`disclosure` says what follows."""
+
+    @property
+    def disclosure(self) -> Disclosure:
+        """What may be shown of a run on the data, and to whom."""
+        return Disclosure(self.public_benchmark)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,14 @@ def attempted(
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """Return the parts of a record from `work`, with status, notes and provenance; an exception gives a failure."""
-    private = not record.public_benchmark
+    disclosure = record.disclosure
     try:
-        with no_exit(f"what {key} runs"), run_dir.guarded(private):
+        with no_exit(f"what {key} runs"), run_dir.guarded(disclosure.owner_only):
             parts = {**work(), "status": Status.DONE}
     except Exception as error:  # noqa: BLE001 (it becomes a record)
-        parts = {"status": Status.FAILED, "failure": failure_of(error, record.public_benchmark, run_dir, key)}
-        if private:
+        parts = {"status": Status.FAILED, "failure": failure_of(error, disclosure, run_dir, key)}
+        if not disclosure.messages:  # records omit it, and the owner may see it
             progress.say(f"{type(error).__name__}: {error}")
     made, found = (sum(len(getattr(cache, side)) for cache in caches) for side in ("made", "found"))
-    provenance = clock.stop(made=made, found=found, private=private)
+    provenance = clock.stop(made=made, found=found, private=not disclosure.exact_costs)
     return {**parts, "notes": list(dict.fromkeys(notes)), "provenance": provenance}

@@ -85,13 +85,13 @@ def _name(method: type[Method], config: DataclassInstance, budget: Budget, facts
         "config": as_dict(config),
         "budget": [budget.epsilon, budget.delta, budget.basis.value, budget.adjacency.value],
         "facts": asdict(facts),
-        "program": _program(inspect.getsourcefile(method) or ""),
+        "program": program_digest(inspect.getsourcefile(method) or ""),
     }
     return hashlib.sha256(canonical_json(meaning).encode()).hexdigest()[:24]
 
 
 @functools.cache
-def _program(source: str) -> str:
+def program_digest(source: str) -> str:
     """Return the digest of all code that a calibration may run: this program, the methods, files beside a plug-in."""
     here = Path(__file__).resolve().parent.parent
     # rglob does not follow the symbolic link to the methods in a checkout.

@@ -113,7 +113,7 @@ def check_tunable(method: type[Method], facts: Facts, tuning: Tuning) -> None:
         raise BenchError(f"{name} does not state before a run what it costs, so tuning cannot be accounted for.")
     if method.unit is PrivacyUnit.QUERY_LABEL:
         raise BenchError(f"{name} hides labels of queries, and tuning asks about them in every trial. Use `bench run`.")
-    if tuning.score is Score.PUBLIC and not (facts.public_benchmark and facts.public_records):
+    if tuning.score is Score.PUBLIC and not (facts.disclosure.pool_labels and facts.public_records):
         raise BenchError(
             f"{facts.dataset} has no public records with public labels. Use --score noisy --score-noise RECORDS."
         )

@@ -33,7 +33,7 @@ def check_salt(given: str, cell: Cell) -> None:
     """Raise :class:`BenchError` unless `cell` may run with the ``--noise-salt`` `given`."""
     if given not in (RANDOM, NONE) and not re.fullmatch(SALT, given):
         raise BenchError(f"--noise-salt takes {RANDOM}, {NONE} or the 64 hex digits of a record, not {given!r}.")
-    if given != RANDOM and not cell.facts.public_benchmark:
+    if given != RANDOM and not cell.facts.disclosure.noise_salt:
         raise BenchError(
             f"--noise-salt {given} would make the noise on {cell.facts.dataset}, which is no public benchmark, known. "
             "Leave the option out: each run draws its own."

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from bench.core.config import NoiseKind, as_dict
+from bench.core.disclosure import Disclosure
 from bench.core.errors import BenchError, no_exit
 from bench.core.options import ONE_CPU, Resources
 from bench.core.printable import page, printable
@@ -73,6 +74,7 @@ def run_cell(
     """
     clock = Clock(device=resources.device, threads=torch.get_num_threads())
     cache = Cache(run_dir.cache_path, cache_base(cell), progress.say)
+    disclosure = cell.facts.disclosure
     ledger: Ledger | None = None
     salt = None
     try:
@@ -87,13 +89,12 @@ def run_cell(
         with no_exit(cell.method):
             record = _train(cell, run_dir, source, context, ledger, clock, tuned)
     except Exception as error:  # noqa: BLE001 (one cell's failure must not stop the grid)
-        public = cell.facts.public_benchmark
         events = () if ledger is None else merged(ledger.events) if tuned is None else (tuned,)
         spent = stored(events)
-        failure = failure_of(error, public, run_dir, cell.key, spent, refused=bool(cell.refused))
-        grid = _collapsed(error, cell, run_dir) if public and isinstance(error, CollapsedError) else None
+        failure = failure_of(error, disclosure, run_dir, cell.key, spent, refused=bool(cell.refused))
+        grid = _collapsed(error, cell, run_dir) if isinstance(error, CollapsedError) and disclosure.pictures else None
         record = _record(cell, clock, cache, status=Status.FAILED, failure=failure, image_grid=grid)
-    if cell.facts.public_benchmark and cell.noise is NoiseKind.SEEDED:
+    if disclosure.noise_salt and cell.noise is NoiseKind.SEEDED:
         record = record.model_copy(update={"noise_salt": salt})
     run_dir.write_record(record)
     # Forget the salt even after a failure: rerunning edited code with the same noise would expose what changed.
@@ -162,7 +163,7 @@ def _train(
     # Remove an older record first: if the run ends here, it must not be left beside a newer release.
     with writing(run_dir.record_path(cell.key)):
         run_dir.record_path(cell.key).unlink(missing_ok=True)
-    with run_dir.guarded(not cell.facts.public_benchmark):
+    with run_dir.guarded(cell.facts.disclosure.owner_only):
         digest = save_released(released, run_dir.path / file)
         grid = _image_grid(released.extras, cell, run_dir)
     return _record(
@@ -236,7 +237,7 @@ def _privacy(
     cell: Cell, ledger: Ledger, accuracy: float, material: Materialised, tuned: RepeatAndSelect | None
 ) -> Privacy:
     method = METHODS.get(cell.method)
-    if cell.facts.public_benchmark and tuned is None:
+    if cell.facts.disclosure.data_figures and tuned is None:
         after = bound_method(cell).claimed_after(cell.delta, ledger)
         claim = checked_claim(after, f"{method.name}.claimed_after()")
     else:
@@ -251,7 +252,7 @@ def _privacy(
     withheld = ""
     if tuned is not None:
         pass  # data-dependent figures would describe a single trial
-    elif cell.facts.public_benchmark:
+    elif cell.facts.disclosure.data_figures:
         accountants = [*accountants, *ledger.data_dependent(cell.delta)]
     else:
         withheld = "the data set is not a public benchmark, and data-dependent figures tell of its records"
@@ -272,8 +273,8 @@ def _privacy(
 
 
 def _plausibility(cell: Cell, epsilon: float, accuracy: float, material: Materialised) -> Plausibility | None:
-    """Return how plausible the accuracy is under the claim, from class frequencies of a public benchmark's test set."""
-    if not (METHODS.get(cell.method).single_teacher and cell.facts.public_benchmark):
+    """Return how plausible the accuracy is under the claim, from the class frequencies of the test records."""
+    if not (METHODS.get(cell.method).single_teacher and cell.facts.disclosure.test_labels):
         return None
     counts = material.test_labels.bincount(minlength=cell.facts.classes)
     bound = probability_bound(epsilon, cell.delta, accuracy, (counts.double() / counts.sum()).tolist())
@@ -285,12 +286,12 @@ def _accountant(figure: Accounted) -> Accountant:
 
 
 def _queries(ledger: Ledger, released: Released, material: Materialised) -> Queries | None:
-    """Return the number of answers and their accuracy on the public pool's held-back labels, which are public."""
+    """Return the number of answers and, where those are public, their accuracy on the pool's held-back labels."""
     if not ledger.asked:
         return None
     accuracy = None
     indices, labels = released.extras.get("query_indices"), released.extras.get("query_labels")
-    known = material.private.facts.public_benchmark
+    known = material.private.facts.disclosure.pool_labels
     if known and indices is not None and labels is not None and len(labels):
         accuracy = round(float((material.public_labels[indices] == labels).double().mean()), 6)
     return Queries(asked=ledger.asked, answered=ledger.answered, label_accuracy=accuracy)
@@ -324,19 +325,21 @@ def make_shard(
 
 
 def failure_of(
-    error: Exception, public_benchmark: bool, run_dir: RunDir, key: str, spent: Sequence[dict[str, Any]] = (), *,
+    error: Exception, disclosure: Disclosure, run_dir: RunDir, key: str, spent: Sequence[dict[str, Any]] = (), *,
     refused: bool = False,
 ) -> Failure:  # fmt: skip
-    """Log `error` and return it as a failure; for non-public data, without text that may quote records."""
+    """Log `error` and return it as a failure, whose text quotes only what `disclosure` allows."""
     told = error.told if isinstance(error, BenchError) else ""
-    kind, private = type(error).__name__, not (public_benchmark or refused or told == str(error))
+    kind = type(error).__name__
+    # An error without a message tells nothing, but its traceback may quote the errors that caused it.
+    private = not (disclosure.messages or refused or (told and told == str(error)))
     if isinstance(error, BenchError) and not private:
         kind = "refused" if refused else COLLAPSED if isinstance(error, CollapsedError) else "error"
         return Failure(kind=kind, reason=printable(str(error)), spent=list(spent))
-    log = f"cache/{key}.log" if private else f"logs/{key}.log"
+    log = disclosure.log(key)
     text = page("".join(traceback.format_exception(error)))
     with contextlib.suppress(BenchError):  # write the record even without a log
-        write_atomic(run_dir.path / log, text, mode=0o600 if private else 0o644)
+        write_atomic(run_dir.path / log, text, mode=disclosure.file_mode)
     if told and private:
         reason = f"{told}; the log says why"
     elif private:
@@ -366,7 +369,7 @@ def _record(cell: Cell, clock: Clock, cache: Cache, *, status: Status, **parts: 
                 found=len(cache.found),
                 artefacts=cache.counts(),
                 waited=cache.waited,
-                private=not cell.facts.public_benchmark,
+                private=not cell.facts.disclosure.exact_costs,
             ),
             **parts,
         }

@@ -219,7 +219,7 @@ def _release(best: Record, folder: Path, run_dir: RunDir) -> Record:
     )  # fmt: skip
     failure = None if best.failure is None else best.failure.model_copy(update={"log": None})
     record = best.model_copy(update={"provenance": kept, "failure": failure})
-    with run_dir.guarded(not record.public_benchmark):
+    with run_dir.guarded(record.disclosure.owner_only):
         for name in _files(record):
             write_atomic(run_dir.path / name, (folder / name).read_bytes())
     run_dir.write_record(record)

@@ -36,12 +36,12 @@ class Registry(Generic[T]):
         self.kind = kind
         self.broken: dict[str, str] = {}  # origin to one-line error of the plug-ins that failed to import
         self._package, self._group = package, group
-        self._members: dict[str, T] = {}
+        self.members: dict[str, T] = {}
         self._index: dict[str, str] | None = None  # name to module, once the entry points are imported
 
     def register(self, name: str, member: T) -> T:
         """Add `member` under `name`; repeating a registration is allowed."""
-        taken = self._members.get(name)
+        taken = self.members.get(name)
         if taken is not None and _origin(taken) != _origin(member):
             raise BenchError(
                 f"the {self.kind} name {name!r} is taken by {_origin(taken)}; {_origin(member)} needs another name."
@@ -49,7 +49,7 @@ class Registry(Generic[T]):
         home = self._own().get(name)
         if home is not None and getattr(member, "__module__", "") != home:
             raise BenchError(f"the {self.kind} name {name!r} is taken by {home}; {_origin(member)} needs another name.")
-        self._members[name] = member
+        self.members[name] = member
         return member
 
     def get(self, name: str) -> T:
@@ -57,23 +57,23 @@ class Registry(Generic[T]):
         if name.endswith(".py"):
             return self._from_file(Path(name))
         index = self._scan()
-        if name not in self._members and name in index:
+        if name not in self.members and name in index:
             importlib.import_module(index[name])
-        if name not in self._members:
+        if name not in self.members:
             broken = "; ".join(f"{where}: {why}" for where, why in self.broken.items())
             hint = f"Plug-ins that failed to import: {broken}." if broken else ""
             raise UnknownNameError(self.kind, name, self.names(), hint)
-        return self._members[name]
+        return self.members[name]
 
     def names(self) -> list[str]:
         """Return all names in alphabetical order."""
-        return sorted({*self._scan(), *self._members})
+        return sorted({*self._scan(), *self.members})
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 
     def __contains__(self, name: object) -> bool:
-        return name in self._scan() or name in self._members
+        return name in self._scan() or name in self.members
 
     def _own(self) -> dict[str, str]:
         return {
@@ -97,14 +97,14 @@ class Registry(Generic[T]):
         return self._index
 
     def _load(self, where: str, load: Callable[[str], Any]) -> None:
-        before = set(self._members)
+        before = set(self.members)
         try:
             with no_exit(where), no_interrupt(where):
                 load(where)
         except Exception as error:  # noqa: BLE001 (a broken plug-in must not affect the rest)
             self.broken[where] = f"{type(error).__name__}: {error}".splitlines()[0]
-            for name in set(self._members) - before:
-                del self._members[name]
+            for name in set(self.members) - before:
+                del self.members[name]
 
     def _from_file(self, path: Path) -> T:
         if not path.is_file():
@@ -114,22 +114,22 @@ class Registry(Generic[T]):
                 self.get(name)
         loaded = [
             name
-            for name, member in self._members.items()
+            for name, member in self.members.items()
             if (module := sys.modules.get(getattr(member, "__module__", ""))) is not None
             and getattr(module, "__file__", None)
             and Path(str(module.__file__)).resolve() == path.resolve()
         ]
         if len(loaded) == 1:  # a project file, or a file loaded before
-            return self._members[loaded[0]]
-        before = set(self._members)
+            return self.members[loaded[0]]
+        before = set(self.members)
         # The path's digest separates files of the same name.
         module_name = f"{PLUGIN}{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
         with no_exit(str(path)), no_interrupt(str(path)):
             import_file(module_name, path)
-        added = sorted(set(self._members) - before - set(self._own()))  # it may import methods of this project
+        added = sorted(set(self.members) - before - set(self._own()))  # it may import methods of this project
         if len(added) != 1:
             raise BenchError(f"{path} must register exactly one {self.kind}; it registered {added or 'none'}.")
-        return self._members[added[0]]
+        return self.members[added[0]]
 
 
 class _SourceLoader(SourceFileLoader):

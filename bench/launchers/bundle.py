@@ -190,7 +190,7 @@ def _write(bundle: Bundle, files: dict[str, Path], target: Path, stage: Stage) -
             info = zipfile.ZipInfo(packed.name, WHEN)
             info.compress_type = zipfile.ZIP_DEFLATED
             with files[packed.name].open("rb") as read, archive.open(info, "w", force_zip64=True) as written:
-                if _copied(read, written, packed.size, stage) != packed.sha256:
+                if copied(read, written, packed.size, stage) != packed.sha256:
                     raise BenchError(f"{files[packed.name]} changed while it was packed. Give the command again.")
 
 
@@ -209,7 +209,7 @@ def _aside(target: Path) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
 
 
-def _copied(read: IO[bytes], written: IO[bytes], size: int, stage: Stage) -> str:
+def copied(read: IO[bytes], written: IO[bytes], size: int, stage: Stage) -> str:
     """Copy at most `size` bytes of `read` to `written`; return the SHA-256, or "" if `read` has another length."""
     digest, left = hashlib.sha256(), size
     while left >= 0 and (piece := read.read(PIECE)):
@@ -285,7 +285,7 @@ def _extract(archive: zipfile.ZipFile, file: Packed, source: Path, into: Path, s
     with writing(target), _aside(target) as written:
         try:
             with _opened(archive, file.name, file.size) as read:
-                found = _copied(read, written, file.size, stage)
+                found = copied(read, written, file.size, stage)
         except DAMAGE as error:
             raise BenchError(f"{source} is damaged: {file.name} cannot be read ({error}). Copy it again.") from error
         if found != file.sha256:

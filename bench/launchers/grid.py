@@ -61,7 +61,7 @@ def run_grid(
     run_dir.create()
     with run_dir.joined():
         calibrations.keep()
-        if not all(cell.facts.public_benchmark for cell in cells):
+        if any(cell.facts.disclosure.owner_only for cell in cells):
             check_unshared(run_dir.cache_path)
         sweep_salts(run_dir)
         todo, units, earlier = _units(cells, run_dir, settings, reuse, progress, set_aside=True)
@@ -161,7 +161,7 @@ def _tell(progress: Progress, run_dir: RunDir, record: Record) -> None:
     for note in record.notes:
         progress.say(f"{record.key}: {note}")
     if record.failure is not None:
-        if record.failure.log and not record.public_benchmark:  # the owner may see what records omit
+        if record.failure.log and not record.disclosure.messages:  # the owner may see what records omit
             with contextlib.suppress(OSError, ValueError):
                 lines = read_plain(run_dir.path / record.failure.log).decode().splitlines()
                 progress.say("".join(lines[-1:]).removeprefix("bench.core.errors."))

@@ -50,7 +50,7 @@ def submit(launch: Launch, packs: Sequence[Pack], cluster: Cluster, job_of: dict
     folder = str(launch.folder.resolve())
     largest, count = largest_array(), 0
     for wave in waves_of(packs):
-        for resources, after, together in _arrays(wave, capped, largest):
+        for resources, after, together in arrays(wave, capped, largest):
             if capped and job_of:
                 # The cap applies per array, so with a cap arrays run in turn, one per wave and kind of resources.
                 waits = [str(max(int(job.partition("_")[0]) for job in job_of.values()))]
@@ -80,10 +80,10 @@ def submit_array(
 
     logging.getLogger("submitit").setLevel(logging.ERROR)
     executor = submitit.SlurmExecutor(launch.folder / "jobs", max_num_timeout=launch.options.retries)
-    executor.update_parameters(**_parameters(cluster, resources, launch.id, waits))
+    executor.update_parameters(**job_parameters(cluster, resources, launch.id, waits))
     try:
         # submitit prints sbatch's errors to stderr; the BenchError below repeats them.
-        with _outside_any_job(), contextlib.redirect_stderr(io.StringIO()), executor.batch():
+        with outside_any_job(), contextlib.redirect_stderr(io.StringIO()), executor.batch():
             jobs = [executor.submit(call) for call in calls]
     except submitit.core.utils.FailedJobError as error:
         cancel(launch.id)
@@ -94,7 +94,8 @@ def submit_array(
 
 
 @contextlib.contextmanager
-def _outside_any_job() -> Iterator[None]:
+def outside_any_job() -> Iterator[None]:
+    """Hide, inside the block, the environment's variables that would change what Slurm answers."""
     before = dict(os.environ)
     for name in before.keys() - undisturbed(before).keys():
         del os.environ[name]
@@ -104,7 +105,7 @@ def _outside_any_job() -> Iterator[None]:
         os.environ.update(before)
 
 
-def _arrays(
+def arrays(
     wave: Sequence[Pack], capped: bool, largest: int = LARGEST_ARRAY
 ) -> list[tuple[str, tuple[str, ...], list[Pack]]]:
     """Return the array jobs of a wave as (resources, keys they wait for, packs)."""
@@ -118,7 +119,8 @@ def _arrays(
     ]
 
 
-def _parameters(cluster: Cluster, resources: JobResources, launch_id: str, waits: Sequence[str]) -> dict[str, Any]:
+def job_parameters(cluster: Cluster, resources: JobResources, launch_id: str, waits: Sequence[str]) -> dict[str, Any]:
+    """Return submitit's parameters of an array whose jobs start after the jobs `waits`."""
     extra: dict[str, Any] = {**resources.extra}
     if waits:
         # afterany includes failures, because a cell can make its artefacts itself.
@@ -184,7 +186,8 @@ def in_hand(launch: Launch, run_dir: RunDir, others: Sequence[Launch]) -> dict[s
     return found
 
 
-def _others(launch: Launch, run_dir: RunDir) -> list[Launch]:
+def other_launches(launch: Launch, run_dir: RunDir) -> list[Launch]:
+    """Return the other Slurm launches of the run directory."""
     return [other for other in launches(run_dir) if other.kind == "slurm" and other.id != launch.id]
 
 
@@ -197,7 +200,7 @@ def start(
     """
     for name in cluster.methods:
         METHODS.get(name)
-    theirs = in_hand(launch, run_dir, _others(launch, run_dir))
+    theirs = in_hand(launch, run_dir, other_launches(launch, run_dir))
     cells = {entry.key for entry in launch.records}
     for other, keys in theirs.items():
         some = counted(len(keys & cells), "cell is", "cells are")
@@ -289,7 +292,7 @@ def wait_for(
     Ctrl-C leaves the jobs running.
     """
     watch = Watch(launch, [unit for pack in packs for unit in pack.units], run_dir, done)
-    others, jobs = _others(launch, run_dir), Jobs(launch, progress, job_of)
+    others, jobs = other_launches(launch, run_dir), Jobs(launch, progress, job_of)
     pause, ask = POLL_SECONDS, time.monotonic()
     try:
         with stopping_signals(), progress.stage("cells", len(watch.left)) as stage:

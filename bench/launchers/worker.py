@@ -147,7 +147,7 @@ def work_through(
             with claiming(run_dir, unit.key, _about(launch, unit)) as held:
                 if held is None or _finished(launch, unit, run_dir):
                     continue
-                record = _run(launch, unit, run_dir, source, progress, resources, held)
+                record = run_unit(launch, unit, run_dir, source, progress, resources, held)
             del left[unit.key]
             done(unit, record)
             moved = said = False
@@ -197,10 +197,11 @@ def _about(launch: Launch, unit: Unit) -> dict[str, object]:
     return about
 
 
-def _run(
+def run_unit(
     launch: Launch, unit: Unit, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources,
     held: Held,
 ) -> Record | None:  # fmt: skip
+    """Run a cell and return its record, or make a shared artefact and return None."""
     from bench.experiments.run import make_shard, record_failure, run_cell
 
     lost = held.attempt > launch.options.retries + 1

@@ -34,7 +34,7 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
     """
     _alike(a, b, paired=True)
     first, second = as_float(a), as_float(b)
-    return _ssim(first, second, _moments(first), _moments(second), _bands(first))
+    return _ssim(first, second, _moments(first), _moments(second), window_bands(first))
 
 
 def psnr(a: Tensor, b: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def pairwise(images: Tensor, pool: Tensor, measure: Measure) -> Tensor:
         first, second = a.double().flatten(1), b.double().flatten(1)
         squares = first.square().sum(1)[:, None] + second.square().sum(1)[None] - 2 * first @ second.T
         return _decibels(squares.clamp_min(0) / first.shape[1])
-    bands = _bands(a)
+    bands = window_bands(a)
     moments, others = _moments(a), _moments(b)
     step = max(1, _CHUNK // max(1, a[0].numel()))
     out = torch.empty(len(a), len(b), device=a.device)
@@ -100,7 +100,7 @@ def _ssim(
 
 
 def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
-    bands = _bands(images)
+    bands = window_bands(images)
     mean = _blur(images, bands)
     return mean, (_blur(images.square(), bands) - mean.square()).clamp_min(0)
 
@@ -111,7 +111,8 @@ def _blur(images: Tensor, bands: tuple[Tensor, Tensor]) -> Tensor:
     return down @ (images @ across.T)
 
 
-def _bands(images: Tensor) -> tuple[Tensor, Tensor]:
+def window_bands(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return matrices (height - w + 1, height) and (width - w + 1, width) that blur by a window of w pixels."""
     height, width = images.shape[-2:]
     least = min(height, width)
     window = 11 if least >= 32 else min(7, least - 1 + least % 2)

@@ -53,7 +53,7 @@ def fetch_from_hub(backbone: str, packages: Sequence[str], say: Progress) -> tup
     offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
     say(f"fetching weights of {backbone}: {place}", 0, None)
     # Offline, the client reads only its cache and fails at once.
-    if not offline and endpoint.startswith("http") and not _answers(endpoint):
+    if not offline and endpoint.startswith("http") and not answers(endpoint):
         raise BenchError(
             f"could not fetch weights of {backbone}: {endpoint} does not answer. {_else(packages)} "
             "HF_HUB_OFFLINE=1 takes what the hub's own cache holds."
@@ -72,7 +72,7 @@ def _else(packages: Sequence[str]) -> str:
     return f"Without a hub: a backbone whose weights are in a package ({', '.join(packages)}) or weights=file:PATH."
 
 
-def _answers(endpoint: str) -> bool:
+def answers(endpoint: str) -> bool:
     """Return whether `endpoint` answers in time, even with a refusal, through the environment's proxies."""
     answers: list[bool] = []
 

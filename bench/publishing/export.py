@@ -64,7 +64,7 @@ def export_student(record: Record, run_dir: RunDir, out: Path) -> Path:
         place = Path(folder) / record.key
         write_together({place / name: data for name, data in files.items()})
         _check(place, released, _shape(released, spec), record.key)
-    with owner_only(not record.public_benchmark):
+    with owner_only(record.disclosure.owner_only):
         write_together({out / record.key / name: data for name, data in files.items()})
     return out / record.key
 

@@ -155,7 +155,7 @@ def _warnings(record: Record, privacy: Privacy) -> list[str]:
         level = privacy.record_level
         follows = f"; for one of those epsilon {epsilon_text(level.epsilon, 'up')} follows" if level else ""
         said.append(f"The epsilons below are of the labels of queries, not of training records{follows}.")
-    if record.noise == "seeded" and record.epsilon is not None and record.public_benchmark:
+    if record.noise_salt_option:
         said.append(
             f"The noise was drawn from a seed{' and a salt' if record.noise_salt else ''} that the benchmark "
             "publishes, so that everybody can run it again. Whoever knows the seed can take the noise away: the "

@@ -6,7 +6,6 @@ rest (accuracy, figures that depend on votes).
 
 from __future__ import annotations
 
-import functools
 import getpass
 import re
 import socket
@@ -221,7 +220,6 @@ def private_texts(values: Any) -> list[str]:
     return problems
 
 
-@functools.cache
 def _own_names() -> re.Pattern[str] | None:
     try:
         user = getpass.getuser()
@@ -255,7 +253,7 @@ def _clean(provenance: Provenance) -> list[str]:
 def _figures(record: Record) -> list[str]:
     """Return the problems of a record's numbers and provenance."""
     problems = _clean(record.provenance)
-    if not record.public_benchmark:
+    if not record.disclosure.publishable:
         problems.append("its data is no public benchmark: such rows stay with whoever has the data.")
     if record.collapsed:
         if record.status is not Status.FAILED or record.privacy or record.utility or record.student:

@@ -25,7 +25,7 @@ from bench.publishing.publish import MACHINE, Fate, Item, Publication
 from bench.publishing.recompute import TOLERANCE
 from bench.publishing.reproduce import command_of, planned_again
 from bench.results.attack_record import NO_FULL_SIZE, AuditRecord
-from bench.results.frame import row_key
+from bench.results.derived import row_key
 from bench.results.merge import content_of
 from bench.results.provenance import Clock
 from bench.results.record import Record

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench.core.types import AuditKind, Instrument, PrivacyUnit
 from bench.privacy.auditing.bounds import many_run_epsilon
 from bench.privacy.auditing.curve_bounds import many_run_by_curve, one_run_by_curve
 from bench.privacy.auditing.one_run import one_run_cap, one_run_epsilon
-from bench.results.attack_record import AuditRecord, Channel, PairBound
+from bench.results.attack_record import AuditRecord, Channel, PairBound, R
 from bench.results.record import VISIBLE, Audited, Record, Status
 from bench.results.text import epsilon_text
 
@@ -178,15 +179,21 @@ def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | No
     )
 
 
+def by_student(found: Iterable[R]) -> Mapping[str, list[R]]:
+    """Return audits or attacks by the key of their student, sorted by their own; empty lists for other students."""
+    groups: dict[str, list[R]] = defaultdict(list)
+    for one in sorted(found, key=lambda one: one.key):
+        groups[one.student].append(one)
+    return groups
+
+
 def with_audits(records: Iterable[Record], audits: Iterable[AuditRecord]) -> list[Record]:
     """Return `records` with the audited column filled from their audits."""
-    by_student: dict[str, list[AuditRecord]] = {}
-    for audit in audits:
-        by_student.setdefault(audit.student, []).append(audit)
+    of_student = by_student(audits)
     filled = []
     for record in records:
-        if record.privacy is not None and record.key in by_student:
-            audited = audited_of(by_student[record.key], record.privacy.unit)
+        if record.privacy is not None and record.key in of_student:
+            audited = audited_of(of_student[record.key], record.privacy.unit)
             record = record.model_copy(update={"privacy": record.privacy.model_copy(update={"audited": audited})})
         filled.append(record)
     return filled

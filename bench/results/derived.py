@@ -1,6 +1,6 @@
-"""Figures computed from the events of a record's ledger: the proven epsilon for replace neighbours, and the risk.
+"""What follows from a record and is not stored in it: the key of its row, and figures of its ledger's events.
 
-Records do not store them. A board has dozens of different ledgers, and one may take seconds, so figures are cached in
+A board has dozens of different ledgers, and one may take seconds, so figures are cached in
 the data root. File names hash the events, the accountants' source and the versions of their packages. Those of the
 published records come with them in ``figures.json``, for this source of the accountants and any versions.
 """
@@ -26,6 +26,7 @@ from bench.privacy.events.base_event import Event, restored
 from bench.results.published import published
 from bench.results.record import Privacy, Record
 from bench.storage.array_store import data_root
+from bench.storage.cache import digest_of
 from bench.storage.files import write_atomic
 from bench.storage.locks import holding
 
@@ -33,6 +34,31 @@ GROUP = 7
 """Number of one person's records, for the bounds beside those for one record."""
 COARSENESS = 5.0
 """See :func:`bench.privacy.accounting.risk.risk`."""
+
+
+def row_key(record: Record) -> str:
+    """Return the key that all records of one board row share: what was requested, without the seed."""
+    return digest_of(
+        [
+            record.dataset, record.dataset_revision, record.method, record.method_version, record.preset,
+            record.epsilon, record.basis.value, record.delta, record.noise, record.precision, record.config,
+            *([] if record.cell.plugin is None else [record.cell.plugin.source_sha256]),
+            record.cell.adjacency.value,
+            *([] if record.cell.tuning is None else [record.cell.tuning.model_dump(mode="json")]),
+        ]
+    )  # fmt: skip
+
+
+def backbone_of(record: Record) -> str:
+    """Return the net with public weights on which students or teachers rest; empty without."""
+    config = record.config
+    starts = config.get("teacher_init", "random") != "random"
+    return str(config.get("backbone") or (config.get("teacher") if starts else "") or "")
+
+
+def data_dependent(privacy: Privacy) -> float | None:
+    """Return the least epsilon that depends on the private data of the run, or None without one."""
+    return min((one.epsilon for one in privacy.accountants if one.data_dependent), default=None)
 
 
 def replaced_epsilon(privacy: Privacy) -> float:
@@ -55,13 +81,13 @@ def risk_of(privacy: Privacy, *, group: bool = False) -> Risk:
 
 
 def _figures(kind: str, events: str, delta: float | None) -> tuple[float, ...]:
-    """Return the figures of `kind`: that of replaced records at `delta`, or without a delta the risk."""
-    return _published().get(_name(kind, events, delta)) or _own_figures(kind, events, delta)
+    return published_figures().get(_name(kind, events, delta)) or figures_of(kind, events, delta)
 
 
 @functools.lru_cache(maxsize=4096)
-def _own_figures(kind: str, events: str, delta: float | None) -> tuple[float, ...]:
-    name = hashlib.sha256(f"{_accountants()} {delta!r} {events}".encode()).hexdigest()
+def figures_of(kind: str, events: str, delta: float | None) -> tuple[float, ...]:
+    """Return the figures of `kind`, computed here: that of replaced records at `delta`, or without a delta the risk."""
+    name = hashlib.sha256(f"{accountants_digest()} {delta!r} {events}".encode()).hexdigest()
     path = data_root() / f".{kind}" / name[:32]
     if (kept := _kept(path)) is not None:
         return kept
@@ -102,9 +128,10 @@ def _source() -> str:
 
 
 @functools.cache
-def _accountants() -> str:
+def accountants_digest() -> str:
     """Return the digest of everything that a figure depends on besides the events."""
-    return f"{_source()} {' '.join(version(name) for name in ('dp-accounting', 'numpy', 'scipy'))}"
+    versions = " ".join(version(name) for name in ("dp-accounting", "numpy", "scipy"))
+    return hashlib.sha256(f"{_source()} {versions}".encode()).hexdigest()
 
 
 FIGURES = "figures.json"
@@ -116,9 +143,9 @@ def _name(kind: str, events: str, delta: float | None) -> str:
 
 
 @functools.cache
-def _published() -> dict[str, tuple[float, ...]]:
+def published_figures() -> dict[str, tuple[float, ...]]:
     """Return the figures that came with the published records, if this source of the accountants gave them."""
-    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, BenchError):
+    with contextlib.suppress(OSError, ValueError, TypeError, LookupError, AttributeError, BenchError):
         board = published()
         found = {} if board is None else json.loads(read_plain(board / FIGURES))
         if found.get("source") == _source():
@@ -137,5 +164,5 @@ def figures_text(records: Iterable[Record]) -> str:
         if privacy.adjacency is not Adjacency.REPLACE and privacy.events:
             wanted.append(("replace-one", privacy.delta))
         for kind, delta in wanted:
-            figures[_name(kind, events, delta)] = " ".join(map(float.hex, _own_figures(kind, events, delta)))
+            figures[_name(kind, events, delta)] = " ".join(map(float.hex, figures_of(kind, events, delta)))
     return json.dumps({"source": _source(), "figures": dict(sorted(figures.items()))}, indent=0) + "\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,54 +10,42 @@ from bench.core.types import Instrument
 from bench.metrics.intervals import accuracy_interval
 from bench.privacy.accounting.risk import NAMES as RISKS
 from bench.results.attack_record import AuditRecord
-from bench.results.audited import counted, with_audits
-from bench.results.derived import replaced_epsilon, risk_of
+from bench.results.audited import by_student, counted, with_audits
+from bench.results.derived import backbone_of, data_dependent, replaced_epsilon, risk_of, row_key
 from bench.results.record import VISIBLE, Privacy, Record, Utility
-from bench.storage.cache import digest_of
 
 if TYPE_CHECKING:
     import pandas
 
 
-def results_frame(
-    records: Iterable[Record], audits: Iterable[AuditRecord] = (), *, risks: bool = True
-) -> pandas.DataFrame:
+def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -> pandas.DataFrame:
     """Return one row per record, ordered by seed and key, with `audited` from the `audits` of that record.
 
-    The columns are those of :data:`bench.api.COLUMNS` except attacks, with `epsilon` renamed `target` and
-    `wall_seconds` renamed `cost`, plus the board's own: `subset` (whether the config limits the private records),
-    `config` (digest), `audits`, `cold` (seconds, if nothing came from the cache), `processor` and the student's
-    `classes`. Failed cells have no numbers. Without `risks`, their columns are empty: computing them takes seconds for
-    each different ledger.
+    The columns are those of :data:`bench.api.COLUMNS` except attacks and claims. Failed cells have no numbers.
     """
     import pandas
 
     audits = list(audits)
-    of_student: dict[str, list[AuditRecord]] = defaultdict(list)
-    for audit in audits:
-        of_student[audit.student].append(audit)
-    rows = [
-        {**_values(record, risks), **_audited(record, of_student[record.key]), "audits": of_student[record.key]}
-        for record in with_audits(records, audits)
-    ]
+    of_student = by_student(audits)
+    rows = [{**_values(record), **_audited(record, of_student[record.key])} for record in with_audits(records, audits)]
     frame = pandas.DataFrame(rows).astype(dict.fromkeys(NUMBERS, float) if rows else {})
     return frame.sort_values(["seed", "key"], ignore_index=True) if rows else frame
 
 
 NUMBERS = (
-    "target", "claimed", "proven", "replace_one", "record_level", "impossible", "data_dependent", "audited",
-    "audit_power", "accuracy", "accuracy_low", "accuracy_high", "official", "cost", "cold", "classes", *RISKS,
+    "epsilon", "claimed", "proven", "replace_one", "record_level", "impossible", "data_dependent", "audited",
+    "audit_power", "accuracy", "accuracy_low", "accuracy_high", "official", "wall_seconds", *RISKS,
 )  # fmt: skip
 
 
-def _values(record: Record, risks: bool) -> dict[str, Any]:
+def _values(record: Record) -> dict[str, Any]:
     return {
         "key": record.key,
         "row": row_key(record),
         "dataset": record.dataset,
         "method": record.method,
         "plugin": record.cell.plugin_words,
-        "target": record.epsilon,
+        "epsilon": record.epsilon,
         "basis": record.basis.value,
         "target_adjacency": record.cell.adjacency.value,
         "delta": record.delta,
@@ -66,17 +53,12 @@ def _values(record: Record, risks: bool) -> dict[str, Any]:
         "noise": record.noise.value,
         "precision": record.precision.value,
         "seed": record.seed,
-        "backbone": _backbone(record.config),
-        "subset": record.config.get("records") is not None,
-        "config": digest_of(record.config)[:6],
+        "backbone": backbone_of(record),
         "status": record.status.value,
         "failure": "" if record.failure is None else record.failure.reason,
-        **_privacy(record.privacy, risks),
+        **_privacy(record.privacy),
         **_utility(record.utility),
-        "cost": record.provenance.wall_seconds,
-        "cold": None if record.provenance.artefacts_found else record.provenance.wall_seconds or None,
-        "processor": f"{record.provenance.device}, {_threads(record.provenance.threads)}",
-        "classes": None if record.student is None else record.student.options.get("num_classes"),
+        "wall_seconds": record.provenance.wall_seconds,
         "public_data": record.public_data,
         "public_kinds": tuple(record.public_kinds),
         "reduced": tuple(map(str, record.reduced)),
@@ -84,17 +66,7 @@ def _values(record: Record, risks: bool) -> dict[str, Any]:
     }
 
 
-def _backbone(config: dict[str, Any]) -> str:
-    """Return the net with public weights on which students or teachers rest; empty without."""
-    starts = config.get("teacher_init", "random") != "random"
-    return str(config.get("backbone") or (config.get("teacher") if starts else "") or "")
-
-
-def _threads(count: int | None) -> str:
-    return "1 thread" if count == 1 else f"{count or '?'} threads"
-
-
-def _privacy(privacy: Privacy | None, risks: bool) -> dict[str, Any]:
+def _privacy(privacy: Privacy | None) -> dict[str, Any]:
     if privacy is None:
         names = (
             "unit", "adjacency", "claimed", "proven", "proven_by", "replace_one", "record_level", "impossible",
@@ -110,9 +82,9 @@ def _privacy(privacy: Privacy | None, risks: bool) -> dict[str, Any]:
         "replace_one": replaced_epsilon(privacy),
         "record_level": None if privacy.record_level is None else privacy.record_level.epsilon,
         "impossible": None if privacy.plausibility is None else privacy.plausibility.probability,
-        "data_dependent": min((one.epsilon for one in privacy.accountants if one.data_dependent), default=None),
+        "data_dependent": data_dependent(privacy),
         "bypasses": tuple(privacy.bypasses),
-        **(risk_of(privacy).as_dict() if risks else dict.fromkeys(RISKS)),
+        **risk_of(privacy).as_dict(),
     }
 
 
@@ -143,16 +115,3 @@ def _utility(utility: Utility | None) -> dict[str, Any]:
         "test_records": tested,
         "official": None if utility.official_accuracy is None else 100 * utility.official_accuracy,
     }
-
-
-def row_key(record: Record) -> str:
-    """Return the key that all records of one board row share: what was requested, without the seed."""
-    return digest_of(
-        [
-            record.dataset, record.dataset_revision, record.method, record.method_version, record.preset,
-            record.epsilon, record.basis.value, record.delta, record.noise, record.precision, record.config,
-            *([] if record.cell.plugin is None else [record.cell.plugin.source_sha256]),
-            record.cell.adjacency.value,
-            *([] if record.cell.tuning is None else [record.cell.tuning.model_dump(mode="json")]),
-        ]
-    )  # fmt: skip

@@ -61,7 +61,7 @@ def _take_record(record: Record, source: RunDir, into: RunDir, done: Merged) -> 
         _there(record.key, same, done)
         return
     released = {file.file: file.sha256 for file in (record.student, record.image_grid) if file is not None}
-    with into.guarded(not record.public_benchmark):
+    with into.guarded(record.disclosure.owner_only):
         copied = _read_files(released, source, record.key, done)
         if copied is None:
             return

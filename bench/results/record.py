@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from bench.core.config import NoiseKind
+from bench.core.disclosure import Disclosure
 from bench.core.rows import Change, Epsilon, Row, RunFile, SchemaError, Share, Unbounded, json_object, validated
 from bench.core.types import Adjacency, PrivacyUnit, PublicKind
 from bench.results.cell_spec import CellSpec, Specified
@@ -326,9 +327,14 @@ class Record(Row, Specified):
         return self.cell.dataset_revision
 
     @property
+    def disclosure(self) -> Disclosure:
+        """What may be shown of the run, and to whom."""
+        return Disclosure(self.public_benchmark)
+
+    @property
     def noise_salt_option(self) -> str:
         """The ``--noise-salt`` that redraws the same noise; empty if there is none or it is secret."""
-        known = self.public_benchmark and self.noise is NoiseKind.SEEDED and self.epsilon is not None
+        known = self.disclosure.noise_salt and self.noise is NoiseKind.SEEDED and self.epsilon is not None
         return (self.noise_salt or "none") if known else ""
 
 

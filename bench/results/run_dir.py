@@ -241,7 +241,8 @@ class RunDir:
     def guarded(self, private: bool) -> Iterator[None]:
         """If `private`, let only the owner read the result folders and what is written in the block.
 
-        For data that is no public benchmark. Raise :class:`BenchError` if others may write to the cache.
+        See :attr:`bench.core.disclosure.Disclosure.owner_only`. Raise :class:`BenchError` if others may write to the
+        cache.
         """
         if private:
             check_unshared(self.cache_path)
@@ -255,7 +256,7 @@ class RunDir:
     def write_record(self, record: Record) -> Path:
         """Write `record` and return its path."""
         path = self.record_path(record.key)
-        with self.guarded(not record.public_benchmark):
+        with self.guarded(record.disclosure.owner_only):
             write_atomic(path, record.to_json().encode())
         return path
 

@@ -157,7 +157,7 @@ def train_gan(
     _check(kind, images, labels, classes)
     device = torch.device(device)
     with seeded(generator, device):
-        game = _Game(kind, images.shape[1:], classes, settings, device)
+        game = Game(kind, images.shape[1:], classes, settings, device)
     batches = Batches(len(images), settings.batch_size, generator, least=2)  # batch normalisation needs two
 
     def draw() -> tuple[Tensor, Tensor]:
@@ -192,7 +192,9 @@ def _check(kind: str, images: Tensor, labels: Tensor, classes: int) -> None:
         raise BenchError(f"the labels of a GAN's images must be whole numbers below its {classes} classes, 2 or more.")
 
 
-class _Game:
+class Game:
+    """Generator and critic of one training, with their optimisers."""
+
     def __init__(
         self, kind: Kind, shape: torch.Size, classes: int, settings: GanSettings, device: torch.device
     ) -> None:
@@ -216,6 +218,7 @@ class _Game:
                 self.optimizers.append(torch.optim.Adam(part.parameters(), rate, (0.5, 0.999), fused=True))
 
     def descend(self, which: Literal["generator", "critic"], loss: Tensor) -> None:
+        """Take a step of one net down the gradient of `loss`; the other stays."""
         number = 0 if which == "generator" else 1
         net, optimizer = (self.generator, self.critic)[number], self.optimizers[number]
         optimizer.zero_grad(set_to_none=True)
@@ -234,7 +237,7 @@ class _Game:
         return loss
 
 
-def _entropy_step(game: _Game, real: Tensor, labels: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+def _entropy_step(game: Game, real: Tensor, labels: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
     """Take one step of an ACGAN's or InfoGAN's discriminator and generator, on the same generated images."""
     noise = game.generator.noise(len(real), generator, real.device)
     made = game.generator(noise)
@@ -252,7 +255,7 @@ def _entropy_step(game: _Game, real: Tensor, labels: Tensor, generator: torch.Ge
     return terms
 
 
-def _wasserstein_step(game: _Game, reals: list[Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+def _wasserstein_step(game: Game, reals: list[Tensor], generator: torch.Generator) -> dict[str, Tensor]:
     """Take one step of a WGAN's critic on each of `reals`, then one of its generator."""
     terms: dict[str, Tensor] = {}
     for real in reals:

@@ -69,7 +69,7 @@ def why_not(task: TeacherTask, shape: Shape) -> str:
             return "the net keeps statistics of its batches"
         stacked = {name: torch.stack([p.detach(), p.detach()]).requires_grad_() for name, p in _trained(net)}
         try:
-            logits = _outputs(net, stacked, {}, images.expand(2, *images.shape), bf16=False)
+            logits = outputs_of(net, stacked, {}, images.expand(2, *images.shape), bf16=False)
             torch.autograd.backward(logits.sum())
         except (RuntimeError, ValueError, TypeError) as error:
             return f"torch cannot batch the net: {str(error).splitlines()[0]}"
@@ -124,7 +124,7 @@ def logits_together(task: TeacherTask, states: Arrays, images: Tensor, *, at_onc
             stacked = {name: value.to(device) for name, value in held.items()}
             for start in range(0, len(images), ROWS):
                 batch = as_float(images[start : start + ROWS].to(device))
-                logits = _outputs(net, stacked, {}, batch, bf16=task.precision == "bf16", same=True)
+                logits = outputs_of(net, stacked, {}, batch, bf16=task.precision == "bf16", same=True)
                 found[rows, start : start + ROWS] = logits.float().cpu()
     return found
 
@@ -175,7 +175,7 @@ def _spared(
     watched: Tensor | None, compiled: bool,
 ) -> Arrays:  # fmt: skip
     try:
-        return _train_group(task, images, labels, parts, streams, watched, compiled)
+        return train_group(task, images, labels, parts, streams, watched, compiled)
     except torch.OutOfMemoryError:
         if len(parts) == 1:
             raise
@@ -197,10 +197,11 @@ class _Stack:
     others: Named
 
 
-def _train_group(
+def train_group(
     task: TeacherTask, images: Tensor, labels: Tensor, parts: list[Labels], streams: list[Streams],
     watched: Tensor | None, compiled: bool,
 ) -> Arrays:  # fmt: skip
+    """Train one teacher on each of `parts` (equally long lists of rows) at once; see :func:`train_together`."""
     settings, device, bf16 = task.settings, torch.device(task.device), task.precision == "bf16"
     count, size = len(parts), len(parts[0])
     stack = _start(task, _shape(images), streams, device)
@@ -219,7 +220,7 @@ def _train_group(
     settled, done = [weight.detach() for weight in weights], torch.zeros(count, dtype=torch.bool)
 
     def loss_of(now: Named, batch: Tensor, wanted: Tensor) -> Tensor:
-        logits = _outputs(stack.net, now, stack.others, batch, bf16=bf16).float()
+        logits = outputs_of(stack.net, now, stack.others, batch, bf16=bf16).float()
         losses = functional.cross_entropy(
             logits.flatten(0, 1), wanted.flatten(), label_smoothing=settings.label_smoothing, reduction="none"
         )
@@ -335,7 +336,7 @@ def _short(value: Any) -> Any:
     return value.bfloat16() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
-def _outputs(
+def outputs_of(
     net: nn.Module, stacked: Named, others: Named, images: Tensor, *, bf16: bool, same: bool = False
 ) -> Tensor:
     """Return the logits (teachers, n, classes) of images (teachers, n, ...), or (n, ...) if all take the `same`."""
@@ -354,7 +355,7 @@ def _labels(stack: _Stack, weights: Named, images: Tensor, device: torch.device,
     """Return the labels (teachers, n) of `images`, on the CPU."""
     stack.net.eval()
     found = [
-        _outputs(stack.net, weights, stack.others, as_float(batch.to(device)), bf16=bf16, same=True).argmax(2).cpu()
+        outputs_of(stack.net, weights, stack.others, as_float(batch.to(device)), bf16=bf16, same=True).argmax(2).cpu()
         for batch in torch.split(images, ROWS)
     ]
     stack.net.train()

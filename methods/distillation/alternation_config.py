@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from bench.interface import BenchError, Facts, setting
 from bench.methods.shared.given_teacher import GivenTeacherConfig
-from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
+from bench.methods.shared.settings_checks import check_latent_size
 
 
 @dataclass(frozen=True)
@@ -15,18 +15,18 @@ class AlternationConfig(GivenTeacherConfig):
     """Settings of Algorithm 1; each method adds its annotation settings."""
 
     teacher: str = setting("resnet34", "section IV-A: ResNet34 for all but ImageNet")
-    teacher_epochs: float = setting(10.0, "ours: the paper does not print how teachers are trained")
-    teacher_lr: float = setting(0.05, "ours: the paper does not print how teachers are trained")
+    teacher_epochs: float = setting(10.0, "ours: the paper does not print how teachers are trained", gt=0)
+    teacher_lr: float = setting(0.05, "ours: the paper does not print how teachers are trained", gt=0)
     student: str = setting("small_cnn", "ours: III-D says a three-layer CNN, IV-A that of DataLens, unprinted")
-    iterations: int = setting(200, "section IV-A: T")
-    batch: int = setting(256, "section IV-A: b")
+    iterations: int = setting(200, "section IV-A: T", ge=1)
+    batch: int = setting(256, "section IV-A: b", ge=1)
     k: int | None = setting(None, "section IV-A: 3 for 3 to 10 classes, 2 for 2, 50 for CIFAR100, 300 for ImageNet")
     amount: int | None = setting(None, "Fig. 5, amount of synthetic data: queries asked, then used again; all b T")
-    student_lr: float = setting(0.1, "section IV-A: gamma_s")
-    generator_lr: float = setting(0.01, "section IV-A: gamma_g")
+    student_lr: float = setting(0.1, "section IV-A: gamma_s", gt=0)
+    generator_lr: float = setting(0.01, "section IV-A: gamma_g", gt=0)
     optimizer: Literal["adam", "sgd"] = setting("adam", "section IV-A; Algorithm 1 writes plain gradient steps")
     latent_size: int = setting(100, "ours: not printed; that of DAFL")
-    generator_width: int = setting(128, "ours: not printed; that of DAFL")
+    generator_width: int = setting(128, "ours: not printed; that of DAFL", ge=1)
     train_latents: bool = setting(True, "Algorithm 1, line 6: the random vectors are trained")
     one_hot_loss: bool = setting(True, "Eq. 8, first term; Table VI leaves it out")
     entropy_loss: bool = setting(True, "Eq. 8, second term; Table VI leaves it out")
@@ -44,8 +44,6 @@ class AlternationConfig(GivenTeacherConfig):
     labels_reach_generator: ClassVar[bool] = True  # Algorithm 1, line 6: the generator's loss includes Eq. 7
 
     def __post_init__(self) -> None:
-        at_least_one(self, "iterations", "batch", "generator_width")
-        positive(self, "teacher_epochs", "teacher_lr", "student_lr", "generator_lr")
         check_latent_size(self, "latent_size")
         if self.amount is not None and self.amount < 1:
             raise BenchError(f"amount must be at least 1, or none for all queries, not {self.amount}.")

@@ -50,7 +50,7 @@ from bench.interface import (
 from bench.methods.distillation.dgd_family import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
 from bench.methods.shared.given_teacher import given_net, given_teacher
 from bench.methods.shared.random_images import random_images
-from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
+from bench.methods.shared.settings_checks import check_latent_size
 from bench.methods.shared.start_config import RANDOM
 from bench.methods.shared.starts_public import public_start
 from bench.models.feature_net import OnFixedMap
@@ -73,22 +73,24 @@ OTHER_IMAGES = {
 class DGDPrintedConfig(DGDConfig):
     """Settings of the data-free generator and of the Laplacian aggregation."""
 
-    noise_scale: float = setting(40.0, "DGD, section IV: 2 / eps0")
+    noise_scale: float = setting(40.0, "DGD, section IV: 2 / eps0", gt=0)
     count: Literal["printed", "formula", "given"] = setting(
         "printed", "DGD, section IV-A: 27 queries for epsilon 1, 1300 for 10; formula: what section III-E pays for"
     )
     least_queries: int = setting(1, "DGD keeps the noise; a larger number raises it until so many are payable")
     images: Literal["data-free", "private", "acgan", "wgan", "infogan"] = setting("data-free", "DGD, section III-B")
-    baseline_steps: int = setting(3000, "DGD, section IV: as the teachers, which share its net")
-    generator_steps: int = setting(24_000, "DGD, section IV: 200 rounds, of 120 batches as DAFL's published code has")
-    generator_batch: int = setting(128, "DGD, section IV")
-    generator_lr: float = setting(0.2, "DGD, section IV; a tenth every 80 rounds")
+    baseline_steps: int = setting(3000, "DGD, section IV: as the teachers, which share its net", ge=1)
+    generator_steps: int = setting(
+        24_000, "DGD, section IV: 200 rounds, of 120 batches as DAFL's published code has", ge=1
+    )
+    generator_batch: int = setting(128, "DGD, section IV", ge=1)
+    generator_lr: float = setting(0.2, "DGD, section IV; a tenth every 80 rounds", gt=0)
     generator_decay: int = setting(9600, "DGD, section IV: 80 rounds of 120 batches")
     random_share: float = setting(
         0.0, "ours: images of random processes among the synthetic; methods/shared/random_images.py"
     )
     generator_noise: int = setting(100, "DAFL's published code, MNIST")
-    generator_units: int = setting(128, "DAFL's published code")
+    generator_units: int = setting(128, "DAFL's published code", ge=1)
     alpha: float = setting(5.0, "DGD, section III-B")
     beta: float = setting(0.1, "DGD, section III-B")
     reading: Literal["dafl", "printed"] = setting(
@@ -97,8 +99,6 @@ class DGDPrintedConfig(DGDConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "noise_scale", "generator_lr")
-        at_least_one(self, "baseline_steps", "generator_steps", "generator_batch", "generator_units")
         check_latent_size(self, "generator_noise")
         if not 0 <= self.random_share < 1:
             raise BenchError(f"random_share must be at least 0 and below 1, not {self.random_share}.")

@@ -37,7 +37,7 @@ from bench.methods.distillation.tangent_normal import (
     train_vae,
 )
 from bench.methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
-from bench.methods.shared.settings_checks import SHOWN, at_least_one, positive, student_depends
+from bench.methods.shared.settings_checks import SHOWN, student_depends
 from bench.methods.shared.starts_public import public_start
 from bench.methods.shared.teachers import (
     EnsembleMethod,
@@ -58,37 +58,38 @@ from bench.training.ensemble import count_votes
 class DGDConfig(GivenTeacherConfig):
     """Settings of DGD. Defaults are those of the paper's MNIST experiment."""
 
-    teachers: int = setting(250, "DGD, section IV: MNIST, FMNIST and SVHN; 100 for CIFAR-10")
-    queries: int = setting(1300, "DGD, section IV-A: under epsilon 10; calibrated to the budget")
+    teachers: int = setting(250, "DGD, section IV: MNIST, FMNIST and SVHN; 100 for CIFAR-10", ge=1)
+    queries: int = setting(1300, "DGD, section IV-A: under epsilon 10; calibrated to the budget", ge=1)
     teacher: str = setting("dgd_cnn", "DGD, section IV: nets of baseline and teachers")
     teacher_recipe: Literal["published", "augmented"] = setting("published", "DGD, section IV: Adam, linear decay to 0")
-    teacher_steps: int = setting(3000, "DGD, section IV: iteration rounds of the teachers, read as batches")
-    teacher_batch: int = setting(128, "DGD, section IV")
-    teacher_lr: float = setting(0.05, "DGD, section IV")
+    teacher_steps: int = setting(3000, "DGD, section IV: iteration rounds of the teachers, read as batches", ge=1)
+    teacher_batch: int = setting(128, "DGD, section IV", ge=1)
+    teacher_lr: float = setting(0.05, "DGD, section IV", gt=0)
     student: str = setting(
         "dgd_cnn", "DGD, section IV: simple nets 'the same to the benchmarks'; read as the teachers'"
     )
-    student_steps: int = setting(234_500, "DGD, section IV: 500 rounds, read as passes over 60,000 images in 128s")
-    student_batch: int = setting(128, "DGD, section IV")
-    student_lr: float = setting(0.001, "DGD, section IV; decays linearly to 0")
+    student_steps: int = setting(
+        234_500, "DGD, section IV: 500 rounds, read as passes over 60,000 images in 128s", ge=1
+    )
+    student_batch: int = setting(128, "DGD, section IV", ge=1)
+    student_lr: float = setting(0.001, "DGD, section IV; decays linearly to 0", gt=0)
     student_optimizer: Literal["adam", "sgd"] = setting("adam", "DGD, section IV")
     regularise: float = setting(1.0, "DGD, Eq. 6: its terms have no weights; 0 leaves the generative stream out")
     vae: bool = setting(True, "DGD, section III-B; without it the student learns from Eq. 5 alone (Fig. 7: PATE)")
-    vae_steps: int = setting(234_500, "DGD, section IV: 500 rounds, read as passes over 60,000 images in 128s")
-    vae_lr: float = setting(0.001, "DGD, section IV; decays linearly to 0")
+    vae_steps: int = setting(234_500, "DGD, section IV: 500 rounds, read as passes over 60,000 images in 128s", ge=1)
+    vae_lr: float = setting(0.001, "DGD, section IV; decays linearly to 0", gt=0)
     latent: int = setting(32, "DGD, section IV: c")
-    vae_units: int = setting(64, "ours: the paper names no layers")
-    radius: float = setting(1.0, "ours, in deviations of the code's prior; see methods/distillation/tangent_normal.py")
+    vae_units: int = setting(64, "ours: the paper names no layers", ge=1)
+    radius: float = setting(
+        1.0, "ours, in deviations of the code's prior; see methods/distillation/tangent_normal.py", gt=0
+    )
     teacher_votes: Literal["plain", "standardised"] = setting(
         "plain", "ours: standardised: teachers vote by logits standardised over the queries, class by class", later=True
     )
     perturbation: Literal["directed", "printed"] = setting("directed", "DGD, Eq. 4; printed: Laplace of 2 c / eps1")
-    synthetic: int = setting(60_000, "DGD, section IV: as many as private records")
+    synthetic: int = setting(60_000, "DGD, section IV: as many as private records", ge=1)
 
     def __post_init__(self) -> None:
-        at_least_one(self, "queries", "teachers", "synthetic", "teacher_steps", "student_steps", "vae_steps")
-        at_least_one(self, "vae_units", "teacher_batch", "student_batch")
-        positive(self, "teacher_lr", "student_lr", "vae_lr", "radius")
         if not 1 <= self.latent <= 1024:
             raise BenchError(f"latent must lie between 1 and 1024, not {self.latent}.")
 

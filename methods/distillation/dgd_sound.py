@@ -39,7 +39,6 @@ from bench.interface import (
 )
 from bench.methods.distillation.dgd_family import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
 from bench.methods.shared.random_images import random_images
-from bench.methods.shared.settings_checks import positive
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,8 @@ class DGDSoundConfig(DGDConfig):
     """Settings of DGD on random images; the number of `queries` is fixed, the budget sets the noise."""
 
     queries: int = setting(5000, "ours: see docs/reproduction.md")
-    sigma: float = setting(50.0, "ours: noise on each count, calibrated to the budget")
+    sigma: float = setting(50.0, "ours: noise on each count, calibrated to the budget", gt=0)
     regularise: float = setting(0.0, "ours: Eq. 6 gained nothing on random images, see docs/reproduction.md")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "sigma")
 
 
 @register_method("dgd-sound")

@@ -56,7 +56,6 @@ from bench.methods.distillation.alternation_config import AlternationConfig
 from bench.methods.distillation.annotation import bounded as normalised
 from bench.methods.distillation.annotation import keep_top
 from bench.methods.distillation.dpsd_family import Alternation, Annotate, quick_settings, tiny_settings, train_teacher
-from bench.methods.shared.settings_checks import positive
 from bench.privacy.accounting.claims import dpsd, dpsd_smallest_sigma
 
 CODE = "llbbcc/DPDFD, utils.py: "
@@ -80,19 +79,15 @@ class DPDFDConfig(AlternationConfig):
     entropy_loss: bool = setting(True, AS_DPSD)
     activation_loss: bool = setting(True, AS_DPSD)
     generator_loss: Literal["dafl", "printed"] = setting("dafl", AS_DPSD)
-    sigma: float = setting(100.0, CODE + "sigma; calibrated to the budget")
-    bound: float = setting(1e-4, CODE + "c")
-    stability: float = setting(1e-3, CODE + "e")
+    sigma: float = setting(100.0, CODE + "sigma; calibrated to the budget", gt=0)
+    bound: float = setting(1e-4, CODE + "c", gt=0)
+    stability: float = setting(1e-3, CODE + "e", gt=0)
     bounding: Literal["normalise", "clamp"] = setting("normalise", "abstract: normalising; clamp: the code's abadi")
     gradients: Literal["batch-mean", "per-example"] = setting("batch-mean", CODE + "one teacher; per-example: several")
-    step: float = setting(1.0, "ours: the code's lr_gamma, which it takes without a default")
+    step: float = setting(1.0, "ours: the code's lr_gamma, which it takes without a default", gt=0)
     claim: Literal["batch", "theorem"] = setting("batch", "ours: what is claimed can be read in two ways; see above")
 
     labels_reach_generator: ClassVar[bool] = False  # abstract: only the student is its discriminator
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "sigma", "bound", "stability", "step")
 
     def top_k(self, facts: Facts) -> int:
         """Return how many entries of a gradient are kept, all by default."""

@@ -62,7 +62,6 @@ from bench.methods.distillation.dpsd_family import (
     tiny_settings,
     train_teacher,
 )
-from bench.methods.shared.settings_checks import positive
 from bench.privacy.accounting.claims import dpsd, dpsd_events, dpsd_smallest_sigma
 
 
@@ -70,19 +69,15 @@ from bench.privacy.accounting.claims import dpsd, dpsd_events, dpsd_smallest_sig
 class DPSDConfig(AlternationConfig):
     """Settings of DPSD with data-sensitive annotation."""
 
-    sigma: float = setting(100.0, "section IV-A; calibrated to the budget unless calibrate=printed")
-    beta: float | None = setting(None, "section IV-A: 1e-3 up to epsilon 1, 5e-3 above, 1e-4 for ImageNet")
+    sigma: float = setting(100.0, "section IV-A; calibrated to the budget unless calibrate=printed", gt=0)
+    beta: float | None = setting(None, "section IV-A: 1e-3 up to epsilon 1, 5e-3 above, 1e-4 for ImageNet", gt=0)
     calibrate: Literal["sigma", "printed"] = setting("sigma", "ours: the printed sigma and beta claim far below budget")
     distillation: Literal["decoupled", "dkd", "plain"] = setting("decoupled", "Eq. 2 as printed; plain: Fig. 6")
-    non_target_weight: float = setting(8.0, "section III-B: lambda")
+    non_target_weight: float = setting(8.0, "section III-B: lambda", gt=0)
     bounding: Literal["normalise", "clip"] = setting("normalise", "Eq. 3; clip: Fig. 5")
-    stability: float = setting(1e-4, "section III-B: h")
+    stability: float = setting(1e-4, "section III-B: h", gt=0)
     eq3: Literal["per-example", "batch-mean"] = setting("per-example", "Eq. 3 can be read both ways; see above")
-    annotation_lr: float | None = setting(None, "Eq. 3: gamma_s, the same as the student's rate")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "sigma", "beta", "stability", "annotation_lr", "non_target_weight")
+    annotation_lr: float | None = setting(None, "Eq. 3: gamma_s, the same as the student's rate", gt=0)
 
     @property
     def gamma(self) -> float:

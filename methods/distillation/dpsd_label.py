@@ -50,7 +50,6 @@ from bench.methods.distillation.dpsd_family import (
     tiny_settings,
     train_teacher,
 )
-from bench.methods.shared.settings_checks import positive
 from bench.privacy.accounting.claims import DPSD_LABEL_GAP, dpsd_label
 from bench.privacy.events.events import PrintedTopK, TopKRandomizedResponse
 
@@ -59,12 +58,10 @@ from bench.privacy.events.events import PrintedTopK, TopKRandomizedResponse
 class DPSDLabelConfig(AlternationConfig):
     """Settings of DPSD with label-sensitive annotation."""
 
-    epsilon: float = setting(1.0, "section IV-D, Table IV: epsilon of randomised response; calibrated to the budget")
+    epsilon: float = setting(
+        1.0, "section IV-D, Table IV: epsilon of randomised response; calibrated to the budget", gt=0
+    )
     outside: Literal["set", "printed"] = setting("set", "Eq. 5 over the k set in both cases; printed: to the letter")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "epsilon")
 
 
 @register_method("dpsd-label")

@@ -55,7 +55,7 @@ from bench.methods.distillation.answer_pool import BETWEEN, BestStudent, squared
 from bench.methods.distillation.dpsd_family import CITATION
 from bench.methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
 from bench.methods.shared.random_images import random_images
-from bench.methods.shared.settings_checks import SHOWN, at_least_one, check_latent_size, positive, student_depends
+from bench.methods.shared.settings_checks import SHOWN, check_latent_size, student_depends
 from bench.methods.shared.starts_public import public_start
 from bench.methods.shared.teachers import (
     EnsembleMethod,
@@ -80,29 +80,29 @@ NON_TARGET_WEIGHT = 8.0  # lambda of DPSD, section III-B; for answer=gradient
 class DPSDSoundConfig(GivenTeacherConfig):
     """Settings of the repaired variant."""
 
-    teachers: int = setting(250, "ours: as PATE's for MNIST")
+    teachers: int = setting(250, "ours: as PATE's for MNIST", ge=1)
     teacher: str = setting("small_cnn", "ours")
-    teacher_steps: int = setting(240, "ours")
-    teacher_lr: float = setting(0.1, "ours")
+    teacher_steps: int = setting(240, "ours", ge=1)
+    teacher_lr: float = setting(0.1, "ours", gt=0)
     teacher_votes: Literal["plain", "standardised"] = setting(
         "plain", "ours: standardised: teachers answer by logits standardised over a round's queries, class by class",
         later=True,
     )  # fmt: skip
     student: str = setting("small_cnn", "ours: as methods/distillation/dpsd.py")
-    queries: int = setting(10_000, "ours: measured; see the reproduction notes")
-    rounds: int = setting(2, "ours: the queries of later rounds come from the generator too")
+    queries: int = setting(10_000, "ours: measured; see the reproduction notes", ge=1)
+    rounds: int = setting(2, "ours: the queries of later rounds come from the generator too", ge=1)
     random_share: float = setting(0.75, "ours: share of the queries of later rounds made by random processes")
     answer: Literal["votes", "gradient"] = setting("votes", "ours: gradient is Eq. 3 of DPSD, bounded and summed")
     distillation: Literal["decoupled", "dkd", "plain"] = setting("decoupled", "DPSD, Eq. 2; for answer=gradient")
     k: int | None = setting(None, "DPSD, section IV-A: as methods/distillation/dpsd.py; for answer=gradient")
-    step: float = setting(1.0, "ours: step of Eq. 3 along the mean gradient; for answer=gradient")
-    sigma: float = setting(100.0, "ours: noise on the sum of answers; calibrated to the budget")
-    student_steps: int = setting(2000, "ours: for each round")
-    student_batch: int = setting(128, "ours")
-    student_lr: float = setting(0.002, "ours")
-    generator_steps: int = setting(100, "ours: updates by Eq. 8 before each later round")
-    generator_lr: float = setting(0.001, "ours")
-    generator_width: int = setting(32, "ours")
+    step: float = setting(1.0, "ours: step of Eq. 3 along the mean gradient; for answer=gradient", gt=0)
+    sigma: float = setting(100.0, "ours: noise on the sum of answers; calibrated to the budget", gt=0)
+    student_steps: int = setting(2000, "ours: for each round", ge=1)
+    student_batch: int = setting(128, "ours", ge=1)
+    student_lr: float = setting(0.002, "ours", gt=0)
+    generator_steps: int = setting(100, "ours: updates by Eq. 8 before each later round", ge=1)
+    generator_lr: float = setting(0.001, "ours", gt=0)
+    generator_width: int = setting(32, "ours", ge=1)
     latent_size: int = setting(100, "ours: as methods/distillation/dpsd.py")
     held_back: float = setting(
         0.0,
@@ -114,9 +114,6 @@ class DPSDSoundConfig(GivenTeacherConfig):
     )
 
     def __post_init__(self) -> None:
-        at_least_one(self, "teachers", "teacher_steps", "queries", "rounds", "student_steps", "student_batch")
-        at_least_one(self, "generator_steps", "generator_width")
-        positive(self, "teacher_lr", "student_lr", "generator_lr", "sigma", "step")
         check_latent_size(self, "latent_size")
         if self.rounds > self.queries:
             raise BenchError(f"{self.rounds} rounds need as many queries, not {self.queries}.")

@@ -26,7 +26,7 @@ from bench.interface import register_method, setting
 from bench.methods.federated.family import CODE, ServerConfig
 from bench.methods.federated.federated_server import DistillingServer
 from bench.methods.federated.server_distillation import BatchStatistics, Server, Synthesiser, softened_divergence
-from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
+from bench.methods.shared.settings_checks import check_latent_size
 from bench.models.generators import DataFreeGenerator
 
 
@@ -34,17 +34,15 @@ from bench.models.generators import DataFreeGenerator
 class DENSEConfig(ServerConfig):
     """Settings of the generator."""
 
-    generator_steps: int = setting(30, f"{CODE}README.md: g_steps, in each epoch")
-    generator_lr: float = setting(0.001, f"{CODE}README.md: lr_g; Adam with betas 0.5 and 0.999")
+    generator_steps: int = setting(30, f"{CODE}README.md: g_steps, in each epoch", ge=1)
+    generator_lr: float = setting(0.001, f"{CODE}README.md: lr_g; Adam with betas 0.5 and 0.999", gt=0)
     latent_size: int = setting(256, f"{CODE}loop_df_fl.py: nz")
-    generator_width: int = setting(64, f"{CODE}loop_df_fl.py: ngf")
-    statistics: float = setting(1.0, f"{CODE}README.md: bn")
-    divergence: float = setting(1.0, f"{CODE}README.md: adv")
+    generator_width: int = setting(64, f"{CODE}loop_df_fl.py: ngf", ge=1)
+    statistics: float = setting(1.0, f"{CODE}README.md: bn", gt=0)
+    divergence: float = setting(1.0, f"{CODE}README.md: adv", gt=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_one(self, "generator_steps", "generator_width")
-        positive(self, "generator_lr", "statistics", "divergence")
         check_latent_size(self, "latent_size")
 
 

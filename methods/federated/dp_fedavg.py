@@ -53,7 +53,6 @@ from bench.interface import (
 )
 from bench.methods.federated.family import check_clients, client_parts
 from bench.methods.shared.calibration import least_noise
-from bench.methods.shared.settings_checks import at_least_one, positive
 from bench.privacy.accounting.claims import moments_accountant
 
 OURS = "ours: the paper's are for next words of 763,430 users"
@@ -63,20 +62,16 @@ OURS = "ours: the paper's are for next words of 763,430 users"
 class DPFedAvgConfig:
     """Settings of DP-FedAvg."""
 
-    clients: int = setting(1000, OURS)
-    concentration: float = setting(0.5, "DPSD, section IV-E: the federation of its Table V")
+    clients: int = setting(1000, OURS, ge=1)
+    concentration: float = setting(0.5, "DPSD, section IV-E: the federation of its Table V", gt=0)
     student: str = setting("tanh_cnn_mnist", "ours: a small net, as there is noise on each weight")
-    rounds: int = setting(200, OURS)
-    sampled: float = setting(100.0, f"{OURS}; expected number of clients in a round")
-    max_norm: float = setting(0.3, f"{OURS}; L2 norm to which a client's update is clipped")
-    noise_multiplier: float = setting(1.0, "McMahan et al. 2018, section 4: z; calibrated to the budget")
-    local_epochs: float = setting(1.0, OURS)
-    local_batch: int = setting(16, OURS)
-    local_lr: float = setting(0.1, OURS)
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "clients", "rounds", "local_batch")
-        positive(self, "concentration", "sampled", "max_norm", "noise_multiplier", "local_epochs", "local_lr")
+    rounds: int = setting(200, OURS, ge=1)
+    sampled: float = setting(100.0, f"{OURS}; expected number of clients in a round", gt=0)
+    max_norm: float = setting(0.3, f"{OURS}; L2 norm to which a client's update is clipped", gt=0)
+    noise_multiplier: float = setting(1.0, "McMahan et al. 2018, section 4: z; calibrated to the budget", gt=0)
+    local_epochs: float = setting(1.0, OURS, gt=0)
+    local_batch: int = setting(16, OURS, ge=1)
+    local_lr: float = setting(0.1, OURS, gt=0)
 
     @property
     def rate(self) -> float:

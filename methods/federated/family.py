@@ -32,7 +32,7 @@ from bench.interface import (
     make_student,
     setting,
 )
-from bench.methods.shared.settings_checks import at_least_one, positive
+from bench.methods.shared.settings_checks import at_least_one
 from bench.storage.cache import digest_of
 
 State = dict[str, Tensor]
@@ -45,17 +45,17 @@ CODE = "DENSE (NeurIPS 2022, arXiv:2112.12371), the authors' code zj-jayzhang/DE
 class FederatedConfig:
     """Settings of the clients."""
 
-    clients: int = setting(5, f"DPSD, section IV-A: m; {CODE}README.md")
-    concentration: float = setting(0.5, f"DPSD, section IV-E; {CODE}README.md: beta of the Dirichlet distribution")
+    clients: int = setting(5, f"DPSD, section IV-A: m; {CODE}README.md", ge=1)
+    concentration: float = setting(
+        0.5, f"DPSD, section IV-E; {CODE}README.md: beta of the Dirichlet distribution", gt=0
+    )
     student: str = setting("small_cnn_bn", "ours; clients and student have the same net, as in DENSE's loop_df_fl.py")
-    local_epochs: float = setting(400.0, f"{CODE}README.md: local_ep")
-    local_batch: int = setting(128, f"{CODE}loop_df_fl.py: local_bs")
-    local_lr: float = setting(0.01, f"{CODE}README.md")
+    local_epochs: float = setting(400.0, f"{CODE}README.md: local_ep", gt=0)
+    local_batch: int = setting(128, f"{CODE}loop_df_fl.py: local_bs", ge=1)
+    local_lr: float = setting(0.01, f"{CODE}README.md", gt=0)
     local_momentum: float = setting(0.9, f"{CODE}README.md")
 
     def __post_init__(self) -> None:
-        at_least_one(self, "clients", "local_batch")
-        positive(self, "concentration", "local_epochs", "local_lr")
         if not 0 <= self.local_momentum < 1:
             raise BenchError(f"local_momentum must be at least 0 and below 1, not {self.local_momentum}.")
 
@@ -74,15 +74,14 @@ class ServerConfig(FederatedConfig):
     epochs: int = setting(200, f"{CODE}README.md")
     batch: int = setting(256, f"{CODE}README.md: batch_size and synthesis_batch_size")
     student_steps: int | None = setting(None, f"{CODE}loop_df_fl.py: a pass over all images in each epoch")
-    student_lr: float = setting(0.005, f"{CODE}README.md: lr of kd_train")
+    student_lr: float = setting(0.005, f"{CODE}README.md: lr of kd_train", gt=0)
     student_momentum: float = setting(0.9, f"{CODE}loop_df_fl.py")
     student_optimizer: Literal["sgd", "adam"] = setting("sgd", f"{CODE}loop_df_fl.py")
-    temperature: float = setting(20.0, f"{CODE}README.md: T")
+    temperature: float = setting(20.0, f"{CODE}README.md: T", gt=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least_one(self, "epochs", "batch", *(["student_steps"] if self.student_steps is not None else []))
-        positive(self, "student_lr", "temperature")
 
 
 class Federated(Method):

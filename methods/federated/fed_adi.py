@@ -24,7 +24,6 @@ from bench.interface import register_method, setting
 from bench.methods.federated.family import ServerConfig
 from bench.methods.federated.federated_server import DistillingServer
 from bench.methods.federated.server_distillation import BatchStatistics, Server, Synthesiser
-from bench.methods.shared.settings_checks import at_least_one, positive
 
 CODE = "the authors' code NVlabs/DeepInversion: cifar10/"
 JITTER = 2  # pixels; cifar10/deepinversion_cifar10.py
@@ -35,16 +34,11 @@ SOFT = 3.0  # the temperature at which that file compares student and ensemble
 class FedADIConfig(ServerConfig):
     """Settings of the inversion; those of the student are DENSE's."""
 
-    iterations: int = setting(2000, f"{CODE}deepinversion_cifar10.py: iters_mi, for each batch")
-    image_lr: float = setting(0.05, f"{CODE}README.md: di_lr, parameters from the paper; Adam")
-    statistics: float = setting(10.0, f"{CODE}README.md: r_feature_weight")
-    variation: float = setting(2.5e-5, f"{CODE}deepinversion_cifar10.py: di_var_scale")
-    competition: float = setting(0.01, f"{CODE}deepinversion_cifar10.py: competitive_scale of get_images")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "iterations")
-        positive(self, "image_lr", "statistics", "variation", "competition")
+    iterations: int = setting(2000, f"{CODE}deepinversion_cifar10.py: iters_mi, for each batch", ge=1)
+    image_lr: float = setting(0.05, f"{CODE}README.md: di_lr, parameters from the paper; Adam", gt=0)
+    statistics: float = setting(10.0, f"{CODE}README.md: r_feature_weight", gt=0)
+    variation: float = setting(2.5e-5, f"{CODE}deepinversion_cifar10.py: di_var_scale", gt=0)
+    competition: float = setting(0.01, f"{CODE}deepinversion_cifar10.py: competitive_scale of get_images", gt=0)
 
 
 @register_method("fed-adi")

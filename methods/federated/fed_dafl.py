@@ -22,7 +22,7 @@ from bench.interface import register_method, setting
 from bench.methods.federated.family import ServerConfig
 from bench.methods.federated.federated_server import DistillingServer
 from bench.methods.federated.server_distillation import Server, Synthesiser
-from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
+from bench.methods.shared.settings_checks import check_latent_size
 from bench.models.generators import DataFreeGenerator
 from bench.training.data_free import generator_terms
 from bench.training.divergence import check_finite
@@ -39,16 +39,14 @@ class FedDAFLConfig(ServerConfig):
     student_lr: float = setting(0.002, f"{CODE}MNIST")
     student_optimizer: Literal["sgd", "adam"] = setting("adam", f"{CODE}MNIST")
     temperature: float = setting(1.0, f"{CODE}no temperature")
-    generator_lr: float = setting(0.2, f"{CODE}MNIST; Adam")
+    generator_lr: float = setting(0.2, f"{CODE}MNIST; Adam", gt=0)
     latent_size: int = setting(100, f"{CODE}MNIST")
-    generator_width: int = setting(128, f"{CODE}the generator's maps")
-    entropy_weight: float = setting(5.0, f"{CODE}MNIST: ie; times ln 10, as its logarithm has base 10")
-    activation_weight: float = setting(0.1, f"{CODE}MNIST: a")
+    generator_width: int = setting(128, f"{CODE}the generator's maps", ge=1)
+    entropy_weight: float = setting(5.0, f"{CODE}MNIST: ie; times ln 10, as its logarithm has base 10", gt=0)
+    activation_weight: float = setting(0.1, f"{CODE}MNIST: a", gt=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_one(self, "generator_width")
-        positive(self, "generator_lr", "entropy_weight", "activation_weight")
         check_latent_size(self, "latent_size")
 
 

@@ -31,7 +31,6 @@ from bench.methods.distillation.dpsd import DPSD, DPSDConfig
 from bench.methods.distillation.dpsd_family import train_teacher
 from bench.methods.federated.family import client_parts
 from bench.methods.shared.given_teacher import given_teacher
-from bench.methods.shared.settings_checks import at_least_one, positive
 from bench.storage.cache import digest_of
 
 
@@ -39,13 +38,8 @@ from bench.storage.cache import digest_of
 class FedDPSDConfig(DPSDConfig):
     """Settings of FedDPSD."""
 
-    clients: int = setting(5, "section IV-A: m")
-    concentration: float = setting(0.5, "section IV-E: Dirichlet distribution with parameter 0.5")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "concentration")
-        at_least_one(self, "clients")
+    clients: int = setting(5, "section IV-A: m", ge=1)
+    concentration: float = setting(0.5, "section IV-E: Dirichlet distribution with parameter 0.5", gt=0)
 
 
 @register_method("fed-dpsd")

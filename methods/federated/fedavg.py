@@ -39,7 +39,7 @@ from bench.methods.federated.family import (
     local_models,
     quick_clients,
 )
-from bench.methods.shared.settings_checks import at_least_one, student_depends
+from bench.methods.shared.settings_checks import student_depends
 from bench.storage.checkpoint import Loop
 
 
@@ -47,11 +47,7 @@ from bench.storage.checkpoint import Loop
 class FedAvgConfig(FederatedConfig):
     """Settings of FedAvg."""
 
-    rounds: int = setting(1, f"{CODE}loop_df_fl.py: clients train once")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "rounds")
+    rounds: int = setting(1, f"{CODE}loop_df_fl.py: clients train once", ge=1)
 
 
 @register_method("fedavg")

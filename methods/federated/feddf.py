@@ -33,7 +33,6 @@ from bench.interface import (
 )
 from bench.methods.federated.family import State, net_of
 from bench.methods.federated.fedavg import FedAvg, FedAvgConfig
-from bench.methods.shared.settings_checks import at_least_one, positive
 
 CODE = (
     "the authors' code epfml/federated-learning-public-code: FedDF-code/pcode/aggregation/noise_knowledge_transfer.py"
@@ -44,14 +43,9 @@ CODE = (
 class FedDFConfig(FedAvgConfig):
     """Settings of FedDF's server."""
 
-    student_steps: int = setting(10_000, CODE)
-    student_batch: int = setting(128, CODE)
-    student_lr: float = setting(0.001, f"{CODE}; Adam, to zero along a cosine")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "student_steps", "student_batch")
-        positive(self, "student_lr")
+    student_steps: int = setting(10_000, CODE, ge=1)
+    student_batch: int = setting(128, CODE, ge=1)
+    student_lr: float = setting(0.001, f"{CODE}; Adam, to zero along a cosine", gt=0)
 
 
 @register_method("feddf")

@@ -36,7 +36,7 @@ class Critics:
     ) -> None:  # fmt: skip
         # Part sizes differ by at most one record, which is left out.
         size = min(map(len, parts))
-        self._rows = torch.stack([torch.from_numpy(part[:size]) for part in parts])
+        self.rows = torch.stack([torch.from_numpy(part[:size]) for part in parts])
         self._images, self._labels = private.images.flatten(1), private.labels
         self._device, self._draws = device, draws
         self._batch = min(config.critic_batch, size)
@@ -51,7 +51,7 @@ class Critics:
         self._optimizer = torch.optim.Adam([*self._weights, *self._biases], config.critic_lr, betas=(0.5, 0.999))
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     def scores(self, images: Tensor, labels: Tensor) -> Tensor:
         """Return the scores (teachers, n) of float images (teachers, n, pixels) as `labels` (teachers, n)."""
@@ -61,8 +61,8 @@ class Critics:
 
     def real(self) -> tuple[Tensor, Tensor]:
         """Return a batch of each part: float images (teachers, n, pixels) and labels (teachers, n)."""
-        columns = torch.randperm(self._rows.shape[1], generator=self._draws)[: self._batch]
-        rows = self._rows[:, columns]
+        columns = torch.randperm(self.rows.shape[1], generator=self._draws)[: self._batch]
+        rows = self.rows[:, columns]
         return self._images[rows].to(self._device).float() / 255, self._labels[rows].to(self._device)
 
     def learn(self, forger: Forger, steps: int, loss: Loss = "binary") -> None:

@@ -43,7 +43,6 @@ from bench.interface import (
 from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
-from bench.methods.shared.settings_checks import at_least_one, positive
 from bench.privacy.accounting.claims import moments_accountant
 
 CODE = "the authors' code AI-secure/DataLens: MNIST, "
@@ -57,16 +56,11 @@ class DataLensConfig(GuidedConfig):
 
     teachers: int = setting(4000, CODE + "80 batches of 50")
     batch: int = setting(15, CODE + "as many images as a part has records")
-    steps: int = setting(142, "what sigma 800 allows at epsilon 10; the code stops by its accountant")
-    kept: int | None = setting(None, CODE + "300 at epsilon 10, 200 to 1; " + BY_BUDGET)
-    threshold: float | None = setting(None, CODE + "0.2 of the teachers at epsilon 10, 0.7 to 1; " + BY_BUDGET)
-    sign_bound: float = setting(1e-5, CODE + "entries beyond it are rounded to their sign for sure")
-    sigma: float = setting(800.0, CODE + "epsilon 10; 5000 at epsilon 1; calibrated to the budget")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "steps")
-        positive(self, "sigma", "kept", "threshold", "sign_bound")
+    steps: int = setting(142, "what sigma 800 allows at epsilon 10; the code stops by its accountant", ge=1)
+    kept: int | None = setting(None, CODE + "300 at epsilon 10, 200 to 1; " + BY_BUDGET, gt=0)
+    threshold: float | None = setting(None, CODE + "0.2 of the teachers at epsilon 10, 0.7 to 1; " + BY_BUDGET, gt=0)
+    sign_bound: float = setting(1e-5, CODE + "entries beyond it are rounded to their sign for sure", gt=0)
+    sigma: float = setting(800.0, CODE + "epsilon 10; 5000 at epsilon 1; calibrated to the budget", gt=0)
 
     def events(self, sigma: float) -> list[Event]:
         """Return the noisy sums of all steps, each of a batch."""

@@ -35,7 +35,7 @@ class LearnedImages:
     """The images, their optimiser, and the update after each DP-SGD step, which leaves its noisy gradient in `net`."""
 
     def __init__(self, net: nn.Module, facts: Facts, config: ImageConfig, draws: torch.Generator) -> None:
-        self._net, self._config, self._draws = net, config, draws
+        self._net, self._config, self.draws = net, config, draws
         self._plain = copy.deepcopy(net)  # a copy without DP-SGD's hooks
         device = next(net.parameters()).device
         self.labels = torch.arange(config.per_class * facts.classes) % facts.classes
@@ -43,7 +43,7 @@ class LearnedImages:
         self.images = start.clamp(-1, 1).to(device).requires_grad_()  # in [-1, 1], the range of the released bytes
         self.mean = self.images.detach().clone()  # mean over the steps, or the last images
         self._optimizer = torch.optim.SGD([self.images], config.image_lr, momentum=0.5)
-        self._targets, self._turns = self.labels.to(device), 0
+        self._targets, self.turns = self.labels.to(device), 0
 
     def after_step(self) -> None:
         """Turn the images' gradient towards the noisy one; train on them every `batches` steps; restart after a run."""
@@ -55,14 +55,14 @@ class LearnedImages:
         self._optimizer.step()
         with torch.no_grad():
             self.images.clamp_(-1, 1)
-        self._turns += 1
-        share = max(1 - self._config.image_average, 1 / self._turns)  # the plain mean at first, excluding the start
+        self.turns += 1
+        share = max(1 - self._config.image_average, 1 / self.turns)  # the plain mean at first, excluding the start
         self.mean.lerp_(self.images.detach(), share)
-        if self._turns % config.run_steps == 0:
+        if self.turns % config.run_steps == 0:
             self._start()
-        elif self._turns % config.batches == 0:
+        elif self.turns % config.batches == 0:
             self._learn()
-        if self._turns % config.batches == 0:
+        if self.turns % config.batches == 0:
             self._net.load_state_dict(self._plain.state_dict())
 
     def _loss(self, rows: Any) -> Tensor:
@@ -70,7 +70,7 @@ class LearnedImages:
         return loss
 
     def _start(self) -> None:
-        with seeded(self._draws):
+        with seeded(self.draws):
             for layer in self._plain.modules():
                 if isinstance(layer, (nn.Conv2d, nn.GroupNorm, nn.Linear)):
                     layer.reset_parameters()
@@ -78,7 +78,7 @@ class LearnedImages:
     def _learn(self) -> None:
         weights = list(self._plain.parameters())
         for _ in range(self._config.inner_epochs):
-            order = torch.randperm(len(self.labels), generator=self._draws)
+            order = torch.randperm(len(self.labels), generator=self.draws)
             for rows in torch.split(order, 256):
                 for parameter, gradient in zip(weights, torch.autograd.grad(self._loss(rows), weights), strict=True):
                     parameter.data -= self._config.net_lr * gradient
@@ -87,7 +87,7 @@ class LearnedImages:
         """Return the state; see :class:`bench.storage.checkpoint.Stateful`."""
         return {
             "images": self.images.detach(), "mean": self.mean, "optimizer": self._optimizer.state_dict(),
-            "turns": self._turns, "draws": self._draws.get_state(),
+            "turns": self.turns, "draws": self.draws.get_state(),
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -95,8 +95,8 @@ class LearnedImages:
         self.images.data.copy_(state["images"])
         self.mean.copy_(state["mean"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self._draws.set_state(state["draws"])
-        self._turns = int(state["turns"])
+        self.draws.set_state(state["draws"])
+        self.turns = int(state["turns"])
 
 
 def distance(found: Sequence[Tensor], wanted: Sequence[Tensor | None]) -> Tensor:

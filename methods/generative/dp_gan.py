@@ -41,7 +41,7 @@ from bench.methods.dpsgd.dp_sgd import DPSGD
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
 from bench.methods.generative.gan_parts import AdamAgainst, Forger, ForgerConfig
 from bench.methods.shared.calibration import PoissonBatches
-from bench.methods.shared.settings_checks import at_least_one, check_latent_size, decay, positive, student_depends
+from bench.methods.shared.settings_checks import check_latent_size, student_depends
 from bench.models.discriminators import ConvDiscriminator, DenseDiscriminator
 from bench.privacy.accounting.accountants import claim_by
 from bench.privacy.dpsgd.example_gradients import ExampleGradients, norms, weighted_sum
@@ -55,35 +55,35 @@ OURS = "ours: the net of methods/generative/dp_merf.py"
 class DPGANConfig(PoissonBatches, GenerativeConfig, ForgerConfig):
     """Settings for MNIST at epsilon 10."""
 
-    discriminator_steps: int = setting(450_000, CODE + "MNIST, epsilon 10; 325,000 at epsilon 1")
-    batch_size: int = setting(128, CODE + "MNIST; as many generated images")
-    generated: int | None = setting(None, "ours: generated images of a step; none: batch_size, as in Bie et al. 2023")
-    steps_per_generator_step: int = setting(50, CODE + "MNIST, epsilon 10; 200 at epsilon 1; 100 for Fashion-MNIST")
-    max_grad_norm: float = setting(1.0, CODE + "MNIST")
-    noise_multiplier: float = setting(1.0, CODE + "MNIST, epsilon 10; calibrated to the budget")
+    discriminator_steps: int = setting(450_000, CODE + "MNIST, epsilon 10; 325,000 at epsilon 1", ge=1)
+    batch_size: int = setting(128, CODE + "MNIST; as many generated images", ge=1)
+    generated: int | None = setting(
+        None, "ours: generated images of a step; none: batch_size, as in Bie et al. 2023", gt=0
+    )
+    steps_per_generator_step: int = setting(
+        50, CODE + "MNIST, epsilon 10; 200 at epsilon 1; 100 for Fashion-MNIST", ge=1
+    )
+    max_grad_norm: float = setting(1.0, CODE + "MNIST", gt=0)
+    noise_multiplier: float = setting(1.0, CODE + "MNIST, epsilon 10; calibrated to the budget", gt=0)
     loss: Literal["binary", "wasserstein"] = setting("binary", "Bie et al. 2023; Xie et al. 2018: wasserstein")
-    clamp: float | None = setting(None, "none in Bie et al. 2023; Xie et al. 2018: the critic's weights within +-0.01")
-    discriminator_lr: float = setting(2e-4, CODE + "MNIST, of Adam")
-    generator_lr: float = setting(2e-4, CODE + "MNIST, of Adam")
+    clamp: float | None = setting(
+        None, "none in Bie et al. 2023; Xie et al. 2018: the critic's weights within +-0.01", gt=0
+    )
+    discriminator_lr: float = setting(2e-4, CODE + "MNIST, of Adam", gt=0)
+    generator_lr: float = setting(2e-4, CODE + "MNIST, of Adam", gt=0)
     adam_beta1: float = setting(0.5, CODE + "MNIST, of both")
-    discriminator_maps: int = setting(128, CODE + "MNIST: 128, 256 and 512 maps")
-    discriminator_units: int | None = setting(None, "ours: of two hidden layers in place of convolutions")
+    discriminator_maps: int = setting(128, CODE + "MNIST: 128, 256 and 512 maps", ge=1)
+    discriminator_units: int | None = setting(None, "ours: of two hidden layers in place of convolutions", gt=0)
     mismatch: float = setting(0.0, "none in Bie et al. 2023; ours: weight of a real image's losses with wrong labels")
-    generator_average: float = setting(0.0, "none in Bie et al. 2023; ours: decay of the generator's mean")
+    generator_average: float = setting(0.0, "none in Bie et al. 2023; ours: decay of the generator's mean", ge=0, lt=1)
     latent: int = setting(128, CODE + "MNIST")
-    generator_units: int = setting(200, OURS)
-    generator_maps: int = setting(16, OURS)
+    generator_units: int = setting(200, OURS, ge=1)
+    generator_maps: int = setting(16, OURS, ge=1)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "discriminator_steps", "batch_size", "steps_per_generator_step", "discriminator_maps")
-        at_least_one(self, "generator_units", "generator_maps")
-        positive(self, "max_grad_norm", "noise_multiplier", "clamp", "discriminator_lr", "generator_lr")
-        positive(self, "generated", "discriminator_units")
         check_latent_size(self, "latent")
         if not 0 <= self.mismatch < math.inf:
             raise BenchError(f"mismatch must be at least 0 and finite, not {self.mismatch}.")
-        decay(self, "generator_average")
 
     def steps(self, records: int) -> int:
         """Return the number of the discriminator's steps."""
@@ -173,7 +173,7 @@ class Game:
     """The work around each step of DP-SGD on the discriminator `critic`; it uses only noisy weights."""
 
     def __init__(self, critic: nn.Module, forger: Forger, config: DPGANConfig) -> None:
-        self._critic, self._forger, self._config = critic, forger, config
+        self.critic, self._forger, self._config = critic, forger, config
         # Copies without DP-SGD's hooks; the first has hooks of its own.
         self._copy, self._plain = copy.deepcopy(critic), copy.deepcopy(critic)
         self._gradients = ExampleGradients(self._copy)
@@ -197,14 +197,14 @@ class Game:
 
     def before_step(self) -> None:
         """Add the clipped gradients of generated images, weighted like a batch of real ones."""
-        self._copy.load_state_dict(self._critic.state_dict())
+        self._copy.load_state_dict(self.critic.state_dict())
         with torch.no_grad():
             images, labels = self._forger.images(self._config.generated or self._config.batch_size)
         self._gradients.backward(self.fake_loss(self._copy(images), labels), len(images))
         samples = [parameter.grad_sample for parameter in self._copy.parameters()]  # type: ignore[attr-defined]
         length = torch.stack([norms(sample) for sample in samples], 1).norm(dim=1)
         factors = (self._config.max_grad_norm / (length + 1e-6)).clamp(max=1.0) / len(images)
-        for parameter, sample in zip(self._critic.parameters(), samples, strict=True):
+        for parameter, sample in zip(self.critic.parameters(), samples, strict=True):
             assert parameter.grad is not None
             parameter.grad += weighted_sum(sample, factors)
 
@@ -213,12 +213,12 @@ class Game:
         config = self._config
         if config.clamp is not None:
             with torch.no_grad():
-                for parameter in self._critic.parameters():
+                for parameter in self.critic.parameters():
                     parameter.clamp_(-config.clamp, config.clamp)
         self._forger.turns += 1
         if self._forger.turns % config.steps_per_generator_step:
             return
-        self._plain.load_state_dict(self._critic.state_dict())
+        self._plain.load_state_dict(self.critic.state_dict())
         images, labels = self._forger.images(config.generated or config.batch_size)
         seen = images.detach().requires_grad_()
         loss = self.real_loss(self._plain(seen), labels)

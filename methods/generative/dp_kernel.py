@@ -49,7 +49,7 @@ from bench.interface import (
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, drawn
 from bench.methods.shared.calibration import least_noise
-from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive, student_depends
+from bench.methods.shared.settings_checks import check_latent_size, student_depends
 from bench.models.generators import ConditionalGenerator
 from bench.privacy.events.events import DPSGD as Steps
 from bench.storage.checkpoint import Loop, Part
@@ -63,20 +63,19 @@ PORT = "DPImageBench, configs/DP-Kernel/mnist_28_eps10.0.yaml: sigma_list, 1 to 
 class DPKernelConfig(GenerativeConfig):
     """Settings of DP-Kernel for MNIST."""
 
-    bandwidth: float = setting(0.5, f"{PORT}; the least standard deviation, of pixels in [0, 1]")
-    kernels: int = setting(5, f"{PORT}; each has twice the deviation of the one before")
-    batch_size: int = setting(60, CODE + "batch_size")
-    iterations: int = setting(200_002, CODE + "max_iter")
-    noise_multiplier: float = setting(0.6, CODE + "noise; calibrated to the budget")
-    generator_lr: float = setting(5e-5, CODE + "lr, of RMSprop")
+    bandwidth: float = setting(0.5, f"{PORT}; the least standard deviation, of pixels in [0, 1]", gt=0)
+    kernels: int = setting(5, f"{PORT}; each has twice the deviation of the one before", ge=1)
+    batch_size: int = setting(60, CODE + "batch_size", ge=1)
+    iterations: int = setting(200_002, CODE + "max_iter", ge=1)
+    noise_multiplier: float = setting(0.6, CODE + "noise; calibrated to the budget", gt=0)
+    generator_lr: float = setting(5e-5, CODE + "lr, of RMSprop", gt=0)
     latent: int = setting(10, CODE + "nz")
-    generator_units: int = setting(200, "ours: DP-MERF's net, wider, instead of a transposed CNN for 32x32 pixels")
-    generator_maps: int = setting(32, "ours, as above")
+    generator_units: int = setting(
+        200, "ours: DP-MERF's net, wider, instead of a transposed CNN for 32x32 pixels", ge=1
+    )
+    generator_maps: int = setting(32, "ours, as above", ge=1)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "kernels", "batch_size", "iterations", "generator_units", "generator_maps")
-        positive(self, "bandwidth", "noise_multiplier", "generator_lr")
         check_latent_size(self, "latent")
 
     @property

@@ -24,20 +24,14 @@ from torch import Tensor
 from bench.interface import register_method, setting
 from bench.methods.generative.dp_kernel import PORT
 from bench.methods.generative.mean_embedding import EmbeddingConfig, MeanEmbedding
-from bench.methods.shared.settings_checks import at_least_one, positive
 
 
 @dataclass(frozen=True)
 class DPKernelSoundConfig(EmbeddingConfig):
     """Settings of DP-MERF with the kernels of DP-Kernel."""
 
-    bandwidth: float = setting(0.5, f"{PORT}; the least standard deviation, of pixels in [0, 1]")
-    kernels: int = setting(5, f"{PORT}; each has twice the deviation of the one before")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "kernels")
-        positive(self, "bandwidth")
+    bandwidth: float = setting(0.5, f"{PORT}; the least standard deviation, of pixels in [0, 1]", gt=0)
+    kernels: int = setting(5, f"{PORT}; each has twice the deviation of the one before", ge=1)
 
 
 @register_method("dp-kernel-sound")

@@ -27,7 +27,6 @@ from torch import Tensor
 
 from bench.interface import Claim, Facts, register_method, setting
 from bench.methods.generative.mean_embedding import CODE, EmbeddingConfig, MeanEmbedding
-from bench.methods.shared.settings_checks import positive
 from bench.privacy.accounting.accountants import AccountantFunction
 from bench.privacy.accounting.claims import moments_accountant
 
@@ -36,11 +35,7 @@ from bench.privacy.accounting.claims import moments_accountant
 class DPMERFConfig(EmbeddingConfig):
     """Settings of DP-MERF for MNIST."""
 
-    length_scale: float = setting(105.0, CODE + "rff_sigma, 127 for Fashion-MNIST; s of 784 pixels")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "length_scale")
+    length_scale: float = setting(105.0, CODE + "rff_sigma, 127 for Fashion-MNIST; s of 784 pixels", gt=0)
 
 
 @register_method("dp-merf")

@@ -58,7 +58,7 @@ from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.generative.gan_parts import Forger, ForgerConfig
 from bench.methods.generative.sinkhorn import costs, transport
 from bench.methods.shared.calibration import least_noise
-from bench.methods.shared.settings_checks import at_least_one, check_latent_size, decay, positive
+from bench.methods.shared.settings_checks import check_latent_size
 
 CODE = "the authors' code nv-tlabs/DP-Sinkhorn_code: "
 README = CODE + "README.md, MNIST, m=1: "
@@ -69,27 +69,23 @@ OURS = "ours: the net of methods/generative/dp_merf.py"
 class DPSinkhornConfig(GenerativeConfig, ForgerConfig):
     """Settings for MNIST at epsilon 10."""
 
-    steps: int = setting(3_990_000, CODE + "as many as epsilon 10 pays for; it stops at 3.6 million")
-    batch_size: int = setting(50, README + "batch_size")
-    max_grad_norm: float = setting(0.5, README + "l2_norm_clip")
-    noise_multiplier: float = setting(1.1, README + "noise_multiplier; calibrated to the budget")
+    steps: int = setting(3_990_000, CODE + "as many as epsilon 10 pays for; it stops at 3.6 million", ge=1)
+    batch_size: int = setting(50, README + "batch_size", ge=1)
+    max_grad_norm: float = setting(0.5, README + "l2_norm_clip", gt=0)
+    noise_multiplier: float = setting(1.1, README + "noise_multiplier; calibrated to the budget", gt=0)
     fresh: float = setting(0.2, README + "debias_ratio: the share of X' that is not of X")
     l1: float = setting(1.0, README + "mixture_fraction; 3 in another setting; none for CelebA")
-    label_weight: float = setting(15.0, README + "embed_multiplier")
-    regularisation: float = setting(0.05, README + "sinkhorn_eps, the blur, to the power p = 1")
-    sinkhorn_steps: int = setting(30, "ours: from the largest cost down")
-    generator_lr: float = setting(1e-5, README + "lr, of Adam; here without weight decay")
-    generator_average: float = setting(0.0, "none in Cao et al. 2021; ours: decay of the generator's mean")
+    label_weight: float = setting(15.0, README + "embed_multiplier", gt=0)
+    regularisation: float = setting(0.05, README + "sinkhorn_eps, the blur, to the power p = 1", gt=0)
+    sinkhorn_steps: int = setting(30, "ours: from the largest cost down", ge=1)
+    generator_lr: float = setting(1e-5, README + "lr, of Adam; here without weight decay", gt=0)
+    generator_average: float = setting(0.0, "none in Cao et al. 2021; ours: decay of the generator's mean", ge=0, lt=1)
     latent: int = setting(16, README + "latent_dim")
-    generator_units: int = setting(200, OURS)
-    generator_maps: int = setting(16, OURS)
+    generator_units: int = setting(200, OURS, ge=1)
+    generator_maps: int = setting(16, OURS, ge=1)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "steps", "batch_size", "sinkhorn_steps", "generator_units", "generator_maps")
-        positive(self, "max_grad_norm", "noise_multiplier", "label_weight", "regularisation", "generator_lr")
         check_latent_size(self, "latent")
-        decay(self, "generator_average")
         if self.batch_size < 2:
             raise BenchError("batch_size must be at least 2: the generator normalises over the images of a batch.")
         if not 0 < self.fresh <= 1:

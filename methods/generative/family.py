@@ -29,7 +29,7 @@ from bench.interface import (
     make_student,
     setting,
 )
-from bench.methods.shared.settings_checks import SHOWN, at_least_one, positive, student_depends
+from bench.methods.shared.settings_checks import SHOWN, student_depends
 from bench.methods.shared.teachers import largest_shift
 from bench.models.generators import ConditionalGenerator
 from bench.training.divergence import CollapsedError
@@ -45,15 +45,13 @@ ENOUGH = 50  # images per class
 class GenerativeConfig:
     """Settings that all generative methods share; those of the student are ours."""
 
-    synthetic: int = setting(60_000, "DP-MERF's code, gen_balanced.py: as many images as MNIST has private records")
+    synthetic: int = setting(
+        60_000, "DP-MERF's code, gen_balanced.py: as many images as MNIST has private records", ge=1
+    )
     student: str = setting("small_cnn", SAME)
-    student_epochs: float = setting(10.0, SAME)
-    student_batch: int = setting(128, SAME)
-    student_lr: float = setting(0.05, SAME)
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "synthetic", "student_batch")
-        positive(self, "student_epochs", "student_lr")
+    student_epochs: float = setting(10.0, SAME, gt=0)
+    student_batch: int = setting(128, SAME, ge=1)
+    student_lr: float = setting(0.05, SAME, gt=0)
 
 
 def quick_student(facts: Facts) -> dict[str, Any]:

@@ -45,7 +45,6 @@ from bench.interface import (
 from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
-from bench.methods.shared.settings_checks import at_least_one, positive
 from bench.privacy.accounting.claims import pate_2018
 
 CODE = "the authors' code AI-secure/G-PATE: MNIST, "
@@ -59,19 +58,14 @@ class GPATEConfig(GuidedConfig):
 
     teachers: int = setting(2000, CODE + "epsilon 10; 4000 at epsilon 1")
     batch: int = setting(30, CODE + "epsilon 10, 15 at epsilon 1: as many images as a part has records")
-    steps: int = setting(66, "calibrated to the budget")
-    least_steps: int = setting(1, "ours: where fewer are payable, the noise is raised until so many are")
-    directions: int = setting(10, CODE + "dimensions of the random projection")
-    bins: int = setting(10, CODE + "values of a coordinate")
-    bound: float = setting(0.1, "ours, of a gradient of norm 1; 1e-4 of one that is not normalised in " + CODE)
-    threshold: float | None = setting(None, CODE + "half of the teachers; none: so")
-    sigma1: float | None = setting(None, CODE + "600 at epsilon 10, 3000 to 1; " + BY_BUDGET)
-    sigma2: float | None = setting(None, CODE + "100 at epsilon 10, 1000 to 1; " + BY_BUDGET)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "steps", "least_steps", "directions", "bins")
-        positive(self, "bound", "threshold", "sigma1", "sigma2")
+    steps: int = setting(66, "calibrated to the budget", ge=1)
+    least_steps: int = setting(1, "ours: where fewer are payable, the noise is raised until so many are", ge=1)
+    directions: int = setting(10, CODE + "dimensions of the random projection", ge=1)
+    bins: int = setting(10, CODE + "values of a coordinate", ge=1)
+    bound: float = setting(0.1, "ours, of a gradient of norm 1; 1e-4 of one that is not normalised in " + CODE, gt=0)
+    threshold: float | None = setting(None, CODE + "half of the teachers; none: so", gt=0)
+    sigma1: float | None = setting(None, CODE + "600 at epsilon 10, 3000 to 1; " + BY_BUDGET, gt=0)
+    sigma2: float | None = setting(None, CODE + "100 at epsilon 10, 1000 to 1; " + BY_BUDGET, gt=0)
 
     def noise(self) -> tuple[float, float, float]:
         """Return threshold, sigma1 and sigma2; raise :class:`BenchError` before calibration."""

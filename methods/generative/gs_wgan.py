@@ -53,7 +53,6 @@ from bench.interface import (
 from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
-from bench.methods.shared.settings_checks import at_least_one, positive
 from bench.privacy.accounting.accountants import Accounted
 
 CODE = "the authors' code DingfanChen/GS-WGAN: "
@@ -64,11 +63,11 @@ class GSWGANConfig(GuidedConfig):
     """Settings for MNIST at epsilon 10."""
 
     teachers: int = setting(1000, CODE + "critics, of 60 images each")
-    sampling_rate: float = setting(0.001, CODE + "one critic of 1000 a step; here each is sampled by itself")
+    sampling_rate: float = setting(0.001, CODE + "one critic of 1000 a step; here each is sampled by itself", gt=0)
     batch: int = setting(32, CODE + "images of a step")
-    steps: int = setting(20_000, CODE + "iterations")
-    noise_multiplier: float = setting(1.07, CODE + "epsilon 10 as claimed; calibrated to the budget")
-    groups: int = setting(1000, "ours: critics train one after the other; in the code the chosen one does")
+    steps: int = setting(20_000, CODE + "iterations", ge=1)
+    noise_multiplier: float = setting(1.07, CODE + "epsilon 10 as claimed; calibrated to the budget", gt=0)
+    groups: int = setting(1000, "ours: critics train one after the other; in the code the chosen one does", ge=1)
     critic_steps: int = setting(5, CODE + "of the chosen critic, before each step of the generator")
     warm_steps: int = setting(10_000, CODE + "2000 iterations of 5 steps")
     critic_lr: float = setting(1e-4, CODE + "Adam")
@@ -77,8 +76,6 @@ class GSWGANConfig(GuidedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_one(self, "steps", "groups")
-        positive(self, "noise_multiplier", "sampling_rate")
         if self.sampling_rate > 1:
             raise BenchError(f"sampling_rate is at most 1, not {self.sampling_rate}.")
 

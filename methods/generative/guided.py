@@ -17,7 +17,7 @@ from bench.interface import BenchError, Context, Facts, Ledger, PrivateData, Pub
 from bench.methods.generative.critics import CriticConfig, Critics, Loss, critics_of
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
 from bench.methods.generative.gan_parts import Forger, ForgerConfig
-from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive
+from bench.methods.shared.settings_checks import check_latent_size
 
 Guide = Callable[["Tensor", "Tensor"], "Tensor"]
 """Maps images (n, channels, height, width) in [0, 1] and labels (n,) to each pixel's direction, in the same shape."""
@@ -29,23 +29,19 @@ NET = "ours: the net of methods/generative/dp_merf.py"
 class GuidedConfig(GenerativeConfig, CriticConfig, ForgerConfig):
     """Settings of the discriminators and of the generator."""
 
-    teachers: int = setting(2000, "as the subclass says")
-    batch: int = setting(64, "as the subclass says")
-    critic_units: int = setting(16, OURS)
-    critic_batch: int = setting(32, "ours: at most what a part holds")
-    critic_lr: float = setting(1e-3, "G-PATE's code AI-secure/G-PATE, of Adam with betas 0.5 and 0.999")
-    critic_steps: int = setting(2, "DataLens's code AI-secure/DataLens: before each further step")
-    warm_steps: int = setting(10, "DataLens's code AI-secure/DataLens: before the first step of the generator")
-    generator_lr: float = setting(1e-3, "G-PATE's code AI-secure/G-PATE, of Adam with betas 0.5 and 0.999")
+    teachers: int = setting(2000, "as the subclass says", ge=1)
+    batch: int = setting(64, "as the subclass says", ge=1)
+    critic_units: int = setting(16, OURS, ge=1)
+    critic_batch: int = setting(32, "ours: at most what a part holds", ge=1)
+    critic_lr: float = setting(1e-3, "G-PATE's code AI-secure/G-PATE, of Adam with betas 0.5 and 0.999", gt=0)
+    critic_steps: int = setting(2, "DataLens's code AI-secure/DataLens: before each further step", ge=1)
+    warm_steps: int = setting(10, "DataLens's code AI-secure/DataLens: before the first step of the generator", ge=1)
+    generator_lr: float = setting(1e-3, "G-PATE's code AI-secure/G-PATE, of Adam with betas 0.5 and 0.999", gt=0)
     latent: int = setting(50, "G-PATE's code AI-secure/G-PATE: epsilon 1; 100 at epsilon 10")
-    generator_units: int = setting(200, NET)
-    generator_maps: int = setting(16, NET)
+    generator_units: int = setting(200, NET, ge=1)
+    generator_maps: int = setting(16, NET, ge=1)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "teachers", "batch", "critic_units", "critic_batch", "critic_steps", "warm_steps")
-        at_least_one(self, "generator_units", "generator_maps")
-        positive(self, "critic_lr", "generator_lr")
         check_latent_size(self, "latent")
 
 

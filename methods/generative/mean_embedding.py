@@ -41,7 +41,7 @@ from bench.interface import (
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, drawn
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.clipping import EXACT
-from bench.methods.shared.settings_checks import at_least_one, check_latent_size, positive, student_depends
+from bench.methods.shared.settings_checks import check_latent_size, student_depends
 from bench.models.generators import ConditionalGenerator
 from bench.privacy.accounting.accountants import AccountantFunction
 from bench.storage.checkpoint import Loop
@@ -56,19 +56,16 @@ class EmbeddingConfig(GenerativeConfig):
     """Settings of a generator fitted to noisy mean embeddings."""
 
     features: int = setting(10_000, CODE + "d_rff; a cosine and a sine of half as many frequencies")
-    noise_multiplier: float = setting(5.0, CODE + "noise_factor, below epsilon 1; calibrated to the budget")
+    noise_multiplier: float = setting(5.0, CODE + "noise_factor, below epsilon 1; calibrated to the budget", gt=0)
     latent: int = setting(5, CODE + "d_code")
-    generator_units: int = setting(200, CODE + "gen_spec")
-    generator_maps: int = setting(16, CODE + "n_channels; then half as many")
-    generator_epochs: float = setting(5.0, CODE + "epochs")
-    generator_batch: int = setting(500, CODE + "batch_size")
-    generator_lr: float = setting(0.01, CODE + "lr, of Adam")
-    lr_decay: float = setting(0.9, CODE + "lr_decay, after each epoch")
+    generator_units: int = setting(200, CODE + "gen_spec", ge=1)
+    generator_maps: int = setting(16, CODE + "n_channels; then half as many", ge=1)
+    generator_epochs: float = setting(5.0, CODE + "epochs", gt=0)
+    generator_batch: int = setting(500, CODE + "batch_size", ge=1)
+    generator_lr: float = setting(0.01, CODE + "lr, of Adam", gt=0)
+    lr_decay: float = setting(0.9, CODE + "lr_decay, after each epoch", gt=0)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "generator_units", "generator_maps", "generator_batch")
-        positive(self, "noise_multiplier", "generator_epochs", "generator_lr", "lr_decay")
         check_latent_size(self, "latent")
         if self.features < 2:
             raise BenchError(f"features must be at least 2, a cosine and a sine, not {self.features}.")

@@ -51,7 +51,7 @@ from bench.methods.generative import pca_vae as parts
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.generative.pca_vae import Mixture, PhasedVAE, chunks
 from bench.methods.shared.calibration import PoissonBatches, least_noise
-from bench.methods.shared.settings_checks import at_least_one, positive, student_depends
+from bench.methods.shared.settings_checks import student_depends
 
 CODE = "the authors' code tsubasat/P3GM, exp.sh: "
 DEFAULT = "the authors' code tsubasat/P3GM, src/synthesize.py: "
@@ -61,24 +61,23 @@ DEFAULT = "the authors' code tsubasat/P3GM, src/synthesize.py: "
 class P3GMConfig(PoissonBatches, GenerativeConfig):
     """Settings for MNIST at epsilon 1. A budget multiplies all three noises by one factor."""
 
-    latent: int = setting(30, DEFAULT + "z_dim")
-    hidden: int = setting(1000, DEFAULT + "latent_dim")
-    pca_noise: float = setting(5.0, CODE + "pca_sigma; calibrated to the budget")
-    components: int = setting(1, DEFAULT + "gmm_n_comp")
-    em_iterations: int = setting(20, DEFAULT + "gmm_iter")
-    em_noise: float = setting(100.0, DEFAULT + "gmm_sigma; calibrated to the budget")
-    radius: float = setting(8.0, "ours: of the codes of 28x28 pixels; the code has 1 for the mixture, none for the net")
+    latent: int = setting(30, DEFAULT + "z_dim", ge=1)
+    hidden: int = setting(1000, DEFAULT + "latent_dim", ge=1)
+    pca_noise: float = setting(5.0, CODE + "pca_sigma; calibrated to the budget", gt=0)
+    components: int = setting(1, DEFAULT + "gmm_n_comp", ge=1)
+    em_iterations: int = setting(20, DEFAULT + "gmm_iter", ge=1)
+    em_noise: float = setting(100.0, DEFAULT + "gmm_sigma; calibrated to the budget", gt=0)
+    radius: float = setting(
+        8.0, "ours: of the codes of 28x28 pixels; the code has 1 for the mixture, none for the net", gt=0
+    )
     warm_start_steps: int = setting(3000, "the authors' code, src/p3gm.py: pcapretrain, with batches of 100")
-    epochs: float = setting(4.0, CODE + "sgd_epoch")
-    batch_size: int = setting(300, CODE + "lot_size")
-    lr: float = setting(1e-3, DEFAULT + "lr, of Adam")
-    max_grad_norm: float = setting(1.0, DEFAULT + "clipping")
-    noise_multiplier: float = setting(1.4, CODE + "sgd_sigma; calibrated to the budget")
+    epochs: float = setting(4.0, CODE + "sgd_epoch", gt=0)
+    batch_size: int = setting(300, CODE + "lot_size", ge=1)
+    lr: float = setting(1e-3, DEFAULT + "lr, of Adam", gt=0)
+    max_grad_norm: float = setting(1.0, DEFAULT + "clipping", gt=0)
+    noise_multiplier: float = setting(1.4, CODE + "sgd_sigma; calibrated to the budget", gt=0)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "latent", "hidden", "components", "em_iterations", "batch_size")
-        positive(self, "pca_noise", "em_noise", "radius", "epochs", "lr", "max_grad_norm", "noise_multiplier")
         if self.warm_start_steps < 0:
             raise BenchError(f"warm_start_steps must be at least 0, not {self.warm_start_steps}.")
 

@@ -55,7 +55,6 @@ from bench.interface import (
 from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
-from bench.methods.shared.settings_checks import at_least_one, positive
 from bench.models.discriminators import ConvDiscriminator
 from bench.privacy.accounting.pate import lnmax_epsilon
 
@@ -69,16 +68,11 @@ class PATEGANConfig(GuidedConfig):
     teachers: int = setting(1000, "ours: with the noise of 100 a twentieth of them moves an answer")
     batch: int = setting(64, CODE + "batch_size")
     votes: Literal["laplace", "gaussian"] | None = setting(None, "laplace in the paper; none: by the basis, see above")
-    noise_scale: float = setting(100.0, "ours: scale of Laplace noise, deviation of Gaussian noise on a count")
-    queries: int = setting(40_000, "calibrated to the budget")
-    least_queries: int = setting(1, "ours: where fewer are payable, the noise is raised until so many are")
-    student_critic_steps: int = setting(1, CODE + "n_s, on each batch of answers")
-    student_critic_lr: float = setting(1e-3, "ours; 1e-4 of RMSProp in " + CODE)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "queries", "least_queries", "student_critic_steps")
-        positive(self, "noise_scale", "student_critic_lr")
+    noise_scale: float = setting(100.0, "ours: scale of Laplace noise, deviation of Gaussian noise on a count", gt=0)
+    queries: int = setting(40_000, "calibrated to the budget", ge=1)
+    least_queries: int = setting(1, "ours: where fewer are payable, the noise is raised until so many are", ge=1)
+    student_critic_steps: int = setting(1, CODE + "n_s, on each batch of answers", ge=1)
+    student_critic_lr: float = setting(1e-3, "ours; 1e-4 of RMSProp in " + CODE, gt=0)
 
     def events(self, queries: int) -> list[Event]:
         """Return the noisy votes of `queries` queries."""

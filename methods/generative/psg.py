@@ -42,7 +42,7 @@ from bench.methods.dpsgd.dp_sgd import DPSGD
 from bench.methods.generative.distilled import ImageConfig, LearnedImages, Standstill
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.shared.calibration import PoissonBatches
-from bench.methods.shared.settings_checks import at_least_one, decay, positive, student_depends
+from bench.methods.shared.settings_checks import student_depends
 from bench.models.build import build
 from bench.privacy.accounting.accountants import claim_by
 
@@ -54,28 +54,24 @@ MAIN = CODE + "main.py: "
 class PSGConfig(PoissonBatches, GenerativeConfig, ImageConfig):
     """Settings for 10 images per class."""
 
-    per_class: int = setting(10, "Chen et al. 2022, table 1: 10; 1 and 20 in others")
-    runs: int = setting(1000, MAIN + "iteration; one more is taken")
-    outer_steps: int = setting(10, CODE + "utils/misc.py, get_loops: 10 images of a class; 1 for 1, 20 for 20")
-    inner_epochs: int = setting(50, CODE + "utils/misc.py, get_loops: 10 images of a class; 1 for 1, 25 for 20")
-    batches: int = setting(10, MAIN + "batch_loop, private batches at the same weights")
-    batch_size: int = setting(256, MAIN + "batch_real")
-    max_grad_norm: float = setting(0.1, MAIN + "max_norm")
-    noise_multiplier: float = setting(0.966, "MNIST, epsilon 10, by compute_sigma; calibrated to the budget")
-    image_lr: float = setting(0.1, MAIN + "lr_img, momentum 0.5")
-    image_average: float = setting(0.0, "none in Chen et al. 2022; ours: decay of the images' mean, which is released")
-    net_lr: float = setting(0.01, MAIN + "lr_net, batches of 256")
-    net_width: int = setting(128, CODE + "utils/misc.py, get_default_convnet_setting")
+    per_class: int = setting(10, "Chen et al. 2022, table 1: 10; 1 and 20 in others", ge=1)
+    runs: int = setting(1000, MAIN + "iteration; one more is taken", ge=1)
+    outer_steps: int = setting(10, CODE + "utils/misc.py, get_loops: 10 images of a class; 1 for 1, 20 for 20", ge=1)
+    inner_epochs: int = setting(50, CODE + "utils/misc.py, get_loops: 10 images of a class; 1 for 1, 25 for 20", ge=1)
+    batches: int = setting(10, MAIN + "batch_loop, private batches at the same weights", ge=1)
+    batch_size: int = setting(256, MAIN + "batch_real", ge=1)
+    max_grad_norm: float = setting(0.1, MAIN + "max_norm", gt=0)
+    noise_multiplier: float = setting(0.966, "MNIST, epsilon 10, by compute_sigma; calibrated to the budget", gt=0)
+    image_lr: float = setting(0.1, MAIN + "lr_img, momentum 0.5", gt=0)
+    image_average: float = setting(
+        0.0, "none in Chen et al. 2022; ours: decay of the images' mean, which is released", ge=0, lt=1
+    )
+    net_lr: float = setting(0.01, MAIN + "lr_net, batches of 256", gt=0)
+    net_width: int = setting(128, CODE + "utils/misc.py, get_default_convnet_setting", ge=1)
     student: str = setting("convnet", MAIN + "model")
     student_epochs: float = setting(300.0, MAIN + "epoch_eval_train")
     student_batch: int = setting(256, MAIN + "batch_train")
     student_lr: float = setting(0.01, MAIN + "lr_net, of evaluate_synset")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "per_class", "runs", "outer_steps", "inner_epochs", "batches", "batch_size", "net_width")
-        positive(self, "max_grad_norm", "noise_multiplier", "image_lr", "net_lr")
-        decay(self, "image_average")
 
     def steps(self, records: int) -> int:
         """Return the number of private batches of all starts."""

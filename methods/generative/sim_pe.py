@@ -49,7 +49,6 @@ from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.generative.text_render import Degrees, random_parameters, rendered, varied
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.clipping import EXACT
-from bench.methods.shared.settings_checks import at_least_one, positive
 
 CODE = "microsoft/DPSDA, example/image/simulator/mnist_text_render.py: "
 DEGREES = ((0.8, 5, 1, 9), (0.4, 4, 1, 7), (0.2, 3, 0, 5), (0.0, 2, 0, 3))
@@ -61,16 +60,13 @@ class SimPEConfig(GenerativeConfig):
     """Settings for MNIST."""
 
     texts: str = setting("0123456789", "microsoft/DPSDA, pe/api/image/draw_text_api.py: text_list, of every class")
-    candidates: int = setting(60_000, CODE + "num_samples_schedule; its last entry is `synthetic`")
-    iterations: int = setting(4, CODE + "num_samples_schedule has five entries, the first without votes")
-    lookahead: int = setting(8, CODE + "lookahead_degree: variations of a candidate, whose mean is compared")
+    candidates: int = setting(60_000, CODE + "num_samples_schedule; its last entry is `synthetic`", ge=1)
+    iterations: int = setting(4, CODE + "num_samples_schedule has five entries, the first without votes", ge=1)
+    lookahead: int = setting(8, CODE + "lookahead_degree: variations of a candidate, whose mean is compared", ge=1)
     threshold: float = setting(1.0, CODE + "histogram_threshold, taken from noisy votes")
-    noise_multiplier: float = setting(1.0, CODE + "epsilon 10; calibrated to the budget")
+    noise_multiplier: float = setting(1.0, CODE + "epsilon 10; calibrated to the budget", gt=0)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "candidates", "iterations", "lookahead")
-        positive(self, "noise_multiplier")
         if not self.texts:
             raise BenchError("texts must hold the characters that the simulator draws, and it is empty.")
 

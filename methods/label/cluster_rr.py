@@ -39,7 +39,6 @@ from bench.interface import (
     setting,
 )
 from bench.methods.label.family import LabelMethod, NoisyLabelConfig, learn, true_labels
-from bench.methods.shared.settings_checks import at_least_one
 from bench.privacy.events.events import Laplace
 
 SENSITIVITY = 2.0  # L1, of all histograms jointly
@@ -49,15 +48,11 @@ SENSITIVITY = 2.0  # L1, of all histograms jointly
 class ClusterRRConfig(NoisyLabelConfig):
     """Settings of clusters and student."""
 
-    clusters: int = setting(600, "ours: a hundred records of MNIST each")
-    components: int = setting(50, "ours: principal components of pixels")
-    passes: int = setting(20, "ours: of k-means")
+    clusters: int = setting(600, "ours: a hundred records of MNIST each", ge=1)
+    components: int = setting(50, "ours: principal components of pixels", ge=1)
+    passes: int = setting(20, "ours: of k-means", ge=1)
     mixup: float = setting(0.0, "ours: a student of labels that are right more often than not needs none")
     loss: Literal["cross-entropy"] = setting("cross-entropy", "ours: the drawn labels as they are")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "clusters", "components", "passes")
 
 
 @register_method("cluster-rr")

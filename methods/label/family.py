@@ -35,7 +35,7 @@ from bench.interface import (
     fit,
     setting,
 )
-from bench.methods.shared.settings_checks import at_least_one, positive, student_depends
+from bench.methods.shared.settings_checks import student_depends
 from bench.privacy.mechanisms.mechanisms import keep_probability, known_labels
 
 
@@ -43,20 +43,16 @@ from bench.privacy.mechanisms.mechanisms import keep_probability, known_labels
 class NoisyLabelConfig:
     """Settings of a net's training on noisy labels; those of Ghazi et al. 2021 for MNIST and Fashion-MNIST."""
 
-    epsilon: float = setting(1.0, "Ghazi et al. 2021, table of MNIST results: 1 to 4; calibrated to the budget")
+    epsilon: float = setting(1.0, "Ghazi et al. 2021, table of MNIST results: 1 to 4; calibrated to the budget", gt=0)
     student: str = setting("dgd_cnn", "ours: the paper's small Inception net is not in the benchmark")
-    epochs: float = setting(40.0, "Ghazi et al. 2021, supplement: MNIST and its relatives, of each stage")
-    batch_size: int = setting(265, "Ghazi et al. 2021, supplement (as printed)")
-    lr: float = setting(0.02, "Ghazi et al. 2021, supplement")
+    epochs: float = setting(40.0, "Ghazi et al. 2021, supplement: MNIST and its relatives, of each stage", gt=0)
+    batch_size: int = setting(265, "Ghazi et al. 2021, supplement (as printed)", ge=1)
+    lr: float = setting(0.02, "Ghazi et al. 2021, supplement", gt=0)
     momentum: float = setting(0.9, "Ghazi et al. 2021, supplement")
     weight_decay: float = setting(1e-4, "Ghazi et al. 2021, published code for CIFAR-10: l2_regu")
     mixup: float = setting(8.0, "Ghazi et al. 2021, published code for CIFAR-10 at epsilon 2: alpha; 0: none")
     loss: Literal["cross-entropy", "likelihood"] = setting("cross-entropy", "Ghazi et al. 2021, section 4")
     shift: int = setting(0, "ours: largest random translation, in pixels; the images are public", later=True)
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "batch_size")
-        positive(self, "epsilon", "epochs", "lr")
 
 
 class LabelMethod(Method):

@@ -47,7 +47,6 @@ from bench.interface import (
     smallest_noise,
 )
 from bench.methods.label.family import LabelMethod, true_labels
-from bench.methods.shared.settings_checks import at_least_one, positive
 from bench.models.feature_net import OnFixedMap
 from bench.training.features import features_of
 
@@ -60,12 +59,8 @@ class LabelProtocolConfig:
     """Settings of the protocol's released part."""
 
     student: str = setting("scatter_linear", "ours: a linear layer on scattering coefficients (Tramer and Boneh 2021)")
-    directions: int = setting(4096, "ours: features of more dimensions are projected at random to so many")
-    noise_multiplier: float = setting(3.73, "ours: epsilon 1 at delta 1e-5; calibrated to the budget")
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "directions")
-        positive(self, "noise_multiplier")
+    directions: int = setting(4096, "ours: features of more dimensions are projected at random to so many", ge=1)
+    noise_multiplier: float = setting(3.73, "ours: epsilon 1 at delta 1e-5; calibrated to the budget", gt=0)
 
 
 @register_method("label-protocol")

@@ -44,7 +44,6 @@ from bench.interface import (
     setting,
 )
 from bench.methods.label.family import LabelMethod, NoisyLabelConfig, learn
-from bench.methods.shared.settings_checks import positive
 from bench.privacy.accounting.claims import label_response
 from bench.privacy.events.events import PriorRandomizedResponse
 from bench.privacy.mechanisms.mechanisms import likely_sets, prior_likelihood
@@ -55,11 +54,9 @@ class LP2STConfig(NoisyLabelConfig):
     """Settings of two stages."""
 
     first: float = setting(0.8, "Ghazi et al. 2021, published code: share of the first stage, CIFAR-10 at epsilon 1")
-    temperature: float = setting(0.6, "Ghazi et al. 2021, published code: CIFAR-10 at epsilon 1")
+    temperature: float = setting(0.6, "Ghazi et al. 2021, published code: CIFAR-10 at epsilon 1", gt=0)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "temperature")
         if not 0 < self.first < 1:
             raise BenchError(f"first, the share of the first stage, must lie between 0 and 1, not {self.first}.")
 

@@ -51,7 +51,7 @@ from bench.interface import (
 from bench.methods.label.cluster_rr import principal
 from bench.methods.label.family import LabelMethod, true_labels
 from bench.methods.label.fixmatch import FixMatchSettings, fixmatch
-from bench.methods.shared.settings_checks import at_least_one, positive, student_depends
+from bench.methods.shared.settings_checks import student_depends
 
 README = "Malek et al. 2021, authors' code: README, CIFAR-10"
 CODE = "Malek et al. 2021, authors' code: FixMatch's settings"
@@ -61,25 +61,21 @@ CODE = "Malek et al. 2021, authors' code: FixMatch's settings"
 class PATEFMConfig:
     """Settings of teachers, aggregator and student."""
 
-    teachers: int = setting(800, README)
+    teachers: int = setting(800, README, ge=1)
     teacher_training: Literal["fixmatch", "ridge"] = setting(
         "fixmatch", "Malek et al. 2021, section on PATE-FM; ridge: ours"
     )
-    teacher_steps: int = setting(31_200, f"{README}: 40 epochs of 50,000 images in batches of 64")
-    queries: int = setting(10_000, "Malek et al. 2021, authors' code: student_dataset_max_size")
-    max_answers: int = setting(250, README)
+    teacher_steps: int = setting(31_200, f"{README}: 40 epochs of 50,000 images in batches of 64", ge=1)
+    queries: int = setting(10_000, "Malek et al. 2021, authors' code: student_dataset_max_size", ge=1)
+    max_answers: int = setting(250, README, ge=1)
     threshold: float = setting(400.0, README)
-    sigma1: float = setting(800.0, f"{README}; 1.6 times sigma2 when calibrated to the budget")
-    sigma2: float = setting(500.0, f"{README}; calibrated to the budget")
+    sigma1: float = setting(800.0, f"{README}; 1.6 times sigma2 when calibrated to the budget", gt=0)
+    sigma2: float = setting(500.0, f"{README}; calibrated to the budget", gt=0)
     student: str = setting("small_cnn", "ours: the paper's wide residual net is for CIFAR")
-    student_steps: int = setting(156_000, f"{README}: 200 epochs of 50,000 images in batches of 64")
+    student_steps: int = setting(156_000, f"{README}: 200 epochs of 50,000 images in batches of 64", ge=1)
     batch_size: int = setting(64, CODE)
     unlabelled: int = setting(7, f"{CODE}: unlabelled images per labelled one in a batch")
     lr: float = setting(0.03, CODE)
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "teachers", "queries", "max_answers", "teacher_steps", "student_steps")
-        positive(self, "sigma1", "sigma2")
 
     def fixmatch(self, steps: int) -> FixMatchSettings:
         """Return the settings for `steps` training steps."""

@@ -35,7 +35,6 @@ from bench.interface import (
 )
 from bench.methods.pate.pate_gnmax import PATEGNMax, PATEGNMaxConfig
 from bench.methods.shared.random_images import random_images
-from bench.methods.shared.settings_checks import at_least_one
 
 CODE = "mime00001/Noise_PATE @9736264"
 RANDOM = "images of random processes"
@@ -58,11 +57,9 @@ class DietPATEConfig(PATEGNMaxConfig):
     student_epochs: int = setting(50, f"{CODE}, diet_pate.py: n_epochs")
     batch_statistics: bool = setting(True, f"{CODE}, diet_pate.py: BN_trick")
     sigma: float = setting(40.0, f"{CODE}, diet_pate.py: sigma_gnmax of MNIST")
-    images: int = setting(9000, "ours: random images; teachers label the queries among them, the student sees all")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "images")
+    images: int = setting(
+        9000, "ours: random images; teachers label the queries among them, the student sees all", ge=1
+    )
 
 
 @register_method("diet-pate")

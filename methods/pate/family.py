@@ -31,7 +31,7 @@ from bench.interface import (
     make_student,
     setting,
 )
-from bench.methods.shared.settings_checks import at_least_one, positive, student_depends
+from bench.methods.shared.settings_checks import student_depends
 from bench.methods.shared.start_config import PublicStartConfig
 from bench.methods.shared.starts_public import StartsPublic, public_start
 from bench.methods.shared.teachers import (
@@ -64,15 +64,15 @@ BLOCK = 500  # queries that the teachers label at once
 class PATEFamilyConfig(PublicStartConfig):
     """Settings of teachers and student. Defaults are those of the MNIST experiment of PATE 2017."""
 
-    teachers: int = setting(250, "PATE 2017, section 4.1")
-    queries: int = setting(100, "PATE 2017, section 4.2: labels of the MNIST student; calibrated to the budget")
+    teachers: int = setting(250, "PATE 2017, section 4.1", ge=1)
+    queries: int = setting(100, "PATE 2017, section 4.2: labels of the MNIST student; calibrated to the budget", ge=1)
     teacher: str = setting("pate_mnist", f"PATE 2017, section 4; layer sizes: {CODE}")
     teacher_recipe: Literal["published", "augmented"] = setting(
         "published", f"{CODE}: batches in order, plain SGD, staircase, averaged weights, decayed dense layers"
     )
-    teacher_steps: int = setting(3000, CODE)
-    teacher_batch: int = setting(128, CODE)
-    teacher_lr: float = setting(0.05, CODE)
+    teacher_steps: int = setting(3000, CODE, ge=1)
+    teacher_batch: int = setting(128, CODE, ge=1)
+    teacher_lr: float = setting(0.05, CODE, gt=0)
     teacher_settle: int | None = setting(
         None, "ours: a teacher is done when its labels of public images stay in so many looks, 100 steps apart; none: "
         "it takes all its steps", later=True
@@ -82,13 +82,13 @@ class PATEFamilyConfig(PublicStartConfig):
         "improved-gan", "PATE 2017, sections 2.2 and 4.2; self-training is ours, for the quick preset"
     )
     student_lr: float = setting(
-        0.0006, f"ours: the 0.003 of the {GAN} needs 100 epochs more, and then is the better one"
+        0.0006, f"ours: the 0.003 of the {GAN} needs 100 epochs more, and then is the better one", gt=0
     )
-    student_epochs: int = setting(600, "PATE 2017's published code, README: the MNIST student; passes over public data")
+    student_epochs: int = setting(
+        600, "PATE 2017's published code, README: the MNIST student; passes over public data", ge=1
+    )
 
     def __post_init__(self) -> None:
-        at_least_one(self, "teachers", "queries", "teacher_steps", "teacher_batch", "student_epochs")
-        positive(self, "teacher_lr", "student_lr")
         if self.teacher_settle is not None and self.teacher_settle < 1:
             raise BenchError(f"teacher_settle must be at least 1 look, or none, not {self.teacher_settle}.")
 

@@ -14,7 +14,7 @@ from bench.data.text import is_text
 from bench.interface import Budget, Context, Facts, PrivateData, PublicData, PublicKind, partition, setting
 from bench.methods.pate.family import PATEFamily
 from bench.methods.pate.head_training import VERSION, head_labels, train_heads
-from bench.methods.shared.settings_checks import HeadSettings, at_least_one
+from bench.methods.shared.settings_checks import HeadSettings
 from bench.methods.shared.teachers import tiny_teachers
 from bench.methods.shared.transfer import (
     PAPER,
@@ -38,8 +38,10 @@ from bench.training.features import features_of
 class HeadTeachersConfig(TransferConfig):
     """Settings of teachers and student, which are trained alike. Defaults are TrPATE's for CIFAR-10."""
 
-    teachers: int = setting(200, f"{PAPER}, section V.A: 200 teachers of 200 CIFAR-10 records; 80 for Movie Review")
-    queries: int = setting(1000, f"{PAPER}, tables 2 to 5: 100 to 1000; calibrated to the budget")
+    teachers: int = setting(
+        200, f"{PAPER}, section V.A: 200 teachers of 200 CIFAR-10 records; 80 for Movie Review", ge=1
+    )
+    queries: int = setting(1000, f"{PAPER}, tables 2 to 5: 100 to 1000; calibrated to the budget", ge=1)
     hidden: int = setting(256, f"{PAPER}, section V.A.1: two layers, 256 hidden units")
     epochs: int = setting(50, f"{PAPER}, section V.A.1, said of the baseline")
     batch_size: int = setting(32, f"{PAPER}, section V.A.1, said of the baseline")
@@ -47,7 +49,6 @@ class HeadTeachersConfig(TransferConfig):
 
     def __post_init__(self) -> None:
         self.check()
-        at_least_one(self, "teachers", "queries")
         self.heads()
 
     def heads(self) -> HeadSettings:

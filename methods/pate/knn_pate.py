@@ -44,7 +44,7 @@ from bench.interface import (
     smallest_noise,
 )
 from bench.methods.pate.heads import HeadStudent
-from bench.methods.shared.settings_checks import HeadSettings, at_least_one, positive
+from bench.methods.shared.settings_checks import HeadSettings
 from bench.methods.shared.transfer import (
     TransferConfig,
     paper_transfer,
@@ -63,10 +63,10 @@ QUERIES = 100  # per ledger call, to bound the memory for distances
 class KNNPATEConfig(TransferConfig):
     """Settings of private kNN on a frozen backbone."""
 
-    neighbours: int = setting(300, f"{CODE}: nb_teachers")
+    neighbours: int = setting(300, f"{CODE}: nb_teachers", ge=1)
     sampling_rate: float = setting(0.05, f"{CODE}: prob")
-    sigma: float = setting(25.0, f"{CODE}: gau_scale; calibrated to the budget")
-    queries: int = setting(1000, f"{CODE}: stdnt_share; at most all public images")
+    sigma: float = setting(25.0, f"{CODE}: gau_scale; calibrated to the budget", gt=0)
+    queries: int = setting(1000, f"{CODE}: stdnt_share; at most all public images", ge=1)
     hidden: int = setting(256, "ours: the head of TrPATE's students")
     epochs: int = setting(50, "ours: as trpate")
     batch_size: int = setting(32, "ours: as trpate")
@@ -74,8 +74,6 @@ class KNNPATEConfig(TransferConfig):
 
     def __post_init__(self) -> None:
         self.check()
-        at_least_one(self, "neighbours", "queries")
-        positive(self, "sigma")
         if not 0 < self.sampling_rate <= 1:
             raise BenchError(f"sampling_rate must lie in (0, 1], not {self.sampling_rate}.")
         self.heads()

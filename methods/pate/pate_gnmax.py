@@ -90,7 +90,7 @@ class PATEGNMax(PATEFamily):
         queries = largest_count(lambda queries: [self.config.at(queries).event()], budget, claimed="rdp-classic")
         found = self.config.at(min(queries, self.facts.public_records))
         if self.config.claim == "sanitised":
-            if not self.facts.public_benchmark:
+            if not self.facts.disclosure.data_figures:
                 raise BenchError(
                     f"claim=sanitised is for public benchmarks: of {self.facts.dataset} no figure that depends "
                     "on votes is recorded. Use claim=data-independent."

@@ -47,7 +47,7 @@ from bench.interface import (
     smallest_noise,
 )
 from bench.methods.shared.random_images import random_images
-from bench.methods.shared.settings_checks import SHOWN, at_least_one, positive
+from bench.methods.shared.settings_checks import SHOWN
 from bench.methods.shared.teachers import tiny_teachers
 from bench.models.feature_net import OnFixedMap
 from bench.training.features import features_of
@@ -60,15 +60,11 @@ CHOSEN = "ours: chosen on 3,000 records of Fashion-MNIST's test file, at proven 
 class PATERidgeConfig:
     """Settings of PATE with ridge regressions."""
 
-    teachers: int = setting(2000, CHOSEN)
-    queries: int = setting(1000, CHOSEN)
-    penalty: float = setting(0.05, "ours: of a teacher, in units of the mean squared norm of its features")
+    teachers: int = setting(2000, CHOSEN, ge=1)
+    queries: int = setting(1000, CHOSEN, ge=1)
+    penalty: float = setting(0.05, "ours: of a teacher, in units of the mean squared norm of its features", gt=0)
     student: str = setting("scatter_linear", "Tramer and Boneh 2021, section 3: a linear layer on their features")
-    sigma: float = setting(7.5, "ours: noise on each sum of scores, calibrated to the budget")
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "teachers", "queries")
-        positive(self, "penalty", "sigma")
+    sigma: float = setting(7.5, "ours: noise on each sum of scores, calibrated to the budget", gt=0)
 
 
 @register_method("pate-ridge")

@@ -47,7 +47,6 @@ from bench.interface import (
 from bench.methods.pate import naive_bayes as naive_bayes
 from bench.methods.pate.naive_bayes import GaussianPrior, flat_prior, group_counts, pool_prior, source_prior
 from bench.methods.pate.pate import PATE
-from bench.methods.shared.settings_checks import at_least_one, positive
 from bench.methods.shared.source_parts import source_part
 from bench.methods.shared.teachers import quick_teachers, tiny_teachers
 from bench.methods.shared.transfer import OnBackbone, TransferConfig, transfer_options, with_digest, words_of
@@ -63,17 +62,13 @@ TABLE = "TrPATE, table 5"
 class PATEBayesConfig:
     """Settings of naive Bayes teachers with a flat prior."""
 
-    teachers: int = setting(80, "TrPATE, section V.B.1: 80 teachers")
-    queries: int = setting(1000, f"{TABLE}: 100 to 1000; calibrated to the budget")
-    gamma: float = setting(0.05, f"{TABLE}: 0.05 and 0.1")
-    least_queries: int = setting(1, "TrPATE keeps gamma; a larger number lowers gamma until so many are payable")
+    teachers: int = setting(80, "TrPATE, section V.B.1: 80 teachers", ge=1)
+    queries: int = setting(1000, f"{TABLE}: 100 to 1000; calibrated to the budget", ge=1)
+    gamma: float = setting(0.05, f"{TABLE}: 0.05 and 0.1", gt=0)
+    least_queries: int = setting(1, "TrPATE keeps gamma; a larger number lowers gamma until so many are payable", ge=1)
     claim: Literal["data-dependent", "closed-form"] = setting("closed-form", "TrPATE, theorem 1")
-    alpha: float = setting(1.0, "TrPATE, section V.B.2: the flat Dirichlet prior")
-    variance_floor: float = setting(0.01, "ours: features only; (a tenth of the pixels' range) squared")
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "teachers", "queries", "least_queries")
-        positive(self, "gamma", "alpha", "variance_floor")
+    alpha: float = setting(1.0, "TrPATE, section V.B.2: the flat Dirichlet prior", gt=0)
+    variance_floor: float = setting(0.01, "ours: features only; (a tenth of the pixels' range) squared", gt=0)
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,6 @@ class TrPATEBayesConfig(PATEBayesConfig, TransferConfig):
     nu: float = setting(10.0, "ours: features only; records that the prior is worth for a variance")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self.check()
         for name in ("source_weight", "kappa", "nu"):
             if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):

@@ -288,7 +288,7 @@ def _teller(backbone: str, context: Context) -> Any:
 
 def _trained_here(config: TransferConfig, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
 
-    images, labels, classes, name, revision = _source_records(config, facts, public)
+    images, labels, classes, name, revision = source_records(config, facts, public)
     if is_text(facts.shape) and isinstance(images, torch.Tensor) and images.shape[1:] != facts.shape:
         pieces, piece_labels = windows(images.numpy(), labels.numpy(), WINDOW)
         images, labels = torch.from_numpy(pieces), torch.from_numpy(piece_labels)
@@ -303,7 +303,7 @@ def source_settings(config: TransferConfig) -> FitSettings:
     return FitSettings(epochs=config.source_epochs, batch_size=64, optimizer="adam", lr=1e-3)
 
 
-def _source_records(
+def source_records(
     config: TransferConfig, facts: Facts, public: PublicData
 ) -> tuple[torch.Tensor | LazyImages, torch.Tensor, int, str, str]:
     """Return images, labels, number of classes, name and revision of a part, drawn by class (section V.A.2)."""

@@ -155,11 +155,15 @@ OF_ROW: dict[str, Callable[[BoardRow], float | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The records of a cell, sorted by seed, and their row of the board."""
+    """A cell and its row of the board."""
 
     cell: WantedCell
-    records: tuple[Record, ...]
     row: BoardRow
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """The row's records, sorted by seed."""
+        return self.row.records
 
     def value(self, measure: str = "accuracy") -> Value | None:
         """Return the `measure` (one of :data:`MEASURES` or :data:`OF_ROW`), or None if the records lack it."""
@@ -188,12 +192,10 @@ class Evidence:
     _failed: dict[tuple[str, str], list[Record]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        by_key = {record.key: record for record in self.records}
         groups: dict[tuple[str, str], list[Found]] = defaultdict(list)
-        for row in build_board(self.records, self.audits, risks=False).rows:
-            members = tuple(by_key[key] for key in row.keys)
+        for row in build_board(self.records, self.audits).rows:
             asked = WantedCell(row.method, row.dataset, row.asked, Basis(row.basis))
-            groups[row.method, row.dataset].append(Found(asked, members, row))
+            groups[row.method, row.dataset].append(Found(asked, row))
         failed: dict[tuple[str, str], list[Record]] = defaultdict(list)
         for record in self.records:
             if record.status is Status.FAILED:
@@ -221,7 +223,7 @@ class Evidence:
                 f.records[0].key,
             ),
         )
-        return Found(wanted, best.records, best.row)
+        return Found(wanted, best.row)
 
     def nearest(self, wanted: WantedCell, plain: Plain) -> WantedCell | None:
         """Return `wanted` at the epsilon, nearest in ratio, for which there are records, or None."""

@@ -57,7 +57,7 @@ def draw_figure(
             if isinstance(panel, PicturePanel):
                 _draw_pictures(figure, where, panel, most, material)
             else:
-                _draw_panel(figure.add_subplot(where), panel, material)
+                draw_panel(figure.add_subplot(where), panel, material)
         return save_figure(figure, stem)
 
 
@@ -84,7 +84,8 @@ def _x_of(point: PaperPoint, material: Material) -> float | str | None:
     return point.x
 
 
-def _draw_panel(axes: Any, panel: Panel, material: Material) -> None:
+def draw_panel(axes: Any, panel: Panel, material: Material) -> None:
+    """Draw a panel on Matplotlib's `axes`, with a cross below the data for each cell that was not run."""
     from matplotlib.transforms import ScaledTranslation
 
     axes.set_title(panel.title)

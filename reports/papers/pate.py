@@ -65,7 +65,8 @@ def _table_4(material: Material) -> Sequence[TableRow]:
 
 
 @functools.cache
-def _votes() -> Any:
+def authors_votes() -> Any:
+    """Return what was computed from the authors' published votes, by data set."""
     return yaml.safe_load((Path(__file__).parent / "votes.yaml").read_text(encoding="utf-8"))
 
 
@@ -81,7 +82,7 @@ def _figure_2(material: Material) -> Sequence[Panel]:
         ]  # fmt: skip
         printed = material.one(table="text", dataset=dataset, system="PATE", measure="label accuracy")
         series.append(curve("250 teachers, printed", 2, [(1 / SCALE, printed)], "theirs"))
-        right = _votes()[dataset].get("right", {})
+        right = authors_votes()[dataset].get("right", {})
         if right:
             series.append(curve("250 teachers, the authors' votes", 2, right.items(), "formula"))
         panels.append(
@@ -99,7 +100,7 @@ def _counts(material: Material) -> Mapping[str, str]:
 def _figure_3(material: Material) -> Sequence[Panel]:
     series = []
     for slot, (dataset, name) in enumerate(NAMES.items()):
-        gaps = _votes()[dataset]["gaps"]
+        gaps = authors_votes()[dataset]["gaps"]
         # Sum from the last bin down to count the queries whose gap is at least a bin's lower end.
         above = [*accumulate(reversed(gaps))][::-1]
         points = [(10.0 * place, 100 * many / above[0]) for place, many in enumerate(above)]
@@ -109,7 +110,8 @@ def _figure_3(material: Material) -> Sequence[Panel]:
 
 
 def _gaps(material: Material) -> Mapping[str, str]:
-    return {"gaps": " and ".join(f"{_votes()[dataset]['mean_gap']:g}% on {name}" for dataset, name in NAMES.items())}
+    votes = authors_votes()
+    return {"gaps": " and ".join(f"{votes[dataset]['mean_gap']:g}% on {name}" for dataset, name in NAMES.items())}
 
 
 def _figure_queries(material: Material) -> Sequence[Panel]:
@@ -126,7 +128,7 @@ def _figure_queries(material: Material) -> Sequence[Panel]:
         curve("on the votes, printed (MNIST)", 3, theirs, "theirs"),
         curve("on the votes, here (MNIST)", 3, ours, measure="claimed"),
         curve("proven of our runs (MNIST)", 4, ours, measure="proven"),
-        curve("on the authors' votes, at the noise drawn", 5, _votes()["mnist"]["epsilons"].items(), "formula"),
+        curve("on the authors' votes, at the noise drawn", 5, authors_votes()["mnist"]["epsilons"].items(), "formula"),
     )
     return [Panel("noise scale 20", curves.x_label, "ε", series, x_scale="log", y_scale="log")]
 

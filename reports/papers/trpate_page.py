@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from bench.reports.reported.numbers import Reported, read_reported
-from bench.results.derived import replaced_epsilon
-from bench.results.frame import row_key
+from bench.results.derived import replaced_epsilon, row_key
 from bench.results.record import Record, Status
 from bench.results.text import epsilon_text, markdown_table
 

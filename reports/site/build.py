@@ -25,13 +25,13 @@ from bench.reports.order import BUDGETS, dataset_order
 from bench.reports.reported.numbers import Reported
 from bench.reports.site import meaning, record_pages
 from bench.reports.site.addresses import code_href, code_of, method_href, page_name, record_href
-from bench.reports.site.rows import Ranking, RowView, by_student, failing, glance, interval, rankings, small_print
+from bench.reports.site.rows import Ranking, RowView, failing, glance, interval, rankings, small_print
 from bench.reports.site.svg import ONLY_REPORTED, looks, mark, row_axis, row_picture
 from bench.reports.site.table_data import plain_tables, table_data
 from bench.reports.site.terms import TERMS, term
 from bench.results.attack_record import AttackRecord
-from bench.results.audited import with_audits
-from bench.results.frame import row_key
+from bench.results.audited import by_student, with_audits
+from bench.results.derived import row_key
 from bench.results.pictures import read_picture
 from bench.results.record import Record
 from bench.results.text import audited_text, epsilon_text
@@ -53,7 +53,7 @@ def write_site(folder: Path, source: Source) -> list[str]:
     site = folder / "site"
     former = set(_files(site))
     names, made = [], set[Path]()
-    if source.private:
+    if source.owner_only:
         with writing(site):
             site.mkdir(parents=True, exist_ok=True)
             site.chmod(0o700)  # an older site may have been readable by everyone

@@ -21,7 +21,8 @@ from bench.reports.reported.page import NAMES
 from bench.reports.reported.systems import PAPERS
 from bench.reports.site.addresses import code_href, code_of, method_href, page_name, paper_href, record_href
 from bench.reports.site.svg import CARD, LARGE, ONLY_REPORTED, Look, Point, looks, scatter
-from bench.results.attack_record import AttackRecord, R, above
+from bench.results.attack_record import AttackRecord, above
+from bench.results.audited import by_student
 from bench.results.record import Record, Status
 from bench.results.text import epsilon_text
 
@@ -122,22 +123,16 @@ class Ranking:
         return self.dataset if self.unit == PrivacyUnit.RECORD.value else f"{self.dataset}, {self.unit}"
 
 
-def by_student(found: Iterable[R]) -> dict[str, list[R]]:
-    """Return audits or attacks by the key of their student, sorted by key."""
-    groups: dict[str, list[R]] = defaultdict(list)
-    for one in sorted(found, key=lambda one: one.key):
-        groups[one.student].append(one)
-    return groups
-
-
 def rankings(source: Source) -> list[Ranking]:
     """Return all rankings: those with our rows first, then by data set and unit."""
-    records = {record.key: record for record in source.records}
-    audited, attacks = {audit.student for audit in source.audits}, by_student(source.attacks)
+    audited, attacks = (
+        {audit.student for audit in source.audits},
+        by_student(source.attacks),
+    )
     lines: dict[tuple[str, str], list[RowView]] = defaultdict(list)
     own = source.board.tables()
     for key, rows in own.items():
-        lines[key] += [own_row(row, [records[key] for key in row.keys], audited, attacks) for row in rows]
+        lines[key] += [own_row(row, audited, attacks) for row in rows]
     numbers: dict[str, int] = defaultdict(int)
     for found in source.reported:
         if found.measure != "accuracy" or not 0 <= found.value <= 100:
@@ -248,17 +243,15 @@ def failing(every: Iterable[Ranking]) -> list[tuple[RowView, int]]:
     return sorted(worst, key=lambda pair: (pair[0].claim not in CONTRADICTED, pair[0].name))
 
 
-def own_row(
-    row: BoardRow, group: Sequence[Record], audited_keys: Set[str], attacked: Mapping[str, Sequence[AttackRecord]]
-) -> RowView:
-    """Return the view of a board row that groups the records `group`."""
+def own_row(row: BoardRow, audited_keys: Set[str], attacked: Mapping[str, Sequence[AttackRecord]]) -> RowView:
+    """Return the view of a board row."""
     texts = cells_of(row)
-    claimed_from = _holder(group, row.claimed, "claimed")
-    proven_from = _holder(group, row.proven, "proven")
+    claimed_from = _holder(row.records, row.claimed, "claimed")
+    proven_from = _holder(row.records, row.proven, "proven")
     audited_from = row.pair.student if row.pair else next((k for k in row.keys if k in audited_keys), row.keys[0])
     # An audited epsilon above the proven one reveals a bug, so the row is never best.
     ranked = not above(row.audited, row.proven)
-    key = row.keys[0]
+    key, citation = row.keys[0], row.records[0].citation
     heading = group_of(row.replace_one, row.claimed, True)
     said = f"proven {texts['proven, replace-one']}, claimed {texts['claimed']}" + f" ({row.claim})" * bool(row.claim)
     said += f", audited {texts['audited']}"
@@ -290,13 +283,13 @@ def own_row(
         accuracy=Figure(f"{row.accuracy:.2f}", record_href(key), row.accuracy),
         seeds=tuple(Figure(str(seed), record_href(k)) for seed, k in zip(row.seeds, row.keys, strict=True)),
         whole=Figure(texts["whole test set"]),
-        drop=Figure(texts["drop"], record_href(row.baseline[0]) if row.baseline else "", row.drop),
-        public=tuple(group[0].public_kinds),
+        drop=Figure(texts["drop"], record_href(row.baseline.keys[0]) if row.baseline else "", row.drop),
+        public=tuple(row.records[0].public_kinds),
         public_words=row.public_data,
         attacks=tuple(attack_figure(goal, row.keys, attacked) for goal in GOALS),
         cost=Figure(texts["time"], record_href(key, "#provenance"), row.cost),
         remarks=row.remarks,
-        paper=Figure(group[0].citation, paper_href(group[0].citation)) if group[0].citation else Figure("–"),
+        paper=Figure(citation, paper_href(citation)) if citation else Figure("–"),
         code=code_figure(row.method),
         keys=row.keys,
         point=Point(

@@ -201,7 +201,7 @@ def test_publish_replays_a_row_s_own_run(
 ) -> None:
     """With its preset and its noise, here one that wakes the cheat."""
     assert cheat is triggers.NoiseBits or check_method(cheat, seeds=[3]).ok
-    monkeypatch.setitem(METHODS._members, cheat.name, cheat)
+    monkeypatch.setitem(METHODS.members, cheat.name, cheat)
     source = DataSource(Progress())
     (cell,) = expand(Grid((cheat.name,), ("digits",), (1.0,), preset=Preset(preset)), source.describe)
     checks = (check_row(cell, f"salt {number}", "") for number in range(salts))
@@ -222,7 +222,7 @@ def test_a_cheat_in_a_file_is_rejected(name: str, why: str) -> None:
     try:
         check = check_method(method)
     finally:
-        del METHODS._members[method.name]
+        del METHODS.members[method.name]
     assert check.verdict is CheckVerdict.REJECTED
     assert why in check.reason
 
@@ -259,7 +259,7 @@ def test_data_in_the_source_is_public_data_to_declare(tmp_path: Path, line: str,
         method.public_data_kinds = (PublicKind.OTHER,)
         assert check_method(method).ok
     finally:
-        del METHODS._members[method.name]
+        del METHODS.members[method.name]
 
 
 @pytest.mark.network
@@ -276,6 +276,6 @@ def test_a_cheat_that_passes_the_check_is_refuted_by_the_audit(tmp_path: Path) -
             student, AuditOptions(power=False, draws=0, kind=AuditKind.ONE_RUN), run_dir, source, Progress()
         )
     finally:
-        del METHODS._members[method.name]
+        del METHODS.members[method.name]
     assert audit.failure is None
     assert audit.violated

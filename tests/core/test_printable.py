@@ -59,7 +59,6 @@ def test_the_display_of_a_terminal_prints_data_as_it_is() -> None:
     with TreeProgress(console) as tree, tree.stage(ESC, 1):
         tree.say(ESC + ":smile:")
         tree.doing([(ESC, 0, 1)])
-        tree._bars.refresh()
     assert file.getvalue().count(SEEN) >= 3
     assert ":smile:" in file.getvalue()
     assert "\x1b]0;" not in file.getvalue()

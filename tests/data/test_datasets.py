@@ -189,11 +189,10 @@ def test_arrays_that_are_not_the_pinned_ones_are_refused_and_the_old_stay(tmp_pa
 def test_full_disk_leaves_no_torn_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.write_store(tmp_path, "digits-old", {"a": Blocks.of(noise(4, 3))}, "test")
 
-    def full(handle: Any, data: Any) -> None:
-        handle.write(bytes(data)[:10])
+    def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store, "_write", full)
+    monkeypatch.setattr(store.os, "fsync", full)
     with pytest.raises(StorageError, match="disk is full"):
         datasets.load("digits", root=tmp_path)
     left = {path.name for path in tmp_path.iterdir()}

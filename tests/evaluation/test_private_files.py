@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -14,7 +16,7 @@ from bench.cli.main import app
 from bench.core.config import Preset
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
-from bench.core.types import AuditKind
+from bench.core.types import AuditKind, PrivateData, Released
 from bench.evaluation.attack.attack import attack_student
 from bench.evaluation.attack.workplace import AttackOptions, Workplace
 from bench.evaluation.audit.audit import audit_student
@@ -123,7 +125,8 @@ def test_results_on_a_public_benchmark_are_for_everyone_and_exact(tmp_path: Path
 
 def test_how_much_memory_private_data_took_is_told_to_a_power_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     for peak, told in ((700.3, 1024.0), (1024.0, 1024.0), (1024.1, 2048.0)):
-        monkeypatch.setattr("bench.results.provenance._peak_memory_mib", lambda peak=peak: peak)
+        usage = SimpleNamespace(ru_maxrss=peak * (1 << (20 if sys.platform == "darwin" else 10)))
+        monkeypatch.setattr("bench.results.provenance.resource.getrusage", lambda who, usage=usage: usage)
         assert Clock().stop(private=True).peak_memory_mib == told
         assert Clock().stop().peak_memory_mib == peak
 
@@ -139,3 +142,29 @@ def test_what_others_can_write_is_not_taken_from(place: str, tmp_path: Path, mon
     assert (done.returncode, f"{tmp_path / place} can be written by other users" in done.stderr) == (2, True), done
     (tmp_path / place).chmod(0o700)
     assert bench(*command).returncode == 0
+
+
+class Chained(OneTeacher):
+    """Fails without a message, after an error that quotes a record."""
+
+    def train_student(self, private: PrivateData, *arguments: object) -> Released:
+        try:
+            raise ValueError(f"the label is {private.labels[0]}, in the file patient-7.png")
+        except ValueError as error:
+            raise AssertionError from error
+
+
+def test_a_traceback_stays_in_the_cache_even_if_the_last_error_has_no_message(tmp_path: Path) -> None:
+    with one_cell(tmp_path / "runs", dataset=image_folder(tmp_path / "mine"), method=Chained) as (
+        cell,
+        run_dir,
+        source,
+    ):
+        failure = run_cell(cell, run_dir, source, Progress()).failure
+    assert failure is not None
+    assert failure.reason == "AssertionError; the message may tell of private records and stays in the log"
+    assert failure.log == f"cache/{cell.key}.log"
+    log = run_dir.path / failure.log
+    assert "patient-7.png" in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert list(run_dir.logs_path.iterdir()) == []

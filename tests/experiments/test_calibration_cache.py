@@ -93,7 +93,7 @@ def test_another_program_computes_anew(tmp_path: Path, monkeypatch: pytest.Monke
     Slow.version = 2
     calibrated(tmp_path)
     assert Slow.calls == 2
-    monkeypatch.setattr(calibrations, "_program", lambda source: "edited")
+    monkeypatch.setattr(calibrations, "program_digest", lambda source: "edited")
     calibrated(tmp_path)
     assert Slow.calls == 3
 
@@ -101,9 +101,9 @@ def test_another_program_computes_anew(tmp_path: Path, monkeypatch: pytest.Monke
 def test_an_edit_of_a_methods_file_is_another_program(tmp_path: Path) -> None:
     source = tmp_path / "method.py"
     source.write_text("a = 1")
-    before = calibrations._program.__wrapped__(str(source))
+    before = calibrations.program_digest.__wrapped__(str(source))
     source.write_text("a = 2")
-    assert calibrations._program.__wrapped__(str(source)) != before
+    assert calibrations.program_digest.__wrapped__(str(source)) != before
 
 
 def test_refusals_and_files_of_weights_are_not_kept(tmp_path: Path) -> None:

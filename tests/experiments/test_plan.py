@@ -221,7 +221,7 @@ class Repaired(Honest):
 
 def test_proven_basis_refuses_a_bypass_and_names_the_repaired_variant(monkeypatch: pytest.MonkeyPatch) -> None:
     METHODS.names()
-    monkeypatch.setitem(METHODS._members, "with-bypass", Repaired)
+    monkeypatch.setitem(METHODS.members, "with-bypass", Repaired)
     (cell,) = cells(methods=("with-bypass",), epsilons=(1.0,), basis=Basis.PROVEN)
     assert "its generator saw all records" in cell.refused
     assert "with-bypass-sound" in cell.refused

@@ -34,7 +34,7 @@ def registries_restored() -> Iterator[None]:
         for registry in (METHODS, ATTACKS):
             for name in registry.names():
                 registry.get(name)  # a module that is imported later registers nothing when it is imported again
-            stack.enter_context(mock.patch.dict(registry._members))  # the only way to unregister
+            stack.enter_context(mock.patch.dict(registry.members))  # the only way to unregister
             stack.enter_context(mock.patch.dict(registry.broken))
         try:
             yield

@@ -89,7 +89,7 @@ def one_cell(
         (cell,) = expand(grid, source.describe)
         yield cell, RunDir(out).create(), source
     finally:
-        del METHODS._members["one-teacher"]
+        del METHODS.members["one-teacher"]
 
 
 def run(out: Path, *overrides: str, dataset: str = "digits") -> Record:

@@ -216,7 +216,7 @@ def test_a_full_disk_is_named_with_its_remedy_and_no_part_is_left(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("bench.launchers.bundle._copied", full)
+    monkeypatch.setattr("bench.launchers.bundle.copied", full)
     for go in (lambda: pack(GRID, tmp_path / "grid.zip", Progress()), lambda: unpack(packed[0], tmp_path, Progress())):
         with pytest.raises(BenchError, match=r"the disk is full.* Free some space and give the same command again"):
             go()

@@ -88,7 +88,7 @@ def test_cells_in_the_jobs_of_others(run_dir: RunDir, monkeypatch: pytest.Monkey
     names = iter(["20260101-000000-a", "20260101-000001-b", "20260101-000002-c"])
     monkeypatch.setattr("bench.launchers.manifest.time.strftime", lambda form: next(names) if "-%H" in form else "then")
     old, mine, young = (launched(run_dir, units) for _ in range(3))
-    others = slurm._others(mine, run_dir)
+    others = slurm.other_launches(mine, run_dir)
     assert {other.id for other in others} == {old.id, young.id}
     keys = [unit.key for unit in units]
     # All three live. Each waits for older ones only, so that no two wait for each other.
@@ -108,7 +108,7 @@ def test_a_job_waits_until_it_is_known_that_an_owner_elsewhere_is_dead(
 ) -> None:
     monkeypatch.setattr(locks, "PATIENCE_SECONDS", 0.3)
     monkeypatch.setattr(worker, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(worker, "_run", lambda launch, unit, *rest: run_dir.write_record(record(key=unit.key)))
+    monkeypatch.setattr(worker, "run_unit", lambda launch, unit, *rest: run_dir.write_record(record(key=unit.key)))
     units = units_of(cells(1, 2))
     launch = launched(run_dir, units)
 

@@ -63,7 +63,10 @@ def test_records_that_shared_nothing_serve_both() -> None:
 
 
 def test_older_records_count_artefacts_of_all_kinds_together() -> None:
-    assert runtime_estimate._made(record(provenance=provenance(wall_seconds=5, artefacts_made=3))) is True
+    older = ran(5, seed=0).model_copy(update={"provenance": provenance(wall_seconds=5, artefacts_made=3)})
+    known = EarlierRuns.from_records([older])
+    assert known.estimate(cell(), True) == RunningTime(5, "1 earlier record")
+    assert known.estimate(cell(), False) == RunningTime(5, "1 earlier record, cache misses where this one hits")
 
 
 def test_fallbacks_from_near_to_far() -> None:

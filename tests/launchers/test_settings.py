@@ -252,7 +252,7 @@ def test_variables_that_would_change_the_answers_of_slurm_are_hidden(monkeypatch
     assert {"SLURM_CONF=1", "OTHER=1"} <= shown
     assert not shown & {"SLURM_JOB_ID=1", "SQUEUE_PARTITION=1", "SBATCH_PARTITION=1", "SUBMITIT_EXECUTOR=1"}
     before = dict(os.environ)
-    with slurm._outside_any_job():
+    with slurm.outside_any_job():
         assert "SBATCH_PARTITION" not in os.environ
         assert "SLURM_CONF" in os.environ
     assert dict(os.environ) == before
@@ -260,16 +260,16 @@ def test_variables_that_would_change_the_answers_of_slurm_are_hidden(monkeypatch
 
 def test_the_account_of_the_shell_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SBATCH_ACCOUNT", "ours")
-    assert slurm._parameters(Cluster(), JobResources(), "id", [])["account"] == "ours"
-    assert slurm._parameters(Cluster(), JobResources(account="mine"), "id", [])["account"] == "mine"
+    assert slurm.job_parameters(Cluster(), JobResources(), "id", [])["account"] == "ours"
+    assert slurm.job_parameters(Cluster(), JobResources(account="mine"), "id", [])["account"] == "mine"
 
 
 def test_dependencies_of_the_user_are_kept() -> None:
     resources = JobResources(extra={"dependency": "singleton"})
-    assert slurm._parameters(Cluster(), resources, "id", ["1_0", "1_1"])["additional_parameters"] == {
+    assert slurm.job_parameters(Cluster(), resources, "id", ["1_0", "1_1"])["additional_parameters"] == {
         "dependency": "singleton,afterany:1_0:1_1"
     }
-    assert slurm._parameters(Cluster(), resources, "id", [])["additional_parameters"] == {"dependency": "singleton"}
+    assert slurm.job_parameters(Cluster(), resources, "id", [])["additional_parameters"] == {"dependency": "singleton"}
 
 
 def test_no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,11 +364,11 @@ def test_small_cells_are_packed_to_the_target() -> None:
 def test_arrays_are_no_longer_than_slurm_allows() -> None:
     (cell, *_) = cells(1, 1)
     wave = [Pack((Unit(str(i), "", cell),), ("a",) if i % 2 else (), "") for i in range(2500)]
-    arrays = slurm._arrays(wave, capped=False)
+    arrays = slurm.arrays(wave, capped=False)
     assert [len(packs) for _, _, packs in arrays] == [1000, 250, 1000, 250]
     assert {after for _, after, _ in arrays} == {(), ("a",)}
-    assert [len(packs) for _, _, packs in slurm._arrays(wave, capped=True)] == [1000, 1000, 500]
-    assert [len(packs) for _, _, packs in slurm._arrays(wave[:7], capped=True, largest=3)] == [3, 3, 1]
+    assert [len(packs) for _, _, packs in slurm.arrays(wave, capped=True)] == [1000, 1000, 500]
+    assert [len(packs) for _, _, packs in slurm.arrays(wave[:7], capped=True, largest=3)] == [3, 3, 1]
 
 
 # Launches

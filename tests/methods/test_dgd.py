@@ -39,6 +39,7 @@ from bench.training.data_free import GeneratorSettings, generate, generator_term
 from bench.training.divergence import NotFiniteError, check_finite
 from bench.training.loop import FitSettings, fit
 from helpers.ledgers import seeded_ledger
+from helpers.settings import configured
 from helpers.small_sets import SMALL, private_pair, public_set
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
@@ -117,7 +118,7 @@ def test_plus_is_calibrated_by_renyi_accounting_of_gaussian_noise() -> None:
 )
 def test_settings_that_cannot_be_meant_are_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(BenchError, match=says):
-        DGDPrintedConfig(**changes)
+        configured("dgd", changes)
 
 
 def test_more_teachers_than_records_are_refused_with_what_to_do() -> None:

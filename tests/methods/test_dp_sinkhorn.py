@@ -21,6 +21,7 @@ from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise
 from bench.storage.cache import Cache
 from bench.training.context import Context
+from helpers.settings import configured
 from helpers.small_sets import SMALL, private_pair, public_set
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
@@ -133,9 +134,9 @@ def test_wrong_settings_get_a_clear_error() -> None:
         ("fresh", 0.0, r"\(0, 1\]"),
         ("regularisation", -1.0, "positive"),
         ("steps", 0, "at least 1"),
-        ("generator_average", 1.0, "without 1"),
+        ("generator_average", 1.0, "below 1"),
     ):
         with pytest.raises(BenchError, match=says):
-            DPSinkhornConfig(**{name: value})
+            configured("dp-sinkhorn", {name: value})
     with pytest.raises(BenchError, match="at most the 240 private records"):
         DPSinkhorn(DPSinkhornConfig(batch_size=300), SMALL).calibrate(Budget(1.0, 1e-5))

@@ -24,6 +24,7 @@ from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.ledgers import seeded_ledger
+from helpers.settings import configured
 from helpers.small_sets import SMALL, private_pair, public_set
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
@@ -137,4 +138,4 @@ def test_every_option_keeps_private_data_behind_the_ledger(changes: tuple[str, .
 @pytest.mark.parametrize("field", ["sigma", "bound", "stability", "step"])
 def test_settings_that_cannot_be_meant_are_refused(field: str) -> None:
     with pytest.raises(BenchError, match=field):
-        DPDFDConfig(**{field: 0.0})
+        configured("dpdfd", {field: 0.0})

@@ -32,9 +32,9 @@ from bench.methods.distillation.annotation import (
 )
 from bench.methods.distillation.dpsd import DPSD, DPSDConfig
 from bench.methods.distillation.dpsd_family import train_teacher
-from bench.methods.distillation.dpsd_label import DPSDLabel, DPSDLabelConfig
+from bench.methods.distillation.dpsd_label import DPSDLabel
 from bench.methods.distillation.dpsd_sound import DPSDSound, DPSDSoundConfig, ask
-from bench.methods.federated.fed_dpsd import FedDPSD, FedDPSDConfig
+from bench.methods.federated.fed_dpsd import FedDPSD
 from bench.methods.shared.random_images import random_images
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.mechanisms.ledger import Ledger
@@ -45,6 +45,7 @@ from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.divergence import NotFiniteError
 from helpers.ledgers import seeded_ledger
+from helpers.settings import configured
 from helpers.small_sets import SMALL, private_pair, public_set
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
@@ -196,16 +197,16 @@ def test_k_outside_its_range_is_refused_before_anything_is_trained(name: str, k:
 )  # fmt: skip
 def test_settings_that_cannot_be_meant_are_refused(field: str, value: float) -> None:
     with pytest.raises(BenchError, match=field):
-        DPSDConfig(**{field: value})
+        configured("dpsd", {field: value})
 
 
 def test_settings_of_the_variants_that_cannot_be_meant_are_refused() -> None:
     with pytest.raises(BenchError, match="clients"):
-        FedDPSDConfig(clients=0)
+        configured("fed-dpsd", {"clients": 0})
     with pytest.raises(BenchError, match="epsilon"):
-        DPSDLabelConfig(epsilon=0.0)
+        configured("dpsd-label", {"epsilon": 0.0})
     with pytest.raises(BenchError, match="latent_size"):
-        DPSDSoundConfig(latent_size=0)
+        configured("dpsd-sound", {"latent_size": 0})
     with pytest.raises(BenchError, match="more teachers than records"):
         DPSDSound(DPSDSoundConfig(), SMALL).calibrate(Budget(1.0, 1e-5))
 

@@ -24,6 +24,7 @@ from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import Noise, SeededNoise, Silence
 from bench.storage.cache import Cache
 from bench.training.context import Context
+from helpers.settings import configured
 from helpers.small_sets import SMALL, private_pair, public_set
 
 BARE = ["fedavg", "feddf", "fed-dafl", "fed-adi", "dense"]
@@ -99,7 +100,7 @@ def test_clients_of_one_class_or_one_record_train(name: str) -> None:
 )
 def test_settings_are_checked(name: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(BenchError, match=message):
-        METHODS.get(name).Config(**changes)
+        configured(name, changes)
 
 
 @pytest.mark.parametrize("name", ["dense", "fed-adi"])

@@ -29,6 +29,7 @@ from bench.privacy.dpsgd.example_gradients import ExampleGradients, Outer, norms
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.ledgers import seeded_ledger
+from helpers.settings import configured
 from helpers.small_sets import SMALL, private_pair
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
@@ -145,9 +146,9 @@ def test_generated_images_weigh_as_much_as_real_ones_and_the_generator_moves_in_
 def test_a_checkpoint_of_the_discriminator_holds_the_generator() -> None:
     config = tiny_gan()
     _, forger, game = played(config, 3)
-    optimizer = AdamAgainst(game._critic.parameters(), 1e-3, config.betas, forger, lambda: None, lambda: None)
+    optimizer = AdamAgainst(game.critic.parameters(), 1e-3, config.betas, forger, lambda: None, lambda: None)
     other = Forger(config, SMALL, context())
-    fresh = AdamAgainst(game._critic.parameters(), 1e-3, config.betas, other, lambda: None, lambda: None)
+    fresh = AdamAgainst(game.critic.parameters(), 1e-3, config.betas, other, lambda: None, lambda: None)
     fresh.load_state_dict(optimizer.state_dict())
     assert (other.turns, other.steps) == (3, forger.steps)
     assert torch.equal(other.mean.state_dict()["project.0.weight"], forger.mean.state_dict()["project.0.weight"])
@@ -177,7 +178,7 @@ def test_a_record_changes_one_discriminator_only() -> None:
 def test_groups_of_critics_hold_every_part_once() -> None:
     config = GSWGANConfig(**FEW, groups=4)
     groups = critics_of(config, private_pair()[0], context(), config.groups)
-    rows = torch.cat([group._rows for group in groups]).flatten()
+    rows = torch.cat([group.rows for group in groups]).flatten()
     assert [len(group) for group in groups] == [2, 2, 1, 1]
     assert torch.equal(rows.sort().values, torch.arange(240))
 
@@ -335,15 +336,15 @@ def test_more_teachers_than_records_are_refused(method: type[Method]) -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: DPGANConfig(discriminator_steps=0), "discriminator_steps must be at least 1"),
-        (lambda: DPGANConfig(clamp=0.0), "clamp must be positive"),
-        (lambda: DPGANConfig(discriminator_units=0), "discriminator_units must be positive"),
-        (lambda: DPGANConfig(generated=0), "generated must be positive"),
-        (lambda: DPGANConfig(mismatch=-0.1), "mismatch must be at least 0"),
-        (lambda: DPGANConfig(mismatch=math.inf), "mismatch must be at least 0"),
-        (lambda: DPGANConfig(generator_average=1.0), "generator_average must lie in 0..1, without 1"),
-        (lambda: PATEGANConfig(noise_scale=0.0), "noise_scale must be positive"),
-        (lambda: GSWGANConfig(sampling_rate=1.5), "sampling_rate is at most 1"),
+        (lambda: configured("dp-gan", {"discriminator_steps": 0}), "discriminator_steps must be at least 1"),
+        (lambda: configured("dp-gan", {"clamp": 0.0}), "clamp must be positive"),
+        (lambda: configured("dp-gan", {"discriminator_units": 0}), "discriminator_units must be positive"),
+        (lambda: configured("dp-gan", {"generated": 0}), "generated must be positive"),
+        (lambda: configured("dp-gan", {"mismatch": -0.1}), "mismatch must be at least 0"),
+        (lambda: configured("dp-gan", {"mismatch": math.inf}), "mismatch must be at least 0"),
+        (lambda: configured("dp-gan", {"generator_average": 1.0}), "generator_average must be at least 0 and below 1"),
+        (lambda: configured("pate-gan", {"noise_scale": 0.0}), "noise_scale must be positive"),
+        (lambda: configured("gs-wgan", {"sampling_rate": 1.5}), "sampling_rate is at most 1"),
         (lambda: GPATEConfig().events(1), "the noise depends on the budget"),
         (lambda: DataLensConfig().sensitivity, "kept depends on the budget"),
     ],

@@ -31,6 +31,7 @@ from bench.training.context import Context
 from bench.training.divergence import CollapsedError
 from helpers.ledgers import seeded_ledger
 from helpers.one_teacher import one_cell
+from helpers.settings import configured
 from helpers.small_sets import SMALL, private_pair
 
 LABELS = torch.arange(600) % 10
@@ -190,7 +191,7 @@ def test_a_generator_comes_near_the_embedding_with_the_released_class_shares() -
 )
 def test_wrong_settings_get_a_clear_error(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(BenchError, match=says):
-        dataclasses.replace(DPMERFConfig(), **changes)
+        configured("dp-merf", changes)
 
 
 # ----------------------------------------------------------------------------------------------------------- dp-kernel

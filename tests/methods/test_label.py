@@ -27,6 +27,7 @@ from bench.privacy.mechanisms.mechanisms import keep_probability
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.ledgers import seeded_ledger
+from helpers.settings import configured
 from helpers.small_sets import SMALL, private_pair, public_set
 
 NAMES = sorted(name for name in METHODS.names() if METHODS.get(name).unit is PrivacyUnit.LABEL)
@@ -187,4 +188,4 @@ def test_drawn_labels_follow_the_noisy_counts() -> None:
 )  # fmt: skip
 def test_wrong_settings_are_refused(name: str, change: dict[str, Any]) -> None:
     with pytest.raises(BenchError, match=next(iter(change))):
-        METHODS.get(name).Config(**change)
+        configured(name, change)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -41,6 +40,7 @@ from bench.privacy.mechanisms.noise import SeededNoise
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers import outside_accountant
+from helpers.settings import configured
 from helpers.small_sets import SMALL, private_pair
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
@@ -247,7 +247,7 @@ def test_draws_are_normal_and_follow_their_row_alone() -> None:
 )
 def test_wrong_settings_get_a_clear_error(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(BenchError, match=says):
-        P3GM(dataclasses.replace(P3GMConfig(batch_size=20), **changes), SMALL).calibrate(Budget(10.0, 1e-5))
+        P3GM(configured("p3gm", {"batch_size": 20, **changes}), SMALL).calibrate(Budget(10.0, 1e-5))
 
 
 @pytest.mark.parametrize("method", METHODS)

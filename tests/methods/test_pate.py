@@ -24,6 +24,7 @@ from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.ledgers import seeded_ledger
+from helpers.settings import configured
 from helpers.small_sets import SMALL, private_pair, public_set
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
@@ -115,7 +116,7 @@ def test_impossible_data_is_refused(name: str) -> None:
 @pytest.mark.parametrize("field", ["teachers", "queries", "teacher_steps", "student_epochs", "teacher_lr"])
 def test_settings_that_cannot_be_meant_are_refused(field: str) -> None:
     with pytest.raises(BenchError, match=field):
-        PATEConfig(**{field: 0})
+        configured("pate", {field: 0})
 
 
 def tiny(**changes: Any) -> PATEConfig:

@@ -22,6 +22,7 @@ from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import accuracy
 from helpers.ledgers import seeded_ledger
+from helpers.settings import configured
 from helpers.small_sets import SMALL, private_pair, public_set
 
 FEW = PATERidgeConfig(teachers=8, queries=40)
@@ -103,7 +104,7 @@ def test_mistakes_are_refused() -> None:
     with pytest.raises(BenchError, match="Use fewer teachers"):
         PATERidge(PATERidgeConfig(), SMALL).calibrate(Budget(1, 1e-5))
     with pytest.raises(BenchError, match="penalty"):
-        PATERidgeConfig(penalty=0)
+        configured("pate-ridge", {"penalty": 0})
 
 
 def test_its_worst_pair_shows_most_of_what_it_charges() -> None:

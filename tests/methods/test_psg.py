@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.ledgers import seeded_ledger
+from helpers.settings import configured
 from helpers.small_sets import SMALL, private_pair, public_set
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
@@ -144,8 +144,8 @@ def test_a_checkpoint_holds_the_images_and_their_turn() -> None:
     fresh.load_state_dict(optimizer.state_dict())
     assert torch.equal(other.images, images.images)
     assert torch.equal(other.mean, images.mean)
-    assert other._turns == 3
-    assert torch.equal(torch.rand(3, generator=other._draws), torch.rand(3, generator=images._draws))
+    assert other.turns == 3
+    assert torch.equal(torch.rand(3, generator=other.draws), torch.rand(3, generator=images.draws))
 
 
 def test_a_record_moves_what_a_step_releases_by_the_clip_norm_at_most() -> None:
@@ -173,12 +173,12 @@ def test_a_record_moves_what_a_step_releases_by_the_clip_norm_at_most() -> None:
         ({"runs": 0}, "runs must be at least 1"),
         ({"per_class": 0}, "per_class must be at least 1"),
         ({"image_lr": 0.0}, "image_lr must be positive"),
-        ({"image_average": 1.0}, "image_average must lie in 0..1"),
+        ({"image_average": 1.0}, "image_average must be at least 0 and below 1"),
     ],
 )
 def test_wrong_settings_get_a_clear_error(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(BenchError, match=says):
-        dataclasses.replace(PSGConfig(), **changes)
+        configured("psg", changes)
 
 
 def test_in_audits_the_images_follow_the_same_gradients_on_both_sets() -> None:

@@ -34,6 +34,7 @@ from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.ledgers import seeded_ledger
+from helpers.settings import configured
 from helpers.small_sets import SMALL
 
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
@@ -212,7 +213,7 @@ def test_data_without_characters_has_no_simulator() -> None:
 )
 def test_wrong_settings_get_a_clear_error(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(BenchError, match=says):
-        SimPEConfig(**changes)
+        configured("sim-pe", changes)
 
 
 def test_audits_find_worst_pairs_of_the_rows_cost() -> None:

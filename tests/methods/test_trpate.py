@@ -31,6 +31,7 @@ from bench.privacy.mechanisms.noise import SecureNoise, SeededNoise
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.features import features_of
+from helpers.settings import configured
 from helpers.small_sets import SMALL, private_pair, public_set
 
 CIFAR = Facts("cifar10", 40_000, 10_000, 10_000, 10, (3, 32, 32), public_benchmark=True)
@@ -131,7 +132,7 @@ def test_mistakes_are_told_before_anything_runs(changes: dict[str, Any], said: s
 )
 def test_settings_that_cannot_be_meant(changes: dict[str, Any]) -> None:
     with pytest.raises(BenchError):
-        dataclasses.replace(TrPATEConfig(), **changes)
+        configured("trpate", changes)
 
 
 def test_a_source_must_be_there() -> None:
@@ -257,13 +258,13 @@ def test_a_sanitised_claim_that_cannot_be_made_is_refused_beforehand() -> None:
 
 def test_another_data_set_as_source_and_parts_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A source is read batch by batch; a tenth of it has a tenth of every class, and is another backbone."""
-    from bench.methods.shared.transfer import _source_records
+    from bench.methods.shared.transfer import source_records
     from bench.training.pretraining import LazyImages
 
     public = PublicData(torch.zeros(5, 3, 32, 32, dtype=torch.uint8), "made up")
     config = TrPATEConfig(backbone="small_cnn", weights="source:digits", image_size=16, source_epochs=1.0)
     tenth = dataclasses.replace(config, source_fraction=0.1)
-    images, labels, classes, name, revision = _source_records(tenth, CIFAR, public)
+    images, labels, classes, name, revision = source_records(tenth, CIFAR, public)
     assert isinstance(images, LazyImages)
     assert (classes, name, len(images)) == (10, "digits", len(labels))
     assert revision.startswith("sha256:")

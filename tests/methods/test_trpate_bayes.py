@@ -28,6 +28,7 @@ from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import accuracy
 from helpers.sentences import counted, sentences
+from helpers.settings import configured
 
 WORDS = Facts("made up", 400, 100, 200, 2, (2, 1, 12), public_benchmark=True)
 MR = Facts("movie-review", 6_400, 1_000, 1_130, 2, (2, 1, 64), public_benchmark=True)
@@ -176,4 +177,4 @@ def test_a_row_says_what_the_source_shares() -> None:
 )
 def test_settings_that_cannot_be_meant(field: str, value: float) -> None:
     with pytest.raises(BenchError, match=field):
-        TrPATEBayesConfig(**{field: value})
+        configured("trpate-bayes", {field: value})

@@ -51,10 +51,10 @@ def test_ssim_of_one_window_by_hand() -> None:
 
 def test_the_window_grows_with_the_image() -> None:
     small, large = noise(2, 1, 31, 31), noise(2, 1, 32, 32)
-    from bench.metrics.images import _bands
+    from bench.metrics.images import window_bands
 
-    assert [b.shape for b in _bands(small)] == [(25, 31), (25, 31)]
-    assert [b.shape for b in _bands(large)] == [(22, 32), (22, 32)]
+    assert [b.shape for b in window_bands(small)] == [(25, 31), (25, 31)]
+    assert [b.shape for b in window_bands(large)] == [(22, 32), (22, 32)]
 
 
 def test_bytes_and_floats_are_the_same() -> None:

@@ -292,7 +292,7 @@ def answering(monkeypatch, net):
         return net
 
     monkeypatch.setattr(timm, "create_model", create)
-    monkeypatch.setattr(hub, "_answers", lambda endpoint: True)
+    monkeypatch.setattr(hub, "answers", lambda endpoint: True)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
 
 

@@ -46,11 +46,11 @@ def test_the_norm_follows_the_quantile(quantile: float) -> None:
 def test_with_no_learning_rate_it_is_flat_clipping_with_the_gradients_share_of_the_noise() -> None:
     clipping = begun(Adaptive(2.0, 0.5, 0.0, COUNT_NOISE), MULTIPLIER)
     draws = drawn(clipping, False, 5_000, MULTIPLIER, 0, rate=1.0)
-    wanted = [2.0 * (MULTIPLIER**-2 - (2 * COUNT_NOISE) ** -2) ** -0.5, COUNT_NOISE * clipping._unit]
+    wanted = [2.0 * (MULTIPLIER**-2 - (2 * COUNT_NOISE) ** -2) ** -0.5, COUNT_NOISE * clipping.count_unit]
     assert draws.std(0) == pytest.approx(wanted, rel=0.05)
     gradient, count = clipping.summed([torch.tensor([[0.5], [8.0], [9.0]])])
     assert float(gradient) == pytest.approx(4.5, rel=1e-4)
-    assert float(count) / clipping._unit == pytest.approx(-0.5)
+    assert float(count) / clipping.count_unit == pytest.approx(-0.5)
 
 
 @settings(max_examples=60, deadline=None)

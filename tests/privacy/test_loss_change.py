@@ -61,11 +61,14 @@ def test_no_record_is_no_change() -> None:
 def test_the_mean_is_that_of_all_records_in_several_passes_and_leaves_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     net, images, labels = Net(0.5), torch.randn(10, 1, 1, 1), torch.arange(10) % 2
     net.train()
-    whole = loss_change._mean_loss(net, images, labels)
-    monkeypatch.setattr(loss_change, "_PASS", 3)
-    assert loss_change._mean_loss(net, images, labels) == pytest.approx(whole, rel=1e-5)
-    assert whole == pytest.approx(float(nn.functional.cross_entropy(net(images), labels)), rel=1e-5)
+    after = Net(0.9).train()
+    whole = loss_change.loss_change(net, after, images, labels, 1e3)
+    monkeypatch.setattr(loss_change, "RECORDS_A_PASS", 3)
+    assert loss_change.loss_change(net, after, images, labels, 1e3) == pytest.approx(whole, rel=1e-5)
+    losses = [nn.functional.cross_entropy(one(images), labels).item() for one in (net, after)]
+    assert whole == pytest.approx(losses[1] - losses[0], rel=1e-4)
     assert net.training
+    assert after.training
 
 
 def draws(with_record: bool, count: int, rate: float, multiplier: float, seed: int) -> np.ndarray:

@@ -90,7 +90,7 @@ def test_a_loss_without_a_distribution_is_bounded_by_its_epsilons() -> None:
 def test_one_epsilon_and_delta_alone_bound_as_stated() -> None:
     from bench.privacy.accounting import risk as module
 
-    alone = module._below(np.exp([1.0, -1.0]), np.array([1e-5, 1 - (1 - 1e-5) * math.exp(-1)]))
+    alone = module.least_of_lines(np.exp([1.0, -1.0]), np.array([1e-5, 1 - (1 - 1e-5) * math.exp(-1)]))
     assert alone(np.array(PRIORS)) == pytest.approx([0.27184, 0.02719, 0.00273], abs=6e-6)
 
 

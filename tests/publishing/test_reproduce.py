@@ -129,7 +129,7 @@ def test_a_method_in_a_file_is_named_without_its_folder(tmp_path: Path) -> None:
         assert text == "python -m bench run --methods PATH/once.py --datasets mnist --eps 10 --seeds 0"
         assert "folder of the method's file" in missing
     finally:
-        METHODS._members.pop("reproduced-once", None)
+        METHODS.members.pop("reproduced-once", None)
 
 
 def test_names_of_a_foreign_record_are_compared_and_never_executed(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from bench.reports.board_row import BoardRow
 from bench.reports.choose import Wanted, choose, nearest_dataset, ranked
 from bench.reports.leaderboard import Board, build_board, to_csv
 from bench.reports.order import BUDGETS
-from bench.reports.runs import Runs, read_board
+from bench.reports.runs import read_board
 from bench.reports.summary import BUDGETS as SUMMED
 from bench.reports.summary import summary
 from bench.results.record import Record
@@ -54,7 +54,7 @@ RECORDS = {
 
 @pytest.fixture(scope="module")
 def board() -> Board:
-    return build_board(RECORDS.values(), risks=False)
+    return build_board(RECORDS.values())
 
 
 def names(chosen: object) -> list[str]:
@@ -64,7 +64,7 @@ def names(chosen: object) -> list[str]:
 
 def test_a_budget_admits_what_it_covers(board: Board) -> None:
     def chosen(**changes: object) -> list[str]:
-        return names(choose(board, RECORDS, Wanted(**changes)).rows)  # type: ignore[arg-type]
+        return names(choose(board, Wanted(**changes)).rows)  # type: ignore[arg-type]
 
     assert chosen(eps=1) == ["pate", "dp-sgd", "dp-merf"]
     assert chosen(eps=0.89) == ["dp-merf"]
@@ -74,7 +74,7 @@ def test_a_budget_admits_what_it_covers(board: Board) -> None:
 
 
 def test_what_less_costs_is_the_distance_to_the_best_with_less(board: Board) -> None:
-    found = choose(board, RECORDS, Wanted(eps=9))
+    found = choose(board, Wanted(eps=9))
     less = {one.what: (one.row and one.row.method, one.points) for one in found.less}
     assert less["epsilon at most 1"] == ("pate", pytest.approx(2.0))
     assert "no public data" not in less  # the best uses none
@@ -82,11 +82,11 @@ def test_what_less_costs_is_the_distance_to_the_best_with_less(board: Board) -> 
 
 def test_a_budget_that_nothing_satisfies_says_what_would(board: Board) -> None:
     with pytest.raises(BenchError, match=r"least proven epsilon of a ranked row is 0\.50: give --eps 1"):
-        choose(board, RECORDS, Wanted(eps=0.1))
+        choose(board, Wanted(eps=0.1))
     with pytest.raises(BenchError, match="Leave out --time"):
-        choose(board, RECORDS, Wanted(eps=1, seconds=1))
+        choose(board, Wanted(eps=1, seconds=1))
     with pytest.raises(BenchError, match=r"no rows of svhn, unit record. It has: mnist \(record\), cifar10"):
-        choose(board, RECORDS, Wanted(eps=1, dataset="svhn"))
+        choose(board, Wanted(eps=1, dataset="svhn"))
     for wrong in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(BenchError, match="--eps takes a positive finite number"):
             Wanted(eps=wrong)
@@ -97,7 +97,7 @@ def test_ones_own_folder_gets_the_most_similar_data_set_and_runs_on_itself(board
         (tmp_path / "two words" / f"c{number}").mkdir(parents=True)
         Image.new("RGB", (30, 30)).save(tmp_path / "two words" / f"c{number}" / "a.png")
     own = f"folder:{tmp_path / 'two words'}"
-    found = choose(board, RECORDS, Wanted(eps=1, dataset=own))
+    found = choose(board, Wanted(eps=1, dataset=own))
     assert found.measured_on == "cifar10"
     assert f"--datasets '{own}' " in found.commands["dpsd-sound"]
     assert "--delta" not in found.commands["dpsd-sound"]  # the folder's own default
@@ -153,18 +153,17 @@ def test_the_interval_of_a_difference_covers_seeds_and_test_records() -> None:
 
 
 @pytest.fixture(scope="module")
-def committed() -> tuple[Runs, Board]:
+def committed() -> Board:
     found = read_board([BOARD])
-    return found, build_board(found.records.values(), found.audits.values(), risks=False)
+    return build_board(found.records.values(), found.audits.values())
 
 
-def test_choose_gives_the_answer_of_board_csv_and_readme(committed: tuple[Runs, Board]) -> None:
-    found, board = committed
-    lines = list(csv.DictReader(io.StringIO(to_csv(board))))
-    table = [line.split(" | ") for line in summary(board).splitlines() if line.startswith("| ")][1:]
+def test_choose_gives_the_answer_of_board_csv_and_readme(committed: Board) -> None:
+    lines = list(csv.DictReader(io.StringIO(to_csv(committed))))
+    table = [line.split(" | ") for line in summary(committed).splitlines() if line.startswith("| ")][1:]
     for budget in BUDGETS:
-        first = choose(board, found.records, Wanted(budget)).best
-        for row in board.rows:
+        first = choose(committed, Wanted(budget)).best
+        for row in committed.rows:
             if (row.dataset, row.unit, row.place, row.budget) == ("mnist", "record", 1, budget):
                 assert row.method in names(first)
         in_csv = {line["method"] for line in lines
@@ -178,8 +177,7 @@ def test_choose_gives_the_answer_of_board_csv_and_readme(committed: tuple[Runs, 
             assert in_readme <= set(names(first))
 
 
-def test_within_the_smallest_budget_all_ranks_are_those_of_the_board(committed: tuple[Runs, Board]) -> None:
-    found, board = committed
-    for every in board.tables().values():
-        mine = {row.keys: row.rank for row in ranked(every, found.records, Wanted(BUDGETS[0]))}
+def test_within_the_smallest_budget_all_ranks_are_those_of_the_board(committed: Board) -> None:
+    for every in committed.tables().values():
+        mine = {row.keys: row.rank for row in ranked(every, Wanted(BUDGETS[0]))}
         assert mine == {row.keys: row.rank for row in every if row.place is not None and row.budget == BUDGETS[0]}

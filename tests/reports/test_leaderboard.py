@@ -46,7 +46,7 @@ def test_the_frame_has_one_typed_row_per_record_in_order_of_seeds() -> None:
     frame = results_frame([record(seed=1, accuracy=0.5), record(seed=0, epsilon=None, bypasses=("x",))])
     assert frame["seed"].tolist() == [0, 1]
     assert {str(frame[name].dtype) for name in NUMBERS} == {"float64"}
-    assert math.isnan(frame["target"][0])
+    assert math.isnan(frame["epsilon"][0])
     assert frame["proven"].tolist() == [math.inf, 4.0]
     assert frame["accuracy"].tolist() == [95.0, 50.0]
     assert frame["bypasses"].tolist() == [("x",), ()]

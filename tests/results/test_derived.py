@@ -31,8 +31,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def figure(delta: float = 1e-5) -> float:
-    derived._own_figures.cache_clear()
-    return derived._own_figures("replace-one", json.dumps([EVENT.as_dict()]), delta)[0]
+    derived.figures_of.cache_clear()
+    return derived.figures_of("replace-one", json.dumps([EVENT.as_dict()]), delta)[0]
 
 
 def test_a_figure_is_found_once(asked: list[object]) -> None:
@@ -42,7 +42,7 @@ def test_a_figure_is_found_once(asked: list[object]) -> None:
 
 def test_other_accountants_find_it_anew(asked: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     figure()
-    monkeypatch.setattr(derived, "_accountants", lambda: "others")
+    monkeypatch.setattr(derived, "accountants_digest", lambda: "others")
     figure()
     assert len(asked) == 2
 
@@ -69,10 +69,10 @@ def test_two_that_ask_at_once_wait_for_one_figure(asked: list[object], monkeypat
         return finds(events, delta)
 
     monkeypatch.setattr(derived, "replace_one", slowly)
-    derived._own_figures.cache_clear()
+    derived.figures_of.cache_clear()
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(
-            lambda _: derived._own_figures("replace-one", json.dumps([EVENT.as_dict()]), 1e-5), range(2)
+            lambda _: derived.figures_of("replace-one", json.dumps([EVENT.as_dict()]), 1e-5), range(2)
         )
     assert first == second
     assert len(asked) == 1

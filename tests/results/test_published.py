@@ -72,10 +72,10 @@ def test_figures_that_come_with_a_board_are_those_of_its_ledgers(
     RunDir(folder).create().write_record(one)
     for source, expected in ((found["source"], {0.75}), ("another source", set(own.as_dict().values()))):
         (folder / derived.FIGURES).write_text(json.dumps({"source": source, "figures": wrong}))
-        derived._published.cache_clear()
+        derived.published_figures.cache_clear()
         assert set(derived.risk_of(one.privacy).as_dict().values()) == expected
     (folder / derived.FIGURES).write_text(json.dumps({"source": found["source"], "figures": wrong}))
-    derived._published.cache_clear()
+    derived.published_figures.cache_clear()
     assert json.loads(derived.figures_text([one])) == found  # computed, not copied
     monkeypatch.undo()
-    derived._published.cache_clear()
+    derived.published_figures.cache_clear()

@@ -92,17 +92,15 @@ def test_waiting_for_another_process_is_counted(tmp_path: Path) -> None:
     import threading
     import time
 
-    from bench.storage.locks import holding
-
     cache = Cache(tmp_path, {})
     ready = threading.Event()
 
-    def other() -> None:
-        with holding(tmp_path / "locks" / cache._name("votes", {})):
-            ready.set()
-            time.sleep(0.5)
+    def slow() -> dict[str, np.ndarray]:
+        ready.set()
+        time.sleep(0.5)
+        return make()
 
-    thread = threading.Thread(target=other)
+    thread = threading.Thread(target=lambda: Cache(tmp_path, {}).get("votes", {}, slow))
     thread.start()
     ready.wait(10)
     cache.get("votes", {}, make)

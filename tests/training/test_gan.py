@@ -85,19 +85,19 @@ def test_what_each_draws() -> None:
     assert small("acgan", noise_size=7).noise_size == 9
 
 
-def spied(monkeypatch: pytest.MonkeyPatch) -> list[gans._Game]:
-    games: list[gans._Game] = []
+def spied(monkeypatch: pytest.MonkeyPatch) -> list[gans.Game]:
+    games: list[gans.Game] = []
 
-    class Spy(gans._Game):
+    class Spy(gans.Game):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             games.append(self)
 
-    monkeypatch.setattr(gans, "_Game", Spy)
+    monkeypatch.setattr(gans, "Game", Spy)
     return games
 
 
-def largest(game: gans._Game) -> float:
+def largest(game: gans.Game) -> float:
     return max(float(p.detach().abs().max()) for p in game.critic.parameters())
 
 

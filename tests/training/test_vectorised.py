@@ -165,7 +165,7 @@ def test_what_does_not_fit_the_memory_is_trained_in_halves(data: Data, monkeypat
     images, labels, _, parts = data
     wanted = train_together(task(SETTINGS["adam"]), images, labels, parts, streams())
     sizes: list[int] = []
-    train = batched._train_group
+    train = batched.train_group
 
     def small(*args: object) -> Arrays:
         sizes.append(len(args[3]))  # type: ignore[arg-type]
@@ -173,7 +173,7 @@ def test_what_does_not_fit_the_memory_is_trained_in_halves(data: Data, monkeypat
             raise torch.OutOfMemoryError("no memory")
         return train(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(batched, "_train_group", small)
+    monkeypatch.setattr(batched, "train_group", small)
     assert furthest(wanted, train_together(task(SETTINGS["adam"]), images, labels, parts, streams())) < 1e-3
     assert sorted(sizes) == [1, 2, 2, 4]
     assert evenly(list(range(7)), 3) == [[0, 1], [2, 3, 4], [5, 6]]
@@ -299,7 +299,7 @@ def test_all_large_products_are_short_in_bf16() -> None:
     weights = {name: torch.stack([weight.detach()] * 2) for name, weight in net.named_parameters()}
     for bf16 in (True, False):
         seen.clear()
-        batched._outputs(net, weights, {}, torch.rand(2, 5, 1, 8, 8), bf16=bf16)
+        batched.outputs_of(net, weights, {}, torch.rand(2, 5, 1, 8, 8), bf16=bf16)
         assert seen == [torch.bfloat16 if bf16 else torch.float32] * 4
 
 

@@ -133,7 +133,7 @@ def attack_student(record: Record, name: str, place: Workplace) -> AttackRecord:
             "seed": options.seed,
         }
     )
-    with place.run_dir.guarded(not record.public_benchmark):
+    with place.run_dir.guarded(record.disclosure.owner_only):
         place.run_dir.write_attack(result)
     return result
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from bench.core.config import as_dict, changes_from_paper
+from bench.core.disclosure import PRIVATE_FIGURES
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
@@ -29,7 +30,6 @@ from bench.evaluation.attack.noise_verdicts import named_on_noise
 from bench.evaluation.attack.reconstruct import committee_on, reconstruct
 from bench.evaluation.attack.reference_models import make_control
 from bench.evaluation.attack.workplace import Workplace, configured
-from bench.evaluation.audit.audit import PRIVATE_FIGURES
 from bench.experiments.plan import Cell
 from bench.experiments.release import load_student
 from bench.experiments.run import cache_base
@@ -100,7 +100,7 @@ def inversion(
             metrics[f"ssim member gap above {against}"] = beyond
     picture = f"attacks/{key}.png"
     names, shown = get_dataset(cell.dataset).class_names, list(made)
-    if not facts.public_benchmark:
+    if not facts.disclosure.pictures:
         # Figures get shared, but reconstructions from non-private nets are as sensitive as the records.
         names, shown = tuple(f"class {i}" for i in range(facts.classes)), [Role.STUDENT, Role.PRIOR]
         context.note(PRIVATE_FIGURES)
@@ -108,7 +108,7 @@ def inversion(
         place.run_dir.path / picture,
         {role: made[role][0] for role in shown},
         scored,
-        (data.members, data.nonmembers) if facts.public_benchmark else None,
+        (data.members, data.nonmembers) if facts.disclosure.pictures else None,
         names,
         title=f"{attack.name} on {record.key}",
     )
@@ -209,12 +209,12 @@ def observed_of(data: AttackData, seed: int) -> Observed:
 def comparable(records: Sequence[Record], name: str) -> dict[str, list[Record]]:
     """Return the students to draw beside each other after the attack `name`, by data set.
 
-    Empty for other attacks than inversion; public data only, because the picture shows records.
+    Empty for other attacks than inversion, and for data whose records no picture may show.
     """
     by_dataset: dict[str, list[Record]] = {}
     if issubclass(ATTACKS.get(name), InversionAttack):
         for record in sorted(records, key=_rank):
-            if record.public_benchmark:
+            if record.disclosure.pictures:
                 by_dataset.setdefault(record.dataset, []).append(record)
     return {dataset: students[:MOST] for dataset, students in by_dataset.items() if len(students) > 1}
 

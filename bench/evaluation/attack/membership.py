@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 from bench.core.config import as_dict, build_config
+from bench.core.disclosure import PRIVATE_FIGURES
 from bench.core.types import Adjacency, Basis, Family, Signals
 from bench.data.splits import Materialised
 from bench.evaluation.attack.figures import roc_figure
 from bench.evaluation.attack.workplace import Workplace
-from bench.evaluation.audit.audit import PRIVATE_FIGURES
 from bench.evaluation.audit.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries, speaks_of
 from bench.evaluation.audit.canary_runs import ShadowRun, logits_of, queries_of, train_shadow_runs
 from bench.experiments.plan import Cell, Refusal, keyed
@@ -85,7 +85,7 @@ def membership(
                 curves[f"{role}, {family}"] = roc(scores, truth)
     title = f"{attack.name} on {record.key}"
     roc_figure(place.run_dir.path / picture, curves, proven, cell.delta, title=title)
-    if not cell.facts.public_benchmark:
+    if not cell.facts.disclosure.data_figures:
         context.note(PRIVATE_FIGURES)
     context.note(
         f"{count} shadow runs, each the target once with the others as references; headline family: {headline}, the "

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bench.core.disclosure import PRIVATE_FIGURES
 from bench.core.errors import BenchError
 from bench.core.rows import Estimated
 from bench.core.seeds import seeded
@@ -32,7 +33,6 @@ from bench.evaluation.attack.inversion import committee_of
 from bench.evaluation.attack.inversion_scores import KID_IMAGES
 from bench.evaluation.attack.membership import RATES
 from bench.evaluation.attack.workplace import Workplace
-from bench.evaluation.audit.audit import PRIVATE_FIGURES
 from bench.experiments.plan import Cell, bound_method
 from bench.experiments.release import load_student
 from bench.interface.attack import ReleaseAttack, ReleasedImages
@@ -87,7 +87,7 @@ def attack_release(
             stage.advance()
     figure = COPIED_BEYOND if attack.of_images else f"{FAMILY} auc"
     headline, chance = (targets[role.value].metrics[figure] for role in (Role.NON_PRIVATE, Role.COUNTERFACTUAL))
-    if not cell.facts.public_benchmark:
+    if not cell.facts.disclosure.data_figures:
         context.note(PRIVATE_FIGURES)
     context.note(f"{count:,} images of the release; {len(members):,} private records and {len(fresh):,} others")
     return {

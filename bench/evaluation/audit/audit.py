@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench.core.disclosure import PRIVATE_FIGURES
 from bench.core.errors import BenchError
 from bench.core.options import ONE_CPU, Resources
 from bench.core.progress import Progress
@@ -50,7 +51,6 @@ LEAST_SHARE = 0.5
 """The share of the record's accuracy above chance that shadow runs must reach; seeds on the board differ less."""
 CHOSEN_SETS = (AuditKind.PAIR, AuditKind.CANDIDATES)
 """Kinds whose sets the auditor chooses."""
-PRIVATE_FIGURES = "measured on private records: keep these figures private, or account for them"
 AUDIT_VERSION = 3  # part of every key: raise it when the same options give another bound
 
 
@@ -120,7 +120,7 @@ def audit_student(
             **parts,
         }
     )
-    with run_dir.guarded(not record.public_benchmark):
+    with run_dir.guarded(record.disclosure.owner_only):
         run_dir.write_audit(result)
     return result
 
@@ -187,7 +187,7 @@ def _audit(record: Record, cell: Cell, options: AuditOptions, source: DataSource
         shadow_runs[False], canaries, options, cell.delta, context, events_of(record, canaries.unit)
     )
     power = count_guesses(shadow_runs[True], canaries, options, cell.delta, context) if shadow_runs[True] else []
-    if not cell.facts.public_benchmark:
+    if not cell.facts.disclosure.data_figures:
         context.note(PRIVATE_FIGURES)
     if not method.private:
         context.note("there is no noise to leave out: the audit is its own power run")
@@ -245,7 +245,7 @@ def _full_size(
     """Return the pair at the row's size, or None with a note if it cannot be run or costs too much."""
     seconds, share = 2 * record.provenance.wall_seconds, 60 * options.minutes * FULL_SHARE
     pair = None
-    if not cell.facts.public_benchmark:
+    if not cell.facts.disclosure.data_figures:
         why = "its losses would be figures of private records"
     elif seconds > share:
         why = f"it takes {seconds:.0f} seconds or more, and --minutes gives it {share:.0f}"

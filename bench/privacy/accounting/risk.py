@@ -174,7 +174,7 @@ def _by_losses(events: tuple[Event, ...], coarseness: float) -> list[Power] | No
     total = loss_distribution(events, coarseness)
     if total is None:
         return None
-    return [_below(np.exp(epsilons), deltas) for epsilons, deltas in total.profiles(TANGENTS)]
+    return [least_of_lines(np.exp(epsilons), deltas) for epsilons, deltas in total.profiles(TANGENTS)]
 
 
 def _by_epsilons(events: Sequence[Event]) -> Power:
@@ -184,10 +184,10 @@ def _by_epsilons(events: Sequence[Event]) -> Power:
     known = np.isfinite(epsilons) & (epsilons < 500)
     ratios, deltas = np.exp(epsilons[known]), np.array(DELTAS)[known]
     # The curve holds in both directions: P(S) <= e^epsilon Q(S) + delta, and so for the complement.
-    return _below(np.concatenate([ratios, 1 / ratios]), np.concatenate([deltas, 1 - (1 - deltas) / ratios]))
+    return least_of_lines(np.concatenate([ratios, 1 / ratios]), np.concatenate([deltas, 1 - (1 - deltas) / ratios]))
 
 
-def _below(slopes: Floats, intercepts: Floats) -> Power:
+def least_of_lines(slopes: Floats, intercepts: Floats) -> Power:
     """Return the least of the lines and of 1."""
     slopes, intercepts = np.append(slopes, 0.0), np.append(intercepts, 1.0)
 

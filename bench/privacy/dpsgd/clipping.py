@@ -221,13 +221,13 @@ class Adaptive(Clipping):
         count = (factors[0] == 1).to(factors[0]).sub(0.5).sum(0, keepdim=True)
         return [
             *(weighted_sum(sample, factor) for sample, factor in zip(kept, factors, strict=True)),
-            count * self._unit,
+            count * self.count_unit,
         ]
 
     def released(self, noisy: list[Tensor]) -> list[Tensor]:
         """Return the gradients, and set the next step's norm from the count, within a total factor of e^10."""
         *gradients, count = noisy
-        share = 0.5 + float(count) / self._unit / self._batch
+        share = 0.5 + float(count) / self.count_unit / self._batch
         change = math.log(self.norm / self._first) - self.learning_rate * (share - self.quantile)
         self.norm = self._first * math.exp(min(max(change, -10.0), 10.0))
         return gradients
@@ -241,5 +241,6 @@ class Adaptive(Clipping):
         self.norm = float(state["norm"])
 
     @property
-    def _unit(self) -> float:
+    def count_unit(self) -> float:
+        """The length of one record's vote on the norm, in units of the gradients."""
         return self.norm * self._multipliers[1] / (self.count_noise * margins.FLOAT32)

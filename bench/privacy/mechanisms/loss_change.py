@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from bench.privacy.mechanisms.noise import Noise
 
-_PASS = 1024  # records of one forward pass
+RECORDS_A_PASS = 1024
 
 
 def loss_change(
@@ -39,7 +39,7 @@ def loss_change(
 def _mean_loss(net: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
     device, training, total = next(net.parameters()).device, net.training, 0.0
     net.eval()
-    for some, theirs in zip(torch.split(images, _PASS), torch.split(labels, _PASS), strict=True):
+    for some, theirs in zip(torch.split(images, RECORDS_A_PASS), torch.split(labels, RECORDS_A_PASS), strict=True):
         outputs = net(as_float(some.to(device)))
         total += float(cross_entropy(outputs, known_labels(theirs.to(device), outputs), reduction="sum"))
     net.train(training)

@@ -295,7 +295,7 @@ def test_a_rule_above_a_row_that_is_left_out_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("y_scale", ["linear", "log"])
 @pytest.mark.parametrize("y_limits", [None, (1.0, 105.0)])
 def test_no_cross_lies_on_a_point(form: Any, y_scale: Any, y_limits: Any) -> None:
-    from bench.reports.papers.figures import _draw_panel
+    from bench.reports.papers.figures import draw_panel
     from bench.reports.papers.style import new_figure
 
     x = ["1", "2"]
@@ -305,7 +305,7 @@ def test_no_cross_lies_on_a_point(form: Any, y_scale: Any, y_limits: Any) -> Non
     )
     panel = Panel("", "x", "y", series, form=form, y_scale=y_scale, y_limits=y_limits)
     axes = new_figure(3.0, 2.0).add_subplot()
-    _draw_panel(axes, panel, Material(evidence(), []))
+    draw_panel(axes, panel, Material(evidence(), []))
     crosses = [line for line in axes.lines if line.get_marker() == "x"]
     drawn = [line for line in axes.lines if line.get_marker() != "x" and len(line.get_ydata())]
     heights = [line.get_transform().transform([(0.0, y)])[0][1] for line in drawn for y in line.get_ydata()]

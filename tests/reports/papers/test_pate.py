@@ -10,7 +10,7 @@ import pytest
 from bench.core.errors import BenchError
 from bench.data.datasets import load
 from bench.privacy.accounting import pate
-from bench.reports.papers.pate import PAPER, _figure_3, _table_4, _votes, student_cell
+from bench.reports.papers.pate import PAPER, authors_votes, student_cell
 from bench.reports.papers.spec import Material
 from bench.reports.papers.tables import texts_of
 from helpers.epsilons import MNIST, SVHN, needs_votes, votes_of
@@ -23,8 +23,13 @@ def quick(epsilon: float, accuracy: float) -> Any:
     return record(epsilon=epsilon, accuracy=accuracy, claimed=epsilon, config=config)
 
 
+def table_4(material: Material) -> Any:
+    (table,) = PAPER.tables
+    return table.rows(material)
+
+
 def rows(material: Material) -> dict[str, tuple[str, ...]]:
-    return {row[0]: row for row in texts_of(_table_4(material), material)}
+    return {row[0]: row for row in texts_of(table_4(material), material)}
 
 
 def test_the_nearest_epsilon_stands_below_a_student_that_was_not_run() -> None:
@@ -43,15 +48,16 @@ def test_a_student_that_was_run_has_no_stand_in() -> None:
     material = material_of(PAPER, quick(1.0, 0.7), record_of(student_cell(first), 0.98))
     found = rows(material)
     assert [name for name in found if "here" in name] == ["MNIST, here at ε 1 claimed"]
-    assert texts_of(_table_4(material), material)[0][9].startswith("98.00 (1 seed)")
+    assert texts_of(table_4(material), material)[0][9].startswith("98.00 (1 seed)")
 
 
 def test_without_records_there_is_no_stand_in() -> None:
-    assert len(_table_4(material_of(PAPER))) == 4
+    assert len(table_4(material_of(PAPER))) == 4
 
 
 def test_every_query_has_some_gap() -> None:
-    (panel,) = _figure_3(material_of(PAPER))
+    (figure,) = (figure for figure in PAPER.figures if figure.number == "3")
+    (panel,) = figure.panels(material_of(PAPER))
     for series in panel.series:
         heights = [point.y for point in series.points]
         assert heights[0] == 100
@@ -63,13 +69,13 @@ def test_every_query_has_some_gap() -> None:
 def test_the_gaps_are_those_of_the_authors_votes(name: str, path: Any) -> None:
     votes = np.sort(np.load(path, allow_pickle=False), axis=1)
     gaps = 100 * (votes[:, -1] - votes[:, -2]) / 250
-    assert _votes()[name]["gaps"] == np.histogram(gaps, bins=np.arange(0, 101, 10))[0].tolist()
-    assert _votes()[name]["mean_gap"] == pytest.approx(gaps.mean(), abs=0.005)
+    assert authors_votes()[name]["gaps"] == np.histogram(gaps, bins=np.arange(0, 101, 10))[0].tolist()
+    assert authors_votes()[name]["mean_gap"] == pytest.approx(gaps.mean(), abs=0.005)
 
 
 @needs_votes
 def test_the_epsilons_are_those_of_the_authors_votes() -> None:
-    for queries, epsilon in _votes()["mnist"]["epsilons"].items():
+    for queries, epsilon in authors_votes()["mnist"]["epsilons"].items():
         assert pate.lnmax_epsilon(votes_of(f"mnist-{queries}"), 0.05, 1e-5)[0] == pytest.approx(epsilon, abs=5e-7)
 
 
@@ -87,7 +93,7 @@ def test_the_answers_are_those_of_the_authors_votes() -> None:
     true = votes[np.arange(9000), labels]
     rest = votes[np.arange(10)[None] != labels[:, None]].reshape(9000, 9)
     quantiles = (np.arange(401) + 0.5) / 401
-    for gamma, share in _votes()["mnist"]["right"].items():
+    for gamma, share in authors_votes()["mnist"]["right"].items():
         noise = -np.sign(quantiles - 0.5) * np.log1p(-2 * np.abs(quantiles - 0.5)) / gamma
         chance = np.ones((9000, 401))
         for count in rest.T:
@@ -96,4 +102,4 @@ def test_the_answers_are_those_of_the_authors_votes() -> None:
             chance *= np.where(above < 0, tail, 1 - tail)
         assert 100 * chance.mean() == pytest.approx(share, abs=0.01)
     (printed,) = material_of(PAPER).printed(table="text", dataset="mnist", measure="label accuracy")
-    assert _votes()["mnist"]["right"][0.05] == pytest.approx(printed.value, abs=0.03)
+    assert authors_votes()["mnist"]["right"][0.05] == pytest.approx(printed.value, abs=0.03)

@@ -1,0 +1,76 @@
+"""What may leave a private data set: what is printed, recorded and drawn, and who may read the files.
+
+All about a public benchmark is known already. Of any other data set, what the ledger releases may be shown; the rest
+stays in the run directory's cache (mode 0700, whatever the data) or is left out.
+
+Other modules ask a :class:`Disclosure` one of the questions below, never whether the data is public, so that this file
+alone decides the answer. Facts of data and records have theirs as `disclosure`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PRIVATE_FIGURES = "measured on private records: keep these figures private, or account for them"
+"""Note on a record of an attack or audit, which measures private data without noise by its purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disclosure:
+    """The policy for one data set, which is a public benchmark or not."""
+
+    public_benchmark: bool
+
+    @property
+    def data_figures(self) -> bool:
+        """Whether records may state noiseless figures of private data, such as a data-dependent epsilon."""
+        return self.public_benchmark
+
+    @property
+    def test_labels(self) -> bool:
+        """Whether records may state figures of the test records beyond the accuracy, such as class frequencies."""
+        return self.public_benchmark
+
+    @property
+    def pool_labels(self) -> bool:
+        """Whether the held-back labels of the public pool are public too."""
+        return self.public_benchmark
+
+    @property
+    def messages(self) -> bool:
+        """Whether records may quote exceptions and tracebacks, whose text may hold records or their file names."""
+        return self.public_benchmark
+
+    @property
+    def exact_costs(self) -> bool:
+        """Whether records may state the exact start, time and memory, which may depend on the data."""
+        return self.public_benchmark
+
+    @property
+    def noise_salt(self) -> bool:
+        """Whether the salt of the noise may be chosen and recorded; whoever knows it can subtract the noise."""
+        return self.public_benchmark
+
+    @property
+    def pictures(self) -> bool:
+        """Whether pictures may show records, reconstructions by nets without privacy, and names of classes."""
+        return self.public_benchmark
+
+    @property
+    def publishable(self) -> bool:
+        """Whether a row of the board may come from the data."""
+        return self.public_benchmark
+
+    @property
+    def owner_only(self) -> bool:
+        """Whether only the owner may read records, released files, logs and pages (mode 0600 in folders of 0700)."""
+        return not self.public_benchmark
+
+    @property
+    def file_mode(self) -> int:
+        """The mode of a file with results."""
+        return 0o600 if self.owner_only else 0o644
+
+    def log(self, key: str) -> str:
+        """Return the traceback's place in a run directory: the cache, which is never published, for private text."""
+        return f"logs/{key}.log" if self.messages else f"cache/{key}.log"
