@@ -7,10 +7,12 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from io import BytesIO
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -25,9 +27,10 @@ from bench.reports.order import BUDGETS, dataset_order
 from bench.reports.reported.numbers import Reported
 from bench.reports.site import meaning, record_pages
 from bench.reports.site.addresses import code_href, code_of, method_href, page_name, record_href
-from bench.reports.site.rows import Ranking, RowView, failing, glance, interval, rankings, small_print
-from bench.reports.site.svg import ONLY_REPORTED, looks, mark, row_axis, row_picture
-from bench.reports.site.table_data import plain_tables, table_data
+from bench.reports.site.front_page import answer, failing, glance, small_print
+from bench.reports.site.rows import GROUPS, Ranking, RowView, interval, rankings
+from bench.reports.site.svg import mark, row_axis, row_picture
+from bench.reports.site.table_data import table_data
 from bench.reports.site.terms import TERMS, term
 from bench.results.attack_record import AttackRecord
 from bench.results.audited import by_student, with_audits
@@ -38,7 +41,7 @@ from bench.results.text import audited_text, epsilon_text
 from bench.storage.files import writing
 
 HERE = Path(__file__).parent
-MADE = ("records", "methods", "images", "raw", "code")
+MADE = ("records", "methods", "datasets", "images", "raw", "code")
 """Folders that contain only generated files."""
 NEIGHBOURS = 5
 """Links to other seeds in each direction; linking all seeds would make the site quadratic in their number."""
@@ -95,7 +98,8 @@ def build_site(source: Source) -> Iterator[tuple[str, bytes]]:
         yield f"assets/{path.name}", path.read_bytes()
     methods = sorted({*METHODS.names(), *(record.method for record in records.values())})
     yield "index.html", pages.index(every, methods)
-    yield "tables.html", pages.tables(every)
+    for ranking in every:
+        yield ranking.href, pages.dataset(ranking)
     yield "audits.html", pages.audits()
     yield "meaning.html", pages.meaning()
     of_method: dict[str, list[Record]] = defaultdict(list)
@@ -110,7 +114,7 @@ def build_site(source: Source) -> Iterator[tuple[str, bytes]]:
     for name in sorted({*methods, *printed}):
         own = [(ranking, row) for ranking in every for row in ranking.rows if row.ours and row.name == name]
         yield f"methods/{page_name(name)}.html", pages.method(name, of_method[name], own, printed[name])
-    lines = {key: row for ranking in every for row in ranking.rows for key in row.keys}
+    lines = {key: (ranking, row) for ranking in every for row in ranking.rows for key in row.keys}
     for group in seeds.values():
         group.sort(key=lambda record: record.seed)
         for i, record in enumerate(group):
@@ -118,6 +122,7 @@ def build_site(source: Source) -> Iterator[tuple[str, bytes]]:
             beside = [*group[first:i], *group[i + 1 : i + 1 + NEIGHBOURS]]
             yield f"records/{page_name(key)}.html", pages.record(record, beside, len(group), lines.get(key))
     yield from sorted(pages.copies.items())
+    yield from pages.archives()
 
 
 class _Pages:
@@ -125,6 +130,7 @@ class _Pages:
 
     def __init__(self, source: Source) -> None:
         self.copies: dict[str, bytes] = {}
+        self._raw: dict[str, dict[str, bytes]] = defaultdict(dict)
         self._source = source
         self._audits, self._attacks = by_student(source.audits), by_student(source.attacks)
         self._environment = Environment(
@@ -133,7 +139,7 @@ class _Pages:
         )  # fmt: skip
         self._environment.globals.update(
             method_href=method_href, record_href=record_href, axis=row_axis(), mark=mark, interval=interval,
-            only_reported=ONLY_REPORTED, small_print=small_print, terms=TERMS,
+            small_print=small_print, terms=TERMS,
         )  # fmt: skip
         self._environment.filters.update(paragraphs=record_pages.paragraphs, term=term)
         # Seeds of a row share most tables, and all pages share the glossary, so render each once.
@@ -149,13 +155,18 @@ class _Pages:
             "index.html", root="", rankings=every, others=[ranking for ranking in every if not ranking.ours],
             methods=methods, names=sorted({row.name for row in rows}),
             kinds=sorted({kind for row in rows for kind in row.public}),
-            board=self._source.board, glance=glance(every), failing=failing(every), budgets=BUDGETS,
+            presets=sorted({row.preset for row in rows if row.preset}),
+            answer=answer(every), board=self._source.board, glance=glance(every), failing=failing(every),
+            budgets=BUDGETS, data=table_data(every),
             ours=sum(row.ours for row in rows), printed=sum(not row.ours for row in rows),
-            looks=looks(row.method for row in self._source.board.rows), data=table_data(every),
         )  # fmt: skip
 
-    def tables(self, every: Sequence[Ranking]) -> bytes:
-        return self._render("tables.html", root="", tables=plain_tables(every))
+    def dataset(self, ranking: Ranking) -> bytes:
+        bands = [(heading, [row for row in ranking.rows if row.group == heading]) for heading in GROUPS]
+        first = answer([ranking])
+        return self._render(
+            "dataset.html", root="../", ranking=ranking, bands=[band for band in bands if band[1]], answer=first
+        )  # fmt: skip
 
     def audits(self) -> bytes:
         return self._render(
@@ -202,32 +213,45 @@ class _Pages:
             printed=record_pages.reported_table(printed) if printed else None,
         )  # fmt: skip
 
-    def record(self, record: Record, beside: Sequence[Record], seeds: int, row: RowView | None) -> bytes:
+    def record(
+        self, record: Record, beside: Sequence[Record], seeds: int, line: tuple[Ranking, RowView] | None
+    ) -> bytes:
+        ranking, row = line or (None, None)
         audits, attacks = self._audits[record.key], self._attacks[record.key]
         command, remark = record_pages.command_of(record)
-        raw = [("this record", self._raw("records", record.key))]
-        raw += [(f"audit {a.key.rsplit('--', 1)[-1]}", self._raw("audits", a.key)) for a in audits]
-        raw += [(f"attack {a.attack}", self._raw("attacks", a.key)) for a in attacks]
+        kept = [("records", record.key), *(("audits", a.key) for a in audits), *(("attacks", a.key) for a in attacks)]
+        raw = [self._keep(record.dataset, kind, key) for kind, key in kept]
         return self._render(
-            "record.html", root="../", record=record, command=command, command_remark=remark, row=row, beside=beside,
-            seeds=seeds, parts=record_pages.record_parts(record, audits, attacks), image=self._image(record),
-            raw=[(label, href) for label, href in raw if href], picture=_picture(record, row),
+            "record.html", root="../", record=record, command=command, command_remark=remark, row=row,
+            ranking=ranking, beside=beside, seeds=seeds, image=self._image(record),
+            parts=record_pages.record_parts(record, audits, attacks),
+            raw=next(filter(None, raw), ""), picture=_picture(record, row),
             made=list(filter(None, map(self._attack_picture, attacks))),
         )  # fmt: skip
 
-    def _raw(self, kind: str, key: str) -> str:
+    def _keep(self, dataset: str, kind: str, key: str) -> str:
+        """Put a raw file into the archive of its data set, and return the archive's address, or "" without the file."""
         home = self._source.homes.get(key)
         # Keys of audits and attacks are untrusted, so accept only a plain file name.
         if home is None or PurePosixPath(key).name != key:
             return ""
-        path = home / kind / f"{key}.json"
         try:
-            data = read_plain(path)
+            data = read_plain(home / kind / f"{key}.json")
         except (OSError, ValueError):
             return ""
-        name = f"raw/{kind}/{page_name(key)}.json"
-        self.copies[name] = data
+        name = f"raw/{page_name(dataset)}.zip"
+        self._raw[name][f"{kind}/{page_name(key)}.json"] = data
         return quote(name)
+
+    def archives(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the archives of raw records, audits and attacks, one per data set."""
+        for name, files in sorted(self._raw.items()):
+            packed = BytesIO()
+            with ZipFile(packed, "w", ZIP_DEFLATED) as archive:
+                for path, data in sorted(files.items()):
+                    # A fixed time: equal records give equal bytes.
+                    archive.writestr(ZipInfo(path), data, ZIP_DEFLATED)
+            yield name, packed.getvalue()
 
     def _image(self, record: Record) -> tuple[str, str] | None:
         """Return the address and text of a record's image grid, or None if it is missing or modified."""

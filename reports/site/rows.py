@@ -7,15 +7,17 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import groupby
+from urllib.parse import quote
 
 from markupsafe import Markup
 
 from bench.core.types import PrivacyUnit
 from bench.reports.attacks import ROBUSTNESS, headline, strongest
 from bench.reports.board_row import BoardRow
-from bench.reports.claims import Claim
 from bench.reports.leaderboard import Source, cells_of
 from bench.reports.order import BUDGETS, MARKS, Band, dataset_order
+from bench.reports.ranks import resolution
 from bench.reports.reported.numbers import Reported, Verdict
 from bench.reports.reported.page import NAMES
 from bench.reports.reported.systems import PAPERS
@@ -80,6 +82,8 @@ class RowView:
     """Largest probability of naming one unit's value among 100 candidates, by the proven curve."""
     accuracy: Figure
     seeds: tuple[Figure, ...] = ()
+    ran: int = 0
+    """Number of seeds, with those whose generator collapsed."""
     whole: Figure = Figure("–")
     """Accuracy on the whole official test set."""
     drop: Figure = Figure("–")
@@ -114,8 +118,14 @@ class Ranking:
     card: Markup
     """The small plot of our rows; "" without any."""
     key: tuple[tuple[str, Look], ...]
-    others: bool
-    """Whether some systems lack a distinct look."""
+    """The methods that the plots name: the best :data:`NAMED`."""
+    resolutions: Mapping[str, str]
+    """By heading, the smallest lead that its ranks resolve."""
+
+    @property
+    def href(self) -> str:
+        """Address of its page, relative to the site."""
+        return f"datasets/{quote(self.id)}.html"
 
     @property
     def title(self) -> str:
@@ -155,9 +165,10 @@ def rankings(source: Source) -> list[Ranking]:
 def _ranking(
     dataset: str, unit: str, rows: Sequence[RowView], sources: Sequence[BoardRow], known: Mapping[str, Look]
 ) -> Ranking:
-    points = [replace(row.point, look=known.get(row.name, ONLY_REPORTED)) for row in rows]
+    named = best_methods(sources)
+    points = [replace(row.point, look=known.get(row.name, ONLY_REPORTED), rest=row.name not in named) for row in rows]
     ours = tuple(point for point in points if not point.reported)
-    names = sorted({row.name for row in rows})
+    bands = groupby(sources, lambda row: GROUPS[group_of(row.replace_one, row.claimed, True)])
     title = f"{dataset}, unit {unit}: accuracy against proven epsilon"
     return Ranking(
         id=page_name(f"{dataset}-{unit}"),
@@ -168,11 +179,29 @@ def _ranking(
         deltas=", ".join(f"{delta:g}" for delta in sorted({row.delta for row in sources})),
         adjacencies=", ".join(sorted({row.adjacency for row in sources})),
         points=ours,
-        plot=scatter(points, title, LARGE),
+        plot=scatter([replace(point, href=_beside(point.href)) for point in points], title, LARGE),
         card=scatter(ours, title, CARD) if ours else Markup(),
-        key=tuple((name, known[name]) for name in names if name in known),
-        others=not known.keys() >= set(names),
+        key=tuple((name, known[name]) for name in named),
+        resolutions={heading: said for heading, band in bands if (said := resolution(band))},
     )
+
+
+def _beside(href: str) -> str:
+    """Return an address relative to the site as one relative to the page of a data set."""
+    return href if href.startswith("#") else f"../{href}"
+
+
+NAMED = 8
+"""Methods that a plot draws in their colours; a reader cannot tell more apart."""
+
+
+def best_methods(rows: Iterable[BoardRow]) -> list[str]:
+    """Return the :data:`NAMED` best methods: by rank in any band, then by accuracy with a finite proof."""
+
+    def order(row: BoardRow) -> tuple[float, bool, float]:
+        return math.inf if row.place is None else row.place, math.isinf(row.replace_one), -row.accuracy
+
+    return list(dict.fromkeys(row.method for row in sorted(rows, key=order)))[:NAMED]
 
 
 GROUPS = (
@@ -193,54 +222,6 @@ def group_of(proven: float, claimed: float | None, ours: bool) -> int:
     if band.limit in BUDGETS:
         return BUDGETS.index(band.limit)
     return len(BUDGETS) + (0 if math.isfinite(proven) else 1 if ours else 2)
-
-
-def glance(every: Iterable[Ranking]) -> list[tuple[Ranking, list[RowView | None]]]:
-    """Return each ranking with our rows, and its best row within each of :data:`BUDGETS` and without privacy."""
-    lines: list[tuple[Ranking, list[RowView | None]]] = []
-    for ranking in every:
-        # An audited epsilon above the proven one reveals a bug, so leave the row out.
-        ours = [row for row in ranking.rows if row.ours and row.point.ranked]
-        # Headings of private rows ascend with the proven epsilon.
-        within = [[row for row in ours if GROUPS.index(row.group) <= i] for i in range(len(BUDGETS))]
-        without = [row for row in ours if row.group == GROUPS[-1]]
-        if ranking.ours:
-            lines.append((ranking, [_best(rows) for rows in (*within, without)]))
-    return lines
-
-
-def _best(rows: Sequence[RowView]) -> RowView | None:
-    """Return the most accurate of the rows that hold a rank, or of all if none does."""
-    rated = [row for row in rows if not row.unranked] or rows
-    return min(rated, key=lambda row: (-row.point.accuracy, row.point.proven, row.id), default=None)
-
-
-def small_print(row: RowView) -> str:
-    """Return the facts that a reader needs to compare a best row with others."""
-    epsilons = (("proven", row.replaced), ("claimed", row.claimed))
-    costs = [f"{name} {figure.text}" for name, figure in epsilons if math.isfinite(figure.sort or 0.0)]
-    seeds = "1 seed" if len(row.seeds) == 1 else f"{len(row.seeds)} seeds"
-    public = "no public data" if row.public == ("none",) else f"public: {' + '.join(row.public)}"
-    return ", ".join([*costs, seeds, public, *row.cautions])
-
-
-CONTRADICTED = (Claim.REFUTED, Claim.IMPOSSIBLE)
-"""Marks of claims that an experiment contradicts, which is stronger than a missing proof."""
-
-
-def failing(every: Iterable[Ranking]) -> list[tuple[RowView, int]]:
-    """For each method with failing claims in our rows, return the worst row and the number of failing rows."""
-    found: dict[str, list[RowView]] = defaultdict(list)
-    for ranking in every:
-        for row in ranking.rows:
-            if row.ours and row.fails:
-                found[row.name].append(row)
-
-    def off(row: RowView) -> tuple[bool, float]:
-        return row.claim in CONTRADICTED, row.point.proven / row.point.claimed if row.point.claimed else math.inf
-
-    worst = [(max(rows, key=off), len(rows)) for rows in found.values()]
-    return sorted(worst, key=lambda pair: (pair[0].claim not in CONTRADICTED, pair[0].name))
 
 
 def own_row(row: BoardRow, audited_keys: Set[str], attacked: Mapping[str, Sequence[AttackRecord]]) -> RowView:
@@ -282,6 +263,7 @@ def own_row(row: BoardRow, audited_keys: Set[str], attacked: Mapping[str, Sequen
         risk=Figure(texts["1 in 100"], record_href(proven_from, "#epsilons"), row.risk.reconstruction[1]),
         accuracy=Figure(f"{row.accuracy:.2f}", record_href(key), row.accuracy),
         seeds=tuple(Figure(str(seed), record_href(k)) for seed, k in zip(row.seeds, row.keys, strict=True)),
+        ran=len(row.seeds) + row.collapsed,
         whole=Figure(texts["whole test set"]),
         drop=Figure(texts["drop"], record_href(row.baseline.keys[0]) if row.baseline else "", row.drop),
         public=tuple(row.records[0].public_kinds),
@@ -336,7 +318,7 @@ def reported_row(found: Reported, place: str) -> RowView:
         paper=Figure(PAPERS.get(found.paper, paper), paper_href(PAPERS.get(found.paper, ""))),
         point=Point(
             row=row_id, said=f"{label}, reported in {where}: {found.value:.2f}%; claimed {claimed}, {found.verdicts}",
-            href=href or f"#row={row_id}", accuracy=found.value, low=found.value, high=found.value,
+            href=href or f"#{row_id}", accuracy=found.value, low=found.value, high=found.value,
             claimed=math.inf if epsilon is None else epsilon, proven=proven, reported=True, fails=found.refuted,
             ranked=False,
         ),

@@ -142,6 +142,8 @@ class Point:
     ranked: bool = True
     """Whether the row may be on the Pareto front."""
     look: Look = ONLY_REPORTED
+    rest: bool = False
+    """Whether it is drawn as a small grey dot, because its method is not among the best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +196,6 @@ class Size(NamedTuple):
 
 LEVELS = (99.5, 99, 98, 95, *range(90, -1, -10))
 """Accuracies that may get a grid line, in percent."""
-MOST_BARS = 40
-"""Maximum number of points with error bars, which would clutter a larger plot; the table has every interval."""
 CARD, LARGE = Size(320, 176, 30, 34), Size(720, 400, 48, 50)
 
 
@@ -250,12 +250,12 @@ def scatter(points: Sequence[Point], title: str, size: Size = LARGE) -> Markup:
     steps = "".join(f"{'H' if i else 'M'}{x(p.proven):.5g}{'V' if i else ' '}{y(p.accuracy):.4g}"
                     for i, p in enumerate(front(points)))  # fmt: skip
     parts.append(f'<path class="front" data-end="{band:.5g}" d="{steps and f"{steps}H{band:.5g}"}"/>')
-    # Draw our points last, above the reported ones.
-    for p in sorted(points, key=lambda p: not p.reported):
+    # Draw the best methods last, above the others, and our points above the reported ones.
+    for p in sorted(points, key=lambda p: (not p.rest, not p.reported)):
         at, height = x(p.proven), y(p.accuracy)
         bar = (
             f'<path d="M0 {y(p.low) - height:.3g}V{y(p.high) - height:.3g}"/>'
-            if y(p.low) - y(p.high) > 9 and len(points) <= MOST_BARS and not small
+            if y(p.low) - y(p.high) > 9 and not p.rest and not small
             else ""
         )
         shift = x(p.claimed) - at
@@ -263,13 +263,13 @@ def scatter(points: Sequence[Point], title: str, size: Size = LARGE) -> Markup:
         ghost = (
             f'<g class="ghost"><path d="M0 0H{shift:.4g}"/><path transform="translate({shift:.4g} 0)" '
             f'd="{SYMBOLS[p.look.symbol]}"/></g>'
-        ) * (abs(shift) > 8 and math.isfinite(p.claimed))
-        kinds = f"k{p.look.colour}" + " hollow" * p.reported + " fails" * p.fails
+        ) * (abs(shift) > 8 and math.isfinite(p.claimed) and not p.rest)
+        kinds = ("rest" if p.rest else f"k{p.look.colour}") + " hollow" * p.reported + " fails" * p.fails
         spot = f' data-x="{at:.5g}" data-y="{height:.4g}"' * (p.ranked and math.isfinite(p.proven))
         parts.append(
             f'<a class="pt {kinds}" tabindex="-1" href="{escape(p.href)}" data-row="{escape(p.row)}"{spot} '
             f'transform="translate({at:.5g} {height:.4g})"><title>{escape(p.said)}</title>{ghost}{bar}'
-            f'<path class="m" d="{SYMBOLS[p.look.symbol]}"/></a>'
+            f'<path class="m" d="{SYMBOLS["circle" if p.rest else p.look.symbol]}"/></a>'
         )
     parts.append("</svg>")
     return Markup("\n".join(parts))

@@ -10,9 +10,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bench.reports.site.rows import GOALS, GROUPS, Figure, Ranking, RowView, interval
+from bench.reports.site.rows import GOALS, GROUPS, Figure, Ranking, RowView
 from bench.reports.site.terms import TERMS
-from bench.results.text import Table
 
 DETAILS = (
     "claimed", "claim", "proven, own adjacency", "audit", "whole test set", "drop", "public data", "preset", *GOALS,
@@ -33,7 +32,9 @@ def table_data(rankings: Iterable[Ranking]) -> Markup:
             "details": DETAILS,
             "terms": TERMS,
             "groups": GROUPS,
-            "rankings": {ranking.id: [ranking.title, ranking.dataset, ranking.unit] for ranking in rankings},
+            "rankings": {
+                ranking.id: [ranking.title, ranking.dataset, ranking.unit, ranking.resolutions] for ranking in rankings
+            },
             "rows": [_values(ranking, row) for ranking in rankings for row in ranking.rows],
         }
     )
@@ -50,6 +51,7 @@ def _values(ranking: Ranking, row: RowView) -> dict[str, Any]:
         "risk": _number(row.risk), "riskCell": _short(row.risk),
         "accuracy": row.accuracy.sort, "accuracyCell": _short(row.accuracy),
         "low": round(row.point.low, 2), "high": round(row.point.high, 2), "public": row.public,
+        "seeds": row.ran, "preset": row.preset,
         "details": _details(row),
     }  # fmt: skip
 
@@ -79,25 +81,6 @@ def _short(figure: Figure) -> Cell:
 
 def _number(figure: Figure) -> float | str | None:
     return "Infinity" if figure.sort is not None and math.isinf(figure.sort) else figure.sort
-
-
-PLAIN = (
-    "place", "method", "budget", "claim", "claimed", "proven", "proven, own adjacency", "audited", "1 in 100",
-    "accuracy", "95% interval", "drop", "public data", "preset", "printed in",
-)  # fmt: skip
-
-
-def plain_tables(rankings: Iterable[Ranking]) -> list[tuple[Ranking, Table]]:
-    """Return each ranking with its rows as a table, for readers without JavaScript."""
-    return [(ranking, Table(ranking.title, PLAIN, tuple(map(_plain, ranking.rows)))) for ranking in rankings]
-
-
-def _plain(row: RowView) -> tuple[str, ...]:
-    return (
-        row.place, row.method, f"{row.asked.text} {row.basis}", row.claim, row.claimed.text,
-        row.replaced.text, row.proven.text, row.audited.text, row.risk.text,
-        row.accuracy.text, interval(row), row.drop.text, " + ".join(row.public), row.preset, row.where,
-    )  # fmt: skip
 
 
 def script_json(data: Any) -> Markup:

@@ -36,10 +36,9 @@
     for (const key of ["budget", "proven", "audited"]) if (row[key] !== null) row[key] = Number(row[key]);
     row.heading = groups[row.group];
   }
-  const FIELDS = ["dataset", "method", "max", "public", "source", "q"];
-  const plot = document.getElementById("plot");
+  const FIELDS = ["dataset", "method", "max", "seeds", "preset", "public", "audit", "source", "q"];
   const open = new Set(), compared = new Set();
-  let shown = [], drawn = "", sort = "";
+  let shown = [], sort = "";
 
   // ---- cells
   // A cell is a text or a list whose parts are texts or [text, address].
@@ -98,8 +97,9 @@
     number("audited", audited, 62, 1.3),
     number("risk", risk, 76, 1, { title: "1 in 100", titleFormatter: heading("1 in 100"), responsive: 1 }),
     number("accuracy", accuracy, 66, 1.3, { titleFormatter: heading("accuracy", " %"), headerSortStartingDir: "desc" }),
+    number("seeds", text((row) => row.ours ? row.seeds : "–"), 54, 0.6, { responsive: 2 }),
     wide("public data", text((row) => row.public.join(" + ")), 150, 2, 2),
-    wide("preset", text((row) => row.details[labels.indexOf("preset")] ?? "–"), 64, 0.6, 3),
+    wide("preset", text((row) => row.preset || "–"), 64, 0.6, 3),
     wide("compare", (cell) => compareBox(cell.getData()), 80, 0.6, 1),
   ];
 
@@ -124,15 +124,16 @@
   }
 
   // Roles that Tabulator leaves out: a heading is a row with one cell.
-  function band(value, count, _rows, group) {
+  function band(value, count, lines, group) {
     group.getElement().setAttribute("role", "row");
-    const cell = make("span", { textContent: `${value} (${count})` });
+    const row = (lines[0].getData ?? (() => lines[0])).call(lines[0]), said = rankings[row.ranking][3][groups[row.group]];
+    const cell = make("span", { textContent: `${value} (${count})${said ? `. ${said}` : ""}` });
     cell.setAttribute("role", "gridcell");
     return cell;
   }
 
   const table = new Tabulator("#table", {
-    data: [], index: "id", layout: "fitColumns", responsiveLayout: "hide", maxHeight: "85vh", columns, rowFormatter: dress,
+    data: [], index: "id", layout: "fitColumns", responsiveLayout: "hide", pagination: true, paginationSize: 250, columns, rowFormatter: dress,
     columnDefaults: { headerSortTristate: true, resizable: false, variableHeight: true, vertAlign: "top" },
     groupBy: "heading", groupToggleElement: false, groupHeader: band, autoResize: false,
     placeholder: "No row is left: clear a filter.",
@@ -142,6 +143,8 @@
   function fits(row, wanted, words) {
     return (wanted.dataset === "all" || row.ranking === wanted.dataset) && (!wanted.method || row.method === wanted.method) &&
       (!wanted.max || (row.proven !== null && row.proven <= Number(wanted.max))) &&
+      (!wanted.seeds || row.seeds >= Number(wanted.seeds)) && (!wanted.preset || row.preset === wanted.preset) &&
+      (!wanted.audit || (row.audited !== null) === (wanted.audit === "yes")) &&
       (!wanted.public || row.public.includes(wanted.public)) && (!wanted.source || row.ours === (wanted.source === "ours")) &&
       (!words.length || words.every((word) => (row.words ??= JSON.stringify([rankings[row.ranking], row.label, row.where, row.claim, row.details]).toLowerCase()).includes(word)));
   }
@@ -149,23 +152,6 @@
     for (const row of shown) {
       row.heading = (form.elements.dataset.value === "all" ? `${rankings[row.ranking][0]}: ` : "") + groups[row.group];
     }
-  }
-  function draw(id) {
-    if (drawn !== id) {
-      const template = document.querySelector(`template[data-ranking="${CSS.escape(id)}"]`);
-      plot.replaceChildren(...(template ? [template.content.cloneNode(true)] : []));
-      plot.hidden = !template;
-      drawn = id;
-    }
-    const ids = new Set(shown.map((row) => row.id));
-    const points = [...plot.querySelectorAll(".pt")].filter((point) => {
-      point.toggleAttribute("hidden", !ids.has(point.dataset.row));
-      return ids.has(point.dataset.row) && point.dataset.x;
-    }).map(({ dataset }) => [Number(dataset.x), Number(dataset.y)]).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
-    const line = plot.querySelector(".front");
-    let path = "", best = Infinity;
-    for (const [x, y] of points) if (y < best) [path, best] = [`${path}${path ? `H${x}V` : `M${x} `}${y}`, y];
-    line?.setAttribute("d", path && `${path}H${line.dataset.end}`);
   }
   function compare() {
     const box = document.getElementById("compare"), picked = [...compared].map((id) => byId.get(id));
@@ -205,7 +191,6 @@
     shown = rows.filter((row) => fits(row, wanted, words));
     head();
     document.getElementById("count").textContent = `${shown.length} of ${rows.length} rows`;
-    draw(wanted.dataset);
     await table.setData(shown);
   }
   async function restore() {
@@ -223,7 +208,10 @@
     else if (sort) table.clearSort();
     compare();
     if (location.hash.includes("=")) document.getElementById(one ? "table" : "rankings").scrollIntoView({ behavior: "instant" });
-    if (one) await table.scrollToRow(one.id, "top", true);
+    if (one) {
+      await table.setPageToRow(one.id);
+      table.getRow(one.id).getElement().scrollIntoView({ behavior: "instant" });
+    }
   }
   function save(kind) {
     const flat = table.getData("active").map((row) => ({
@@ -250,7 +238,7 @@
     const resized = () => {
       if (before === size()) return;
       before = size();
-      table.redraw();
+      table.redraw(true);
     };
     addEventListener("resize", resized);
     new ResizeObserver(resized).observe(table.element);

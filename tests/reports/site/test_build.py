@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,8 @@ from bench.reports.reported.numbers import Verdict
 from bench.reports.site import record_pages as site_pages
 from bench.reports.site.addresses import page_name
 from bench.reports.site.build import build_site, write_site
-from bench.reports.site.rows import attack_figure, failing, glance, rankings, small_print
+from bench.reports.site.front_page import answer, failing, glance, small_print
+from bench.reports.site.rows import attack_figure, rankings
 from bench.reports.site.svg import axis_of, row_picture, row_place
 from bench.results.attack_record import Scores
 from bench.results.record import ImageGrid, Record
@@ -189,8 +191,10 @@ def test_the_folder_of_the_site_is_whole_without_the_run(tmp_path: Path) -> None
     write_site(run.path, Source(found, homes={one.key: run.path for one in found}))
     (run.path / "site").rename(tmp_path / "hosted")
     page = Page((tmp_path / "hosted" / "records" / f"{page_name(found[0].key)}.html").read_text())
-    (raw,) = [link for link in page.links if link.endswith(".json")]
-    assert (tmp_path / "hosted" / "records" / raw).read_text() == found[0].to_json()
+    (raw,) = [link for link in page.links if link.endswith(".zip")]
+    with ZipFile(tmp_path / "hosted" / "records" / raw) as archive:
+        assert sorted(archive.namelist()) == sorted(f"records/{page_name(one.key)}.json" for one in found)
+        assert archive.read(f"records/{page_name(found[0].key)}.json").decode() == found[0].to_json()
     assert dead_links(tmp_path / "hosted") == []
 
 
@@ -352,14 +356,26 @@ def test_the_first_table_has_the_best_row_within_each_budget(site: Path) -> None
     (line,) = glance(rankings(Source(found, reported=[reported(), reported(dataset="svhn")])))
     ranking, best = line
     names = [row and row.name for row in best]
-    assert names == ["cheap", "cheap", "dear", "nonprivate"], "neither what is proven too late nor what is only claimed"
-    small = [small_print(row) for row in best if row][2:]
+    assert names == ["cheap", None, "dear", "nonprivate"], "neither what is proven too late nor what is only claimed"
+    small = [small_print(row) for row in best if row][1:]
     assert small[0].startswith("proven 9.00, claimed 10.00, 1 seed")
     assert small[1].startswith("1 seed")
     assert (ranking.dataset, len(ranking.rows) - ranking.ours) == ("mnist", 1)
     (far,) = glance(rankings(Source(found[2:3])))
     assert far[1] == [None] * 4
     assert "none ran" in (site / "index.html").read_text()
+
+
+def test_the_answer_is_the_best_row_of_the_lowest_band() -> None:
+    found = [
+        record(method=name, claimed=1.0, proven=0.9, accuracy=accuracy, seed=seed, key=f"{name}-{seed}")
+        for name, accuracy in (("worse", 0.8), ("better", 0.9))
+        for seed in range(3)
+    ]
+    row, before, after = answer(rankings(Source(found))) or pytest.fail("no answer")
+    assert (row.name, before) == ("better", "At proven epsilon 1 on MNIST take ")
+    assert after == "90.00% for replace-one neighbours, not audited"
+    assert answer(rankings(Source([record(claimed=1.0, proven=math.inf)]))) is None
 
 
 def test_what_an_audit_contradicts_is_nobodys_best() -> None:
