@@ -17,9 +17,11 @@ from bench.metrics.intervals import SeedSpread
 from bench.metrics.ranking import Contender, difference
 from bench.reports.board_row import BoardRow
 from bench.reports.choose import Wanted, choose, nearest_dataset, ranked
-from bench.reports.leaderboard import Board, build_board, to_csv
+from bench.reports.leaderboard import Board, Source, build_board, to_csv
 from bench.reports.order import BUDGETS
 from bench.reports.runs import read_board
+from bench.reports.site.front_page import answer
+from bench.reports.site.rows import rankings
 from bench.reports.summary import BUDGETS as SUMMED
 from bench.reports.summary import summary
 from bench.results.record import Record
@@ -153,9 +155,23 @@ def test_the_interval_of_a_difference_covers_seeds_and_test_records() -> None:
 
 
 @pytest.fixture(scope="module")
-def committed() -> Board:
+def source() -> Source:
     found = read_board([BOARD])
-    return build_board(found.records.values(), found.audits.values())
+    return Source(list(found.records.values()), list(found.audits.values()))
+
+
+@pytest.fixture(scope="module")
+def committed(source: Source) -> Board:
+    return source.board
+
+
+def test_choose_gives_the_answer_of_the_site(source: Source) -> None:
+    for ranking in rankings(source):
+        said = answer([ranking])
+        if said is not None and not said[0].unranked:  # choose names ranked rows only
+            budget = min(budget for budget in BUDGETS if said[0].point.proven <= budget * (1 + 1e-9))
+            first = choose(source.board, Wanted(budget, ranking.dataset, ranking.unit)).rows[0]
+            assert first.keys == said[0].keys
 
 
 def test_choose_gives_the_answer_of_board_csv_and_readme(committed: Board) -> None:
