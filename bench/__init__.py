@@ -3,6 +3,7 @@
 frame = bench.load_results()                                 # every published record, as a DataFrame
 frame = bench.run(methods="pate", datasets="digits", eps=1)  # what `python -m bench run` does
 cost = bench.epsilon("trpate", gamma=0.05, queries=100)      # what is claimed, and what is proven
+best = bench.choose(eps=2, public_data="none").best          # the best methods for a budget, and their commands
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ from bench.core.version import __version__
 
 if TYPE_CHECKING:
     from bench.api import load_results, run
+    from bench.api.boards import choose, compare, list_datasets, list_methods, plot
+    from bench.api.evaluations import attack, audit, check
     from bench.privacy.accounting.cost import PrivacyCost, epsilon
 
-__all__ = ["BenchError", "PrivacyCost", "__version__", "epsilon", "load_results", "run"]
+__all__ = [
+    "BenchError", "PrivacyCost", "__version__", "attack", "audit", "check", "choose", "compare", "epsilon",
+    "list_datasets", "list_methods", "load_results", "plot", "run",
+]  # fmt: skip
 
 # timm imports torchvision, whose registry build does not load beside a CPU build of torch. This only puts a finder on
 # the import path; nothing is imported before torchvision is.

@@ -16,10 +16,12 @@ from bench.reports.papers.trpate_page import trpate_page
 from bench.reports.published import published_page
 from bench.reports.reported.numbers import read_reported
 from bench.reports.reported.page import to_markdown as reported_page
-from bench.reports.reported.systems import FOLDER, read_systems
+from bench.reports.reported.systems import read_systems
 from bench.reports.runs import read_runs
 from bench.reports.site.build import write_site
 from bench.reports.site.picture import board_picture
+from bench.results.derived import FIGURES, figures_text
+from bench.results.published import published
 from bench.storage.files import write_together
 
 
@@ -34,7 +36,8 @@ def gather(folders: Sequence[Path]) -> Source:
         f"--out {folders[0]}`; `python -m bench status` shows the state of a run."
     )
     runs = read_runs(folders, advice, name_empty=len(folders) > 1)
-    printed = read_reported() if FOLDER.is_dir() else []  # absent from an installed package
+    board = published()
+    printed = read_reported(board / "reported") if board and (board / "reported").is_dir() else []
     return Source(
         list(runs.records.values()),
         list(runs.audits.values()),
@@ -66,6 +69,7 @@ def write_pages(folder: Path, source: Source, *, readme: Path | None = None) -> 
         texts[folder / "reported.md"] = reported_page(printed)
         if (folder / "records").is_dir():
             texts[folder / "coverage.md"] = coverage_page(folder, printed)
+            texts[folder / FIGURES] = figures_text(shown)
         texts[folder / "published.md"] = published_page(source.board, read_systems(folder / "reported"), printed)
     if readme is not None:
         texts[readme] = summary.put(summary.summary(source.board), readme.read_text(encoding="utf-8"))

@@ -10,16 +10,11 @@ from typing import TypeVar
 from bench.core.errors import BenchError
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.merge import content_of
+from bench.results.published import need_published
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 
 R = TypeVar("R", Record, AuditRecord, AttackRecord)
-
-
-def published() -> Path | None:
-    """Return the folder of published records: ``leaderboards`` here or in the checkout of this file, or None."""
-    places = (Path("leaderboards"), Path(__file__).resolve().parent.parent / "leaderboards")
-    return next((path for path in places if (path / "records").is_dir()), None)
 
 
 @dataclass(slots=True)
@@ -51,6 +46,12 @@ class Runs:
                 continue
             known[row.key] = row
             self.homes[row.key] = path
+
+
+def read_board(folders: Sequence[Path] | None) -> Runs:
+    """Return the contents of `folders`, by default of the published board; raise as :func:`read_runs` does."""
+    places = list(folders or [need_published()])
+    return read_runs(places, f"no records in {', '.join(map(str, places))}.")
 
 
 def read_runs(folders: Sequence[Path], advice: str, *, name_empty: bool = False) -> Runs:

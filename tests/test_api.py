@@ -165,7 +165,7 @@ def test_published_records_are_found_from_anywhere(tmp_path: Path, monkeypatch: 
     assert len(bench.load_results()) == 1
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    from bench.reports.runs import published
+    from bench.results.published import published
 
     assert published() == BOARD
 

@@ -61,11 +61,11 @@ def audit(
     with starting(quiet=quiet or json_):
         from bench.cli.audit_output import print_audits
         from bench.cli.jobs import Job, bad, check_time, choice_words, kept, launch_jobs
-        from bench.cli.students import chosen_in, each_student
         from bench.core.options import words_of
         from bench.evaluation.audit.audit import audit_key, audit_student
         from bench.launchers.manifest import Task
         from bench.launchers.settings import launch_settings
+        from bench.launchers.students import chosen_in, each_student
         from bench.launchers.worker import ClaimProgress, claiming
         from bench.storage.locks import PATIENCE_SECONDS
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.cli.jobs import Job, Launched, choice_words, kept, launch_jobs
-from bench.cli.students import chosen_in, each_student
 from bench.core.config import Reuse, parse_overrides
 from bench.core.options import Resources
 from bench.core.progress import Progress, open_progress
@@ -21,6 +20,7 @@ from bench.experiments.data_source import DataSource
 from bench.interface.registry import ATTACKS
 from bench.launchers.manifest import Task
 from bench.launchers.settings import Cluster
+from bench.launchers.students import chosen_in, each_student
 from bench.launchers.worker import ClaimProgress, claiming
 from bench.results.attack_record import AttackRecord
 from bench.results.record import Record

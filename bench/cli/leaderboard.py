@@ -12,18 +12,20 @@ from bench.cli.run import print_board
 from bench.core.errors import BenchError
 from bench.core.progress import echo
 from bench.core.types import PrivacyUnit
-
-COMMITTED = Path("leaderboards")  # committed records, relative to the repository
+from bench.results.published import need_published
 
 
 def leaderboard(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(help="Run directories; default: leaderboards, the committed records.", show_default=False),
+        typer.Argument(help="Run directories; default: the published records.", show_default=False),
     ] = None,
     into: Annotated[
         Path | None,
-        typer.Option("--into", help="Folder for leaderboard.md, .csv, mnist.svg and site/; default: the first RUNS."),
+        typer.Option(
+            "--into",
+            help="Folder for leaderboard.md, .csv and site/; default: the first RUNS, or leaderboards.",
+        ),
     ] = None,
     readme: Annotated[
         Path | None, typer.Option("--readme", help="Markdown file whose marked section receives MNIST's table.")
@@ -38,8 +40,8 @@ def leaderboard(
     units = None if unit is None else frozenset(map(_unit, unit.split(",")))
     from bench.reports.pages import gather, write_pages
 
-    folders = runs or [_committed()]
-    target = folders[0] if into is None else into
+    folders = runs or [need_published()]
+    target = into or (folders[0] if runs else Path("leaderboards"))  # not the cache of an installed package
     if target.is_file():  # known before minutes of accounting
         raise BenchError(f"{target} is a file, not a directory. Choose another place to write to.")
     found = gather(folders)
@@ -59,12 +61,3 @@ def _unit(name: str) -> PrivacyUnit:
     except ValueError:
         accepted = ", ".join(unit.value for unit in PrivacyUnit)
         raise BenchError(f"--unit takes comma-separated names among {accepted}; not {name!r}.") from None
-
-
-def _committed() -> Path:
-    if not (COMMITTED / "records").is_dir():
-        raise BenchError(
-            "no run directory is given, and there is no leaderboards/records here. "
-            "Give one: `python -m bench leaderboard runs`; `python -m bench run --out runs` makes one."
-        )
-    return COMMITTED

@@ -14,7 +14,9 @@ from bench.cli import (
     attack,
     bundle,
     check,
+    choose,
     commands,
+    compare,
     data,
     epsilon,
     export,
@@ -62,6 +64,8 @@ app.command("cancel")(run.cancel)
 app.command("attack")(attack.attack)
 app.command("audit")(attack.audit)
 app.command("check")(check.check)
+app.command("choose", epilog=choose.EXAMPLES)(choose.choose)
+app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
 app.command("leaderboard")(leaderboard.leaderboard)
 app.command("report")(report.report)
 app.command("publish")(publish.publish)
@@ -126,7 +130,7 @@ def show(
     from bench.cli.listing import method_page
     from bench.cli.record_pages import attack_tables, find_record, plugin_page, record_page
     from bench.interface.registry import METHODS
-    from bench.reports.runs import published
+    from bench.results.published import published
 
     here = what in METHODS or what.endswith(".py")
     page = method_page(METHODS.get(what)) if here else plugin_page(out, what)

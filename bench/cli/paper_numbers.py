@@ -25,9 +25,8 @@ def reported(
     """Print the numbers of the papers' tables, each with a verdict on its epsilon, as a Markdown page."""
     from bench.reports.reported.numbers import read_reported
     from bench.reports.reported.page import to_markdown
-    from bench.reports.reported.systems import FOLDER
 
-    rows = read_reported(FOLDER if folder is None else folder)
+    rows = read_reported(folder)
     if json_:
         # JSON has no infinity.
         numbers = [dataclasses.asdict(row) for row in rows]

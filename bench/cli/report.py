@@ -19,15 +19,11 @@ if TYPE_CHECKING:
     from bench.reports.papers.spec import Paper, Spec
     from bench.reports.reported.numbers import Reported
 
-COMMITTED = (Path("leaderboards"), Path("leaderboards/ablations"))
-
 
 def report(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(
-            help="Run directories; default: leaderboards and leaderboards/ablations, as committed.", show_default=False
-        ),
+        typer.Argument(help="Run directories; default: the published records and ablations.", show_default=False),
     ] = None,
     paper: Annotated[str, typer.Option("--paper", help="dgd, dpsd, trpate or pate; default: all.")] = "",
     figure: Annotated[
@@ -51,7 +47,7 @@ def report(
     from bench.reports.reported.numbers import read_reported
 
     chosen = _chosen(paper, figure or [], table or [], all_ or (missing_ and not (figure or table)))
-    evidence = read_evidence(runs or [path for path in COMMITTED if path == COMMITTED[0] or path.is_dir()])
+    evidence = read_evidence(runs or _published())
     for line in evidence.warnings:
         echo(f"warning: {line}", err=True)
     reported = read_reported()
@@ -131,6 +127,13 @@ def _print_missing(
 
 
 _SHOWN = 8
+
+
+def _published() -> list[Path]:
+    from bench.results.published import need_published
+
+    board = need_published()
+    return [board, *filter(Path.is_dir, [board / "ablations"])]
 
 
 def _chosen(paper: str, figures: list[str], tables: list[str], all_: bool) -> list[tuple[Paper, Spec]]:

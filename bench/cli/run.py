@@ -40,11 +40,15 @@ def run(
     bundle: Annotated[
         Path | None, what("--bundle", help="The grid, its data and weights, from `bench bundle`.")
     ] = None,
+    config: Annotated[
+        Path | None, what("--config", "-c", help="YAML file of the grid, as --dry-run --yaml prints it.")
+    ] = None,
     out: Out = Path("runs"),
     reuse: ReuseOption = Reuse.DONE,
     dry_run: Annotated[
         bool, records("--dry-run", help="Print states, settings, claims, order, jobs, times; train nothing.")
     ] = False,
+    yaml: Annotated[bool, records("--yaml", help="With --dry-run: print the grid as a file for --config.")] = False,
     launch: LaunchOptions,
     quiet: Quiet = False,
     json_: Json = False,
@@ -58,9 +62,25 @@ def run(
     if bundle is not None and given:
         names = ", ".join(f"--{name.rstrip('_')}" for name in given)
         raise BenchError(f"--bundle holds the grid. Leave out {names}, or pack another bundle with them.")
-    if bundle is None and "methods" not in given:
-        raise BenchError("give the methods to run, for instance --methods pate,dp-sgd; or a file by --bundle.")
+    if config is not None and (given or bundle is not None):
+        names = ", ".join([*(f"--{name.rstrip('_')}" for name in given), *(["--bundle"] if bundle else [])])
+        raise BenchError(f"--config holds the grid. Leave out {names}, or write it into {config}.")
+    if yaml and (not dry_run or bundle is not None):
+        raise BenchError("--yaml prints a grid that is not run: give it with --dry-run and without --bundle.")
+    if config is not None:
+        from bench.launchers.grid_file import read_grid
+
+        options = read_grid(config)
+    elif bundle is None and "methods" not in given:
+        raise BenchError(
+            "give the methods to run, for instance --methods pate,dp-sgd; or a file by --config or --bundle."
+        )
     grid = grid_of(options) if bundle is None else None
+    if yaml:
+        from bench.launchers.grid_file import grid_text
+
+        echo(grid_text(options).removesuffix("\n"))
+        return
     with open_progress(quiet=quiet or json_) as progress:
         with progress.stage("starting", 1):  # shown before the imports, which take seconds
             from bench.launchers.grid import forecast_grid, run_grid

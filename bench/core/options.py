@@ -189,8 +189,9 @@ def _flags(kind: type) -> dict[str, str]:
 
 def words_of(options: Any) -> list[str]:
     """Return the command-line words for the dataclass `options`, omitting fields that are None."""
+    kind: type = type(options)
     given = {one.name: getattr(options, one.name) for one in fields(options)}
-    return [word for name, value in given.items() for word in _words(flag_of(type(options), name), value)]
+    return [word for name, value in given.items() for word in _words(flag_of(kind, name), value)]
 
 
 def grid_words(**given: object) -> list[str]:

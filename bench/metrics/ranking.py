@@ -36,6 +36,19 @@ class Contender:
         return math.sqrt(2 * (over_records + over_seeds))
 
 
+def difference(one: Contender, other: Contender, confidence: float = 0.95) -> float:
+    """Return half the two-sided interval of the difference of two mean accuracies, as a share.
+
+    Each row adds its test records (Agresti and Coull's share, not paired) and its seeds (Student's t), in quadrature.
+    """
+    level, squares = 0.5 + confidence / 2, 0.0
+    for each in (one, other):
+        share = (each.mean * each.test_records + 2) / (each.test_records + 4)
+        squares += ndtri(level) ** 2 * share * (1 - share) / each.test_records
+        squares += stdtrit(each.spread.freedom, level) ** 2 * each.spread.variance / each.seeds
+    return math.sqrt(squares)
+
+
 def rank_groups(contenders: Sequence[Contender], confidence: float = 0.95) -> tuple[list[tuple[int, int]], list[float]]:
     """Return the first and last rank of each contender's group, and below which mean each group ends.
 

@@ -1,7 +1,8 @@
 """What follows from a record and is not stored in it: the key of its row, and figures of its ledger's events.
 
 A board has dozens of different ledgers, and one may take seconds, so figures are cached in
-the data root. File names hash the events, the accountants' source and the versions of their packages.
+the data root. File names hash the events, the accountants' source and the versions of their packages. Those of the
+published records come with them in ``figures.json``, for this source of the accountants and any versions.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import functools
 import hashlib
 import json
 import math
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from bench.core.types import Adjacency
 from bench.privacy.accounting.accountants import replace_one
 from bench.privacy.accounting.risk import NAMES, UNBOUNDED, Risk, risk
 from bench.privacy.events.base_event import Event, restored
+from bench.results.published import published
 from bench.results.record import Privacy, Record
 from bench.storage.array_store import data_root
 from bench.storage.cache import digest_of
@@ -63,7 +66,7 @@ def replaced_epsilon(privacy: Privacy) -> float:
     if privacy.adjacency is Adjacency.REPLACE or math.isinf(privacy.proven.epsilon):
         return privacy.proven.epsilon
     events, delta = json.dumps(privacy.events, sort_keys=True), privacy.delta
-    return figures_of("replace-one", events, delta)[0] if privacy.events else math.inf
+    return _figures("replace-one", events, delta)[0] if privacy.events else math.inf
 
 
 def risk_of(privacy: Privacy, *, group: bool = False) -> Risk:
@@ -73,13 +76,17 @@ def risk_of(privacy: Privacy, *, group: bool = False) -> Risk:
     """
     if math.isinf(privacy.proven.epsilon):
         return UNBOUNDED
-    found = figures_of("risk", json.dumps(privacy.events, sort_keys=True), None)
+    found = _figures("risk", json.dumps(privacy.events, sort_keys=True), None)
     return Risk.from_values(found[len(NAMES) :] if group else found[: len(NAMES)])
+
+
+def _figures(kind: str, events: str, delta: float | None) -> tuple[float, ...]:
+    return published_figures().get(_name(kind, events, delta)) or figures_of(kind, events, delta)
 
 
 @functools.lru_cache(maxsize=4096)
 def figures_of(kind: str, events: str, delta: float | None) -> tuple[float, ...]:
-    """Return the figures of `kind`: that of replaced records at `delta`, or without a delta the risk."""
+    """Return the figures of `kind`, computed here: that of replaced records at `delta`, or without a delta the risk."""
     name = hashlib.sha256(f"{accountants_digest()} {delta!r} {events}".encode()).hexdigest()
     path = data_root() / f".{kind}" / name[:32]
     if (kept := _kept(path)) is not None:
@@ -112,9 +119,50 @@ def _kept(path: Path) -> tuple[float, ...] | None:
 
 
 @functools.cache
-def accountants_digest() -> str:
-    """Return the digest of everything that a figure depends on besides the events."""
-    digest = hashlib.sha256(" ".join(version(name) for name in ("dp-accounting", "numpy", "scipy")).encode())
+def _source() -> str:
+    """Return the digest of the accountants' source."""
+    digest = hashlib.sha256()
     for path in sorted(Path(next(iter(accounting.__path__))).rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+@functools.cache
+def accountants_digest() -> str:
+    """Return the digest of everything that a figure depends on besides the events."""
+    versions = " ".join(version(name) for name in ("dp-accounting", "numpy", "scipy"))
+    return hashlib.sha256(f"{_source()} {versions}".encode()).hexdigest()
+
+
+FIGURES = "figures.json"
+"""File of a board with the figures of its records, so that its readers need not compute them."""
+
+
+def _name(kind: str, events: str, delta: float | None) -> str:
+    return hashlib.sha256(f"{kind} {delta!r} {events}".encode()).hexdigest()[:32]
+
+
+@functools.cache
+def published_figures() -> dict[str, tuple[float, ...]]:
+    """Return the figures that came with the published records, if this source of the accountants gave them."""
+    with contextlib.suppress(OSError, ValueError, TypeError, LookupError, AttributeError, BenchError):
+        board = published()
+        found = {} if board is None else json.loads(read_plain(board / FIGURES))
+        if found.get("source") == _source():
+            return {name: tuple(map(float.fromhex, text.split())) for name, text in found["figures"].items()}
+    return {}
+
+
+def figures_text(records: Iterable[Record]) -> str:
+    """Return :data:`FIGURES` for `records`: each figure's hexadecimal numbers by the hash of its ledger."""
+    figures: dict[str, str] = {}
+    for privacy in (record.privacy for record in records if record.privacy is not None):
+        if math.isinf(privacy.proven.epsilon):
+            continue
+        events = json.dumps(privacy.events, sort_keys=True)
+        wanted: list[tuple[str, float | None]] = [("risk", None)]
+        if privacy.adjacency is not Adjacency.REPLACE and privacy.events:
+            wanted.append(("replace-one", privacy.delta))
+        for kind, delta in wanted:
+            figures[_name(kind, events, delta)] = " ".join(map(float.hex, figures_of(kind, events, delta)))
+    return json.dumps({"source": _source(), "figures": dict(sorted(figures.items()))}, indent=0) + "\n"

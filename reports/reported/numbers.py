@@ -20,7 +20,6 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import PublicKind
 from bench.privacy.auditing.utility_bound import IMPLAUSIBLE, TRIES, honest_tries, odds, probability_bound
 from bench.reports.reported.systems import (
-    FOLDER,
     NUMBERS,
     PAPERS,
     SYSTEMS,
@@ -30,6 +29,7 @@ from bench.reports.reported.systems import (
     System,
     first_of,
     read_systems,
+    reported_folder,
     text_of,
 )
 
@@ -187,12 +187,13 @@ class Number(Strict):
         return self.paper, self.table, self.row, self.column, self.measure
 
 
-def read_reported(folder: Path = FOLDER) -> list[Reported]:
+def read_reported(folder: Path | None = None) -> list[Reported]:
     """Return every number of ``numbers.csv`` in `folder`, in file order, with its system's facts and verdict.
 
     Raise :class:`BenchError` with file and line for an unreadable file, an unknown name or field, a value out of
     range, a duplicate cell, or a verdict without reason or source.
     """
+    folder = folder or reported_folder()
     known = read_systems(folder)
     found: list[Reported] = []
     cells: dict[tuple[str, ...], int] = {}

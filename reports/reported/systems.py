@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from bench.core.errors import BenchError
 from bench.core.types import PublicKind
 from bench.reports.reported.yaml_lines import YamlLines
+from bench.results.published import need_published
 
-FOLDER = Path(__file__).resolve().parents[2] / "leaderboards" / "reported"
 NUMBERS, SYSTEMS = "numbers.csv", "systems.yaml"
 
 PAPERS = {
@@ -156,15 +156,20 @@ class Systems(Strict):
         return counts
 
 
-def read_systems(folder: Path = FOLDER) -> Systems:
+def read_systems(folder: Path | None = None) -> Systems:
     """Return ``systems.yaml`` of `folder`; raise :class:`BenchError` with file and line for any mistake."""
-    path = folder / SYSTEMS
+    path = (folder or reported_folder()) / SYSTEMS
     lines = YamlLines(text_of(path), str(path))
     try:
         return Systems.model_validate(lines.data)
     except ValidationError as error:
         where = f"{path}, line {lines.line(error.errors()[0]['loc'])}"
         raise BenchError(f"{where}: {first_of(error)}. See the comment at the top of the file.") from error
+
+
+def reported_folder() -> Path:
+    """Return the folder of the published numbers; raise :class:`BenchError` if it is not here."""
+    return need_published() / "reported"
 
 
 def text_of(path: Path) -> str:

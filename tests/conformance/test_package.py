@@ -28,5 +28,6 @@ def test_the_citation_names_this_project() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert {"cff-version", "message", "title", "authors"} <= set(citation)  # all that the format requires
     assert citation["title"] == PROJECT["project"]["name"]
+    assert citation["version"] == bench.__version__
     assert citation["license"] == PROJECT["project"]["license"]
     assert citation["authors"] == [{"name": "private-student-bench maintainers"}]

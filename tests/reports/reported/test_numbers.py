@@ -22,8 +22,8 @@ from bench.privacy.accounting import claims
 from bench.reports.reported.contradictions import conflicts, drop_errors, drop_parts
 from bench.reports.reported.numbers import BASELINE, Reported, Verdict
 from bench.reports.reported.page import to_markdown
-from bench.reports.reported.systems import FOLDER, NUMBERS
-from helpers.paths import ROOT
+from bench.reports.reported.systems import NUMBERS
+from helpers.paths import BOARD, ROOT
 from helpers.reported import ROWS, one
 
 PAPERS = ROOT.parent / "shared" / "papers"
@@ -265,7 +265,7 @@ def test_no_torch_is_imported() -> None:
 
 
 def lines_of(paper: str) -> list[dict[str, str]]:
-    with (FOLDER / NUMBERS).open(newline="") as file:
+    with (BOARD / "reported" / NUMBERS).open(newline="") as file:
         return [row for row in csv.DictReader(file) if row["paper"] == paper]
 
 

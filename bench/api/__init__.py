@@ -15,10 +15,11 @@ from bench.core.progress import open_progress
 from bench.experiments.noise_salt import RANDOM
 from bench.reports.attacks import strongest
 from bench.reports.leaderboard import build_board
-from bench.reports.runs import published, read_runs
+from bench.reports.runs import read_runs
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.audited import by_student
 from bench.results.frame import results_frame
+from bench.results.published import need_published
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 
@@ -92,8 +93,8 @@ def load_results(runs: str | Path | Iterable[str | Path] | None = None, *, setti
     ``config.NAME`` for each setting of a method, NaN for methods without it.
 
     Args:
-        runs: Run directories or folders of a board. None: the published records,
-            ``leaderboards`` in the working directory or in the checkout that the package runs from.
+        runs: Run directories or folders of a board. None: the published records: those in ``leaderboards`` of the
+            working directory or of the checkout that the package runs from, else those in the package.
         settings: Whether to add the settings.
 
     Raises:
@@ -105,12 +106,7 @@ def load_results(runs: str | Path | Iterable[str | Path] | None = None, *, setti
         >>> frame.groupby(["method", "epsilon"])[["proven", "accuracy"]].mean()
     """
     if runs is None:
-        if (board := published()) is None:
-            raise BenchError(
-                "there is no leaderboards/records here, nor beside the package. Name a run directory: "
-                "bench.load_results('runs')."
-            )
-        folders = [board]
+        folders = [need_published()]
     else:
         given = [runs] if isinstance(runs, str | Path) or not isinstance(runs, Iterable) else list(runs)
         if not all(isinstance(path, str | Path) for path in given):

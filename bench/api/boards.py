@@ -1,0 +1,125 @@
+"""The board in Python: :func:`bench.choose`, :func:`bench.compare`, :func:`bench.plot`, and what can be run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.types import PrivacyUnit
+from bench.data.datasets import all_datasets
+from bench.interface.registry import METHODS, listed
+from bench.reports.choose import Choice, Wanted
+from bench.reports.choose import choose as chosen_from
+from bench.reports.compare import Comparison
+from bench.reports.compare import compare as compared
+from bench.reports.leaderboard import Board, build_board
+from bench.reports.runs import read_board
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+
+def _board(runs: str | Path | Iterable[str | Path] | None) -> Board:
+    paths = [runs] if isinstance(runs, str | Path) else runs
+    found = read_board(None if paths is None else [Path(path) for path in paths])
+    return build_board(found.records.values(), found.audits.values())
+
+
+def _unit(name: str) -> str:
+    units = [unit.value for unit in PrivacyUnit]
+    if name not in units:
+        raise UnknownNameError("unit", name, units)
+    return name
+
+
+def choose(
+    eps: float = 1.0, *, dataset: str = "mnist", unit: str = "record", public_data: str = "any",
+    seconds: float | None = None, runs: str | Path | Iterable[str | Path] | None = None,
+) -> Choice:  # fmt: skip
+    """Return the best methods within a budget, best first, as ``python -m bench choose`` does.
+
+    Args:
+        eps: Largest proven epsilon, for replace-one neighbours.
+        dataset: Data set of the board, or ``folder:PATH``, for which the most similar one answers.
+        unit: What the epsilon protects: record, label, query-label or client.
+        public_data: ``any``, or ``none`` for methods without.
+        seconds: Longest time of a run; None: no limit.
+        runs: Run directories; None: the published records.
+
+    Raises:
+        BenchError: No row qualifies, or a name is unknown.
+
+    Examples:
+        >>> best = bench.choose(eps=2, public_data="none").best[0]
+    """
+    if public_data not in ("any", "none"):
+        raise UnknownNameError("public_data", public_data, ["any", "none"])
+    limit = {} if seconds is None else {"seconds": seconds}
+    wanted = Wanted(eps, dataset, _unit(unit), public_data == "any", **limit)
+    board = _board(runs)
+    return chosen_from(board, wanted)
+
+
+def compare(
+    one: str, other: str, *, dataset: str = "mnist", unit: str = "record", eps: float | None = None,
+    runs: str | Path | Iterable[str | Path] | None = None,
+) -> Comparison:  # fmt: skip
+    """Return two rows of the board side by side, each named by a method or the key of a record.
+
+    Methods are compared on `dataset` by their best rows with a proven epsilon (replace-one) of at most `eps`, by
+    default 10. Raises :class:`BenchError` for an unknown name, or a method without such a row.
+    """
+    board = _board(runs)
+    return compared(board, one, other, dataset, _unit(unit), eps)
+
+
+def list_methods() -> pandas.DataFrame:
+    """Return the registered methods, one row each: unit, adjacency, proven, public data and citation."""
+    import pandas
+
+    columns = ["method", "unit", "adjacency", "proven", "public_data", "citation"]
+    return pandas.DataFrame([(name, *listed(name)[2:]) for name in METHODS.names()], columns=columns)
+
+
+def list_datasets() -> pandas.DataFrame:
+    """Return the data sets, one row each: classes, shape (channels, height, width), training and test records."""
+    import pandas
+
+    rows = [(s.name, s.classes, s.shape, s.train_records, s.test_records) for _, s in sorted(all_datasets().items())]
+    return pandas.DataFrame(rows, columns=["dataset", "classes", "shape", "train_records", "test_records"])
+
+
+def plot(frame: pandas.DataFrame, *, board: pandas.DataFrame | None = None) -> Figure:
+    """Return a matplotlib figure: accuracy against proven epsilon (replace-one) of the rows of `frame`.
+
+    Args:
+        frame: Rows of one data set and unit, from :func:`bench.run` or :func:`bench.load_results`.
+        board: Rows to draw in grey beside them, for instance ``bench.load_results()``; those of the same data set and
+            unit are taken.
+
+    Raises:
+        BenchError: `frame` has no finished row, or rows of several data sets or units.
+    """
+    from matplotlib.figure import Figure
+
+    done = frame[frame["accuracy"].notna()]
+    places = done[["dataset", "unit"]].drop_duplicates()
+    if len(places) != 1:
+        have = ", ".join(f"{name} ({unit})" for name, unit in places.itertuples(index=False)) or "none"
+        raise BenchError(f"plot takes finished rows of one data set and unit; the frame has: {have}.")
+    (dataset, unit) = places.iloc[0]
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    if board is not None:
+        beside = board[(board["dataset"] == dataset) & (board["unit"] == unit)]
+        means = beside.groupby("row")[["replace_one", "accuracy"]].mean()
+        axes.plot(means["replace_one"], means["accuracy"], ".", color="0.75", label="the board", zorder=1)
+    for name, rows in done.groupby("method"):
+        means = rows.groupby("row")[["replace_one", "accuracy"]].mean().sort_values("replace_one")
+        axes.plot(means["replace_one"], means["accuracy"], "o-", label=str(name))
+    axes.set(xscale="log", xlabel="proven epsilon (replace-one)", ylabel="accuracy in %", title=f"{dataset}, {unit}")
+    axes.legend()
+    return figure

@@ -1,0 +1,140 @@
+"""Evaluations in Python: :func:`bench.check`, :func:`bench.audit` and :func:`bench.attack`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.core.config import Preset, check_overrides
+from bench.core.errors import BenchError
+from bench.core.options import Names, Resources, member
+from bench.core.progress import Progress
+from bench.core.types import AuditKind
+from bench.evaluation.attack.attack import attack_names, attack_student, planned_key
+from bench.evaluation.attack.workplace import AttackOptions, Workplace
+from bench.evaluation.audit.audit import audit_key, audit_student
+from bench.evaluation.audit.options import AuditOptions
+from bench.evaluation.check.noninterference import SECONDS, Check, check_method, random_seeds
+from bench.experiments.data_source import DataSource
+from bench.interface.registry import ATTACKS, METHODS
+from bench.launchers.students import each_student
+from bench.launchers.worker import ClaimProgress, claiming
+from bench.results.attack_record import AttackRecord, AuditRecord
+from bench.results.record import Record
+from bench.results.run_dir import RunDir
+from bench.storage.locks import PATIENCE_SECONDS
+
+
+def check(method: str, *, dataset: str = "", preset: str | None = None, seconds: float = SECONDS) -> Check:
+    """Test whether a method uses private data outside any mechanism, as ``python -m bench check`` does.
+
+    Args:
+        method: A registered method, or the path of a file.
+        dataset: Private data of the first run; "": a generated set.
+        preset: ``paper``, ``quick`` or ``tiny``; None: tiny, plus one run of quick.
+        seconds: Time of a search among neighbours.
+
+    Raises:
+        BenchError: The name is unknown, or the method fails to run.
+    """
+    chosen = Preset.TINY if preset is None else member(Preset, "preset", preset)
+    return check_method(
+        METHODS.get(method), dataset=dataset, preset=chosen, seeds=random_seeds(),
+        awake=None if preset or dataset else Preset.QUICK, seconds=seconds,
+    )  # fmt: skip
+
+
+def audit(
+    keys: Names | None = None, *, out: str | Path = "runs", kind: str = "pair", minutes: float = 10.0, seed: int = 0,
+    data: str | None = None, device: str = "auto", quiet: bool = False,
+) -> list[AuditRecord]:  # fmt: skip
+    """Bound the epsilon of students from below, as ``python -m bench audit`` does, and return the audits' records.
+
+    Args:
+        keys: Keys of students in `out`, or their prefixes; None: all.
+        out: Run directory, to which the records are written; those that it has already are not made again.
+        kind: ``pair``, ``one-run``, ``many-run`` or ``candidates``.
+        minutes: Time for each student, with the kinds pair and candidates.
+        seed: Seed of canaries and coins.
+        data: ``folder:PATH``, if the students trained on a folder.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        quiet: Whether to show no progress.
+
+    Raises:
+        BenchError: A name or value is unknown, or another process makes an audit of these.
+        KeyboardInterrupt: The audit was stopped; the same call resumes it.
+    """
+    options = AuditOptions(kind=member(AuditKind, "kind", kind), minutes=minutes, seed=seed)
+    found: list[AuditRecord] = []
+
+    def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
+        key = audit_key(record, options)
+        with claiming(run_dir, key, {"title": f"audit of {record.key}"}, patience=PATIENCE_SECONDS + 5) as held:
+            if held is None:
+                raise BenchError(f"another process makes {key}. Wait for it.")
+            known = run_dir.read_audit(key)
+            if known is None or known.failure is not None:
+                folder = data if record.cell.own_folder else None
+                seen = ClaimProgress(progress, held)
+                known = audit_student(record, options, run_dir, source, seen, dataset=folder, resources=resources)
+            found.append(known)
+
+    _end(each_student(_words(keys), Path(out), "", data, do, Resources(device), quiet))
+    return found
+
+
+def attack(
+    keys: Names | None = None, *, out: str | Path = "runs", attacks: Names = "quick", preset: str = "quick",
+    set: Mapping[str, Any] | None = None, seed: int = 0, data: str | None = None, device: str = "auto",
+    quiet: bool = False,
+) -> list[AttackRecord]:  # fmt: skip
+    """Attack students and their controls, as ``python -m bench attack`` does, and return the attacks' records.
+
+    Args:
+        keys: Keys of students in `out`, or their prefixes; None: all.
+        out: Run directory, to which the records are written; those that it has already are not made again.
+        attacks: Names, ``quick`` or ``all``.
+        preset: ``paper``, ``quick`` or ``tiny``.
+        set: Settings by name, ``FIELD`` or ``ATTACK.FIELD``.
+        seed: Seed of the attacks.
+        data: ``folder:PATH``, if the students trained on a folder.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        quiet: Whether to show no progress.
+
+    Raises:
+        BenchError: A name or value is unknown, or another process makes an attack of these.
+        KeyboardInterrupt: The attack was stopped; the same call resumes it.
+    """
+    names = attack_names(attacks if isinstance(attacks, str) else ",".join(attacks))
+    overrides = tuple(f"{name}={'none' if value is None else value}" for name, value in (set or {}).items())
+    check_overrides([ATTACKS.get(name) for name in names], overrides)
+    options = AttackOptions(member(Preset, "preset", preset), overrides, seed)
+    found: list[AttackRecord] = []
+
+    def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
+        place = Workplace(run_dir, source, progress, options, resources, data)
+        with place.stack:
+            for name in names:
+                key = planned_key(record, name, place)
+                with claiming(run_dir, key, {"title": f"{name} on {record.key}"}) as held:
+                    if held is None:
+                        raise BenchError(f"another process makes {key}. Wait for it.")
+                    known = run_dir.read_attack(key)
+                    if known is None or known.failure is not None:
+                        known = attack_student(record, name, place)
+                    found.append(known)
+
+    _end(each_student(_words(keys), Path(out), "", data, do, Resources(device), quiet))
+    return found
+
+
+def _words(keys: Iterable[str] | None) -> list[str]:
+    if keys is None:
+        return []
+    return keys.split(",") if isinstance(keys, str) else list(keys)
+
+
+def _end(stopped: int | None) -> None:
+    if stopped is not None:
+        raise KeyboardInterrupt("stopped; the same call resumes.")

@@ -1,0 +1,60 @@
+"""``bench compare``: two rows of the board side by side. Parsing and printing only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.cli.options import Json, Quiet
+from bench.core.progress import echo, print_fields, print_json, print_table, starting
+from bench.core.types import PrivacyUnit
+
+EXAMPLES = """\
+python -m bench compare scatter-linear dp-sgd --eps 1
+python -m bench compare mnist-pate-eps1-quick-s0 mnist-dpsd-sound-eps1-quick-s0"""
+
+
+def compare(
+    one: Annotated[str, typer.Argument(help="A method, or the key of a record (a unique prefix is enough).")],
+    other: Annotated[str, typer.Argument(help="Another.")],
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Run directories; default: the published records.", show_default=False)
+    ] = None,
+    dataset: Annotated[str, typer.Option("--dataset", "-d", help="Data set on which methods are compared.")] = "mnist",
+    unit: Annotated[
+        PrivacyUnit, typer.Option("--unit", help="Unit for which methods are compared.")
+    ] = PrivacyUnit.RECORD,
+    eps: Annotated[
+        float | None,
+        typer.Option("--eps", "-e", help="Largest proven epsilon of a method's row, for replace-one; default: 10."),
+    ] = None,
+    quiet: Quiet = False,
+    json_: Json = False,
+) -> None:
+    """Compare two rows of the board: epsilons, accuracy, the settings that differ, the difference and its interval."""
+    with starting(quiet=quiet or json_):
+        from bench.reports.compare import compare as compared
+        from bench.reports.leaderboard import build_board
+        from bench.reports.runs import read_board
+
+        found = read_board(runs)
+        board = build_board(found.records.values(), found.audits.values())
+        seen = compared(board, one, other, dataset, unit.value, eps)
+    if json_:
+        print_json(seen.as_dict())
+        return
+    print_table(
+        "comparison; settings that differ last", ("", f"{seen.one.method} (A)", f"{seen.other.method} (B)"), seen.lines
+    )
+    if seen.one.dataset != seen.other.dataset or seen.one.unit != seen.other.unit:
+        echo("Their accuracies are of different data sets or units: no difference is given.")
+    elif seen.low is None or seen.high is None:
+        print_fields(f"A - B: {seen.difference:+.1f} points; a row with one seed gives no interval.")
+    else:
+        apart = "no difference is shown" if seen.low <= 0 <= seen.high else "the difference is significant"
+        print_fields(
+            f"A - B: {seen.difference:+.1f} points (95%: {seen.low:+.1f} to {seen.high:+.1f}); {apart}. The interval "
+            "covers seeds and test records, and takes the two rows' test results as independent."
+        )

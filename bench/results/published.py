@@ -1,0 +1,54 @@
+"""The published records: in a checkout a folder, in an installed package one archive that is unpacked at first use."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+from bench.core.errors import BenchError
+from bench.storage.archives import extract
+from bench.storage.array_store import storage_errors, user_cache
+
+CHECKOUT = Path(__file__).resolve().parents[2] / "leaderboards"
+ARCHIVE = Path(__file__).with_name("published.tar.xz")
+"""Records, audits, attacks, ablations and the papers' numbers; `setup.py` puts it into wheels."""
+
+
+def published() -> Path | None:
+    """Return the folder of published records, or None: ``leaderboards`` here, in this checkout, or of the package.
+
+    Raise :class:`BenchError` if the package's archive cannot be unpacked into the user's cache folder.
+    """
+    for path in (Path("leaderboards"), CHECKOUT):
+        if (path / "records").is_dir():
+            return path
+    return _unpacked() if ARCHIVE.is_file() else None
+
+
+def need_published() -> Path:
+    """Return the folder of published records; raise :class:`BenchError` if there is none."""
+    found = published()
+    if found is None:
+        raise BenchError(
+            "the published records are not here: this package was built without them. Give a run directory, or work "
+            "in a clone of the project."
+        )
+    return found
+
+
+def _unpacked() -> Path:
+    target = user_cache() / "published" / hashlib.sha256(ARCHIVE.read_bytes()).hexdigest()[:16]
+    if target.is_dir():
+        return target
+    with storage_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as aside:
+            extract(ARCHIVE, Path(aside) / "all", lambda name: name)
+            try:
+                os.rename(Path(aside) / "all", target)
+            except OSError:
+                if not target.is_dir():  # else another process was first
+                    raise
+    return target

@@ -1,0 +1,111 @@
+"""Two rows of the board side by side: settings, epsilons, accuracy, and the difference with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.core.errors import BenchError, UnknownNameError
+from bench.metrics.ranking import Contender, difference
+from bench.reports.board_row import BoardRow
+from bench.reports.leaderboard import Board, cells_of
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Rows `one` and `other` of the board. Accuracies and the interval `low` to `high` of their difference are in %."""
+
+    one: BoardRow
+    other: BoardRow
+    low: float | None
+    """Lower end of the 95% interval of `one`'s accuracy minus `other`'s; None on different data, or with one seed."""
+    high: float | None
+    lines: tuple[tuple[str, str, str], ...]
+    """What is compared, and its value in either row."""
+
+    @property
+    def difference(self) -> float:
+        """The accuracy of `one` minus that of `other`, in points."""
+        return self.one.accuracy - self.other.accuracy
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the comparison as JSON values."""
+        return {
+            "keys": [list(self.one.keys), list(self.other.keys)], "difference": self.difference,
+            "low": self.low, "high": self.high,
+            "lines": [{"what": what, "one": one, "other": other} for what, one, other in self.lines],
+        }  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        import pandas
+
+        head = ["", self.one.method, self.other.method]
+        return str(pandas.DataFrame(self.lines, columns=head).to_html(index=False))
+
+
+COMPARED = (
+    "target epsilon (basis)", "claimed", "proven", "proven, replace-one", "claim", "audited", "accuracy",
+    "whole test set", "drop", "seeds", "public data", "preset", "time", "rank",
+)  # fmt: skip
+
+
+def compare(
+    board: Board, one: str, other: str, dataset: str = "mnist", unit: str = "record",
+    eps: float | None = None,
+) -> Comparison:  # fmt: skip
+    """Return the comparison of two rows, each named by a record's key or its prefix, or by a method.
+
+    Two methods are compared on `dataset` at `eps`: by their most accurate rows with at most that proven epsilon for
+    replace-one neighbours, by default 10. Raise :class:`BenchError` if there is no such row.
+    """
+    rows = [_row(board, name, dataset, unit, eps) for name in (one, other)]
+    first, second = rows
+    if first is second:
+        raise BenchError(f"{one} and {other} are one row of the board: they differ in the seed only.")
+    low = high = None
+    mine, theirs = _contender(first), _contender(second)
+    if (first.dataset, first.unit) == (second.dataset, second.unit) and mine is not None and theirs is not None:
+        half = difference(mine, theirs)
+        apart = first.accuracy - second.accuracy
+        low, high = apart - 100 * half, apart + 100 * half
+    cells = [cells_of(row) for row in rows]
+    lines = [("data set", first.dataset, second.dataset), ("unit", first.unit, second.unit)]
+    lines += [(name, cells[0][name], cells[1][name]) for name in COMPARED]
+    lines += _settings(first.records[0].config, second.records[0].config)
+    return Comparison(first, second, low, high, tuple(line for line in lines if set(line[1:]) != {"–"}))
+
+
+def _contender(row: BoardRow) -> Contender | None:
+    if row.seed_spread is None:
+        return None
+    return Contender(row.accuracy / 100, len(row.seeds) + row.collapsed, row.seed_spread, row.test_records)
+
+
+def _settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> Sequence[tuple[str, str, str]]:
+    """Return the settings that differ; "–" where a method has none of that name."""
+    names = dict.fromkeys([*one, *other])
+    texts = [(name, str(one.get(name, "–")), str(other.get(name, "–"))) for name in names]
+    return [line for line in texts if line[1] != line[2]]
+
+
+def _row(board: Board, name: str, dataset: str, unit: str, eps: float | None) -> BoardRow:
+    found = [row for row in board.rows if any(key.startswith(name) for key in row.keys)]
+    exact = [row for row in board.rows if row.method == name]
+    if not exact:
+        if len(found) == 1:
+            return found[0]
+        if found:
+            keys = ", ".join(row.keys[0] for row in found[:4])
+            raise BenchError(f"{len(found)} rows begin with {name!r}: {keys}. Give a longer prefix.")
+        raise UnknownNameError("method or record", name, dict.fromkeys(row.method for row in board.rows))
+    here = [row for row in exact if (row.dataset, row.unit) == (dataset, unit)]
+    if not here:
+        places = ", ".join(dict.fromkeys(f"{row.dataset} ({row.unit})" for row in exact))
+        raise BenchError(f"{name} has no row on {dataset}, unit {unit}. It has rows on: {places}.")
+    limit = 10.0 if eps is None else eps
+    within = [row for row in here if row.replace_one <= limit * (1 + 1e-9)]
+    if not within and eps is not None:
+        least = min(row.replace_one for row in here)
+        raise BenchError(f"{name} proves at least {least:.3g} on {dataset}: give a larger --eps, or a record's key.")
+    return max(within or here, key=lambda row: (row.place is not None, row.accuracy))
