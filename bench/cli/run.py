@@ -202,7 +202,7 @@ def print_board(
         if any("*" in line["proven"] for line in lines):
             echo("*: add-remove neighbours")
         if hidden:
-            print_fields(f"not shown at this width: {', '.join(hidden)}; --json has them")
+            print_fields(f"not shown at this width: {'; '.join(hidden)}. --json has them.")
         for text, number in notes.items():
             of = dict.fromkeys(row.method for row in rows if text in row.remarks)
             print_fields(f"{number if 'remarks' in shown else ', '.join(of)}: {text}")

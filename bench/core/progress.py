@@ -105,10 +105,10 @@ def _column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int] | Non
     by_column = list(zip(*rows, strict=True))
     least = [max(cell_len(word) for text in texts for word in ["", *text.split()]) for texts in by_column]
     longest = [max(cell_len(line) for text in texts for line in ["", *text.splitlines()]) for texts in by_column]
-    if sum(least) > room or (width < NARROW and len(least) > 2 and sum(longest) > room):
-        return None
+    cells = [max(cell_len(line) for text in texts[1:] for line in ["", *text.splitlines()]) for texts in by_column]
+    if sum(least) > room or (width < NARROW and len(least) > 2 and sum(map(max, least, cells)) > room):
+        return None  # headers may fold
     widths = [max(1, low, min(high, room)) for low, high in zip(least, longest, strict=True)]
-    cells = [max(map(cell_len, texts[1:]), default=0) for texts in by_column]
     while sum(widths) > room:  # shrink the column that is widest relative to its longest word, headers first
         widest = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i] > cells[i], widths[i]))
         widths[widest] -= 1
