@@ -20,7 +20,8 @@ READING = (
     "tight the proven epsilon is, and misses private data that bypasses the ledger. At full size: the same of one "
     "pair of runs on the row's own data and a neighbour; alone it makes no inconclusive audit count. A bound above "
     "claimed refutes the claim, one above proven reveals a bug, and a low bound does not support a claim. If several "
-    "seeds were audited, the first one counts."
+    "seeds were audited, the first one counts. Rows with the same method, privacy and small data sets share an audit, "
+    "and say whose."
 )
 
 
@@ -41,7 +42,8 @@ def cells(audit: AuditRecord) -> tuple[str, ...]:
         _transcripts(audit, by),
         _joined(audit.pairs, lambda pair: pair.pair),
         _joined(audit.pairs, runs_text),
-        seen if audit.bypassed in seen else f"{seen}; {audit.bypassed}",
+        (seen if audit.bypassed in seen else f"{seen}; {audit.bypassed}")
+        + f"; audited by the audit of {audit.shared.rsplit('--', 1)[0]}" * bool(audit.shared),
     )
 
 

@@ -11,6 +11,7 @@ import typer
 
 from bench.cli.options import Json, Quiet, ReuseOption, with_options
 from bench.core.config import Preset, Reuse, check_overrides
+from bench.core.errors import BenchError
 from bench.core.options import PRESET, LaunchOptions, Resources, what, where
 from bench.core.progress import echo, print_json, starting
 from bench.core.types import AuditKind
@@ -45,6 +46,12 @@ def audit(
     methods: Methods = "",
     options: AuditOptions,
     data: Data = None,
+    plan: Annotated[
+        bool, what("--plan", help="Only list the rows without an audit, the largest gain per minute first.")
+    ] = False,
+    share: Annotated[
+        bool, what("--share", help="Only give rows the audit of another row that is the same experiment.")
+    ] = False,
     reuse: ReuseOption = Reuse.DONE,
     launch: LaunchOptions,
     quiet: Quiet = False,
@@ -56,10 +63,11 @@ def audit(
     the sets apart by the releases and by the exact privacy losses of the mechanisms' answers. With canaries (--kind
     one-run, many-run), retrains the student's pipeline with a random subset of the canaries in its data. Exits with
     status 1 if a bound exceeds the proven epsilon. Several commands with --kind pair may share a directory;
-    --launcher runs each audit as a process or a Slurm job.
+    --launcher runs each audit as a process or a Slurm job. Rows for which method, privacy and small data sets are the
+    same, whatever their own data sets, need one audit between them: --share.
     """
     with starting(quiet=quiet or json_):
-        from bench.cli.audit_output import print_audits
+        from bench.cli.audit_plan import print_plan, share_audits
         from bench.cli.jobs import Job, bad, check_time, choice_words, kept, launch_jobs
         from bench.core.options import words_of
         from bench.evaluation.audit.audit import audit_key, audit_student
@@ -70,6 +78,14 @@ def audit(
         from bench.storage.locks import PATIENCE_SECONDS
 
     keys, methods = _without_files(keys, methods)
+    if plan and share:
+        raise BenchError("--plan lists what --share would write: give one of them.")
+    if plan:
+        print_plan(out, keys, methods, quiet=quiet, json=json_)
+        return
+    if share:
+        _print_results(share_audits(out, keys, methods, quiet=quiet or json_), out, json_)
+        return
     results: list[AuditRecord] = []
     elsewhere: list[str] = []
 
@@ -104,13 +120,19 @@ def audit(
         ended = launch_jobs(jobs, run_dir.read_audit, run_dir, settings, launch.resources, silent)
         stopped, elsewhere, lost = ended.stopped, ended.elsewhere, ended.lost
         results = [found for key in planned if (found := run_dir.read_audit(key)) is not None]
-    if json_:
+    _print_results(results, out, json_)
+    _print_others(elsewhere, lost)
+    _leave(stopped, bool(lost) or any(map(bad, results)))
+
+
+def _print_results(results: Sequence[AuditRecord], out: Path, json: bool) -> None:
+    from bench.cli.audit_output import print_audits
+
+    if json:
         print_json({"audits": [result.model_dump(mode="json") for result in results]})
     else:
         print_audits(results)
         _print_failures(results, out)
-    _print_others(elsewhere, lost)
-    _leave(stopped, bool(lost) or any(map(bad, results)))
 
 
 def _without_files(keys: Sequence[str] | None, methods: str) -> tuple[list[str], str]:

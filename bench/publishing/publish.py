@@ -19,6 +19,7 @@ from bench.core.progress import Progress
 from bench.core.rows import SchemaError
 from bench.experiments.calibration_cache import Calibrations
 from bench.publishing.reproduce import planned_again
+from bench.publishing.shared_audits import sharing_problem
 from bench.publishing.validate import audited_above_proven, vet_attack, vet_audit, vet_record
 from bench.reports.pages import gather, write_pages
 from bench.reports.summary import BEGIN
@@ -315,12 +316,15 @@ class _Work:
         return True
 
     def judge_audits(self) -> None:
-        """Refuse students whose audited epsilon exceeds the proven one."""
+        """Refuse students audited above their proven epsilon, and audits of other rows that are not theirs."""
         touched = {name.partition("/")[2].partition("--")[0].removesuffix(".json") for name in self.found.files}
         for key in sorted(touched & set(self._audits) & set(self._board)):
             problem = audited_above_proven(self._board[key], self._audits[key].values())
             if problem:
                 self._say("audit", key, Fate.REFUSED, problem)
+            for audit in self._audits[key].values():
+                if audit.shared and (problem := sharing_problem(audit, self._board, self._audits)):
+                    self._say("audit", audit.key, Fate.REFUSED, problem)
 
     def _parsed(self, kind: str, name: str, path: Path, parse: Callable[[bytes], Any]) -> Any | None:
         try:

@@ -226,6 +226,8 @@ class AuditRecord(Row):
     """Unique name: the student's key and a hash."""
     student: str
     """Key of the student's record."""
+    shared: str = ""
+    """Key of the audit of another row whose figures these are, since it is the same experiment; else empty."""
     status: Status
     """Outcome."""
     method: str

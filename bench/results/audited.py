@@ -122,6 +122,8 @@ def _pair_audited(audit: AuditRecord) -> Audited:
         said.append(f"{pair.instrument} {bound_text(audit, pair)} ({pair.seen}; {pair.pair}; {', '.join(counts)})")
     if audit.bypassed:
         said.append(f"outside the ledger: {audit.bypassed}")
+    if audit.shared:
+        said.append(f"audited by the audit of {audit.shared.rsplit('--', 1)[0]}")
     # The bound at full size does not make an inconclusive audit count.
     telling = [pair for pair in audit.pairs if not audit.powerless or pair.instrument is not Instrument.FULL_SIZE]
     return Audited(

@@ -1,0 +1,78 @@
+"""``bench audit --plan`` and ``--share``: the rows without an audit, and those that can take another row's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.core.progress import Progress, echo, open_progress, print_json, print_table
+from bench.launchers.students import choose_students
+from bench.publishing.shared_audits import Planned, planned_audits
+from bench.results.attack_record import AuditRecord
+from bench.results.run_dir import RunDir
+from bench.results.text import epsilon_text
+
+_COLUMNS = ("student", "proven", "minutes", "expected", "audit")
+
+
+def unaudited(out: Path, keys: Sequence[str] | None, methods: str, progress: Progress) -> list[Planned]:
+    """Return the chosen rows of `out` without an audit, the largest expected gain per minute first."""
+    run_dir = RunDir(out)
+    students = choose_students(run_dir, None)
+    audits, damaged = run_dir.read_audits()
+    for line in damaged:
+        echo(f"warning: {line}", err=True)
+    asked = {record.key for record in choose_students(run_dir, keys, methods)}
+    with progress.stage("rows without an audit", 1):
+        found = [planned for planned in planned_audits(students, audits) if planned.record.key in asked]
+    return sorted(found, key=lambda planned: (-planned.gain, planned.record.key))
+
+
+def print_plan(out: Path, keys: Sequence[str] | None, methods: str, *, quiet: bool, json: bool) -> None:
+    """Print :func:`unaudited`, the time that the audits take, and the commands that make them."""
+    with open_progress(quiet=quiet or json) as progress:
+        found = unaudited(out, keys, methods, progress)
+    if json:
+        print_json({"plan": [_values(planned) for planned in found]})
+        return
+    print_table(f"rows of {out} without an audit", _COLUMNS, [_cells(planned) for planned in found])
+    alone = [planned for planned in found if planned.audit is None]
+    if len(alone) < len(found):
+        echo(f"{len(found) - len(alone)} rows can share an audit: python -m bench audit --share -o {out}")
+    if alone:
+        hours = sum(planned.minutes for planned in alone) / 60
+        echo(f"{len(alone)} rows need their own, about {hours:.1f} hours: python -m bench audit KEY -o {out}")
+
+
+def share_audits(out: Path, keys: Sequence[str] | None, methods: str, *, quiet: bool) -> list[AuditRecord]:
+    """Write the audits that rows of `out` can share into it, and return them."""
+    made = []
+    with open_progress(quiet=quiet) as progress:
+        for planned in unaudited(out, keys, methods, progress):
+            if planned.audit is not None:
+                made.append(planned.audit)
+                RunDir(out).write_audit(made[-1])
+    return made
+
+
+def _values(planned: Planned) -> dict[str, object]:
+    return {
+        "student": planned.record.key,
+        "shared": planned.audit.shared if planned.audit else None,
+        "minutes": 0.0 if planned.audit else planned.minutes,
+        "reached": planned.reached,
+    }
+
+
+def _cells(planned: Planned) -> tuple[str, ...]:
+    proven = planned.record.privacy.proven.epsilon if planned.record.privacy else None
+    reached = "–" if planned.reached is None else f"{100 * planned.reached:.0f}%"
+    if planned.audit is None:
+        return planned.record.key, epsilon_text(proven, "up"), f"{planned.minutes:.1f}", reached, "its own"
+    return (
+        planned.record.key,
+        epsilon_text(proven, "up"),
+        "0",
+        reached,
+        f"shares that of {planned.audit.shared.rsplit('--', 1)[0]}",
+    )
