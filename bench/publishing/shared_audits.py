@@ -21,7 +21,7 @@ from bench.evaluation.audit.pairs import WorstPair, worst_pairs
 from bench.interface.registry import METHODS
 from bench.publishing.reproduce import planned_again
 from bench.results.attack_record import NO_FULL_SIZE, AuditRecord
-from bench.results.frame import row_key
+from bench.results.derived import row_key
 from bench.results.record import Record, Status
 
 UNKNOWN_MINUTES = 10.0
