@@ -12,7 +12,6 @@ from bench.cli.run import print_board
 from bench.core.errors import BenchError
 from bench.core.progress import echo
 from bench.core.types import PrivacyUnit
-from bench.results.published import need_published
 
 
 def leaderboard(
@@ -39,6 +38,7 @@ def leaderboard(
     """Write the leaderboard of one or more run directories as Markdown, CSV and a site, and print it."""
     units = None if unit is None else frozenset(map(_unit, unit.split(",")))
     from bench.reports.pages import gather, write_pages
+    from bench.results.published import need_published  # imports numpy
 
     folders = runs or [need_published()]
     target = into or (folders[0] if runs else Path("leaderboards"))  # not the cache of an installed package

@@ -241,8 +241,7 @@ class RunDir:
     def guarded(self, private: bool) -> Iterator[None]:
         """If `private`, let only the owner read the result folders and what is written in the block.
 
-        See :attr:`bench.core.disclosure.Disclosure.owner_only`. Raise :class:`BenchError` if others may write to the
-        cache.
+        Raise :class:`BenchError` if others may write to the cache.
         """
         if private:
             check_unshared(self.cache_path)

@@ -23,6 +23,7 @@ from bench.training.context import Context
 from bench.training.loop import FitSettings
 from bench.training.teacher import TeacherTask, rebuilt, teacher_labels
 from helpers.ledgers import seeded_ledger
+from helpers.settings import configured
 from helpers.small_sets import SMALL, private_pair, public_set
 
 NONE = dataclasses.replace(SMALL, public_records=0)
@@ -98,4 +99,4 @@ def test_its_votes_have_keys_of_their_own() -> None:
 
 def test_no_image_is_an_error() -> None:
     with pytest.raises(BenchError, match="images must be at least 1"):
-        tiny(images=0)
+        configured("diet-pate", {"images": 0})
