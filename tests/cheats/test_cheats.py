@@ -152,6 +152,7 @@ def test_the_check_rejects(cheat: type[Method], why: str) -> None:
         assert_passes(cheat, walks=30.0)  # as long as it takes: a busy machine must not end the walk
 
 
+@pytest.mark.slow
 def test_reading_the_data_set_of_a_row_is_found_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_passes(elsewhere.LoadsAnother)
     monkeypatch.setitem(DATASETS, "halves", dataclasses.replace(DATASETS["digits"], name="halves"))

@@ -177,6 +177,7 @@ ANSWERED: list[Any] = [
 ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("command", ANSWERED, ids=lambda command: " ".join(map(str, command)))
 def test_large_counts_are_answered_in_little_memory(command: list[object]) -> None:
     """Traced: the largest arrays of NumPy are below half a gigabyte, where a count of 1e9 took 7.5 of them."""

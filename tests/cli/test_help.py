@@ -26,6 +26,7 @@ def commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
 EVERY = dict(commands(get_command(app)))
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
 def test_many_options_come_in_groups_and_few_in_one(words: tuple[str, ...]) -> None:
     options = [p for p in EVERY[words].params if p.param_type_name == "option" and not p.hidden]

@@ -93,6 +93,7 @@ def gaussian(mu: float, generator: np.random.Generator) -> Callable[..., Transcr
     return give
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [pytest.param(0.3, marks=pytest.mark.slow), 3.0])
 def test_transcripts_of_known_losses_are_hardly_ever_above_the_truth(mu: float) -> None:
     truth, audits, epsilons = exact_gaussian_epsilon(mu, DELTA), 60, []

@@ -43,6 +43,7 @@ def audits(out: Path) -> dict[str, AuditRecord]:
     return {audit.student: audit for audit in RunDir(out).read_audits()[0]}
 
 
+@pytest.mark.slow
 def test_audits_join_the_directory_and_leave_out_what_another_process_makes(out: Path) -> None:
     run_dir = RunDir(out)
     options = AuditOptions(minutes=0.05, draws=0, power=False)

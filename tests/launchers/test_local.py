@@ -59,6 +59,7 @@ def test_local_processes_run_every_cell_again_once_and_make_the_same_records(inl
     nothing_is_left_over(out)
 
 
+@pytest.mark.slow
 def test_two_launchers_at_once_share_the_cells(inline: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     first = start(out, *FOUR, "--launcher", "local", "--jobs", "2", "--set", "seconds=0.1")

@@ -69,6 +69,7 @@ def test_adjacency_may_be_given_by_its_word() -> None:
     assert own.proven < own.replace_one == other.proven == other.replace_one
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "setting", "same"),
     [

@@ -44,6 +44,7 @@ def test_counts_are_those_of_the_report(board: Path, tmp_path: Path) -> None:
     assert rows["dgd table I"][1] > 0
 
 
+@pytest.mark.slow
 def test_missing_lists_each_empty_cell_with_its_reason_and_draws_nothing(board: Path, tmp_path: Path) -> None:
     words = ["report", str(board), "--paper", "dgd", "--missing", "--into", str(tmp_path / "out")]
     told = CliRunner().invoke(app, words)

@@ -223,6 +223,7 @@ def test_captions_hold_without_records_and_with_them() -> None:
     assert "changed places" in told
 
 
+@pytest.mark.slow
 def test_commands_name_real_settings() -> None:
     assert check_settings(PAPER) > 100
 

@@ -92,6 +92,7 @@ def _pairs(cell: WantedCell) -> list[tuple[str, str]]:
     return list(itertools.pairwise(words))
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     "every", [pytest.param(1, marks=pytest.mark.slow, id="all"), pytest.param(15, id="one in fifteen")]
 )

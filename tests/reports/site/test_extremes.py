@@ -29,6 +29,7 @@ def test_the_page_of_a_record_does_not_grow_with_the_seeds_of_its_row(tmp_path: 
     assert all(f"mnist-pate-10.0-s{seed}.html" in method for seed in range(100_000, 100_120))
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("accuracies", [[1.0], [1.0, 1.0], [0.0], [0.0, 1.0], [0.997], [0.9955, 0.9955]], ids=str)
 @pytest.mark.parametrize(
     ("claimed", "proven"),
