@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.core.printable import counted
 from bench.core.progress import Progress, echo, open_progress, print_json, print_table
 from bench.launchers.students import choose_students
 from bench.publishing.shared_audits import Planned, planned_audits
@@ -38,10 +39,11 @@ def print_plan(out: Path, keys: Sequence[str] | None, methods: str, *, quiet: bo
     print_table(f"rows of {out} without an audit", _COLUMNS, [_cells(planned) for planned in found])
     alone = [planned for planned in found if planned.audit is None]
     if len(alone) < len(found):
-        echo(f"{len(found) - len(alone)} rows can share an audit: python -m bench audit --share -o {out}")
+        echo(f"{counted(len(found) - len(alone), 'row')} can share an audit: python -m bench audit --share -o {out}")
     if alone:
         hours = sum(planned.minutes for planned in alone) / 60
-        echo(f"{len(alone)} rows need their own, about {hours:.1f} hours: python -m bench audit KEY -o {out}")
+        need = counted(len(alone), "row needs its", "rows need their")
+        echo(f"{need} own, about {hours:.1f} hours: python -m bench audit KEY -o {out}")
 
 
 def share_audits(out: Path, keys: Sequence[str] | None, methods: str, *, quiet: bool) -> list[AuditRecord]:

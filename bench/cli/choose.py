@@ -37,14 +37,16 @@ def choose(
         str, typer.Option("--dataset", "-d", help="Data set of the board, or folder:PATH for images of your own.")
     ] = "mnist",
     unit: Annotated[PrivacyUnit, typer.Option("--unit", help="What the epsilon protects.")] = PrivacyUnit.RECORD,
-    public_data: Annotated[str, typer.Option("--public-data", help="any, or none for methods without.")] = "any",
+    public_data: Annotated[
+        str, typer.Option("--public-data", help="any, or none: only methods that use no public data.")
+    ] = "any",
     time: Annotated[
         str, typer.Option("--time", "-t", help="Longest time of a run: 90s, 10m or 2h. Default: no limit.")
     ] = "",
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
-    """Name the best methods for a budget, with their commands, and what less of it costs in accuracy."""
+    """Name the best methods for a budget, with their commands, and what a smaller budget costs in accuracy."""
     if public_data not in ("any", "none"):
         raise UnknownNameError("--public-data", public_data, ["any", "none"])
     seconds = seconds_of(time)
@@ -103,7 +105,7 @@ def _print(choice: Choice) -> None:
     if len(best) > 1:
         print_fields(f"Take one of {names}: no test tells their accuracies apart.")
     else:
-        print_fields(f"Take {names}: it leads the others by more than seeds and test records explain.")
+        print_fields(f"Take {names}: its lead is larger than the noise of seeds and test records.")
     from bench.reports.choose import CANDIDATES
 
     for row in choice.rows[:CANDIDATES] if own else best[:CANDIDATES]:
@@ -113,11 +115,11 @@ def _print(choice: Choice) -> None:
         if less.row is None:
             print_fields(f"With {less.what}: no ranked method.")
         else:
-            cost = f"{less.points:.1f} points less" if less.points >= 0.05 else "no accuracy less"
+            cost = f"{less.points:.1f} points less" if less.points >= 0.05 else "at no loss"
             print_fields(f"With {less.what}: {less.row.method}, {less.row.accuracy:.1f}%, {cost}.")
     if choice.untimed:
         print_fields(
-            f"Left out for want of a time, as all their runs took parts from a cache: {', '.join(choice.untimed)}."
+            f"Left out, since every run reused cached parts and its time is unknown: {', '.join(choice.untimed)}."
         )
 
 

@@ -151,7 +151,7 @@ def _leave(outcome: Outcome, settings: Cluster, out: Path, detach: bool) -> None
         raise typer.Exit(128 + outcome.stopped)
 
 
-NARROW = ("method", "target epsilon (basis)", "proven", "claim", "accuracy")
+ESSENTIAL = ("method", "target epsilon (basis)", "proven", "claim", "accuracy")
 """Columns of a board's table where the terminal is too narrow for all."""
 
 
@@ -194,7 +194,7 @@ def print_board(
                 line["proven"] = line["proven"].replace(" (add-remove)", "*")
                 line["claim"] = line["claim"].removesuffix(" by experiment")
                 line["remarks"] = ", ".join(str(notes.setdefault(text, len(notes) + 1)) for text in row.remarks)
-            kept = (shown, [name for name in shown if name != "time"], [name for name in shown if name in NARROW])
+            kept = (shown, [name for name in shown if name != "time"], [name for name in shown if name in ESSENTIAL])
             fits = (few for few in kept if fits_unfolded(few, [[line[name] for name in few] for line in lines]))
             few = next(fits, shown)
             shown, hidden = few, [name for name in shown if name not in few and name != "remarks"]

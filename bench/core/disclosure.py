@@ -1,10 +1,10 @@
 """What may leave a private data set: what is printed, recorded and drawn, and who may read the files.
 
-All about a public benchmark is known already. Of any other data set, what the ledger releases may be shown; the rest
-stays in the run directory's cache (mode 0700, whatever the data) or is left out.
+A public benchmark has nothing to hide. For any other data set, only what the ledger releases may be shown; everything
+else stays in the run directory's cache (mode 0700 for all data) or is dropped.
 
 Other modules ask a :class:`Disclosure` one of the questions below, never whether the data is public, so that this file
-alone decides the answer. Facts of data and records have theirs as `disclosure`.
+alone decides the answer: `Facts.disclosure` and `Record.disclosure`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PRIVATE_FIGURES = "measured on private records: keep these figures private, or account for them"
-"""Note on a record of an attack or audit, which measures private data without noise by its purpose."""
+"""Note on a record of an attack or audit, which measures private data without noise by design."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,8 @@ def _judged(audits: Sequence[AuditRecord], command: str) -> tuple[Fate, str]:
     """Return what the `audits` of a row leave to be wished for, an empty text if nothing; `command` audits the row."""
     if not audits:
         return Fate.REFUSED, f"no seed of its row is audited. Audit one: {command}"
-    tried = [note for audit in audits for note in audit.notes if note.startswith(NO_FULL_SIZE)]
+    # A shared audit has no pair of this row's size, since nobody tried: its note is no excuse.
+    tried = [note for audit in audits if not audit.shared for note in audit.notes if note.startswith(NO_FULL_SIZE)]
     if not any(pair.instrument is Instrument.FULL_SIZE for audit in audits for pair in audit.pairs):
         if not tried:
             return Fate.REFUSED, f"no audit of its row runs a pair of sets of the row's own size: {command} --kind pair"

@@ -23,7 +23,7 @@ from bench.core.types import Adjacency
 from bench.privacy.accounting.accountants import replace_one
 from bench.privacy.accounting.risk import NAMES, UNBOUNDED, Risk, risk
 from bench.privacy.events.base_event import Event, restored
-from bench.results.published import published
+from bench.results.published import shipped
 from bench.results.record import Privacy, Record
 from bench.storage.array_store import data_root
 from bench.storage.cache import digest_of
@@ -144,9 +144,12 @@ def _name(kind: str, events: str, delta: float | None) -> str:
 
 @functools.cache
 def published_figures() -> dict[str, tuple[float, ...]]:
-    """Return the figures that came with the published records, if this source of the accountants gave them."""
+    """Return the figures that came with this code, if this source of the accountants gave them.
+
+    Never those of the working directory's board: an epsilon must not come from a file that a user can be handed.
+    """
     with contextlib.suppress(OSError, ValueError, TypeError, LookupError, AttributeError, BenchError):
-        board = published()
+        board = shipped()
         found = {} if board is None else json.loads(read_plain(board / FIGURES))
         if found.get("source") == _source():
             return {name: tuple(map(float.fromhex, text.split())) for name, text in found["figures"].items()}

@@ -21,9 +21,14 @@ def published() -> Path | None:
 
     Raise :class:`BenchError` if the package's archive cannot be unpacked into the user's cache folder.
     """
-    for path in (Path("leaderboards"), CHECKOUT):
-        if (path / "records").is_dir():
-            return path
+    here = Path("leaderboards")
+    return here if (here / "records").is_dir() else shipped()
+
+
+def shipped() -> Path | None:
+    """Return the folder of records that came with this code: its checkout's, or the package's. Raises as above."""
+    if (CHECKOUT / "records").is_dir():
+        return CHECKOUT
     return _unpacked() if ARCHIVE.is_file() else None
 
 

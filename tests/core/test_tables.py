@@ -91,3 +91,14 @@ def test_a_board_of_one_unit_leaves_out_the_others() -> None:
             print_board(records, [], json_=json_, units={PrivacyUnit.LABEL})
         assert "of-labels" in out.getvalue()
         assert "of-records" not in out.getvalue()
+
+
+def test_a_board_stays_a_table_at_80_columns_and_names_what_it_hides() -> None:
+    records = [record(), record(method="scatter-linear", accuracy=0.9)]
+    with mock.patch.dict(os.environ, COLUMNS="80"), redirect_stdout(StringIO()) as out:
+        print_board(records, [], json_=False)
+    lines = out.getvalue().splitlines()
+    (row,) = (line for line in lines if line.startswith("│ scatter-linear"))
+    assert [cell.strip() for cell in row.strip("│").split("│")][1:4] == ["10 (claimed)", "4.00", "holds"]
+    assert "not shown at this width: claimed; " in out.getvalue()
+    assert max(map(len, lines)) <= 80

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from bench.publishing.publish import examine
 from bench.publishing.shared_audits import planned_audits, shared
+from bench.publishing.verify import demand_audits
 from bench.results.attack_record import AuditRecord, parse_row
 from bench.results.audited import audited_of
 from bench.results.record import Record, parse_record
@@ -92,11 +94,17 @@ def test_the_command_shares_and_publish_compares_with_the_owner(tmp_path: Path) 
     plan = bench("audit", "--plan", "-o", run, "-q")
     assert plan.returncode == 0, plan.stderr
     assert f"shares that of {OWNER}" in plan.stdout
-    assert "1 rows can share an audit" in plan.stdout
+    assert "1 row can share an audit" in plan.stdout
     made = bench("audit", "--share", "-o", run, "-q")
     assert made.returncode == 0, made.stderr
     (path,) = (run / "audits").glob(f"{ALIKE}--*.json")
     assert [item.why for item in examine([run], board).refused] == []
+    salted = {**json.loads((run / "records" / f"{ALIKE}.json").read_bytes()), "noise_salt": "ab" * 32}
+    (run / "records" / f"{ALIKE}.json").write_text(json.dumps(salted))
+    added = examine([run], a_run(tmp_path / "without", OWNER))
+    demand_audits(added)
+    assert "no audit of its row runs a pair of sets of the row's own size" in added.refused[0].why
+    shutil.copy(BOARD / "records" / f"{ALIKE}.json", run / "records")
     found = parse_row(path.read_bytes(), AuditRecord)
     best = found.pairs[0].model_copy(update={"epsilon": 0.5})
     path.write_text(found.model_copy(update={"pairs": [best], "epsilon": 0.5}).to_json())

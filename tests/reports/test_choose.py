@@ -7,6 +7,7 @@ import io
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -31,12 +32,12 @@ from helpers.paths import BOARD
 from helpers.records import provenance, record
 
 
-def rows(method: str, accuracy: float, proven: float, dataset: str = "mnist", **changes: object) -> list[Record]:
+def rows(method: str, accuracy: float, proven: float, dataset: str = "mnist", **changes: Any) -> list[Record]:
     kinds = changes.pop("public_kinds", ["none"])
     return [
         record(
             method=method, dataset=dataset, seed=seed, accuracy=accuracy + 0.002 * seed, proven=proven, claimed=proven,
-            epsilon=proven, public_kinds=kinds, **changes,  # type: ignore[arg-type]
+            epsilon=proven, public_kinds=kinds, **changes,
         )
         for seed in range(3)
     ]  # fmt: skip
@@ -65,8 +66,8 @@ def names(chosen: object) -> list[str]:
 
 
 def test_a_budget_admits_what_it_covers(board: Board) -> None:
-    def chosen(**changes: object) -> list[str]:
-        return names(choose(board, Wanted(**changes)).rows)  # type: ignore[arg-type]
+    def chosen(**changes: Any) -> list[str]:
+        return names(choose(board, Wanted(**changes)).rows)
 
     assert chosen(eps=1) == ["pate", "dp-sgd", "dp-merf"]
     assert chosen(eps=0.89) == ["dp-merf"]
@@ -122,7 +123,7 @@ def test_the_command_prints_what_python_returns(tmp_path: Path, monkeypatch: pyt
     found = bench.choose(1, public_data="none", runs=home.path)
     assert json.loads(done.stdout) == json.loads(json.dumps(found.as_dict()))
     text = commands.bench("choose", home.path, "--eps", "1", "--time", "20m", "-q").stdout
-    assert "Take pate: it leads the others" in text
+    assert "Take pate: its lead is larger than" in text
     assert "python -m bench run --methods pate --datasets mnist" in text
     assert max(map(len, [line for line in text.splitlines() if not line.startswith("  python")])) <= 80
     assert "10m or 2h; not 'fast'" in commands.refused("choose", str(home.path), "--time", "fast")

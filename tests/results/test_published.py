@@ -68,8 +68,13 @@ def test_figures_that_come_with_a_board_are_those_of_its_ledgers(
     assert one.privacy is not None
     own, found = derived.risk_of(one.privacy), json.loads(derived.figures_text([one]))
     wrong = {name: " ".join(["0x1.8p-1"] * len(text.split())) for name, text in found["figures"].items()}
-    folder = Path("leaderboards")
+    folder = installed.parent / "nowhere"  # the checkout of the code
     RunDir(folder).create().write_record(one)
+    forged = RunDir(Path("leaderboards")).create()
+    forged.write_record(one)
+    (forged.path / derived.FIGURES).write_text(json.dumps({"source": found["source"], "figures": wrong}))
+    derived.published_figures.cache_clear()
+    assert derived.risk_of(one.privacy) == own, "figures of the working directory's board are not believed"
     for source, expected in ((found["source"], {0.75}), ("another source", set(own.as_dict().values()))):
         (folder / derived.FIGURES).write_text(json.dumps({"source": source, "figures": wrong}))
         derived.published_figures.cache_clear()
