@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from functools import lru_cache
 from typing import Any, Literal
 
 from bench.core.types import Adjacency, PrivacyUnit
@@ -22,6 +23,7 @@ Toward = Literal["nearest", "up", "down"]
 _ROUNDING: dict[Toward, str] = {"nearest": ROUND_HALF_EVEN, "up": ROUND_CEILING, "down": ROUND_FLOOR}
 
 
+@lru_cache(maxsize=4096)
 def epsilon_text(epsilon: float | None, toward: Toward = "nearest") -> str:
     """Return an epsilon with two decimals, or two digits in scientific notation below 0.01 and from 1e5.
 
@@ -41,6 +43,7 @@ def epsilon_text(epsilon: float | None, toward: Toward = "nearest") -> str:
     return f"{rounded:.2f}" if plain else f"{rounded:.1e}".replace("e+", "e")
 
 
+@lru_cache(maxsize=4096)
 def risk_text(bound: float, proven: float) -> str:
     """Return an upper bound on success in percent, rounded up; ``unbounded`` without a proof, "–" if unknown."""
     if math.isnan(bound):
