@@ -149,6 +149,9 @@ def _about(record: Record) -> Iterator[tuple[str, str]]:
         if record.utility.official_accuracy is not None:
             whole = f"{100 * record.utility.official_accuracy:.2f}% of {record.utility.official_records:,} records"
             yield "whole official test set", whole
+        if (answers := record.utility.answers) is not None:
+            yield "accuracy on the worst class", f"{100 * answers.worst_class:.2f}%"
+            yield "calibration error", f"{100 * answers.calibration_error:.2f} points"
     yield "method", f"{record.method} (version {record.method_version}) {record.citation}"
     if record.cell.plugin is not None:
         yield "plug-in", f"{record.cell.plugin_words}, source SHA-256 {record.cell.plugin.source_sha256}"
