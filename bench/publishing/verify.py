@@ -124,7 +124,7 @@ def _check(found: Publication, records: Sequence[Record], progress: Progress) ->
 
 def _replay(found: Publication, records: Sequence[Record], progress: Progress) -> None:
     """Replay a random cell of each method, preset and data set on other records of the same number."""
-    from bench.evaluation.check.noninterference import check_row
+    from bench.evaluation.check.noninterference import Stated, check_row
 
     alike = defaultdict(list)
     for record in records:
@@ -140,9 +140,11 @@ def _replay(found: Publication, records: Sequence[Record], progress: Progress) -
                 found.items.append(Item("replay", record.key, Fate.FLAGGED, f"not replayed: {why}"))
                 continue
             same = all(getattr(here, name) == getattr(record.provenance, name) for name in MACHINE)
-            sha256 = record.student.sha256 if record.student is not None and same else ""
+            stated = None
+            if same and record.student is not None and record.utility is not None and record.privacy is not None:
+                stated = Stated(record.student.sha256, record.utility.accuracy, record.privacy.events)
             try:
-                check = check_row(cell, record.noise_salt, sha256)
+                check = check_row(cell, record.noise_salt, stated)
                 fate, why = Fate.PASSED if check.ok else Fate.REFUSED, f"{check.verdict.value}: {check.reason}"
             except Exception as error:  # noqa: BLE001 (of a plug-in: no other record may be added unchecked)
                 fate, why = Fate.REFUSED, f"it cannot be replayed: {type(error).__name__}: {error}"

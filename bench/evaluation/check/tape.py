@@ -28,6 +28,7 @@ from bench.evaluation.check.probe import probed
 from bench.evaluation.check.replaced import AT_CALLS, Originals
 from bench.evaluation.check.sensitivity import NORMS, Given
 from bench.privacy.auditing.sampled_loss import all_updates, function_values
+from bench.privacy.events.base_event import Event
 from bench.privacy.mechanisms.executors import Call, Executor
 from bench.privacy.mechanisms.noise import Noise
 from bench.storage.cache import canonical_json
@@ -106,6 +107,9 @@ class Recording(Executor):
         self._originals = originals
         self.replaced = ""
         """The function of this project that had been replaced when the ledger was called."""
+        self.changed = ""
+        """That what the ledger charged was changed afterwards, empty if it was not."""
+        self._charges: list[str] = []
         self._file, self._room = steps, ROOM
         self.calls: list[Taped] = []
         self.difference = ""
@@ -172,8 +176,14 @@ class Recording(Executor):
         self.calls.append(Taped("draw", None, "", [np.array(drawn)], {}, {}))
         return drawn
 
-    def finish(self) -> None:
-        """Note a difference if the run did not make all calls on the tape."""
+    def charged(self, event: Event, *, joined: bool) -> None:
+        """Keep a copy of what is charged."""
+        self._charges[len(self._charges) - joined :] = [canonical_json(event.as_dict())]
+
+    def finish(self, events: Sequence[Event]) -> None:
+        """Note whether the run's `events` are those that were charged."""
+        if [canonical_json(event.as_dict()) for event in events] != self._charges:
+            self.changed = "its code changes what the ledger has charged"
 
     def _mechanism(self, release: Callable[[Noise], A]) -> A:
         self._answering = True
@@ -216,7 +226,9 @@ class Replaying(Recording):
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:  # fmt: skip
         super().__init__(noise, originals, around)
-        self._tape, self._number = tape, 0  # number of the current call
+        # Without the recorded run's inputs, which are the first private set's.
+        self._tape = [replace(call, given=None) for call in tape]
+        self._number = 0  # of the current call
 
     def begin(self, call: Call) -> Call:
         """Check that the tape's next call is of this mechanism, with these public arguments."""
@@ -250,8 +262,9 @@ class Replaying(Recording):
         kept = self._tape[number].answers[0].copy()
         return kept if isinstance(drawn, np.ndarray) else kept.item()
 
-    def finish(self) -> None:
-        """See :meth:`Recording.finish`."""
+    def finish(self, events: Sequence[Event]) -> None:
+        """Also note a difference if the run did not make all calls on the tape."""
+        super().finish(events)
         if len(self.calls) < len(self._tape) and not self.difference:
             self.difference = (
                 f"it calls the ledger {len(self.calls)} times, not {len(self._tape)}, on other private data with the "
