@@ -55,7 +55,7 @@ LOOKS = {
 MACHINERY = ("importlib.", "_frozen_importlib", "traceback", "warnings")
 """Code that opens files unasked: to import modules, or to show source lines in a message."""
 LINKS = ("os.rename", "os.link", "os.symlink")
-PASSED_ON = ("inspect", "ctypes", "threading")
+PASSED_ON = ("inspect", "ctypes")
 """Modules whose calls of this kind are their callers'."""
 
 
@@ -71,7 +71,7 @@ class Watch:
         self._top, self._dataset = module.partition(".")[0], dataset
         self._folder = None if folder is None else os.path.join(os.path.realpath(folder), "")
         self._written: set[str] = set()
-        self._threads, self._started = set(sys._current_frames()), False
+        self._threads = set(sys._current_frames())
         self._here = threading.local()  # whether this thread is in `note`, which reads paths itself
 
     def note(self, event: str, arguments: tuple[object, ...]) -> None:
@@ -92,8 +92,6 @@ class Watch:
                 self.found = "its code maps memory that other processes share"
             elif event == "object.__getattr__" and arguments[1] in FRAMES and self._is_its_own(directly=True):
                 self.found = f"its code {LOOKS['sys._getframe']}"
-            elif event == "_thread.start_new_thread" and self._is_its_own():
-                self._started = True
             elif event in LOOKS and self._is_its_own(directly=True):
                 self.found = f"its code {LOOKS[event]}"
             elif event in STARTS and self._is_its_own():
@@ -122,12 +120,11 @@ class Watch:
         return self._folder is not None and not all(path.startswith(self._folder) for path in full)
 
     def threads_ended(self, patience: float = 2.0) -> None:
-        """Note a thread of the method's that runs after its training: it could change what was released."""
+        """Note a thread that runs after the training: it could change what was released."""
         begin = time.monotonic()
-        while self._started and set(sys._current_frames()) - self._threads:
+        while set(sys._current_frames()) - self._threads and not self.found:
             if time.monotonic() - begin > patience:
-                self.found = self.found or "its code leaves a thread running"
-                return
+                self.found = "its code leaves a thread running"
             time.sleep(0.01)
 
     def _moved(self, source: object, target: object) -> None:
