@@ -152,7 +152,7 @@ def _replay(found: Publication, records: Sequence[Record], progress: Progress) -
 
 
 def stated_here(record: Record) -> Stated | None:
-    """Return what `record` states of its run; None without a student, or from elsewhere, where arithmetic may differ."""
+    """Return what `record` states of its run; None without a student, or from another machine, which may round."""
     from bench.evaluation.check.noninterference import Stated
 
     here = Clock().stop()

@@ -121,11 +121,12 @@ class Watch:
 
     def threads_ended(self, patience: float = 2.0) -> None:
         """Note a thread that runs after the training: it could change what was released."""
-        begin = time.monotonic()
+        begin, self._here.busy = time.monotonic(), True
         while set(sys._current_frames()) - self._threads and not self.found:
             if time.monotonic() - begin > patience:
                 self.found = "its code leaves a thread running"
             time.sleep(0.01)
+        self._here.busy = False
 
     def _moved(self, source: object, target: object) -> None:
         if _full(source) in self._written:
