@@ -150,14 +150,9 @@ def test_a_library_of_another_environment_is_no_code_of_the_method(tmp_path: Pat
         "        module.frame()\n"
         "    print(repr(watch.found))\n"
     )
-    paths = os.pathsep.join([str(tmp_path), str(tmp_path / "beside"), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (libraries, own, ROOT)))}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["''", "'its code reads the frames of its callers'"]
 
 
