@@ -114,6 +114,7 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (public_arguments.SecondTeacher, "its call 1 of prior_randomized_response has another prior"),
     ],
     [  # Inside DP-SGD.
+        (inside_dp_sgd.HeldByTorch, "its net and loss give other gradients for the same records"),
         (inside_dp_sgd.SwappedImages, "its call 1 of dp_sgd has another model"),
         (inside_dp_sgd.PrivateStart, "its call 1 of dp_sgd has another model"),
         (inside_dp_sgd.HeldByStreams, "its call 1 of dp_sgd has another model"),

@@ -164,8 +164,9 @@ def _of_running(value: Charging | Cache | Checkpoint | RemovableHandle) -> Itera
     """
     held = {name: getattr(value, name, None) for name in _attributes(value)}
     if isinstance(value, RemovableHandle):
-        hooks = value.hooks_dict_ref() if isinstance(value.hooks_dict_ref, weakref.ref) else value.hooks_dict_ref
-        held["hooks_dict_ref"] = _hooks(hooks) if isinstance(hooks, dict) else hooks
+        for name in ("hooks_dict_ref", "extra_dict_ref"):
+            refs = held[name] if isinstance(held[name], tuple) else (held[name],)
+            held[name] = [_hooks(ref()) if isinstance(ref, weakref.ref) else ref for ref in refs]
         if _numbered(held["id"]):
             del held["id"]
     if isinstance(value, Charging) and isinstance(held.get("_executor"), Executor):
@@ -178,9 +179,9 @@ def _of_running(value: Charging | Cache | Checkpoint | RemovableHandle) -> Itera
     yield from ((name, one) for name, one in held.items() if not (name in clocks and type(one) is float))
 
 
-def _hooks(hooks: Mapping[Any, Any]) -> Any:
-    """Return hooks in their order without their numbers, which keep growing between runs."""
-    return list(hooks.values()) if all(map(_numbered, hooks)) else hooks
+def _hooks(hooks: Any) -> Any:
+    """Return a dictionary of hooks in their order, without their numbers, which keep growing between runs."""
+    return list(hooks.values()) if isinstance(hooks, dict) and all(map(_numbered, hooks)) else hooks
 
 
 def _numbered(number: object) -> bool:
@@ -276,7 +277,7 @@ def _of_net(net: torch.nn.Module) -> Iterator[tuple[str, Any]]:
         for name, held in vars(layer).items():
             if name in OF_EVERY_NET:
                 continue
-            yield f"{path}.{name}", _hooks(held) if "_hooks" in name and isinstance(held, dict) else held
+            yield f"{path}.{name}", _hooks(held) if "_hooks" in name else held
 
 
 @functools.lru_cache(maxsize=100_000)

@@ -42,6 +42,9 @@ ROOM = 2**30
 """Bytes of mechanism inputs that a tape keeps; for later calls it keeps only the answers."""
 PROBES = 3
 """Number of DP-SGD steps, besides the first, before which net and loss are probed."""
+SHOWN = 8
+"""Number of the recorded run's records among those that they are probed with: code that tells these from random ones,
+or the private records from others, would not behave with random ones as it does in the training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,8 @@ class Taped:
     charged: str
     answers: list[NDArray[Any] | OnDisk]
     public: dict[str, str]  # fingerprints of the public arguments
-    probes: dict[int, str]  # by DP-SGD step: fingerprints of net and loss on public records
+    probes: dict[int, str]  # by DP-SGD step: fingerprints of net and loss on random records and on `shown`
+    shown: tuple[torch.Tensor, ...] = ()  # images and labels of some records of the recorded run
 
 
 def charged_for(call: Call) -> str:
@@ -120,6 +124,7 @@ class Recording(Executor):
         self._hooks: list[RemovableHandle] = []
         self._asked: Call | None = None  # the call as the method made it
         self._public: dict[str, str] = {}
+        self._shown: tuple[torch.Tensor, ...] = ()
         self._answering = False
 
     @property
@@ -132,14 +137,15 @@ class Recording(Executor):
         if self._originals is not None:
             self.replaced = self.replaced or self._originals.replaced(AT_CALLS)
         self._steps, self._probes, self._asked, self._public = [], {}, call, public_arguments(call)
+        self._shown = ()
         if call.name != "dp_sgd":
             return call
         run, wanted = call.public["run"], self._probed_steps(call)
-        of_call = call.public["model"], run.loss, call.private["images"], call.private["labels"]
+        self._shown = self._records_shown(call)
 
         def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             if len(self._steps) in wanted:
-                self._probe(len(self._steps), probed(*of_call))
+                self._probe(len(self._steps), probed(call.public["model"], run.loss, *self._shown))
             self._before_step(optimizer)
 
         def make(parameters: Any) -> torch.optim.Optimizer:
@@ -164,7 +170,7 @@ class Recording(Executor):
                 self._public |= {f"{name} afterwards": digest for name, digest in after.items()}
             given = _given(call) if self._room > 0 else None
             self._room -= 0 if given is None else given.values.nbytes
-            found = Taped(call.name, given, charged_for(call), answers, self._public, self._probes)
+            found = Taped(call.name, given, charged_for(call), answers, self._public, self._probes, self._shown)
             self.calls.append(found)
         return answer
 
@@ -199,6 +205,9 @@ class Recording(Executor):
     def _probed_steps(self, call: Call) -> Container[int]:
         """Return the steps before which net and loss are probed: the first, and some unpredictable ones."""
         return {0, *(secrets.randbelow(max(1, call.public["run"].steps)) for _ in range(PROBES))}
+
+    def _records_shown(self, call: Call) -> tuple[torch.Tensor, ...]:
+        return tuple(call.private[name][:SHOWN].detach().cpu().clone() for name in ("images", "labels"))
 
     def _probe(self, step: int, found: str) -> None:
         self._probes[step] = found
@@ -280,12 +289,14 @@ class Replaying(Recording):
     def _probed_steps(self, call: Call) -> Container[int]:
         return self._tape[self._number].probes
 
+    def _records_shown(self, call: Call) -> tuple[torch.Tensor, ...]:
+        return self._tape[self._number].shown
+
     def _probe(self, step: int, found: str) -> None:
         super()._probe(step, found)
         if found != self._tape[self._number].probes[step]:
             self._differ(
-                f"before step {step + 1} of its DP-SGD, its net and loss give other gradients for the same public "
-                "records",
+                f"before step {step + 1} of its DP-SGD, its net and loss give other gradients for the same records",
                 "A hook, the loss or the net holds private data: clipping bounds none of what that changes",
             )
 
