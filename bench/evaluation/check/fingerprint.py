@@ -240,8 +240,8 @@ def _pickled(value: object) -> Iterator[tuple[str, Any]]:
         state = value.__reduce_ex__(4)
     except TypeError as error:
         raise BenchError(
-            f"{type(value).__qualname__}: what a value of this type holds cannot be compared between runs; a "
-            "mechanism's argument may hold plain values, arrays and functions"
+            f"{type(value).__qualname__}: what a value of this type holds cannot be compared between runs; mechanisms' "
+            "arguments and released nets may hold plain values, arrays and functions"
         ) from error
     if isinstance(state, str):
         yield state, None
