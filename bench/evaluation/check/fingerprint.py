@@ -162,10 +162,10 @@ def _of_running(value: Charging | Cache | Checkpoint | RemovableHandle) -> Itera
 
     Votes and labels that a ledger keeps differ too, but are private, so that no public argument may hold them.
     """
-    held = {name: getattr(value, name, None) for name in _attributes(value)}
+    held: dict[str, Any] = {name: getattr(value, name, None) for name in _attributes(value)}
     if isinstance(value, RemovableHandle):
         for name in ("hooks_dict_ref", "extra_dict_ref"):
-            refs = held[name] if isinstance(held[name], tuple) else (held[name],)
+            refs: tuple[Any, ...] = held[name] if isinstance(held[name], tuple) else (held[name],)
             held[name] = [_hooks(ref()) if isinstance(ref, weakref.ref) else ref for ref in refs]
         if _numbered(held["id"]):
             del held["id"]
