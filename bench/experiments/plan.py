@@ -29,6 +29,7 @@ from bench.core.errors import BenchError, no_exit
 from bench.core.rows import Change
 from bench.core.tuning import Tuning
 from bench.core.types import Adjacency, Basis, Budget, Facts, TargetAdjacency
+from bench.data.own_name import PREFIX, stated_after
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.overrides import check_kept
 from bench.interface.method import Method, check_public
@@ -223,7 +224,7 @@ def _calibrated(
             check_kept(method, start, config, values_of(overrides), calibrate, grid.preset, dataset.facts, budget)
     check_public(method(config, dataset.facts))
     facts = dataset.facts
-    stated = re.search(r"@(\d+x\d+x\d+)$", dataset.name) if facts.dataset.startswith("folder:") else None
+    stated = stated_after(dataset.name) if facts.dataset.startswith(PREFIX) else ""
     spec = CellSpec(
         method=method.name,
         method_version=method.version,
@@ -231,7 +232,7 @@ def _calibrated(
         plugin=plugin_of(method),
         dataset=facts.dataset,
         dataset_revision=dataset.revision,
-        image_shape="" if stated is None else stated[1],
+        image_shape=stated,
         preset=grid.preset,
         overrides=public_overrides({given.name: given.text for given in overrides.values()}, config),
         epsilon=epsilon,
