@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
+FEATURE_NETS = ("softmax_regression", "features")
+"""Nets that take rows of features."""
 ROWS = 4096
 NPZ = "x and y, or x_train, y_train, x_test and y_test; optional: classes, the names of the labels 0, 1, ..."
 DAMAGE = (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, NotImplementedError, RuntimeError)
@@ -48,6 +50,11 @@ class Arrays:
 def is_features(shape: Sequence[int]) -> bool:
     """Return whether records of `shape`, (channels, height, width), are rows of features."""
     return tuple(shape[:2]) == (1, 1)
+
+
+def is_bytes(values: Array) -> bool:
+    """Return whether `values` need no range: bytes, or truth values, which are 0 and 1."""
+    return values.dtype == np.uint8 or values.dtype.kind == "b"
 
 
 def check_fits(what: object, size: int) -> None:
@@ -167,7 +174,7 @@ def as_bytes(path: Path, values: Array, limits: tuple[float, float] | None) -> N
     shape = shape_of(path, values)
     if limits is None and values.dtype.kind == "b":
         limits = (0.0, 1.0)
-    if limits is None and values.dtype != np.uint8:
+    if limits is None and not is_bytes(values):
         raise BenchError(
             f"{path} holds numbers of type {values.dtype}. State the range that they lie in after @, for instance "
             f"folder:{path}@-3..3; values outside are clipped. It is public: do not take it from the records."

@@ -29,6 +29,7 @@ from bench.core.errors import BenchError, no_exit
 from bench.core.rows import Change
 from bench.core.tuning import Tuning
 from bench.core.types import Adjacency, Basis, Budget, Facts, TargetAdjacency
+from bench.data.own_arrays import FEATURE_NETS, is_features
 from bench.data.own_name import PREFIX, stated_after
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.overrides import check_kept
@@ -185,6 +186,20 @@ def _check_models(method: type[Method], named: Mapping[str, Any]) -> None:
             check_model(name)
 
 
+def _check_features(method: type[Method], config: Any, facts: Facts) -> None:
+    """Raise :class:`BenchError` if the data is rows of features and `config` names a net of images."""
+    if not is_features(facts.shape):
+        return
+    named = {name: getattr(config, name, "") for name in ("teacher", "student", "backbone")}
+    wrong = {name: net for name, net in named.items() if net and net not in FEATURE_NETS}
+    if wrong:
+        flags = " ".join(f"--{'teacher' if name == 'backbone' else name} {FEATURE_NETS[0]}" for name in wrong)
+        raise BenchError(
+            f"{facts.dataset} holds rows of features, and {method.name} takes {', '.join(dict.fromkeys(wrong.values()))}, for images. "
+            f"Take a method of the group transfer, pate-bayes or dp-sgd; some others work with {flags}."
+        )
+
+
 def _epsilons(method: type[Method], grid: Grid) -> Sequence[float | None]:
     return grid.epsilons if method.private else (None,)
 
@@ -212,6 +227,7 @@ def _calibrated(
         budget = Budget(1.0 if asked is None else asked, delta, basis, adjacency)
 
         def calibrate(start: Any) -> Any:
+            _check_features(method, start, dataset.facts)
             with no_exit(f"calibrate of {method.name}"):
                 return calibrations.calibrate(method, start, budget, dataset.facts)
 
