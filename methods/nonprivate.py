@@ -65,7 +65,6 @@ class NonPrivate(Method[NonPrivateConfig]):
         """See :meth:`bench.interface.Method.presets`."""
         student = FEATURE_NETS[0] if is_features(facts.shape) else "small_cnn"
         return {
-            "paper": {"student": student} if is_features(facts.shape) else {},
             "quick": {"student": student, "epochs": 4.0 if facts.private_records > 10_000 else 30.0},
             "tiny": {"student": student, "epochs": 2.0},
         }

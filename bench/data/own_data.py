@@ -90,7 +90,7 @@ def stamped(path: Path) -> tuple[int, int]:
     except OSError as error:
         raise BenchError(f"cannot read {path}: {error.strerror or error}.") from error
     if not S_ISREG(found.st_mode):
-        raise BenchError(f"{path} is no plain file. Accepted: a folder of images, or a file {', '.join(FILES)}.")
+        raise BenchError(f"{path} is no plain file.")
     return found.st_size, found.st_mtime_ns
 
 
@@ -120,6 +120,7 @@ def _public_facts(own: OwnName, when: tuple[int, int]) -> tuple[tuple[str, ...],
                 raise BenchError(f"{own.path} lists images, whose values have a range: leave out what follows @.")
             if own.shape:
                 return classes, own.shape, True
+            stamped(own.path.parent / files[0])
             with open_image(own.path.parent / files[0]) as image:
                 return classes, image_shape(image), True
         found = _from_table(own.path, table)

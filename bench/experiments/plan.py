@@ -193,10 +193,11 @@ def _check_features(method: type[Method], config: Any, facts: Facts) -> None:
     named = {name: getattr(config, name, "") for name in ("teacher", "student", "backbone")}
     wrong = {name: net for name, net in named.items() if net and net not in FEATURE_NETS}
     if wrong:
+        nets = ", ".join(dict.fromkeys(wrong.values()))
         flags = " ".join(f"--{'teacher' if name == 'backbone' else name} {FEATURE_NETS[0]}" for name in wrong)
         raise BenchError(
-            f"{facts.dataset} holds rows of features, and {method.name} takes {', '.join(dict.fromkeys(wrong.values()))}, for images. "
-            f"Take a method of the group transfer, pate-bayes or dp-sgd; some others work with {flags}."
+            f"{facts.dataset} holds rows of features, and {method.name} takes {nets}, for images. "
+            f"Take a method of the group transfer, pate-bayes or dp-sgd; PATE and methods for labels: {flags}."
         )
 
 

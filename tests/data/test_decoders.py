@@ -17,8 +17,8 @@ from bench.core.errors import BenchError
 from bench.data import celeba, datasets, splits
 from bench.data import decoders as formats
 from bench.data.image_files import decode
-from bench.data.own_name import SALT
 from bench.data.loaders import StoredLoader
+from bench.data.own_name import SALT
 from bench.storage.download import JointRoute
 from helpers.data import by_hand, idx_bytes, noise, put_image, request, whole
 
