@@ -34,7 +34,7 @@ def choose(
         float, typer.Option("--eps", "-e", help="Largest proven epsilon, for replace-one neighbours.")
     ] = 1.0,
     dataset: Annotated[
-        str, typer.Option("--dataset", "-d", help="Data set of the board, or folder:PATH for images of your own.")
+        str, typer.Option("--dataset", "-d", help="Data set of the board, or folder:PATH for data of your own.")
     ] = "mnist",
     unit: Annotated[PrivacyUnit, typer.Option("--unit", help="What the epsilon protects.")] = PrivacyUnit.RECORD,
     public_data: Annotated[
