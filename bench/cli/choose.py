@@ -81,7 +81,7 @@ def _print(choice: Choice) -> None:
 
     wanted, own = choice.wanted, choice.wanted.dataset != choice.measured_on
     if own:
-        echo(
+        print_fields(
             f"The board's data set most like {wanted.dataset} in classes, image size and channels is "
             f"{choice.measured_on}. The figures below are of that; yours will differ."
         )
