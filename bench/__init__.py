@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from bench.api import load_results, run
     from bench.api.boards import choose, compare, compose, list_datasets, list_methods, plot
     from bench.api.evaluations import attack, audit, check
+    from bench.data.own_dataset import save_dataset
     from bench.privacy.accounting.cost import PrivacyCost, epsilon
 
 __all__ = [
     "BenchError", "PrivacyCost", "__version__", "attack", "audit", "check", "choose", "compare",
-    "compose", "epsilon", "list_datasets", "list_methods", "load_results", "plot", "run",
+    "compose", "epsilon", "list_datasets", "list_methods", "load_results", "plot", "run", "save_dataset",
 ]  # fmt: skip
 
 # timm imports torchvision, whose registry build does not load beside a CPU build of torch. This only puts a finder on

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from bench.data.own_arrays import FEATURE_NETS, is_features
 from bench.interface import (
     Adjacency,
     Budget,
@@ -62,9 +63,10 @@ class NonPrivate(Method[NonPrivateConfig]):
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`."""
+        student = FEATURE_NETS[0] if is_features(facts.shape) else "small_cnn"
         return {
-            "quick": {"student": "small_cnn", "epochs": 4.0 if facts.private_records > 10_000 else 30.0},
-            "tiny": {"student": "small_cnn", "epochs": 2.0},
+            "quick": {"student": student, "epochs": 4.0 if facts.private_records > 10_000 else 30.0},
+            "tiny": {"student": student, "epochs": 2.0},
         }
 
     def calibrate(self, budget: Budget) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from bench.core.config import default_delta
 from bench.core.errors import BenchError
 from bench.data.datasets import DATASETS, all_datasets, get_dataset
+from bench.data.own_arrays import is_features
 from bench.data.spec import DatasetSpec
 from bench.reports.board_row import BoardRow
 from bench.reports.leaderboard import Board
@@ -102,12 +103,21 @@ def choose(board: Board, wanted: Wanted) -> Choice:
     """Return the best rows of `board` under `wanted`.
 
     A row qualifies by its proven epsilon for replace-one neighbours, however much lower than ``wanted.eps`` it is. For
-    a user's folder, the rows are those of the most similar data set. Raise :class:`BenchError` if there are none.
+    a user's images, the rows are those of the most similar data set that has some. Raise :class:`BenchError` if there
+    are none.
     """
     name = wanted.dataset
     tables = board.tables()
     if name.startswith(FOLDER):
-        name = nearest_dataset(get_dataset(name), [of for of, unit in tables if unit == wanted.unit])
+        own = get_dataset(name)
+        if is_features(own.shape):
+            raise BenchError(
+                f"{name} holds rows of features, and the board ranks methods on images. Try those that learn from "
+                f"features: python -m bench run -m dp-sgd,dp-fc,pate-bayes -d {shlex.quote(name)} -e {wanted.eps:g}"
+            )
+        of_unit = [of for of, unit in tables if unit == wanted.unit]
+        with_rows = [of for of in of_unit if ranked(tables[of, wanted.unit], wanted)]
+        name = nearest_dataset(own, with_rows or of_unit)
     every = tables.get((name, wanted.unit), [])
     if not every:
         have = ", ".join(f"{of} ({unit})" for of, unit in tables) or "none"

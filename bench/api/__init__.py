@@ -25,6 +25,9 @@ from bench.results.run_dir import RunDir
 
 if TYPE_CHECKING:
     import pandas
+    from torch.utils.data import Dataset
+
+    Given = Dataset[Any] | tuple[Dataset[Any], Dataset[Any]]
 
 COLUMNS = {
     "key": "Key of the record, which names its files.",
@@ -126,7 +129,7 @@ def load_results(runs: str | Path | Iterable[str | Path] | None = None, *, setti
 def run(
     methods: Names,
     *,
-    datasets: Names = "mnist",
+    datasets: Names | Given = "mnist",
     eps: float | str | Iterable[float] | None = None,
     seeds: int | str | Iterable[int] = 0,
     preset: str = "quick",
@@ -153,7 +156,8 @@ def run(
 
     Args:
         methods: Methods: names, groups (``"all"``), or paths of files of your own.
-        datasets: Data sets; ``folder:PATH`` for images of your own.
+        datasets: Data sets; ``folder:PATH`` for your own; or a ``torch.utils.data.Dataset``, or a pair (train, test)
+            of them, which is saved in the data root, readable by you alone: see :func:`bench.save_dataset`.
         eps: Target epsilons; None: 1 and 10.
         seeds: Seeds.
         preset: ``paper``, ``quick`` (minutes) or ``tiny`` (seconds).
@@ -187,8 +191,8 @@ def run(
     from bench.launchers.settings import read_cluster
 
     grid = GridOptions(
-        methods=methods, datasets=datasets, eps=eps, seeds=seeds, preset=preset, basis=basis, adjacency=adjacency,
-        delta=delta, risk=risk, set_=set, noise=noise, precision=precision,
+        methods=methods, datasets=_named(datasets), eps=eps, seeds=seeds, preset=preset, basis=basis,
+        adjacency=adjacency, delta=delta, risk=risk, set_=set, noise=noise, precision=precision,
     ).grid()  # fmt: skip
     if launcher not in ("local", "inline"):
         raise UnknownNameError("launcher", launcher, ["local", "inline"], "Slurm: `python -m bench run`.")
@@ -206,6 +210,24 @@ def run(
     for line in ran.unread:
         warnings.warn(line, stacklevel=2)
     return _frame(ran.records, ran.audits, RunDir(folder).read_attacks()[0])
+
+
+def _named(datasets: Names | Given) -> Names:
+    """Return the names of `datasets`, a Dataset or a pair of them saved as a file."""
+    if isinstance(datasets, str | list):
+        return datasets
+    from torch.utils.data import Dataset
+
+    from bench.data.own_dataset import given_dataset
+
+    if isinstance(datasets, Dataset):
+        return given_dataset(datasets)
+    names = list(datasets)
+    if len(names) == 2 and isinstance(train := names[0], Dataset) and isinstance(test := names[1], Dataset):
+        return given_dataset(train, test)
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise BenchError(f"datasets takes names, a torch Dataset or a pair (train, test) of them, not {wrong[0]!r}.")
+    return [str(name) for name in names]
 
 
 def _frame(

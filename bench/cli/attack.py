@@ -34,7 +34,7 @@ Out = Annotated[Path, students("--out", "-o", help="Run directory of `bench run`
 Methods = Annotated[
     str, students("--methods", "-m", help="Only students of these methods, comma-separated; method files work too.")
 ]
-Data = Annotated[str | None, students("--data", help="folder:PATH, if the students trained on a folder.")]
+Data = Annotated[str | None, students("--data", help="folder:PATH, if the students trained on your own data.")]
 CREW = where("--workers", help="Processes for teachers; 0: one per core.", min=0)
 
 

@@ -34,7 +34,7 @@ def choose(
         float, typer.Option("--eps", "-e", help="Largest proven epsilon, for replace-one neighbours.")
     ] = 1.0,
     dataset: Annotated[
-        str, typer.Option("--dataset", "-d", help="Data set of the board, or folder:PATH for images of your own.")
+        str, typer.Option("--dataset", "-d", help="Data set of the board, or folder:PATH for data of your own.")
     ] = "mnist",
     unit: Annotated[PrivacyUnit, typer.Option("--unit", help="What the epsilon protects.")] = PrivacyUnit.RECORD,
     public_data: Annotated[
@@ -81,7 +81,7 @@ def _print(choice: Choice) -> None:
 
     wanted, own = choice.wanted, choice.wanted.dataset != choice.measured_on
     if own:
-        echo(
+        print_fields(
             f"The board's data set most like {wanted.dataset} in classes, image size and channels is "
             f"{choice.measured_on}. The figures below are of that; yours will differ."
         )

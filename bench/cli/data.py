@@ -51,7 +51,7 @@ def list_(json_: Json = False) -> None:
         cells.append((row["name"], str(row["classes"]), shape, *counts, here, revision, row["licence"]))
     columns = ("name", "classes", "shape", "train", "test", "here", "revision", "licence")
     print_table(f"data sets under {root}", columns, cells)
-    echo("Any folder of images: folder:PATH. Fetch a data set with: python -m bench data get NAME")
+    echo("Data of your own: folder:PATH. Fetch a data set with: python -m bench data get NAME")
     for name, reason in PLUGIN_ERRORS.items():
         echo(f"plug-in {name} could not be used: {reason}")
 

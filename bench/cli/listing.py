@@ -57,6 +57,29 @@ def listing(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]]:
     raise UnknownNameError("listing", what, LISTINGS, "Or give a run directory.")
 
 
+def methods_by_family() -> tuple[str, list[tuple[str, str]]]:
+    """Return what the marks mean, and each family of methods with its names, marked."""
+    families: dict[str, list[str]] = {}
+    for name in METHODS.names():
+        package, dot, _ = listed(name).module.rpartition(".")
+        families.setdefault(package if dot and name in METHODS.index() else "others", []).append(name)
+
+    def marked(name: str, unit: str) -> str:
+        entry = listed(name)
+        marks = ("" if entry.proven == "finite" else "∞") + ("" if entry.public_data == "none" else "+")
+        return name + marks + ("" if entry.unit == unit else f" ({entry.unit})")
+
+    fields = []
+    for family, names in sorted(families.items()):
+        units = {listed(name).unit for name in names}
+        unit = units.pop() if len(units) == 1 else "record"
+        title = family if unit == "record" else f"{family}, unit {unit}"
+        fields.append((title, ", ".join(marked(name, unit) for name in names)))
+    fields.append(("groups for --methods", ", ".join(method_groups())))
+    told = "∞: the proven epsilon is infinite; +: uses public data; `bench show NAME` tells why, and the settings."
+    return f"{len(METHODS.names())} methods by family. {told}", fields
+
+
 def _broken(broken: dict[str, str]) -> list[str]:
     return [f"plug-in failed to import: {where}: {why}" for where, why in broken.items()]
 

@@ -32,7 +32,7 @@ from bench.cli import (
 )
 from bench.cli.options import Json, Out
 from bench.core.errors import BenchError, no_exit
-from bench.core.progress import close_stdout, echo, open_streams, print_json, print_table
+from bench.core.progress import close_stdout, echo, open_streams, print_fields, print_json, print_table
 
 
 class _Commands(TyperGroup):
@@ -97,8 +97,8 @@ def list_(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Run directory: list its records.")] = None,
     json_: Json = False,
 ) -> None:
-    """List methods, data sets, attacks or models, or the records of a run directory."""
-    from bench.cli.listing import LISTINGS, listed_apart, listing
+    """List methods by family, data sets, attacks or models, or the records of a run directory."""
+    from bench.cli.listing import LISTINGS, listed_apart, listing, methods_by_family
 
     if out is None and what not in LISTINGS and Path(what).is_dir():
         out = Path(what)
@@ -112,8 +112,11 @@ def list_(
         said = [dict(zip(columns, row, strict=True)) for _, columns, rows, _ in found for row in rows]
         print_json({"title": found[0][0], "rows": said, "notes": [note for *_, notes in found for note in notes]})
         return
+    if out is None and what == "methods":
+        print_fields(*methods_by_family())
+        found = [("", (), [], [note for note in found[0][3] if not note.startswith("--methods")])]
     for title, columns, rows, notes in found:
-        if rows or not notes:  # "none" would be wrong of records that cannot be read
+        if title and (rows or not notes):  # "none" would be wrong of records that cannot be read
             print_table(title, columns, rows)
         for note in notes:
             echo(note)

@@ -71,6 +71,16 @@ class Disclosure:
         """The mode of a file with results."""
         return 0o600 if self.owner_only else 0o644
 
+    @property
+    def withheld(self) -> str:
+        """What records leave out, in words; "" for nothing."""
+        if self.public_benchmark:
+            return ""
+        return (
+            "epsilons that depend on the records, class frequencies, answers' accuracy, exact times, the noise's salt, "
+            "pictures, texts of errors; no row can be published; files are readable by you alone"
+        )
+
     def log(self, key: str) -> str:
         """Return the traceback's place in a run directory: the cache, which is never published, for private text."""
         return f"logs/{key}.log" if self.messages else f"cache/{key}.log"

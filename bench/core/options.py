@@ -53,7 +53,9 @@ class GridOptions:
         what("--methods", "-m", help="Methods or groups (all, transfer, ...), comma-separated; see `bench ls`."),
     ]
     datasets: Annotated[
-        Names, str, what("--datasets", "-d", help="Data sets, comma-separated; folder:PATH for your own.")
+        Names,
+        str,
+        what("--datasets", "-d", help="Data sets, comma-separated; folder:PATH for your own."),
     ] = "mnist"
     eps: Annotated[
         float | str | Iterable[float] | None,

@@ -17,6 +17,14 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def memory_bytes() -> int:
+    """Return the size of this machine's memory, or 2**62 where the system does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 62
+
+
 def end_with_parent() -> None:
     """Make a worker ignore Ctrl-C, which its parent handles; on Linux the worker also dies with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

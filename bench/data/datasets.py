@@ -11,8 +11,9 @@ from pathlib import Path
 
 from bench.core.errors import BenchError, UnknownNameError, no_exit
 from bench.core.fetch_progress import Progress, silent
+from bench.core.plain_files import user_path
 from bench.data import catalog as builtin
-from bench.data.image_folder import folder_spec
+from bench.data.own_data import own_spec
 from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Records
 from bench.storage.array_store import data_root
 
@@ -69,9 +70,9 @@ def all_datasets() -> dict[str, DatasetSpec]:
 
 
 def get_dataset(name: str) -> DatasetSpec:
-    """Return the data set `name` or ``folder:PATH``; raise UnknownNameError, or BenchError for an unusable folder."""
+    """Return the data set `name` or ``folder:PATH``; raise UnknownNameError, or BenchError for unusable data."""
     if name.startswith(FOLDER):
-        return folder_spec(name)
+        return own_spec(name)
     if name not in DATASETS:
         read_plugins()
     base, colon, _ = name.partition(":")
@@ -79,11 +80,12 @@ def get_dataset(name: str) -> DatasetSpec:
         where = data_root(None) / "raw" / (DATASETS[base].store or base)
         raise BenchError(
             f"{base} takes no path; files that you have of it belong in {where}, and `python -m bench data get {base}` "
-            "says in which form. BENCH_DATA names another folder of data sets. Images of your own: folder:PATH."
+            "says in which form. BENCH_DATA names another folder of data sets. Data of your own: folder:PATH."
         )
     if name not in DATASETS:
         broken = "; ".join(f"plug-in {key} failed: {why}" for key, why in PLUGIN_ERRORS.items())
-        hint = "Or folder:PATH for images of your own." + (f" {broken}." if broken else "")
+        mine = f"folder:{name}" if user_path(name).exists() else "folder:PATH"
+        hint = f"Or {mine} for data of your own." + (f" {broken}." if broken else "")
         raise UnknownNameError("data set", name, DATASETS, hint)
     return DATASETS[name]
 

@@ -76,9 +76,9 @@ Listing = tuple[Path, Sequence[str], "NDArray[np.int64]"]
 """A folder, the files below it by relative name, and their labels."""
 
 
-def place(root: Path, path: Path, shape: tuple[int, int, int]) -> Path:
-    """Return the path, without a suffix, of the files stored for the images in the folder `path` at `shape`."""
-    text = os.fsencode(path.resolve()) + repr(tuple(shape)).encode()
+def place(root: Path, path: Path, shape: tuple[int, int, int], values: tuple[float, float] | None = None) -> Path:
+    """Return the path, without a suffix, of what is stored for the data in `path` at `shape` and range of values."""
+    text = os.fsencode(path.resolve()) + repr(tuple(shape)).encode() + (repr(values).encode() if values else b"")
     return root / FOLDERS / hashlib.sha256(text).hexdigest()[:20]
 
 

@@ -5,9 +5,8 @@ Two layouts are accepted: ``PATH/train/CLASS/*.png`` with ``PATH/test/CLASS/*.pn
 (channels, height, width) is stated as in ``folder:PATH@1x64x64``, else taken from the first file by name. It is public,
 like the number of records and the class names.
 
-A revision must not reveal the content, so it is an HMAC-SHA256 over names, sizes and contents with a random salt in the
-data root (``folder-salt``, readable only by its owner): without the salt no guess of the content can be tested. Files
-are read once for it; later jobs compare folders and a sample of files: :mod:`bench.data.file_list`.
+The revision is an HMAC over names, sizes and contents (:mod:`bench.data.own_name`). Files are read once for it; later
+jobs compare folders and a sample of files: :mod:`bench.data.file_list`.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,43 +22,35 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.core.errors import BenchError
-from bench.core.plain_files import open_plain, user_path
+from bench.core.plain_files import open_plain
+from bench.core.printable import counted
 from bench.data.file_list import Half, Listing, kept_list, place
 from bench.data.image_files import FileRecords, list_classes, list_images, list_labelled, open_image
+from bench.data.own_name import HALVES, TEST_NAMES, TEST_SHARE, parse, salt_of
 from bench.data.spec import DatasetSpec, Loaded, LoadRequest
-from bench.storage.array_store import storage_errors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from PIL.Image import Image
 
-PREFIX = "folder:"
-TEST_NAMES = ("test", "val", "valid", "validation")
-HALVES = {"train", "training", "testing", *TEST_NAMES}
-TEST_SHARE = 0.2
-SALT = "folder-salt"
-_SHAPE = re.compile(r"^(?P<path>.+)@(?P<c>[13])x(?P<h>[1-9]\d{0,4})x(?P<w>[1-9]\d{0,4})$")
-
+RESOLUTION = "scaled to cover the shape and cut at the centre, where an image has another size"
 LAYOUT = "PATH/train/CLASS/*.png with PATH/test/CLASS/*.png, or PATH/CLASS/*.png"
-
-
-def parse(name: str) -> tuple[Path, tuple[int, int, int] | None]:
-    """Return the path and, if given, the shape of ``folder:PATH`` or ``folder:PATH@CxHxW``."""
-    text = name.removeprefix(PREFIX)
-    if (match := _SHAPE.match(text)) and not user_path(text).exists():
-        path = user_path(match["path"])
-        return path, (int(match["c"]), int(match["h"]), int(match["w"]))
-    return user_path(text), None
 
 
 def folder_spec(name: str) -> DatasetSpec:
     """Return the data set in a user's folder; raise BenchError if it is missing or has < 2 classes or no image."""
-    path, shape = parse(name)
+    own = parse(name)
+    path = own.path
+    if own.values:
+        raise BenchError(f"{path} holds images, whose values have a range: leave out what follows @.")
     if not path.is_dir():
-        raise BenchError(f"{path} is no folder. Accepted: {LAYOUT}.")
+        raise BenchError(f"{path} is no folder. Accepted: {LAYOUT}, or a file of arrays or a table (docs/data.md).")
     train, _ = _halves(path)
     classes = list_classes(train)
     if len(classes) < 2:
-        raise BenchError(f"{train} has {len(classes)} class folders, but needs at least two. Accepted: {LAYOUT}.")
+        raise BenchError(
+            f"{train} has {counted(len(classes), 'class folder')}, but needs at least two. Accepted: {LAYOUT}."
+        )
     if {one.casefold() for one in classes} <= HALVES:
         raise BenchError(
             f"the folders in {train} are halves, not classes: {', '.join(classes)}. Rename them: {LAYOUT}."
@@ -68,7 +58,7 @@ def folder_spec(name: str) -> DatasetSpec:
     return DatasetSpec(
         name=name,
         classes=len(classes),
-        shape=shape or _first_shape(train, classes),
+        shape=own.shape or _first_shape(train, classes),
         class_names=tuple(classes),
         train_records=None,
         test_records=None,
@@ -77,7 +67,7 @@ def folder_spec(name: str) -> DatasetSpec:
         public_benchmark=False,
         licence="the user's own",
         source=str(path),
-        resolution="scaled to cover the shape and cut at the centre, where an image has another size",
+        resolution=RESOLUTION,
         store="folder",
     )
 
@@ -93,9 +83,14 @@ def _first_shape(train: Path, classes: Sequence[str]) -> tuple[int, int, int]:
     for name in classes:
         for file in list_images(train / name)[:1]:
             with open_image(train / name / file) as image:
-                grey = image.mode in ("1", "L", "LA", "I", "F") or image.mode.startswith("I;16")
-                return (1 if grey else 3, image.height, image.width)
+                return image_shape(image)
     raise BenchError(f"{train} has class folders but no image. Accepted: {LAYOUT}.")
+
+
+def image_shape(image: Image) -> tuple[int, int, int]:
+    """Return (channels, height, width) of an opened image: one channel if it is grey, else three."""
+    grey = image.mode in ("1", "L", "LA", "I", "F") or image.mode.startswith("I;16")
+    return 1 if grey else 3, image.height, image.width
 
 
 def load_folder(request: LoadRequest) -> Loaded:
@@ -104,7 +99,7 @@ def load_folder(request: LoadRequest) -> Loaded:
     Raise BenchError if a test class is not a training class, a half is empty, or the salt cannot be stored.
     """
     spec = request.spec
-    path, _ = parse(spec.name)
+    path = parse(spec.name).path
     train_folder, test_folder = _halves(path)
     bases = train_folder, test_folder or train_folder
 
@@ -126,26 +121,31 @@ def load_folder(request: LoadRequest) -> Loaded:
         _check_filled(train_folder, spec.class_names, labels)
         return (bases[0], files, labels), (bases[1], tests, test_labels)
 
-    salt = _salt(request.root)
+    salt = salt_of(request.root)
     train, test, revision = kept_list(
-        request, path, bases, listing, lambda halves: _keyed_revision(request, path, halves, salt), mark=salt
+        request, path, bases, listing, lambda halves: keyed_revision(request, path, halves, salt), mark=salt
     )
-    return _loaded(spec, path, train, test, revision, request.root)
+    return files_loaded(spec, path, train, test, revision, request.root)
 
 
 def _check_filled(folder: Path, classes: Sequence[str], labels: NDArray[np.int64]) -> None:
     """Raise BenchError if a class has no training image."""
-    empty = [classes[label] for label in np.flatnonzero(np.bincount(labels, minlength=len(classes)) == 0).tolist()]
-    if empty:
-        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+    if empty := unfilled(labels, [str(folder / name) for name in classes]):
         raise BenchError(
-            f"no training image in {', '.join(str(folder / name) for name in empty[:5])}{more}. Each folder in "
-            f"{folder} is taken for a class: give the folder whose folders are the classes, and remove or fill empty "
-            "ones."
+            f"no training image in {empty}. Each folder in {folder} is taken for a class: give the folder whose "
+            "folders are the classes, and remove or fill empty ones."
         )
 
 
-def _loaded(spec: DatasetSpec, path: Path, train: Half, test: Half, revision: str, root: Path) -> Loaded:
+def unfilled(labels: NDArray[np.int64], classes: Sequence[str]) -> str:
+    """Return the first five of the `classes` without a record, and how many more there are, in words."""
+    empty = [classes[label] for label in np.flatnonzero(np.bincount(labels, minlength=len(classes)) == 0).tolist()]
+    more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+    return ", ".join(empty[:5]) + more
+
+
+def files_loaded(spec: DatasetSpec, path: Path, train: Half, test: Half, revision: str, root: Path) -> Loaded:
+    """Return the files of `train` and `test`, listed in or below `path`, as records decoded on demand."""
     kept = place(root, path, spec.shape)
     known = replace(spec, train_records=len(train.files), test_records=len(test.files))
     records = [FileRecords(half, spec.shape, kept) for half in (train, test)]
@@ -158,12 +158,20 @@ def _is_test(relative: str) -> bool:
     return int.from_bytes(digest[:8], "big") < TEST_SHARE * 2**64
 
 
-def _keyed_revision(request: LoadRequest, path: Path, halves: Sequence[Half], salt: bytes) -> str:
+def keyed_revision(
+    request: LoadRequest, path: Path, halves: Sequence[Half], salt: bytes,
+    name_of: Callable[[Half, int], bytes] | None = None,
+) -> str:  # fmt: skip
+    """Return an HMAC over the shape and each file's name, size and content.
+
+    `name_of` gives the name of a row of a half: by default its path below `path`, which tells the label and the half.
+    """
     digest = hmac.new(salt, digestmod="sha256")
     digest.update("x".join(map(str, request.spec.shape)).encode() + b"\0")
     total = sum(len(half.files) for half in halves)
-    for number, full in enumerate(half.base / half.files[row] for half in halves for row in range(len(half.files))):
-        name = os.fsencode(full.relative_to(path).as_posix())
+    for number, (half, row) in enumerate((one, row) for one in halves for row in range(len(one.files))):
+        full = half.base / half.files[row]
+        name = name_of(half, row) if name_of else os.fsencode(full.relative_to(path).as_posix())
         try:
             with open_plain(full, links=True) as handle:
                 content = hashlib.file_digest(handle, "sha256").digest()
@@ -177,33 +185,6 @@ def _keyed_revision(request: LoadRequest, path: Path, halves: Sequence[Half], sa
         if number % 256 == 0:
             request.progress(f"reading {path}", number, total)
     return "hmac-sha256:" + digest.hexdigest()[:16]
-
-
-def _salt(root: Path) -> bytes:
-    """Return the salt of this data root, created atomically the first time."""
-    target = root / SALT
-    with storage_errors(target):
-        root.mkdir(parents=True, exist_ok=True)
-        if not target.exists():
-            aside = root / f".{SALT}.{os.getpid()}"
-            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            try:
-                with os.fdopen(descriptor, "wb") as handle:
-                    handle.write(os.urandom(32))
-                    handle.flush()
-                    os.fsync(handle.fileno())
-                # The link fails if another process was first; use its salt then.
-                os.link(aside, target)
-            except FileExistsError:
-                pass
-            finally:
-                aside.unlink(missing_ok=True)
-        salt = target.read_bytes()
-    if len(salt) != 32:
-        raise BenchError(
-            f"{target} is damaged: 32 bytes are expected. Remove it; the revisions of folders then change."
-        )
-    return salt
 
 
 @dataclass(frozen=True)
@@ -232,7 +213,7 @@ class PublicFolderLoader:
             return one, other
 
         halves = kept_list(request, base, bases, listing, _plain_revision)
-        return _loaded(replace(spec, class_names=tuple(classes)), base, *halves, request.root)
+        return files_loaded(replace(spec, class_names=tuple(classes)), base, *halves, request.root)
 
 
 def _plain_revision(halves: Sequence[Half]) -> str:

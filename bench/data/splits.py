@@ -17,7 +17,6 @@ hash: other data sets. With 1,000 official test records or more, the training se
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,10 +24,11 @@ import numpy as np
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.fetch_progress import Progress, silent
+from bench.core.processes import memory_bytes
 from bench.core.types import Facts, LabelledSource, PrivateData, PublicData
-from bench.data.image_folder import parse
 from bench.data.image_map import MappedRecords, is_files, mapped
 from bench.data.index_hash import ranks
+from bench.data.own_name import parse
 from bench.data.spec import DatasetSpec, Loaded
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def facts(loaded: Loaded, split: Split) -> Facts:
     # Records state the name of a user's folder, never its path.
     own = spec.name.startswith("folder:")
     return Facts(
-        dataset=f"folder:{parse(spec.name)[0].resolve().name}" if own else spec.name,
+        dataset=f"folder:{parse(spec.name).path.resolve().name}" if own else spec.name,
         private_records=len(split.private),
         public_records=len(split.public),
         test_records=len(split.test),
@@ -239,12 +239,8 @@ def _check_memory(spec: DatasetSpec, split: Split) -> None:
     need = images * int(np.prod(spec.shape))
     if spec.labelled is not None:
         need += (spec.labelled.records or 0) * int(np.prod(spec.labelled.shape))
-    try:
-        have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return
-    if need > have:
+    if need > memory_bytes():
         raise BenchError(
             f"the {images:,} images of {spec.name!r} need {need / 2**30:.0f} GiB of memory, this machine has "
-            f"{have / 2**30:.0f}. Use fewer private records."
+            f"{memory_bytes() / 2**30:.0f}. Use fewer private records."
         )

@@ -6,8 +6,10 @@ from bench.core.errors import BenchError
 from bench.core.fetch_progress import Progress
 from bench.data.datasets import FOLDER, data_root, get_dataset
 from bench.data.file_list import place
-from bench.data.image_folder import PublicFolderLoader, parse
+from bench.data.image_folder import PublicFolderLoader
 from bench.data.image_map import verify_map
+from bench.data.own_data import arrays_place
+from bench.data.own_name import parse
 from bench.storage.array_store import DamagedError, locked, set_aside, verify_store
 
 
@@ -18,8 +20,11 @@ def verify_stored(name: str, progress: Progress) -> str:
     """
     spec, root = get_dataset(name), data_root()
     own = name.startswith(FOLDER)
+    if own and (stored := arrays_place(root, parse(name), spec)).is_dir():
+        verify_store(stored.parent, stored.name, progress)
+        return f"every byte under {stored}"
     if own or isinstance(spec.loader, PublicFolderLoader):
-        kept = place(root, parse(name)[0] if own else root / "raw" / spec.store, spec.shape)
+        kept = place(root, parse(name).path if own else root / "raw" / spec.store, spec.shape)
         verify_map(kept, progress)
         return f"every decoded image in {kept.with_suffix('.map')}"
     try:

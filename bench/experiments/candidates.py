@@ -95,7 +95,7 @@ def public_words_of(cell: Cell) -> str:
     method, facts = METHODS.get(cell.method), cell.facts
     words = bound_method(cell).public_words()
     if method.public_data != "none" and not facts.public_benchmark:
-        words = f"{words}: {facts.public_records} images of the folder itself, taken as public"
+        words = f"{words}: {facts.public_records} records of the data itself, taken as public"
     if cell.spec.tuning is None or cell.spec.tuning.score is not Score.PUBLIC:
         return words
     chosen = f"labels of the {facts.public_records} public records, to choose settings"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import textwrap
 from collections.abc import Iterator
 
 from bench.core.errors import telling
 from bench.core.fetch_progress import Progress as FetchProgress
+from bench.core.printable import counted
 from bench.core.progress import Progress, Stage
 from bench.core.types import Facts
 from bench.data.datasets import load
-from bench.data.image_folder import PREFIX
+from bench.data.own_arrays import is_features
+from bench.data.own_name import PREFIX, parse
 from bench.data.spec import Loaded
 from bench.data.splits import Materialised, Split, facts, map_images, materialise, split
 from bench.experiments.plan import Dataset
@@ -34,7 +37,7 @@ class DataSource:
     def describe(self, name: str) -> Dataset:
         """Return the facts and the revision of the data set `name`; download it if it is absent.
 
-        For a user's folder, print the classes and the number of images, so that the user can check the folder.
+        For a user's own data, print what was read, so that the user can check it.
         """
         new = name not in self._opened
         loaded, parts = self._open(name)
@@ -55,13 +58,23 @@ class DataSource:
 
 
 def _summary(loaded: Loaded, known: Facts) -> str:
-    """Return the public facts of a folder in words; the number of images per class is not public."""
-    names = loaded.spec.class_names
-    more = ", ..." if len(names) > 10 else ""
-    return (
-        f"{known.dataset}: {known.classes} classes ({', '.join(names[:10])}{more}); {known.private_records} private, "
-        f"{known.public_records} public and {known.test_records} test images, {'x'.join(map(str, known.shape))}"
-    )
+    """Return what was read of a user's data, what is public, and what records leave out; all in public facts."""
+    spec, values = loaded.spec, parse(loaded.spec.name).values
+    names, (channels, height, width) = spec.class_names, known.shape
+    what = f"rows of {width} features" if is_features(known.shape) else f"images, {channels} x {height} x {width}"
+    if values:
+        what += f", values {values[0]:g} to {values[1]:g} in 256 levels"
+    lines = {
+        "read": f"{what}; {len(loaded.train)} to train on, {len(loaded.test)} to test on",
+        "classes": f"{known.classes}: {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}",
+        "private": f"{known.private_records} records",
+        "public": f"class names, sizes, numbers of records; {counted(known.public_records, 'record')} without labels, "
+        "for methods that need public data: no epsilon covers them",
+        "test": f"{known.test_records} records; the accuracy on them is stated without noise",
+        "withheld": known.disclosure.withheld,
+    }
+    fold = textwrap.TextWrapper(79, subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([known.dataset, *(fold.fill(f"  {name:<9} {text}") for name, text in lines.items())])
 
 
 @contextlib.contextmanager

@@ -29,6 +29,8 @@ from bench.core.errors import BenchError, no_exit
 from bench.core.rows import Change
 from bench.core.tuning import Tuning
 from bench.core.types import Adjacency, Basis, Budget, Facts, TargetAdjacency
+from bench.data.own_arrays import FEATURE_NETS, is_features
+from bench.data.own_name import PREFIX, stated_after
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.overrides import check_kept
 from bench.interface.method import Method, check_public
@@ -184,6 +186,21 @@ def _check_models(method: type[Method], named: Mapping[str, Any]) -> None:
             check_model(name)
 
 
+def _check_features(method: type[Method], config: Any, facts: Facts) -> None:
+    """Raise :class:`BenchError` if the data is rows of features and `config` names a net of images."""
+    if not is_features(facts.shape):
+        return
+    named = {name: getattr(config, name, "") for name in ("teacher", "student", "backbone")}
+    wrong = {name: net for name, net in named.items() if net and net not in FEATURE_NETS}
+    if wrong:
+        nets = ", ".join(dict.fromkeys(wrong.values()))
+        flags = " ".join(f"--{'teacher' if name == 'backbone' else name} {FEATURE_NETS[0]}" for name in wrong)
+        raise BenchError(
+            f"{facts.dataset} holds rows of features, and {method.name} takes {nets}, for images. "
+            f"Take a method of the group transfer, pate-bayes or dp-sgd; PATE and methods for labels: {flags}."
+        )
+
+
 def _epsilons(method: type[Method], grid: Grid) -> Sequence[float | None]:
     return grid.epsilons if method.private else (None,)
 
@@ -211,6 +228,7 @@ def _calibrated(
         budget = Budget(1.0 if asked is None else asked, delta, basis, adjacency)
 
         def calibrate(start: Any) -> Any:
+            _check_features(method, start, dataset.facts)
             with no_exit(f"calibrate of {method.name}"):
                 return calibrations.calibrate(method, start, budget, dataset.facts)
 
@@ -223,7 +241,7 @@ def _calibrated(
             check_kept(method, start, config, values_of(overrides), calibrate, grid.preset, dataset.facts, budget)
     check_public(method(config, dataset.facts))
     facts = dataset.facts
-    stated = re.search(r"@(\d+x\d+x\d+)$", dataset.name) if facts.dataset.startswith("folder:") else None
+    stated = stated_after(dataset.name) if facts.dataset.startswith(PREFIX) else ""
     spec = CellSpec(
         method=method.name,
         method_version=method.version,
@@ -231,7 +249,7 @@ def _calibrated(
         plugin=plugin_of(method),
         dataset=facts.dataset,
         dataset_revision=dataset.revision,
-        image_shape="" if stated is None else stated[1],
+        image_shape=stated,
         preset=grid.preset,
         overrides=public_overrides({given.name: given.text for given in overrides.values()}, config),
         epsilon=epsilon,

@@ -34,6 +34,7 @@ from bench.core.plain_files import open_plain
 from bench.core.rows import Row, json_object, validated
 from bench.core.version import __version__
 from bench.data.datasets import load
+from bench.data.own_name import PREFIX
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import bound_method
@@ -154,6 +155,8 @@ def _data_files(cells: list[Cell]) -> Iterator[Path]:
         elif start != "random":
             backbones.add((cell.config.teacher, start, cell.config.teacher_init_sha256))
     for name in sorted(sets):
+        if name.startswith(PREFIX):
+            raise BenchError(f"{name} is your own data, which is not packed. Copy it to the other machine yourself.")
         for path in load(name).paths:
             if not path.resolve().is_relative_to(root.resolve()):
                 raise BenchError(f"{name} is read from {path}, outside the data root, and is not packed. Copy it.")
@@ -252,7 +255,7 @@ def _check_whole(bundle: Bundle, source: Path) -> None:
     used = [
         name for name in grid.methods if name.endswith(".py") and not (name in names and name.startswith("methods/"))
     ]
-    used += [name for name in grid.datasets if name.startswith("folder:")]
+    used += [name for name in grid.datasets if name.startswith(PREFIX)]
     used += [text for text in grid.overrides if "=file:" in text]
     if used:
         raise BenchError(f"{source} uses {used[0][:80]!r}, a file that is not in it. Do not use it.")

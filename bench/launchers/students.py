@@ -65,7 +65,7 @@ def chosen_in(out: Path, keys: Sequence[str] | None, methods: str, data: str | N
     students = choose_students(run_dir, keys, methods)
     if data is None and (own := [record.key for record in students if record.cell.own_folder]):
         raise BenchError(
-            f"{own[0]} was trained on your own folder, and records never store its path. Give the folder as in "
+            f"{own[0]} was trained on your own data, and records never store its path. Give it as in "
             "`bench run`: --data folder:PATH; or give keys of other students."
         )
     return run_dir.create(), students

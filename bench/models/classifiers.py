@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from bench.core.errors import BenchError
 from bench.models.feature_net import FeatureNet, Size, height_width
@@ -233,6 +234,24 @@ def softmax_regression(num_classes: int = 10, in_chans: int = 1, img_size: Size 
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
     return net
+
+
+class SignedFeatures(nn.Module):
+    """Map values v in [0, 1], (n, ...), to (w, -w, 1, -1) with w = 2 v - 1, (n, 2 d + 2).
+
+    Standardised within a record, as frozen features are, this keeps all of (w, 1) but its length: its mean is 0.
+    """
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return the features of `values`."""
+        lifted = functional.pad(2 * values.flatten(1) - 1, (0, 1), value=1.0)
+        return torch.cat([lifted, -lifted], dim=1)
+
+
+@register_own
+def features(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any) -> FeatureNet:
+    """Build the fixed map of data that is features; with `num_classes` a linear classifier. Not from a paper."""
+    return _assemble("features", [SignedFeatures()], (), nn.ReLU, in_chans, img_size, num_classes)
 
 
 @register_own

@@ -22,11 +22,11 @@ class CellSpec(Row):
     plugin: Plugin | None = None
     """Plug-in that the method comes from; null for a method of this project."""
     dataset: str
-    """Name of the data set; a user's folder without its path."""
+    """Name of the data set; a user's folder or file without its path."""
     dataset_revision: str
     """Hash of the data and its split."""
     image_shape: str = ""
-    """Channels x height x width, if given with an image folder."""
+    """What followed @ in folder:PATH@...: channels x height x width of images, or the range of values; else empty."""
     preset: Preset
     """Scale of the run: the paper's setting or a reduced one."""
     overrides: dict[str, str] | None = Field(default_factory=dict)
@@ -50,7 +50,7 @@ class CellSpec(Row):
 
     @property
     def own_folder(self) -> bool:
-        """Whether the data is a user's image folder."""
+        """Whether the data is a user's own, in a folder or file."""
         return self.dataset.startswith("folder:")
 
     @property

@@ -52,7 +52,7 @@ def command_for(
         missing.append(f"{PATH} is the folder of the method's file")
     if spec.own_folder:
         dataset = f"folder:{PATH}{'@' if spec.image_shape else ''}{spec.image_shape}"
-        missing.append(f"{PATH} is the folder of the images")
+        missing.append(f"{PATH} is the path of the data")
     words = grid_words(methods=method, datasets=dataset, eps=spec.epsilon, seeds=spec.seed)
     tuning = spec.tuning
     if tuning is not None:

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from bench.core.progress import Stage
+from bench.data.own_arrays import FEATURE_NETS, is_features
 from bench.interface import (
     Adjacency,
     Basis,
@@ -116,9 +117,10 @@ class DPSGD(Method[DPSGDConfig]):
         batch = min(512, max(8, facts.private_records // 8))
         many = facts.private_records > 10_000
         rate = {"epochs": 10.0, "lr": 2.0, "noise_multiplier": 0.9, "scale_lr": True} if many else {"epochs": 30.0}
+        student = {"student": FEATURE_NETS[0]} if is_features(facts.shape) else {}
         return {
-            "quick": {**rate, "batch_size": batch},
-            "tiny": {"epochs": 1.0, "batch_size": min(32, batch)},
+            "quick": {**rate, "batch_size": batch, **student},
+            "tiny": {"epochs": 1.0, "batch_size": min(32, batch), **student},
         }
 
     def calibrate(self, budget: Budget) -> Any:

@@ -87,16 +87,16 @@ class HeadTeachers(HeadStudent, PATEFamily):
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`."""
-        paper = paper_transfer(facts)
-        if is_text(facts.shape):
+        paper, text = paper_transfer(facts), is_text(facts.shape)
+        if text:
             paper |= {"teachers": 80, "hidden": 250}
         # Heads learn from few records and noise does not grow with the number of teachers, so quick gives each teacher
         # about 60 records, not the paper's 200. Chosen on Fashion-MNIST's public records.
-        most, part = (80, 25) if paper else (1000, 60 if facts.private_records >= 6_000 else 25)
+        most, part = (80, 25) if text else (1000, 60 if facts.private_records >= 6_000 else 25)
         few = min(most, max(2, facts.private_records // part))
-        quick = {"teachers": few} if paper else {**quick_transfer(facts), "teachers": few}
+        quick = {"teachers": few} if text else {**quick_transfer(facts), "teachers": few}
         tiny = {**tiny_transfer(facts), "teachers": tiny_teachers(facts), "hidden": 16, "epochs": 2}
-        if paper:
+        if text:
             tiny["backbone"] = paper["backbone"]
         return {"paper": paper, "quick": cls.scaled(quick, facts), "tiny": cls.scaled(tiny, facts)}
 

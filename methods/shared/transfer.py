@@ -13,6 +13,7 @@ from bench.core.plain_files import user_path
 from bench.core.seeds import seeded
 from bench.data.datasets import all_datasets, get_dataset, load
 from bench.data.known_overlaps import overlap
+from bench.data.own_arrays import is_features
 from bench.data.splits import map_images
 from bench.data.text import is_text, windows
 from bench.interface import BenchError, Context, Facts, FitSettings, Method, PublicData, PublicKind, setting
@@ -35,6 +36,8 @@ from bench.training.pretraining import LazyImages, train_source
 PAPER = "TrPATE (IEEE Access 2019)"
 SOURCE = "source"
 TEXT_NETS = ("text_cnn",)
+AS_GIVEN: dict[str, Any] = {"backbone": "features", "weights": "random", "image_size": 0}
+"""Settings for data that is features already."""
 NO_SOURCE = (
     "weights=source needs a labelled public source, and {} comes with none. Name another data set by "
     "weights=source:NAME, or take pretrained weights."
@@ -117,13 +120,15 @@ class OnBackbone(Method):
 
 def quick_transfer(facts: Facts) -> dict[str, Any]:
     """Return the changes of ``quick``: a small backbone at a small size."""
+    if is_features(facts.shape):
+        return AS_GIVEN
     small = max(facts.shape[1:]) <= 28
     return {"backbone": "tf_efficientnet_lite0", "image_size": 96 if small else 128, "precision": "bfloat16"}
 
 
 def tiny_transfer(facts: Facts) -> dict[str, Any]:
     """Return the changes of ``tiny``: a random small net."""
-    return {"backbone": "small_cnn", "weights": "random", "image_size": 0}
+    return AS_GIVEN if is_features(facts.shape) else {**AS_GIVEN, "backbone": "small_cnn"}
 
 
 def paper_transfer(facts: Facts) -> dict[str, Any]:
@@ -131,7 +136,7 @@ def paper_transfer(facts: Facts) -> dict[str, Any]:
     if is_text(facts.shape):
         # One epoch over long reviews; more would overfit their words.
         return {"backbone": "text_cnn", "weights": SOURCE, "image_size": 0, "source_epochs": 1.0}
-    return {}
+    return AS_GIVEN if is_features(facts.shape) else {}
 
 
 def with_digest(config: T, facts: Facts) -> T:
@@ -208,6 +213,8 @@ def _check_source(config: TransferConfig, facts: Facts) -> None:
 
 def words_of(config: TransferConfig, facts: Facts) -> str:
     """Return the public source of `config` and its possible overlap with the data, in words for the row."""
+    if config.weights == "random" and config.backbone == AS_GIVEN["backbone"]:
+        return "whatever the features were made with (not examined)"
     if config.weights == "random":
         return f"an untrained {config.backbone}, drawn from a public seed"
     if config.trained_here:

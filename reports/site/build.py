@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from bench.core.errors import BenchError
-from bench.core.plain_files import read_plain
+from bench.core.plain_files import open_plain, read_plain
 from bench.core.printable import counted, page
 from bench.interface.registry import METHODS
 from bench.reports import audits
@@ -44,6 +44,8 @@ from bench.storage.files import writing
 HERE = Path(__file__).parent
 MADE = ("records", "methods", "datasets", "images", "raw", "code")
 """Folders that contain only generated files."""
+FORMER = ("tables.html",)
+"""Pages of older versions."""
 NEIGHBOURS = 5
 """Links to other seeds in each direction; linking all seeds would make the site quadratic in their number."""
 
@@ -86,8 +88,18 @@ def _files(site: Path) -> Iterator[Path]:
                 f"{place} is a link, and the site is not written through links. Remove it, or choose a folder with "
                 "--out."
             )
+    yield from (page for page in map(site.joinpath, FORMER) if _is_ours(page))
     for where, _, files in walked:
         yield from (Path(where, name) for name in files if not where.startswith(str(tops[0])))
+
+
+def _is_ours(page: Path) -> bool:
+    """Return whether a page that older versions wrote is one of theirs, which link the site's style in their heads."""
+    try:
+        with open_plain(page) as file:
+            return b'href="assets/board.css"' in file.read(4096)
+    except (OSError, ValueError):
+        return False
 
 
 def build_site(source: Source) -> Iterator[tuple[str, bytes]]:

@@ -127,7 +127,10 @@ def test_dry_run_shows_states_and_reasons(runs: Path) -> None:
 
 
 def test_ls_and_show(runs: Path) -> None:
-    assert "pate-gnmax" in bench("ls").stdout
+    methods = bench("ls").stdout.splitlines()
+    assert "pate-gnmax+" in " ".join(methods)
+    assert len(methods) <= 60
+    assert all(len(line) <= 80 for line in methods)
     assert "fmnist" in bench("ls", "datasets").stdout
     assert "salimans_mlp" in bench("ls", "models").stdout
     listed = bench("ls", "-o", str(runs), "--json")
