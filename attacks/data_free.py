@@ -64,7 +64,6 @@ class DataFree(InversionAttack[DataFreeConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
         return {
             "quick": {"steps": 300, "batch_size": 64, "rate": 0.01, "units": 32, "shift": 3},
             "tiny": {"steps": 20, "batch_size": 32, "rate": 0.02, "units": 8, "pool": 100, "images_per_class": 2},

@@ -79,7 +79,6 @@ class GMI(InversionAttack[GMIConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
         return {
             "quick": {**QUICK_GAN, "steps": 150, "rate": 0.02, "restarts": 2, "shift": 2},
             "tiny": {**TINY_GAN, "steps": 10, "restarts": 2, "images_per_class": 2},

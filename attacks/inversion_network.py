@@ -67,7 +67,6 @@ class InversionNetwork(InversionAttack[InversionNetworkConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
         return {
             "quick": {"epochs": 20.0, "width": 16, "rate": 2e-3},
             "tiny": {"epochs": 3.0, "width": 4, "rate": 5e-3, "images_per_class": 2},

@@ -101,7 +101,6 @@ class MIFace(InversionAttack[MIFaceConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
         quick: dict[str, Any] = {
             "loss": "margin", "prior": "relative", "keep": "last", "patience": 0, "confidence": 1.0,
             "steps": 300, "blur": 1.0, "views": 2, "shift": 2, "noise": 0.4, "smoothness": 0.1, "darkness": 0.3,

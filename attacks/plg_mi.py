@@ -78,7 +78,6 @@ class PlgMI(InversionAttack[PlgMIConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
         quick: dict[str, Any] = {
             "images_per_class": 10, "top": 200, "gan_steps": 600, "gan_width": 16, "gan_rate": 5e-4,
             "gan_critic_steps": 2, "steps": 60, "flips": facts.shape[0] == 3,

@@ -58,7 +58,6 @@ class ReconstructionMembership(ReleaseAttack[ReconstructionConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
         quick = {"records": 1000, "draws": 10_000, "steps": 30}
         return {"quick": quick, "tiny": {"records": 100, "draws": 100, "steps": 2}}
 

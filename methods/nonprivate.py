@@ -61,7 +61,6 @@ class NonPrivate(Method[NonPrivateConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         return {
             "quick": {"student": "small_cnn", "epochs": 4.0 if facts.private_records > 10_000 else 30.0},
             "tiny": {"student": "small_cnn", "epochs": 2.0},
@@ -73,7 +72,6 @@ class NonPrivate(Method[NonPrivateConfig]):
         return self.config
 
     def claimed(self, delta: float) -> Claim:
-        """Return infinity: nothing is claimed."""
         return Claim(math.inf, delta, "no privacy is claimed")
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:

@@ -126,7 +126,6 @@ class DGD(DGDFamily):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         return {"quick": cls.shortened(quick_dgd(facts), facts), "tiny": cls.shortened(tiny_dgd(facts), facts)}
 
     @classmethod
@@ -289,7 +288,6 @@ class DGD(DGDFamily):
         return baseline
 
     def reading(self) -> Literal["dafl", "printed"]:
-        """See :meth:`bench.methods.distillation.dgd_family.DGDFamily.reading`."""
         return self.config.reading
 
     def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:

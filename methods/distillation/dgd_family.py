@@ -152,7 +152,6 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         """Return the release of `votes` (queries, classes): int64 labels (queries,) or soft ones like `votes`."""
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        """See :meth:`bench.interface.Method.shares`."""
         images = f"images of {self.facts.dataset}, seed {seed}, {digest_of(self.images_depend())}"
         return (images, *super().shares(seed))
 
@@ -165,7 +164,6 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         return True
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """See :meth:`bench.interface.Method.train_student`."""
         facts = private.facts
         self.check_facts()
         given = given_net(self.config, facts, context)

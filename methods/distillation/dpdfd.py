@@ -152,7 +152,6 @@ class DPDFD(Alternation):
         )  # fmt: skip
 
     def charges(self) -> Sequence[Event]:
-        """Return the answers of all iterations."""
         return self.config.events(self.facts)
 
     def annotator(self, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
@@ -170,7 +169,6 @@ class DPDFD(Alternation):
         return annotate
 
     def charge(self, ledger: Ledger) -> None:
-        """See :meth:`bench.methods.distillation.dpsd_family.Alternation.charge`."""
         answered(torch.zeros(self.config.batch, self.facts.classes), self.config, self.facts, ledger)
 
 

@@ -106,7 +106,6 @@ class DPSD(Alternation):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         # At a claimed 10 on MNIST the paper's beta 5e-3 gives 17%; with Fig. 5's smallest, 1e-5, Adam's epsilon swamps
         # gamma_s * beta (61%). The step of Eq. 3 stays gamma_s as printed; the optimiser's learning rate is lower.
         ours = {"beta": 1e-4, "annotation_lr": 0.1}
@@ -142,13 +141,11 @@ class DPSD(Alternation):
         return dataclasses.replace(config, sigma=sigma)
 
     def claimed(self, delta: float) -> Claim:
-        """Return Theorem 1."""
         return dpsd(
             self.config.bound(), self.facts.classes, self.config.batch, self.config.asked, self.config.sigma, delta
         )
 
     def charges(self) -> Sequence[Event]:
-        """Return the noisy gradients of all queries."""
         return dpsd_events(self.config.batch, self.config.asked, self.config.sigma, self.config.sensitivity(self.facts))
 
     def teachers(self, private: PrivateData, context: Context) -> list[nn.Module]:
@@ -181,7 +178,6 @@ class DPSD(Alternation):
         return annotate
 
     def charge(self, ledger: Ledger) -> None:
-        """See :meth:`bench.methods.distillation.dpsd_family.Alternation.charge`."""
         nothing = torch.zeros(self.config.batch, self.facts.classes)
         released_gradients(
             nothing,

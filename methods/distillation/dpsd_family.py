@@ -59,7 +59,6 @@ class Alternation(TakesTeacher):
     releases_generator: ClassVar[bool] = True
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        """See :meth:`bench.interface.Method.shares`."""
         meant = [self.config.teacher, self.config.teacher_epochs, self.config.teacher_lr]
         return (f"teacher of {self.facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
@@ -72,7 +71,6 @@ class Alternation(TakesTeacher):
         """Charge `ledger` for one annotated batch of a stopped run, without querying a teacher."""
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """See :meth:`bench.interface.Method.train_student`."""
         self.config.top_k(private.facts)
         first = context.streams.torch("student/start")
         student, options = public_start.make_public_student(self.config, private.facts, context, first)

@@ -153,7 +153,6 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         quick = {
             "teachers": quick_teachers(facts),
             "queries": 10_000 if facts.private_records > 10_000 else 2000,
@@ -170,14 +169,12 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
         return dataclasses.replace(self.config, sigma=sigma)
 
     def claimed(self, delta: float) -> Claim:
-        """Return the exact figure of Gaussian noise."""
         source = "ours: exact figure of Gaussian noise"
         return claim_by(
             "exact-gaussian", events(self.config, self.facts, self.config.sigma), delta, source, "as proven"
         )
 
     def charges(self) -> Sequence[Event]:
-        """Return the noisy sums of all queries."""
         return events(self.config, self.facts, self.config.sigma)
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:

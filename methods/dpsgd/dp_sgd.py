@@ -151,7 +151,6 @@ class DPSGD(Method[DPSGDConfig]):
         return moments_accountant
 
     def claimed(self, delta: float) -> Claim:
-        """Return the moments accountant's figure, as in the paper."""
         records = self.facts.private_records
         return dp_sgd(
             self.config.sampling_rate(records), self.config.noise_multiplier, self.config.steps(records), delta
@@ -162,7 +161,6 @@ class DPSGD(Method[DPSGDConfig]):
         return self.charges()
 
     def charges(self) -> Sequence[Event]:
-        """Return all steps."""
         records = self.facts.private_records
         return [Steps(self.config.sampling_rate(records), self.config.noise_multiplier, self.config.steps(records))]
 

@@ -96,13 +96,11 @@ class DPSUR(ScatterDPSGD):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         fits = {"validation_batch": min(256, max(1, facts.private_records // 8))}
         return {"paper": given["paper"], **{name: {**given[name], **fits} for name in ("quick", "tiny")}}
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
         positive(self.config, "validation_noise", "least_validation_noise", "change_bound")
         at_least_one(self.config, "validation_batch")
         return super().calibrate(budget)
@@ -113,7 +111,6 @@ class DPSUR(ScatterDPSGD):
         return "rdp"
 
     def claimed(self, delta: float) -> Claim:
-        """Return the paper's theorem 5.6, for the steps that are kept."""
         source = "Fu et al., VLDB 2024 (arXiv:2311.14056), theorem 5.6: Renyi accounting of kept steps"
         note = "does not hold: which step is kept depends on the rejected ones and their tests, which are not charged"
         return claim_by(self.accountant(), self.claimed_charges(), delta, source, note)
@@ -123,7 +120,6 @@ class DPSUR(ScatterDPSGD):
         return self._iterations(self.config.kept(self.facts.private_records))
 
     def charges(self) -> Sequence[Event]:
-        """Return all steps and tests."""
         return self._iterations(self.config.steps(self.facts.private_records))
 
     def _iterations(self, count: int) -> Sequence[Event]:

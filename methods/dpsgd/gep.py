@@ -85,7 +85,6 @@ class GEP(DPSGD):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         quick = {"lr": 1.0, "max_grad_norm": 0.5, "residual_norm": 0.2, "anchors": 100, "directions": 60}
         epochs = 4.0 if facts.private_records > 10_000 else given["quick"]["epochs"]  # a step costs five of DP-SGD's
@@ -93,7 +92,6 @@ class GEP(DPSGD):
         return {"quick": {**given["quick"], **quick, "epochs": epochs}, "tiny": tiny}
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
         at_least_one(self.config, "anchors", "groups")
         positive(self.config, "max_grad_norm", "residual_norm")
         if self.config.directions < self.config.groups:

@@ -72,12 +72,10 @@ class RGP(DPSGD):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         return {"quick": {**given["quick"], "rank": 12, "lr": 0.4}, "tiny": {**given["tiny"], "rank": 4}}
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
         at_least_one(self.config, "rank")
         return super().calibrate(budget)
 

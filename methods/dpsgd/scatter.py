@@ -84,7 +84,6 @@ class ScatterDPSGD(DPSGD):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         other = {} if facts.shape[0] == 1 else cls.by_dataset["cifar10"]
         paper = cls.by_dataset.get(facts.dataset, other)
         batch = {**vars(cls.Config()), **paper}["batch_size"]
@@ -98,7 +97,6 @@ class ScatterDPSGD(DPSGD):
         }
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        """See :meth:`bench.interface.Method.shares`."""
         other = "" if self.config.statistics_noise is None else ", not normalised"
         return (f"scattering of {self.facts.dataset}{other}",)
 
@@ -120,7 +118,6 @@ class ScatterDPSGD(DPSGD):
         return Released(student, self.config.student, options)
 
     def student_options(self) -> dict[str, Any]:
-        """See :meth:`bench.methods.dpsgd.dp_sgd.DPSGD.student_options`."""
         return {} if self.config.statistics_noise is None else {"standardised": True}
 
     def claimed(self, delta: float) -> Claim:

@@ -103,7 +103,6 @@ class SpectralDP(DPSGD):
         return {**given, "quick": {**given["quick"], "filter_ratio": 0.75}}
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
         at_least_one(self.config, "block_size")
         if not 0 < self.config.filter_ratio <= 1:
             raise BenchError(
@@ -117,13 +116,11 @@ class SpectralDP(DPSGD):
         return "rdp"
 
     def claimed(self, delta: float) -> Claim:
-        """Return the figure to which the authors' code calibrates its noise."""
         source = "Feng et al., IEEE S&P 2023 (arXiv:2307.13231), privacy_budget.py: Renyi accounting of DP-SGD"
         note = "holds for noise of the whole deviation on every frequency that is kept, as here"
         return claim_by(self.accountant(), self.charges(), delta, source, note)
 
     def dp_sgd_run(self, stage: Stage, checkpoint: Checkpoint | None = None) -> DPSGDRun:
-        """Return the run's settings for the ledger."""
         run = super().dp_sgd_run(stage, checkpoint)
         change = functools.partial(filtered, block=self.config.block_size, ratio=self.config.filter_ratio)
         return dataclasses.replace(run, optimizer=processed(run.optimizer, change))

@@ -50,7 +50,6 @@ class GMDP(DPSGD):
     citation = "McMahan et al. 2018"
 
     def clipping(self) -> Clipping:
-        """Return clipping layer by layer."""
         return PerLayer(self.config.max_grad_norm)
 
 
@@ -71,7 +70,6 @@ class TopAgg(DPSGD):
     citation = "Wang et al. 2021; Tramer and Boneh 2021"
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
         if not 0 < self.config.kept <= 1:
             raise BenchError(f"kept must lie in (0, 1], not {self.config.kept}: the share of entries. Try 0.25.")
         if not self.config.threshold >= 0:
@@ -81,11 +79,9 @@ class TopAgg(DPSGD):
         return super().calibrate(budget)
 
     def clipping(self) -> Clipping:
-        """Return clipping of the largest entries."""
         return TopK(self.config.max_grad_norm, self.config.kept)
 
     def dp_sgd_run(self, stage: Stage, checkpoint: Checkpoint | None = None) -> DPSGDRun:
-        """Return the run's settings for the ledger."""
         run = super().dp_sgd_run(stage, checkpoint)
         deviation = run.noise_multiplier * run.clipping.norm / run.expected_batch_size
         optimizer = processed(run.optimizer, lambda noisy: noisy * (noisy.abs() >= self.config.threshold * deviation))
@@ -111,7 +107,6 @@ class TSADP(DPSGD):
     citation = "Papernot et al. 2021; Tramer and Boneh 2021"
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
         positive(self.config, "scale", "inverse_temperature")
         if self.config.student not in NETS:
             raise BenchError(
@@ -121,5 +116,4 @@ class TSADP(DPSGD):
         return super().calibrate(budget)
 
     def student_options(self) -> dict[str, Any]:
-        """See :meth:`bench.methods.dpsgd.dp_sgd.DPSGD.student_options`."""
         return {name: getattr(self.config, name) for name in ("scale", "inverse_temperature", "offset")}

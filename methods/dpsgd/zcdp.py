@@ -85,11 +85,9 @@ class ZCDP(DPSGD):
 
     @classmethod
     def accountant(cls) -> AccountantFunction:
-        """Return the paper's accountant."""
         return zcdp_accountant
 
     def claimed(self, delta: float) -> Claim:
-        """Return the paper's figure for random samples."""
         return zcdp(self.charges(), delta)
 
     def charges(self) -> Sequence[Event]:

@@ -55,16 +55,13 @@ class DENSE(DistillingServer):
 
     @classmethod
     def quick_server(cls) -> Mapping[str, Any]:
-        """See :meth:`bench.methods.federated.federated_server.DistillingServer.quick_server`."""
         return {"epochs": 20, "student_steps": 40, "batch": 64, "generator_width": 32, "generator_lr": 0.01}
 
     @classmethod
     def tiny_server(cls) -> Mapping[str, Any]:
-        """See :meth:`bench.methods.federated.federated_server.DistillingServer.tiny_server`."""
         return {"student_steps": 2, "generator_steps": 3, "generator_width": 8}
 
     def synthesiser(self, server: Server) -> Synthesiser:
-        """Return the data generation stage of Algorithm 1."""
         statistics = BatchStatistics(server.ensemble)
 
         def make() -> Tensor:

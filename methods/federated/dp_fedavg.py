@@ -91,7 +91,6 @@ class DPFedAvg(Method[DPFedAvgConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         clients = min(1000, max(10, facts.private_records // 50))
         quick = {"clients": clients, "sampled": clients / 10, "rounds": 60}
         tiny = {"clients": 10, "sampled": 5.0, "rounds": 3}
@@ -115,13 +114,11 @@ class DPFedAvg(Method[DPFedAvgConfig]):
         return dataclasses.replace(self.config, noise_multiplier=noise)
 
     def claimed(self, delta: float) -> Claim:
-        """Return the moments accountant's figure, as in the paper."""
         row = moments_accountant(self.charges(), delta)
         source = "McMahan et al., ICLR 2018 (arXiv:1710.06963), section 2: moments accountant, a user added or removed"
         return Claim(row.epsilon, delta, source, f"order {row.order:g}; sound, and loose")
 
     def charges(self) -> Sequence[Event]:
-        """Return all rounds."""
         noise = self.config.noise_multiplier
         return [SampledGaussian(self.config.rate, noise, self.config.rounds, unit=self.unit, adjacency=self.adjacency)]
 

@@ -50,16 +50,13 @@ class FedADI(DistillingServer):
 
     @classmethod
     def quick_server(cls) -> Mapping[str, Any]:
-        """See :meth:`bench.methods.federated.federated_server.DistillingServer.quick_server`."""
         return {"epochs": 8, "student_steps": 60, "iterations": 60, "batch": 128}
 
     @classmethod
     def tiny_server(cls) -> Mapping[str, Any]:
-        """See :meth:`bench.methods.federated.federated_server.DistillingServer.tiny_server`."""
         return {"student_steps": 2, "iterations": 3}
 
     def synthesiser(self, server: Server) -> Synthesiser:
-        """Return the inversion: each batch starts from noise."""
         statistics = BatchStatistics(server.ensemble)
 
         def make() -> Tensor:

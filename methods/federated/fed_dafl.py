@@ -59,16 +59,13 @@ class FedDAFL(DistillingServer):
 
     @classmethod
     def quick_server(cls) -> Mapping[str, Any]:
-        """See :meth:`bench.methods.federated.federated_server.DistillingServer.quick_server`."""
         return {"epochs": 600, "batch": 64, "generator_width": 32, "generator_lr": 0.01}
 
     @classmethod
     def tiny_server(cls) -> Mapping[str, Any]:
-        """See :meth:`bench.methods.federated.federated_server.DistillingServer.tiny_server`."""
         return {"generator_width": 8}
 
     def synthesiser(self, server: Server) -> Synthesiser:
-        """Return the generator: one step for each batch."""
         with seeded(server.random):
             net = DataFreeGenerator(*server.facts.shape, self.config.latent_size, self.config.generator_width)
         net.to(server.device).train()

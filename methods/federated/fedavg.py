@@ -60,7 +60,6 @@ class FedAvg(Federated):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         quick = quick_clients(facts)
         return {"quick": quick, "tiny": {**quick, "clients": 3, "local_epochs": 1.0, "rounds": 2}}
 

@@ -19,7 +19,6 @@ class DistillingServer(Federated):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         quick = {**quick_clients(facts), **cls.quick_server()}
         tiny = {"clients": 3, "local_epochs": 1.0, "epochs": 2, "batch": 16}
         return {"quick": quick, "tiny": {**quick, **tiny, **cls.tiny_server()}}

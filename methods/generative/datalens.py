@@ -91,7 +91,6 @@ class DataLens(Guided):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         quick = {
             "teachers": min(4000, max(2, facts.private_records // 15)), "critic_units": 8, "critic_steps": 1,
@@ -122,17 +121,14 @@ class DataLens(Guided):
         return [("a single record of the row's size, blank or saturated", dark, bright)]
 
     def generator_steps(self) -> int:
-        """See :meth:`bench.methods.generative.guided.Guided.generator_steps`."""
         return self.config.steps
 
     def claimed(self, delta: float) -> Claim:
-        """Return the paper's Renyi bound."""
         row = moments_accountant(self.charges(), delta)
         source = "Wang et al., CCS 2021 (arXiv:2103.11109), Renyi bound of TopAgg without votes"
         return Claim(row.epsilon, delta, source, f"order {row.order:g}; sound, and loose")
 
     def charges(self) -> Sequence[Event]:
-        """Return the noisy sums of all steps."""
         return self.config.events(self.config.sigma)
 
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context

@@ -131,7 +131,6 @@ class DPGAN(Generative, DPSGD):
         return "rdp"
 
     def claimed(self, delta: float) -> Claim:
-        """Return the cost of the discriminator's steps by Renyi accounting."""
         if self.config.clamp is None:
             source, note = "Bie et al., TMLR 2023 (arXiv:2302.02936): Renyi accounting of the discriminator's steps", ""
         else:

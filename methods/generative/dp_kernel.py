@@ -99,7 +99,6 @@ class DPKernel(Generative):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         batch = min(60, max(8, facts.private_records // 8))
         quick = {"iterations": 2000, "generator_lr": 1e-3, "batch_size": batch, "generator_maps": 16}

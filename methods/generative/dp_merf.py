@@ -47,7 +47,6 @@ class DPMERF(MeanEmbedding):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         return {"paper": {"length_scale": 127.0} if facts.dataset == "fmnist" else {}, **super().presets(facts)}
 
     @classmethod
@@ -56,13 +55,11 @@ class DPMERF(MeanEmbedding):
         return moments_accountant
 
     def claimed(self, delta: float) -> Claim:
-        """Return the figure of the authors' code."""
         row = moments_accountant(self.charges(), delta)
         source = "Harder et al., AISTATS 2021 (arXiv:2002.11603), the authors' code, code_balanced/dp_analysis.py"
         return Claim(row.epsilon, delta, source, f"order {row.order:g}; sound, and loose")
 
     def frequencies(self, draws: torch.Generator) -> Tensor:
-        """See :meth:`bench.methods.generative.mean_embedding.MeanEmbedding.frequencies`."""
         pixels = math.prod(self.facts.shape)
         return torch.randn(self.config.features // 2, pixels, generator=draws) / math.sqrt(
             self.config.length_scale * pixels / 784

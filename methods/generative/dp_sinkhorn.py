@@ -138,17 +138,14 @@ class DPSinkhorn(Generative):
         )
 
     def claimed(self, delta: float) -> Claim:
-        """Return Renyi accounting of all steps."""
         source = "Cao et al., NeurIPS 2021 (arXiv:2111.01177): Renyi accounting of sampled Gaussian releases"
         return claim_by("rdp", self.charges(), delta, source, "")
 
     def charges(self) -> Sequence[Event]:
-        """Return all steps."""
         rate = self.config.batch_size / self.facts.private_records
         return [SampledGaussian(rate, self.config.noise_multiplier, self.config.steps, adjacency=self.adjacency)]
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
-        """Follow the noisy gradients."""
         facts, rows = private.facts, self.config.batch_size
         forger, shape = Forger(self.config, facts, context), (rows, *facts.shape)
         again = max(2, int(self.config.fresh * rows))  # batch normalisation needs two

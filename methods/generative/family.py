@@ -88,11 +88,9 @@ class Generative(Method):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         return {"quick": quick_student(facts), "tiny": tiny_student(facts)}
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """See :meth:`bench.interface.Method.train_student`."""
         facts = private.facts
         # Build it first: a wrong name fails before minutes of training.
         student, options = make_student(self.config.student, facts, context.streams.torch("student/start"))

@@ -88,7 +88,6 @@ class GPATE(Guided):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         quick = {
             "teachers": min(2000, max(2, facts.private_records // 30)),
@@ -129,16 +128,13 @@ class GPATE(Guided):
         return dataclasses.replace(louder(times), steps=config.least_steps)
 
     def generator_steps(self) -> int:
-        """See :meth:`bench.methods.generative.guided.Guided.generator_steps`."""
         return self.config.steps
 
     def claimed(self, delta: float) -> Claim:
-        """Return the data-independent bound of PATE 2018."""
         source = f"{CLAIM}, as far as it needs no votes"
         return claim_by("pate-2018-rdp-data-independent", self.charges(), delta, source, "sound, and loose")
 
     def claimed_after(self, delta: float, ledger: Ledger) -> Claim:
-        """Return the bound of PATE 2018 on the votes."""
         releases = ledger.private_votes()
         votes, answered = (np.concatenate([getattr(one, name) for one in releases]) for name in ("votes", "answered"))
         threshold, sigma1, sigma2 = self.config.noise()
@@ -146,7 +142,6 @@ class GPATE(Guided):
         return dataclasses.replace(claim, source=f"{CLAIM}, on the votes")
 
     def charges(self) -> Sequence[Event]:
-        """Return the noisy votes of all steps."""
         return self.config.events(self.config.steps)
 
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context

@@ -115,7 +115,6 @@ class GSWGAN(Guided):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         quick = {
             "teachers": min(100, max(2, facts.private_records // 100)), "sampling_rate": 0.5, "groups": 1, "batch": 16,
@@ -139,7 +138,6 @@ class GSWGAN(Guided):
         return replace(self.config, noise_multiplier=noise)
 
     def generator_steps(self) -> int:
-        """See :meth:`bench.methods.generative.guided.Guided.generator_steps`."""
         return int(self.config.steps)
 
     def claimed(self, delta: float) -> Claim:
@@ -150,7 +148,6 @@ class GSWGAN(Guided):
         return Claim(row.epsilon, delta, source, note)
 
     def charges(self) -> Sequence[Event]:
-        """Return the noisy sums of all steps."""
         found: list[Event] = self.config.events(self.config.noise_multiplier)
         return found
 

@@ -52,7 +52,6 @@ class Guided(Generative):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         quick = {"latent": 10, "generator_lr": 2e-3}
         # Few latent inputs and enough steps, so that images depend on their labels.

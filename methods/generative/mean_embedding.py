@@ -84,7 +84,6 @@ class MeanEmbedding(Generative):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         batch = 200 if facts.private_records > 10_000 else 50
         quick = {"features": 4000, "generator_batch": batch, "generator_epochs": 600 * batch / facts.private_records}
@@ -108,12 +107,10 @@ class MeanEmbedding(Generative):
         return dataclasses.replace(self.config, noise_multiplier=noise)
 
     def claimed(self, delta: float) -> Claim:
-        """Return the proven figure."""
         source = "the proven figure: no paper claims anything for this variant"
         return claim_by(EXACT, self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
-        """Return the one release."""
         return [Gaussian(self.config.noise_multiplier)]
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:

@@ -95,7 +95,6 @@ class P3GM(Generative, DPSGD):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         quick = {"hidden": 300, "warm_start_steps": 1000, "batch_size": min(300, max(8, facts.private_records // 8))}
         tiny = {"hidden": 20, "latent": 5, "warm_start_steps": 20, "epochs": 0.5, "em_iterations": 2}
@@ -129,7 +128,6 @@ class P3GM(Generative, DPSGD):
         return "rdp"
 
     def claimed(self, delta: float) -> Claim:
-        """Return the figure of the authors' code."""
         source = "Takagi et al., ICDE 2021 (arXiv:2006.12101), the authors' code, src/p3gm.py: analysis_privacy"
         note = f"does not hold: {self.bypass}" if self.bypass else ""
         return claim_by(self.accountant(), self.claimed_charges(), delta, source, note)

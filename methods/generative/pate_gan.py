@@ -91,7 +91,6 @@ class PATEGAN(Guided):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         teachers = min(600, max(2, facts.private_records // 25))
         quick = {"teachers": teachers, "noise_scale": max(1.0, teachers / 8), "critic_steps": 1, "least_queries": 6400}
@@ -122,7 +121,6 @@ class PATEGAN(Guided):
         return dataclasses.replace(config, queries=queries, noise_scale=noise)
 
     def generator_steps(self) -> int:
-        """See :meth:`bench.methods.generative.guided.Guided.generator_steps`."""
         return -(-int(self.config.queries) // int(self.config.batch))
 
     def claimed(self, delta: float) -> Claim:
@@ -132,7 +130,6 @@ class PATEGAN(Guided):
         return claim_by(accountant, self.charges(), delta, source, "sound, and loose")
 
     def claimed_after(self, delta: float, ledger: Ledger) -> Claim:
-        """Return the paper's moments accountant on the votes."""
         if self.config.votes == "gaussian":
             return self.claimed(delta)
         votes = np.concatenate([release.votes for release in ledger.private_votes()])
@@ -141,7 +138,6 @@ class PATEGAN(Guided):
         return Claim(epsilon, delta, source, f"moment {moment}; depends on the votes and is itself private")
 
     def charges(self) -> Sequence[Event]:
-        """Return the noisy votes of all queries."""
         found: list[Event] = self.config.events(self.config.queries)
         return found
 

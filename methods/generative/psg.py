@@ -117,7 +117,6 @@ class PSG(Generative, DPSGD):
         return "rdp"
 
     def claimed(self, delta: float) -> Claim:
-        """Return the cost of all starts but one by Renyi accounting."""
         source = "Chen et al., NeurIPS 2022 (arXiv:2211.04446): Renyi accounting of the gradients of private batches"
         note = "of one start less than the authors' code takes"
         return claim_by(self.accountant(), self.claimed_charges(), delta, source, note)

@@ -104,7 +104,6 @@ class SimPE(Generative):
         )
 
     def claimed(self, delta: float) -> Claim:
-        """Return the exact cost of the votes."""
         source = "Lin et al. 2025 (arXiv:2502.05505): Gaussian noise on the votes of all iterations"
         return claim_by(EXACT, self.charges(), delta, source)
 

@@ -64,16 +64,13 @@ class ClusterRR(LabelMethod):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         fitting = max(1, min(600, facts.private_records // 30))
         return {name: {**changes, "clusters": fitting} for name, changes in super().presets(facts).items()}
 
     def claimed(self, delta: float) -> Claim:
-        """Return the cost of the histograms, as the paper's mechanism differs."""
         return Claim(self.config.epsilon, delta, "ours: Laplace noise of scale 2 / epsilon on histograms (delta 0)")
 
     def charges(self) -> Sequence[Event]:
-        """Return the one release of all histograms."""
         return [Laplace(1 / self.config.epsilon, unit=self.unit, adjacency=self.adjacency)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:

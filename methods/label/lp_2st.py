@@ -72,18 +72,15 @@ class LP1ST(LabelMethod):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         found = {name: {**changes, "loss": "likelihood"} for name, changes in super().presets(facts).items()}
         if facts.private_records > 10_000:
             found["quick"] |= cls.fewer
         return found
 
     def claimed(self, delta: float) -> Claim:
-        """Return the epsilon of each label."""
         return label_response(self.config.epsilon, delta)
 
     def charges(self) -> Sequence[Event]:
-        """Return one answer per label."""
         return [PriorRandomizedResponse(self.config.epsilon, self.facts.classes, answers=self.facts.private_records)]
 
     def stages(self, records: int) -> list[NDArray[np.int64]]:

@@ -91,7 +91,6 @@ class PATEFM(LabelMethod):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         teachers = max(2, min(800, facts.private_records // 30))
         quick = {
             "teachers": teachers,
@@ -120,12 +119,10 @@ class PATEFM(LabelMethod):
         return noisy(smallest_noise(lambda sigma2: [self.event(noisy(sigma2))], budget, start=100.0, tolerance=1e-6))
 
     def claimed(self, delta: float) -> Claim:
-        """Return the data-independent cost; the paper's is data-dependent."""
         source = "ours: the data-independent cost; the paper's figure depends on the votes and is itself private"
         return claim_by("proven", self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
-        """Return the event of all queries."""
         return [self.event(self.config)]
 
     @staticmethod

@@ -55,7 +55,6 @@ class ClassSums(OnBackbone):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         return {"paper": paper_transfer(facts), "quick": quick_transfer(facts), "tiny": tiny_transfer(facts)}
 
     def calibrate(self, budget: Budget) -> Any:
@@ -69,12 +68,10 @@ class ClassSums(OnBackbone):
         return dataclasses.replace(named, noise_multiplier=noise)
 
     def claimed(self, delta: float) -> Claim:
-        """See :meth:`bench.interface.Method.claimed`."""
         source = "Balle and Wang, ICML 2018 (arXiv:1805.06530), theorem 8: the exact cost of Gaussian noise"
         return claim_by(EXACT, self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
-        """See :meth:`bench.interface.Method.charges`."""
         return [Gaussian(self.config.noise_multiplier, adjacency=self.adjacency)]
 
 

@@ -63,7 +63,6 @@ class DPFCConfig(ClassSumsConfig):
     )
 
     def check(self) -> None:
-        """See :meth:`bench.methods.shared.transfer.TransferConfig.check`."""
         super().check()
         positive(self, "ridge", "max_norm")
         if not 0 <= self.ridge_of_noise < math.inf:
@@ -80,7 +79,6 @@ class DPFC(ClassSums):
     public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.TRANSFERRED, PublicKind.UNLABELLED)
 
     def public_words(self) -> str:
-        """See :meth:`bench.interface.Method.public_words`."""
         return f"{super().public_words()}; {UNLABELLED}"
 
     def calibrate(self, budget: Budget) -> Any:

@@ -51,7 +51,6 @@ class DPLeastSquaresConfig(ClassSumsConfig):
     ridge: float = setting(0.2, f"lambda over the bound on the noise's eigenvalues; {CHOSEN}")
 
     def check(self) -> None:
-        """See :meth:`bench.methods.shared.transfer.TransferConfig.check`."""
         super().check()
         positive(self, "ridge")
         if not 0 < self.share < 1:

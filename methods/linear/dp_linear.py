@@ -55,7 +55,6 @@ class DPLinear(OnBackbone, DPSGD):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         batch = min(8_192, max(8, facts.private_records // 6))
         fits = {"batch_size": batch} if batch < 8_192 else {}
         return {
@@ -65,16 +64,13 @@ class DPLinear(OnBackbone, DPSGD):
         }
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with its weights named and the least noise that `budget` allows, as in DP-SGD."""
         return DPSGD.calibrate(type(self)(with_digest(self.config, self.facts), self.facts), budget)
 
     @classmethod
     def accountant(cls) -> str:
-        """Return Renyi accounting with the improved conversion, De et al.'s."""
         return "rdp"
 
     def claimed(self, delta: float) -> Claim:
-        """Return De et al.'s figure: Renyi accounting with the improved conversion."""
         records = self.facts.private_records
         return dp_sgd_improved(
             self.config.sampling_rate(records), self.config.noise_multiplier, self.config.steps(records), delta

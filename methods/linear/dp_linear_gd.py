@@ -50,7 +50,6 @@ class DPLinearGDConfig(LinearConfig):
     steps: int = setting(100, OURS)
 
     def check(self) -> None:
-        """See :meth:`bench.methods.shared.transfer.TransferConfig.check`."""
         super().check()
         at_least_one(self, "steps")
 
@@ -65,7 +64,6 @@ class DPLinearGD(OnBackbone):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         return {
             "paper": paper_transfer(facts),
             "quick": quick_transfer(facts),
@@ -83,11 +81,9 @@ class DPLinearGD(OnBackbone):
         return dataclasses.replace(named, noise_multiplier=noise)
 
     def claimed(self, delta: float) -> Claim:
-        """Return the moments accountant's figure for DP-SGD with full batches."""
         return dp_sgd_improved(1.0, self.config.noise_multiplier, self.config.steps, delta)
 
     def charges(self) -> Sequence[Event]:
-        """Return all steps."""
         return [Gaussian(self.config.noise_multiplier, self.config.steps, adjacency=self.adjacency)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:

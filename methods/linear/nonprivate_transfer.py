@@ -51,7 +51,6 @@ class NonPrivateTransfer(OnBackbone, NonPrivate):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         return {
             "paper": paper_transfer(facts),
             "quick": {**quick_transfer(facts), "epochs": 5.0 if facts.private_records > 10_000 else 30.0},

@@ -116,7 +116,6 @@ class PATEFamily(StartsPublic, EnsembleMethod):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         return {"quick": cls.scaled(quick_settings(facts), facts), "tiny": cls.scaled(tiny_settings(facts), facts)}
 
     @classmethod
@@ -184,7 +183,6 @@ class PATEFamily(StartsPublic, EnsembleMethod):
         context: Context,
         pool: ProcessPoolExecutor | None,
     ) -> None:
-        """See :meth:`bench.methods.shared.teachers.EnsembleMethod.label_in_shard`."""
         chunks = self._chunks(private, context, numbers)
         blocks = query_blocks(self.config.queries, query_order(public, context))
         with context.progress.stage("votes", len(blocks) * len(numbers)) as stage:
@@ -267,7 +265,6 @@ class PATEFamily(StartsPublic, EnsembleMethod):
         return student, self.config.student, options
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """See :meth:`bench.interface.Method.train_student`."""
         self.check_facts()
         self.check_models(context)
         if not self.votes_for_unseen:

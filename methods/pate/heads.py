@@ -62,7 +62,7 @@ class HeadStudent(OnBackbone):
     def student(
         self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
-        """See :meth:`bench.methods.pate.family.PATEFamily.student`."""
+        """Return a head trained on `labels` (k,) of pool positions `asked` (k,), its timm name and options."""
         backbone = self.backbone(public, context)
         features = features_of(public.images, backbone, context, "public")[asked]
         everything = [np.arange(len(asked), dtype=np.int64)]
@@ -86,7 +86,6 @@ class HeadTeachers(HeadStudent, PATEFamily):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         paper = paper_transfer(facts)
         if is_text(facts.shape):
             paper |= {"teachers": 80, "hidden": 250}
@@ -101,18 +100,15 @@ class HeadTeachers(HeadStudent, PATEFamily):
         return {"paper": paper, "quick": cls.scaled(quick, facts), "tiny": cls.scaled(tiny, facts)}
 
     def calibrate(self, budget: Budget) -> Any:
-        """See :meth:`bench.interface.Method.calibrate`."""
         self.check_facts()
         return with_digest(super().calibrate(budget), self.facts)  # type: ignore[safe-super]  # next in the MRO
 
     def public_words(self) -> str:
-        """See :meth:`bench.interface.Method.public_words`."""
         return f"{words_of(self.config, self.facts)}; unlabelled images of the target's distribution"
 
     shardable = False  # heads are trained all at once, in seconds
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        """See :meth:`bench.interface.Method.shares`."""
         features = shared_features(self.config, self.facts)
         heads = digest_of(
             [

@@ -95,7 +95,6 @@ class KNNPATE(HeadStudent):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         # Half of a class's expected records in a sample, at most the paper's number.
         near = min(300, max(1, int(facts.private_records * 0.05 / facts.classes / 2)))
         return {
@@ -122,18 +121,15 @@ class KNNPATE(HeadStudent):
         return found
 
     def claimed(self, delta: float) -> Claim:
-        """Return the Renyi figure of the sampled mechanism."""
         source = "Zhu et al., CVPR 2020: Renyi DP of the sampled Gaussian mechanism"
         return claim_by("rdp", self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
-        """Return the answers to all queries."""
         return [
             SampledGNMax(self.config.sampling_rate, self.config.sigma, self.config.queries, adjacency=self.adjacency)
         ]
 
     def public_words(self) -> str:
-        """See :meth:`bench.interface.Method.public_words`."""
         return f"{words_of(self.config, self.facts)}; unlabelled images of the target's distribution"
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:

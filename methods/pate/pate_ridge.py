@@ -76,7 +76,6 @@ class PATERidge(Method[PATERidgeConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         few = min(2000, max(2, facts.private_records // 30))
         return {"quick": {"teachers": few}, "tiny": {"teachers": tiny_teachers(facts), "queries": 60}}
 
@@ -91,12 +90,10 @@ class PATERidge(Method[PATERidgeConfig]):
         return dataclasses.replace(self.config, sigma=multiplier * SENSITIVITY)
 
     def claimed(self, delta: float) -> Claim:
-        """Return the proven figure."""
         source = "the proven figure: no paper claims anything for this method"
         return claim_by("proven", self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
-        """Return the one release of all sums."""
         return self.released(self.config.sigma / SENSITIVITY)
 
     @staticmethod
@@ -105,7 +102,6 @@ class PATERidge(Method[PATERidgeConfig]):
         return [Gaussian(noise_multiplier)]
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        """See :meth:`bench.interface.Method.shares`."""
         return (f"scattering of {self.facts.dataset}",)
 
     def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:

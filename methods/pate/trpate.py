@@ -44,7 +44,6 @@ class TrPATE(HeadTeachers, PATE):
 
     @classmethod
     def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
-        """See :meth:`bench.methods.pate.family.PATEFamily.scaled`."""
         # Forty queries per 100 teachers, at least four per class; noise of a twentieth of the teachers, or what these
         # queries need. Chosen on Fashion-MNIST's public records.
         teachers = settings["teachers"]

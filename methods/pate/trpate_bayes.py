@@ -110,7 +110,6 @@ class PATEBayes(PATE):
         }
 
     def check_models(self, context: Context) -> None:
-        """See :meth:`bench.methods.pate.family.PATEFamily.check_models`."""
         make_student(student_name(self.facts), self.facts, context.streams.torch("unused"))
 
     def word_prior(self, public: PublicData, context: Context) -> NDArray[np.float64]:
@@ -141,7 +140,6 @@ class PATEBayes(PATE):
     def votes(
         self, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
     ) -> NDArray[np.int64]:
-        """See :meth:`bench.methods.pate.family.PATEFamily.votes`."""
         facts, labels, queries = private.facts, private.labels.numpy(), order[: self.config.queries]
         # The same parts as other PATE methods with this seed and number of teachers.
         parts = partition(len(private), self.config.teachers, f"{facts.dataset}/teachers/{context.streams.seed}")

@@ -68,7 +68,6 @@ class TakesTeacher(StartsPublic):
     """A method whose teacher may be given."""
 
     def given_teacher(self) -> GivenTeacher | None:
-        """See :meth:`bench.interface.Method.given_teacher`."""
         return given_teacher(self.config)
 
     def pin_teacher(self) -> Any:

@@ -60,14 +60,12 @@ class EnsembleMethod(Method):
             )
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        """See :meth:`bench.interface.Method.shares`."""
         meant = {name: value for name, value in as_dict(self.config).items() if name.startswith("teacher")}
         if meant.get("teacher_recipe") != "augmented":  # then recipes differ by method
             meant["recipe"] = type(self.config).teacher_settings.__qualname__
         return (f"teachers of {self.facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
     def make_shard(self, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int) -> None:
-        """See :meth:`bench.interface.Method.make_shard`."""
         if self.given_teacher() is not None:
             return
         chunk = teachers_per_artefact(self.config, private.facts, context.device)

@@ -101,11 +101,9 @@ class OnBackbone(Method):
     _loaded: FrozenBackbone | None = None
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        """See :meth:`bench.interface.Method.shares`."""
         return (shared_features(self.config, self.facts),)
 
     def public_words(self) -> str:
-        """See :meth:`bench.interface.Method.public_words`."""
         return words_of(self.config, self.facts)
 
     def backbone(self, public: PublicData, context: Context) -> FrozenBackbone:
