@@ -19,7 +19,7 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bench.core.progress import Stage
@@ -168,13 +168,27 @@ class DPSGD(Method[DPSGDConfig]):
         """Train the student by DP-SGD."""
         start = context.streams.torch("student/start")
         student, options = make_student(self.config.student, private.facts, start, **self.student_options())
-        student.to(context.device)
-        steps = self.config.steps(private.facts.private_records)
-        depends = {**student_depends(self.config, context), "opacus": version("opacus")}
-        with context.checkpoint("student", depends) as checkpoint, context.progress.stage("student", steps) as stage:
-            run = self.dp_sgd_run(stage, checkpoint)
-            ledger.dp_sgd(student, private.images, private.labels, run)
+        self.train_net(student.to(context.device), private, public, ledger, context)
         return Released(student, self.config.student, options)
+
+    def train_net(
+        self, net: nn.Module, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> None:
+        """Train the student's `net` in place, through the ledger."""
+        self.fit(net, private.images, private.labels, ledger, context)
+
+    def fit(
+        self, net: nn.Module, inputs: Tensor, labels: Tensor, ledger: Ledger, context: Context, *,
+        what: str = "student", **changes: Any,
+    ) -> None:  # fmt: skip
+        """Train `net` in place by DP-SGD on `inputs` (n, ...) with `labels` (n,); `changes` replace fields of the run.
+
+        `what` names the net in the progress display. A stopped run resumes from its checkpoint.
+        """
+        depends = {**student_depends(self.config, context), "opacus": version("opacus")}
+        steps = self.config.steps(self.facts.private_records)
+        with context.checkpoint(what, depends) as checkpoint, context.progress.stage(what, steps) as stage:
+            ledger.dp_sgd(net, inputs, labels, dataclasses.replace(self.dp_sgd_run(stage, checkpoint), **changes))
 
     def student_options(self) -> dict[str, Any]:
         """Return the timm options of the student beyond its sizes."""

@@ -36,7 +36,6 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from bench.interface import (
-    Budget,
     Claim,
     Context,
     Event,
@@ -49,7 +48,6 @@ from bench.interface import (
 from bench.methods.dpsgd.dp_sgd import continued
 from bench.methods.dpsgd.scatter import ScatterDPSGD
 from bench.methods.dpsgd.scatter_cnn import ScatterCNNConfig
-from bench.methods.shared.settings_checks import at_least_one, positive
 from bench.privacy.accounting.accountants import claim_by
 from bench.privacy.events.events import DPSGD, SampledGaussian
 
@@ -63,10 +61,10 @@ class DPSURConfig(ScatterCNNConfig):
     epochs: float = setting(20.0, "ours: the iterations in which, at epsilon 1, the claim's kept steps are a half")
     lr: float = setting(2.0, CODE + "MNIST")
     noise_multiplier: float = setting(2.0, CODE + "MNIST, epsilon 1; calibrated to the budget")
-    validation_noise: float = setting(0.65, "Fu et al. 2024, table 1: 1.3 for MNIST at epsilon 1, over 2.0")
-    least_validation_noise: float = setting(0.8, "Fu et al. 2024, table 1: the least for images")
-    validation_batch: int = setting(256, "Fu et al. 2024, section 6.1.3")
-    change_bound: float = setting(0.001, "Fu et al. 2024, section 6.1.3")
+    validation_noise: float = setting(0.65, "Fu et al. 2024, table 1: 1.3 for MNIST at epsilon 1, over 2.0", gt=0)
+    least_validation_noise: float = setting(0.8, "Fu et al. 2024, table 1: the least for images", gt=0)
+    validation_batch: int = setting(256, "Fu et al. 2024, section 6.1.3", ge=1)
+    change_bound: float = setting(0.001, "Fu et al. 2024, section 6.1.3", gt=0)
     threshold: float = setting(-1.0, "Fu et al. 2024, section 6.1.3")
 
     def test_noise(self) -> float:
@@ -99,11 +97,6 @@ class DPSUR(ScatterDPSGD):
         given = super().presets(facts)
         fits = {"validation_batch": min(256, max(1, facts.private_records // 8))}
         return {"paper": given["paper"], **{name: {**given[name], **fits} for name in ("quick", "tiny")}}
-
-    def calibrate(self, budget: Budget) -> Any:
-        positive(self.config, "validation_noise", "least_validation_noise", "change_bound")
-        at_least_one(self.config, "validation_batch")
-        return super().calibrate(budget)
 
     @classmethod
     def accountant(cls) -> str:

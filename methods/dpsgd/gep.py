@@ -23,13 +23,14 @@ accounts for that choice.
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from bench.interface import (
     BenchError,
@@ -42,13 +43,10 @@ from bench.interface import (
     PrivateData,
     PublicData,
     PublicKind,
-    Released,
-    make_student,
     register_method,
     setting,
 )
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
-from bench.methods.shared.settings_checks import at_least_one, positive, student_depends
 from bench.privacy.accounting.claims import moments_accountant
 from bench.privacy.dpsgd.anchor_subspace import Subspace
 from bench.privacy.events.events import DPSGD as Steps
@@ -65,12 +63,12 @@ class GEPConfig(DPSGDConfig):
     lr: float = setting(0.1, CODE + "lr")
     momentum: float = setting(0.9, CODE + "momentum")
     weight_decay: float = setting(2e-4, CODE + "weight_decay")
-    max_grad_norm: float = setting(5.0, CODE + "clip0, of the part in the subspace")
-    residual_norm: float = setting(2.0, CODE + "clip1, of the rest")
+    max_grad_norm: float = setting(5.0, CODE + "clip0, of the part in the subspace", gt=0)
+    residual_norm: float = setting(2.0, CODE + "clip1, of the rest", gt=0)
     noise_multiplier: float = setting(1.46, "the paper's sigma over sqrt(2), at epsilon 8; calibrated to the budget")
-    anchors: int = setting(2000, CODE + "aux_data_size; at most all public images")
+    anchors: int = setting(2000, CODE + "aux_data_size; at most all public images", ge=1)
     directions: int = setting(1000, CODE + "num_bases")
-    groups: int = setting(3, CODE + "num_groups")
+    groups: int = setting(3, CODE + "num_groups", ge=1)
 
 
 @register_method("gep")
@@ -92,8 +90,6 @@ class GEP(DPSGD):
         return {"quick": {**given["quick"], **quick, "epochs": epochs}, "tiny": tiny}
 
     def calibrate(self, budget: Budget) -> Any:
-        at_least_one(self.config, "anchors", "groups")
-        positive(self.config, "max_grad_norm", "residual_norm")
         if self.config.directions < self.config.groups:
             raise BenchError(f"{self.config.groups} groups need as many directions, not {self.config.directions}.")
         if self.facts.public_records == 0:
@@ -116,10 +112,10 @@ class GEP(DPSGD):
         records, noise = self.facts.private_records, math.sqrt(2) * self.config.noise_multiplier
         return [Steps(self.config.sampling_rate(records), noise, 2 * self.config.steps(records))]
 
-    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """Train the student by DP-SGD with a subspace of public gradients."""
-        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
-        student.to(context.device)
+    def train_net(
+        self, net: nn.Module, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> None:
+        """Train `net` in place by DP-SGD with a subspace of public gradients."""
         random = context.streams.numpy("anchors")
         chosen = torch.from_numpy(random.permutation(len(public))[: self.config.anchors])
         labels = torch.from_numpy(random.integers(private.facts.classes, size=len(chosen)))
@@ -127,14 +123,9 @@ class GEP(DPSGD):
             public.images[chosen], labels, self.config.directions, self.config.groups,
             (self.config.max_grad_norm, self.config.residual_norm), int(random.integers(2**62)),
         )  # fmt: skip
-        depends, steps = student_depends(self.config, context), self.config.steps(private.facts.private_records)
-        with context.checkpoint("student", depends) as checkpoint, context.progress.stage("student", steps) as stage:
-            run = dataclasses.replace(
-                self.dp_sgd_run(stage, checkpoint),
-                optimizer=lambda parameters: torch.optim.SGD(
-                    parameters, lr=self.config.lr, momentum=self.config.momentum, weight_decay=self.config.weight_decay
-                ),
-                clipping=clipping,
-            )
-            ledger.dp_sgd(student, private.images, private.labels, run)
-        return Released(student, self.config.student, options)
+        self.fit(
+            net, private.images, private.labels, ledger, context, clipping=clipping,
+            optimizer=functools.partial(
+                torch.optim.SGD, lr=self.config.lr, momentum=self.config.momentum, weight_decay=self.config.weight_decay
+            ),
+        )  # fmt: skip

@@ -22,7 +22,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any, ClassVar
 
 import torch
@@ -38,13 +37,10 @@ from bench.interface import (
     Ledger,
     PrivateData,
     PublicData,
-    Released,
-    make_student,
     setting,
 )
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
 from bench.methods.shared.clipping import clipped_rows
-from bench.methods.shared.settings_checks import positive, student_depends
 from bench.models.scattering import ChannelNorm, Scattering
 from bench.privacy.accounting.claims import moments_accountant
 from bench.training.features import trained_part
@@ -62,12 +58,8 @@ class ScatterConfig(DPSGDConfig):
 
     statistics_noise: float | None = setting(
         None, RUNS + "--sigma_bn, 8 for CIFAR-10 and MNIST; none: within images, as for Fashion-MNIST, here for MNIST",
-        later=True,
+        later=True, gt=0,
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        if self.statistics_noise is not None:
-            positive(self, "statistics_noise")
 
 
 class ScatterDPSGD(DPSGD):
@@ -100,22 +92,20 @@ class ScatterDPSGD(DPSGD):
         other = "" if self.config.statistics_noise is None else ", not normalised"
         return (f"scattering of {self.facts.dataset}{other}",)
 
-    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """Train the student's head by DP-SGD on the features of the private records."""
-        start = context.streams.torch("student/start")
-        student, options = make_student(self.config.student, private.facts, start, **self.student_options())
-        if not isinstance(getattr(student, "fixed", None), Scattering):
+    def train_net(
+        self, net: nn.Module, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> None:
+        """Train the head of `net` in place on the features of the private records."""
+        if not isinstance(getattr(net, "fixed", None), Scattering):
             raise BenchError(
                 f"{self.name} trains a head on scattering coefficients, and {self.config.student} is none. Accepted as "
                 "student: scatter_linear, scatter_cnn_mnist, scatter_cnn_cifar."
             )
-        student.to(context.device)
-        head, features = trained_part(student, private.images, context, "private")
+        head, features = trained_part(net, private.images, context, "private")
         if self.config.statistics_noise is not None:
             norm: Any = head.norm
             standardise(norm, features, private.facts.private_records, self.config.statistics_noise, ledger)
         self.train_head(head, features, private, ledger, context)
-        return Released(student, self.config.student, options)
 
     def student_options(self) -> dict[str, Any]:
         return {} if self.config.statistics_noise is None else {"standardised": True}
@@ -141,11 +131,7 @@ class ScatterDPSGD(DPSGD):
         self, head: nn.Module, features: Tensor, private: PrivateData, ledger: Ledger, context: Context
     ) -> None:
         """Train `head` in place on the `features` of the private records."""
-        steps = self.config.steps(private.facts.private_records)
-        depends = {**student_depends(self.config, context), "opacus": version("opacus")}
-        with context.checkpoint("student", depends) as checkpoint, context.progress.stage("student", steps) as stage:
-            run = self.dp_sgd_run(stage, checkpoint)
-            ledger.dp_sgd(head, features, private.labels, run)
+        self.fit(head, features, private.labels, ledger, context)
 
 
 def standardise(norm: ChannelNorm, features: Tensor, records: int, noise: float, ledger: Ledger) -> None:

@@ -42,9 +42,8 @@ from scipy.fft import dct
 from torch import Tensor
 
 from bench.core.progress import Stage
-from bench.interface import BenchError, Budget, Claim, Facts, register_method, setting
+from bench.interface import Claim, Facts, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, processed
-from bench.methods.shared.settings_checks import at_least_one
 from bench.privacy.accounting.accountants import claim_by
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 from bench.storage.checkpoint import Checkpoint
@@ -56,8 +55,8 @@ CODE = "Feng et al. 2023, the authors' code cfeng6/Spectral-DP, configs.py"
 class SpectralDPConfig(DPSGDConfig):
     """Settings of DP-SGD, and of the filter."""
 
-    filter_ratio: float = setting(0.5, CODE)
-    block_size: int = setting(8, CODE)
+    filter_ratio: float = setting(0.5, CODE, gt=0, le=1)
+    block_size: int = setting(8, CODE, ge=1)
 
 
 @functools.lru_cache(maxsize=64)
@@ -101,14 +100,6 @@ class SpectralDP(DPSGD):
         """
         given = super().presets(facts)
         return {**given, "quick": {**given["quick"], "filter_ratio": 0.75}}
-
-    def calibrate(self, budget: Budget) -> Any:
-        at_least_one(self.config, "block_size")
-        if not 0 < self.config.filter_ratio <= 1:
-            raise BenchError(
-                f"filter_ratio must lie in (0, 1], not {self.config.filter_ratio}: the share kept. Try 0.5."
-            )
-        return super().calibrate(budget)
 
     @classmethod
     def accountant(cls) -> str:

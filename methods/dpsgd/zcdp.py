@@ -20,23 +20,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.interface import (
-    BenchError,
-    Budget,
-    Claim,
-    Context,
-    Event,
-    Facts,
-    Ledger,
-    PrivateData,
-    PublicData,
-    Released,
-    make_student,
-    register_method,
-    setting,
-)
+from torch import nn
+
+from bench.interface import Claim, Context, Event, Facts, Ledger, PrivateData, PublicData, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, continued
-from bench.methods.shared.settings_checks import positive
 from bench.privacy.accounting.accountants import AccountantFunction
 from bench.privacy.accounting.claims import zcdp, zcdp_accountant
 from bench.privacy.events.events import DPSGD as Steps
@@ -48,8 +35,8 @@ CODE = "Yu et al. 2019, the authors' code git-disl/DP_modelpublishing, dp_mnist.
 class ZCDPConfig(DPSGDConfig):
     """Settings of DP-SGD whose noise falls in steps; `noise_multiplier` is that of the first."""
 
-    decay: float = setting(0.7008, CODE)
-    decay_epochs: float = setting(10.0, CODE)
+    decay: float = setting(0.7008, CODE, gt=0, le=1)
+    decay_epochs: float = setting(10.0, CODE, gt=0)
 
     def stages(self, records: int) -> list[tuple[float, int]]:
         """Return the noise multiplier and the number of batches of each stage, in order."""
@@ -76,13 +63,6 @@ class ZCDP(DPSGD):
         given, stages = super().presets(facts), cls.Config().epochs / cls.Config().decay_epochs
         return {name: {**changes, "decay_epochs": changes["epochs"] / stages} for name, changes in given.items()}
 
-    def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the least first noise that keeps the claim or the PLD (proven) within `budget`."""
-        positive(self.config, "decay_epochs")
-        if not 0 < self.config.decay <= 1:
-            raise BenchError(f"decay must lie in (0, 1], not {self.config.decay}: noise falls or stays. Try 0.7.")
-        return super().calibrate(budget)
-
     @classmethod
     def accountant(cls) -> AccountantFunction:
         return zcdp_accountant
@@ -95,15 +75,14 @@ class ZCDP(DPSGD):
         records = self.facts.private_records
         return [Steps(self.config.sampling_rate(records), noise, n) for noise, n in self.config.stages(records)]
 
-    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """Train the student by DP-SGD, one stage after the other."""
-        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
-        student.to(context.device)
+    def train_net(
+        self, net: nn.Module, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> None:
+        """Train `net` in place by DP-SGD, one stage after the other."""
         records = private.facts.private_records
         with context.progress.stage("student", self.config.steps(records)) as stage:
             run = self.dp_sgd_run(stage)
             run = dataclasses.replace(run, optimizer=continued(run.optimizer))
             for noise, steps in self.config.stages(records):
                 run = dataclasses.replace(run, noise_multiplier=noise, steps=steps)
-                ledger.dp_sgd(student, private.images, private.labels, run)
-        return Released(student, self.config.student, options)
+                ledger.dp_sgd(net, private.images, private.labels, run)

@@ -25,7 +25,6 @@ Claimed: Renyi accounting of the discriminator's steps. Proven: their PLD.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,7 +40,7 @@ from bench.methods.dpsgd.dp_sgd import DPSGD
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
 from bench.methods.generative.gan_parts import AdamAgainst, Forger, ForgerConfig
 from bench.methods.shared.calibration import PoissonBatches
-from bench.methods.shared.settings_checks import check_latent_size, student_depends
+from bench.methods.shared.settings_checks import check_latent_size
 from bench.models.discriminators import ConvDiscriminator, DenseDiscriminator
 from bench.privacy.accounting.accountants import claim_by
 from bench.privacy.dpsgd.example_gradients import ExampleGradients, norms, weighted_sum
@@ -145,19 +144,12 @@ class DPGAN(Generative, DPSGD):
         with seeded(context.streams.torch("discriminator/start")):
             critic = discriminator(self.config, facts).to(context.device)
         game = Game(critic, forger, self.config)
-        depends = student_depends(self.config, context)
-        with (
-            context.checkpoint("gan", depends) as checkpoint,
-            context.progress.stage("discriminator", self.config.discriminator_steps) as stage,
-        ):
-            run = dataclasses.replace(
-                self.dp_sgd_run(stage, checkpoint), loss=game.private_loss,
-                optimizer=lambda weights: AdamAgainst(
-                    weights, self.config.discriminator_lr, self.config.betas, forger, game.before_step, game.after_step
-                ),
-            )  # fmt: skip
-            ledger.dp_sgd(critic, private.images, private.labels, run)
-
+        self.fit(
+            critic, private.images, private.labels, ledger, context, what="discriminator", loss=game.private_loss,
+            optimizer=lambda weights: AdamAgainst(
+                weights, self.config.discriminator_lr, self.config.betas, forger, game.before_step, game.after_step
+            ),
+        )  # fmt: skip
         return balanced(forger.mean, facts.classes, context.device)
 
 

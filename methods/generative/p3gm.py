@@ -51,7 +51,6 @@ from bench.methods.generative import pca_vae as parts
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.generative.pca_vae import Mixture, PhasedVAE, chunks
 from bench.methods.shared.calibration import PoissonBatches, least_noise
-from bench.methods.shared.settings_checks import student_depends
 
 CODE = "the authors' code tsubasat/P3GM, exp.sh: "
 DEFAULT = "the authors' code tsubasat/P3GM, src/synthesize.py: "
@@ -169,13 +168,10 @@ class P3GM(Generative, DPSGD):
             net = parts.PhasedVAE(codes, mixture, self.config.hidden)
         warm_start(net, codes, mixture, self.config, context)
         inputs = torch.cat([rows, own.float(), parts.draws_of(rows, self.config.latent, streams.torch("vae/draws"))], 1)
-        steps, depends = self.config.steps(facts.private_records), student_depends(self.config, context)
-        with context.checkpoint("vae", depends) as checkpoint, context.progress.stage("decoder", steps) as stage:
-            run = dataclasses.replace(
-                self.dp_sgd_run(stage, checkpoint), loss=lambda losses, _: losses.mean(),
-                optimizer=lambda weights: torch.optim.Adam(weights, self.config.lr),
-            )  # fmt: skip
-            ledger.dp_sgd(net, inputs, private.labels, run)
+        self.fit(
+            net, inputs, private.labels, ledger, context, what="decoder", loss=lambda losses, _: losses.mean(),
+            optimizer=lambda weights: torch.optim.Adam(weights, self.config.lr),
+        )  # fmt: skip
         return Source(lambda count, draws: drawn_rows(net, count, facts, draws), net)
 
 

@@ -42,7 +42,6 @@ from bench.methods.dpsgd.dp_sgd import DPSGD
 from bench.methods.generative.distilled import ImageConfig, LearnedImages, Standstill
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.shared.calibration import PoissonBatches
-from bench.methods.shared.settings_checks import student_depends
 from bench.models.build import build
 from bench.privacy.accounting.accountants import claim_by
 
@@ -133,16 +132,10 @@ class PSG(Generative, DPSGD):
         with seeded(draws):
             net = build("convnet", facts.classes, facts.shape[0], facts.shape[1:], width=self.config.net_width)
         found = LearnedImages(net.to(context.device), facts, self.config, draws)
-        steps = self.config.steps(facts.private_records)
-        with (
-            context.checkpoint("images", student_depends(self.config, context)) as checkpoint,
-            context.progress.stage("images", steps) as stage,
-        ):
-            run = dataclasses.replace(
-                self.dp_sgd_run(stage, checkpoint),
-                optimizer=lambda weights: Standstill(weights, found),
-            )
-            ledger.dp_sgd(net, private.images, private.labels, run)
+        self.fit(
+            net, private.images, private.labels, ledger, context, what="images",
+            optimizer=lambda weights: Standstill(weights, found),
+        )  # fmt: skip
         images, labels = (found.mean + 1) / 2, found.labels
 
         def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -79,7 +79,5 @@ class DPLinear(OnBackbone, DPSGD):
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the head by DP-SGD on the features of the private records."""
         features, student, options = begin(self.config, private, public, context)
-        steps = self.config.steps(private.facts.private_records)
-        with context.progress.stage("student", steps) as stage:
-            ledger.dp_sgd(student.head, features, private.labels, self.dp_sgd_run(stage))
+        self.fit(student.head, features, private.labels, ledger, context)
         return Released(finish(student), "frozen_transfer", options)
