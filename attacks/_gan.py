@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bench.attacks._inversion import check_counts, images_digest
+from bench.attacks._inversion import images_digest
 from bench.core.progress import Stage
 from bench.core.seeds import Streams, seeded
 from bench.interface import BenchError, Context, as_float
@@ -64,12 +64,8 @@ def auxiliary_gan(images: Tensor, settings: GanSettings, context: Context) -> tu
     """Return generator and critic for `images` (n, channels, height, width), trained or cached, in evaluation mode.
 
     They are on the context's device, without gradients. Random streams depend only on the run's seed, so that all
-    targets share the GAN. Raises :class:`BenchError` for images below 8x8 pixels or settings that are not positive.
+    targets share the GAN. Raises :class:`BenchError` for images below 8x8 pixels.
     """
-    check_counts(
-        epochs=settings.epochs, width=settings.width, noise_size=settings.noise_size, rate=settings.rate,
-        critic_steps=settings.critic_steps, batch_size=settings.batch_size,
-    )  # fmt: skip
     shape = (images.shape[1], images.shape[2], images.shape[3])
     if min(shape[1:]) < 8:
         raise BenchError(f"this attack's GAN takes images of 8x8 pixels or more, not {shape[1]}x{shape[2]}.")

@@ -125,9 +125,3 @@ def images_digest(images: Tensor) -> str:
     digest = hashlib.sha256(f"{images.dtype}|{tuple(images.shape)}|".encode())
     digest.update(images.numpy().tobytes())
     return digest.hexdigest()[:20]
-
-
-def check_counts(**counts: float) -> None:
-    for name, value in counts.items():
-        if not (math.isfinite(value) and value > 0):
-            raise BenchError(f"{name} must be a positive number, not {value}. Try --set {name}=1.")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.attacks._gan import Critic, GanSettings, auxiliary_gan
-from bench.attacks._inversion import Filtered, ImageFilter, best_of, check_auxiliary, check_counts, class_tries
+from bench.attacks._inversion import Filtered, ImageFilter, best_of, check_auxiliary, class_tries
 from bench.interface import (
     Access,
     Context,
@@ -45,21 +45,21 @@ TINY_GAN: dict[str, Any] = {"gan_steps": 20, "gan_width": 8, "gan_rate": 1e-3, "
 class GMIConfig:
     """Settings of the attack."""
 
-    images_per_class: int = setting(10, "ours: the paper makes one")
-    restarts: int = setting(5, "the published code's random seeds, recovery.py")
-    steps: int = setting(1500, "CVPR 2020, section 4.1")
-    rate: float = setting(0.02, "CVPR 2020, section 4.1")
+    images_per_class: int = setting(10, "ours: the paper makes one", ge=1)
+    restarts: int = setting(5, "the published code's random seeds, recovery.py", ge=1)
+    steps: int = setting(1500, "CVPR 2020, section 4.1", ge=1)
+    rate: float = setting(0.02, "CVPR 2020, section 4.1", gt=0)
     momentum: float = setting(0.9, "CVPR 2020, section 4.1")
     identity_weight: float = setting(100.0, "CVPR 2020, section 4.1 (lambda)")
-    bound: float = setting(1.0, "the published code: noise is cut to [-1, 1]")
+    bound: float = setting(1.0, "the published code: noise is cut to [-1, 1]", gt=0)
     shift: int = setting(0, "ours: most pixels by which images are moved before the student sees them; the paper 0")
-    gan_epochs: float = setting(100.0, "the published code, MNIST")
-    gan_steps: int = setting(0, "0: as many as gan_epochs makes")
-    gan_width: int = setting(64, "DCGAN")
-    gan_noise: int = setting(100, "the published code (z_dim)")
-    gan_rate: float = setting(2e-4, "the published code")
-    gan_critic_steps: int = setting(5, "the published code (n_critic)")
-    batch_size: int = setting(300, "ours: latents that are moved side by side; changes none of them")
+    gan_epochs: float = setting(100.0, "the published code, MNIST", gt=0)
+    gan_steps: int = setting(0, "0: as many as gan_epochs makes", ge=0)
+    gan_width: int = setting(64, "DCGAN", ge=1)
+    gan_noise: int = setting(100, "the published code (z_dim)", ge=1)
+    gan_rate: float = setting(2e-4, "the published code", gt=0)
+    gan_critic_steps: int = setting(5, "the published code (n_critic)", ge=1)
+    batch_size: int = setting(300, "ours: latents that are moved side by side; changes none of them", ge=1)
     blur: float = setting(0.0, "ours: the images' Gaussian blur, deviation in pixels", later=True, ge=0)
     subspace: int = setting(
         0, "ours: eigenfaces of the auxiliary images that span the images; 0: any", later=True, ge=0
@@ -89,10 +89,6 @@ class GMI(InversionAttack[GMIConfig]):
     ) -> Reconstructions:
         """Train the GAN, or load it from the cache, and optimise its noise for every class."""
         config = self.config
-        check_counts(
-            images_per_class=config.images_per_class, restarts=config.restarts, steps=config.steps, rate=config.rate,
-            bound=config.bound, batch_size=config.batch_size,
-        )  # fmt: skip
         images = check_auxiliary(auxiliary, target, self.name)
         settings = GanSettings(
             config.gan_epochs, config.gan_steps, config.gan_width, config.gan_noise, config.gan_rate,

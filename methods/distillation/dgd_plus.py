@@ -31,7 +31,6 @@ class DGDPlusConfig(DGDPrintedConfig):
     noise_scale: float = setting(40.0, "PATE 2018, section 5: sigma_2 of MNIST and SVHN; DGD, Fig. 7 states none")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.count == "printed":
             raise BenchError("the paper prints no number of queries for dgd-plus: count is formula or given.")
 

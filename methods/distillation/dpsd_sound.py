@@ -55,7 +55,7 @@ from bench.methods.distillation.answer_pool import BETWEEN, BestStudent, squared
 from bench.methods.distillation.dpsd_family import CITATION
 from bench.methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
 from bench.methods.shared.random_images import random_images
-from bench.methods.shared.settings_checks import SHOWN, check_latent_size, student_depends
+from bench.methods.shared.settings_checks import SHOWN, student_depends
 from bench.methods.shared.starts_public import public_start
 from bench.methods.shared.teachers import (
     EnsembleMethod,
@@ -91,7 +91,9 @@ class DPSDSoundConfig(GivenTeacherConfig):
     student: str = setting("small_cnn", "ours: as methods/distillation/dpsd.py")
     queries: int = setting(10_000, "ours: measured; see the reproduction notes", ge=1)
     rounds: int = setting(2, "ours: the queries of later rounds come from the generator too", ge=1)
-    random_share: float = setting(0.75, "ours: share of the queries of later rounds made by random processes")
+    random_share: float = setting(
+        0.75, "ours: share of the queries of later rounds made by random processes", ge=0, le=1
+    )
     answer: Literal["votes", "gradient"] = setting("votes", "ours: gradient is Eq. 3 of DPSD, bounded and summed")
     distillation: Literal["decoupled", "dkd", "plain"] = setting("decoupled", "DPSD, Eq. 2; for answer=gradient")
     k: int | None = setting(None, "DPSD, section IV-A: as methods/distillation/dpsd.py; for answer=gradient")
@@ -103,7 +105,7 @@ class DPSDSoundConfig(GivenTeacherConfig):
     generator_steps: int = setting(100, "ours: updates by Eq. 8 before each later round", ge=1)
     generator_lr: float = setting(0.001, "ours", gt=0)
     generator_width: int = setting(32, "ours", ge=1)
-    latent_size: int = setting(100, "ours: as methods/distillation/dpsd.py")
+    latent_size: int = setting(100, "ours: as methods/distillation/dpsd.py", ge=1, le=4096)
     held_back: float = setting(
         0.0,
         "ours: share of the answers that no student learns from; each round keeps the student with the least squared "
@@ -114,13 +116,8 @@ class DPSDSoundConfig(GivenTeacherConfig):
     )
 
     def __post_init__(self) -> None:
-        check_latent_size(self, "latent_size")
         if self.rounds > self.queries:
             raise BenchError(f"{self.rounds} rounds need as many queries, not {self.queries}.")
-        if not 0 <= self.held_back < 1:
-            raise BenchError(f"held_back must be at least 0 and below 1, not {self.held_back}.")
-        if not 0 <= self.random_share <= 1:
-            raise BenchError(f"random_share must lie in 0..1, not {self.random_share}.")
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
         """Return how a teacher of `part` records is trained."""

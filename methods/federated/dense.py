@@ -26,7 +26,6 @@ from bench.interface import register_method, setting
 from bench.methods.federated.family import CODE, ServerConfig
 from bench.methods.federated.federated_server import DistillingServer
 from bench.methods.federated.server_distillation import BatchStatistics, Server, Synthesiser, softened_divergence
-from bench.methods.shared.settings_checks import check_latent_size
 from bench.models.generators import DataFreeGenerator
 
 
@@ -36,14 +35,10 @@ class DENSEConfig(ServerConfig):
 
     generator_steps: int = setting(30, f"{CODE}README.md: g_steps, in each epoch", ge=1)
     generator_lr: float = setting(0.001, f"{CODE}README.md: lr_g; Adam with betas 0.5 and 0.999", gt=0)
-    latent_size: int = setting(256, f"{CODE}loop_df_fl.py: nz")
+    latent_size: int = setting(256, f"{CODE}loop_df_fl.py: nz", ge=1, le=4096)
     generator_width: int = setting(64, f"{CODE}loop_df_fl.py: ngf", ge=1)
     statistics: float = setting(1.0, f"{CODE}README.md: bn", gt=0)
     divergence: float = setting(1.0, f"{CODE}README.md: adv", gt=0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_latent_size(self, "latent_size")
 
 
 @register_method("dense")

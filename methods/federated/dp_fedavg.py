@@ -20,7 +20,6 @@ whose label changes may move to another client, which costs as much as a group o
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +51,7 @@ from bench.interface import (
     setting,
 )
 from bench.methods.federated.family import check_clients, client_parts
-from bench.methods.shared.calibration import least_noise
+from bench.methods.shared.calibration import with_least_noise
 from bench.privacy.accounting.claims import moments_accountant
 
 OURS = "ours: the paper's are for next words of 763,430 users"
@@ -105,13 +104,9 @@ class DPFedAvg(Method[DPFedAvgConfig]):
                 f"clients, not {self.config.sampled:g}. Change it with --set {self.name}.sampled=N."
             )
 
-        def events(noise: float) -> Sequence[Event]:
-            return self.changed(noise_multiplier=noise).charges()
-
         # If every client is in every sample, use the exact figure instead of the PLD.
         sound = "proven" if self.config.rate == 1 else "pld"
-        noise = least_noise(events, budget, moments_accountant, sound, tolerance=1e-4)
-        return dataclasses.replace(self.config, noise_multiplier=noise)
+        return with_least_noise(self, budget, moments_accountant, sound, tolerance=1e-4)
 
     def claimed(self, delta: float) -> Claim:
         row = moments_accountant(self.charges(), delta)

@@ -22,7 +22,6 @@ from bench.interface import register_method, setting
 from bench.methods.federated.family import ServerConfig
 from bench.methods.federated.federated_server import DistillingServer
 from bench.methods.federated.server_distillation import Server, Synthesiser
-from bench.methods.shared.settings_checks import check_latent_size
 from bench.models.generators import DataFreeGenerator
 from bench.training.data_free import generator_terms
 from bench.training.divergence import check_finite
@@ -40,14 +39,10 @@ class FedDAFLConfig(ServerConfig):
     student_optimizer: Literal["sgd", "adam"] = setting("adam", f"{CODE}MNIST")
     temperature: float = setting(1.0, f"{CODE}no temperature")
     generator_lr: float = setting(0.2, f"{CODE}MNIST; Adam", gt=0)
-    latent_size: int = setting(100, f"{CODE}MNIST")
+    latent_size: int = setting(100, f"{CODE}MNIST", ge=1, le=4096)
     generator_width: int = setting(128, f"{CODE}the generator's maps", ge=1)
     entropy_weight: float = setting(5.0, f"{CODE}MNIST: ie; times ln 10, as its logarithm has base 10", gt=0)
     activation_weight: float = setting(0.1, f"{CODE}MNIST: a", gt=0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_latent_size(self, "latent_size")
 
 
 @register_method("fed-dafl")

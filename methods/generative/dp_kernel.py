@@ -49,7 +49,7 @@ from bench.interface import (
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, drawn
 from bench.methods.shared.calibration import least_noise
-from bench.methods.shared.settings_checks import check_latent_size, student_depends
+from bench.methods.shared.settings_checks import student_depends
 from bench.models.generators import ConditionalGenerator
 from bench.privacy.events.events import DPSGD as Steps
 from bench.storage.checkpoint import Loop, Part
@@ -69,14 +69,11 @@ class DPKernelConfig(GenerativeConfig):
     iterations: int = setting(200_002, CODE + "max_iter", ge=1)
     noise_multiplier: float = setting(0.6, CODE + "noise; calibrated to the budget", gt=0)
     generator_lr: float = setting(5e-5, CODE + "lr, of RMSprop", gt=0)
-    latent: int = setting(10, CODE + "nz")
+    latent: int = setting(10, CODE + "nz", ge=1, le=4096)
     generator_units: int = setting(
         200, "ours: DP-MERF's net, wider, instead of a transposed CNN for 32x32 pixels", ge=1
     )
     generator_maps: int = setting(32, "ours, as above", ge=1)
-
-    def __post_init__(self) -> None:
-        check_latent_size(self, "latent")
 
     @property
     def deviations(self) -> list[float]:

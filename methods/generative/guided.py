@@ -17,7 +17,6 @@ from bench.interface import BenchError, Context, Facts, Ledger, PrivateData, Pub
 from bench.methods.generative.critics import CriticConfig, Critics, Loss, critics_of
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
 from bench.methods.generative.gan_parts import Forger, ForgerConfig
-from bench.methods.shared.settings_checks import check_latent_size
 
 Guide = Callable[["Tensor", "Tensor"], "Tensor"]
 """Maps images (n, channels, height, width) in [0, 1] and labels (n,) to each pixel's direction, in the same shape."""
@@ -37,12 +36,9 @@ class GuidedConfig(GenerativeConfig, CriticConfig, ForgerConfig):
     critic_steps: int = setting(2, "DataLens's code AI-secure/DataLens: before each further step", ge=1)
     warm_steps: int = setting(10, "DataLens's code AI-secure/DataLens: before the first step of the generator", ge=1)
     generator_lr: float = setting(1e-3, "G-PATE's code AI-secure/G-PATE, of Adam with betas 0.5 and 0.999", gt=0)
-    latent: int = setting(50, "G-PATE's code AI-secure/G-PATE: epsilon 1; 100 at epsilon 10")
+    latent: int = setting(50, "G-PATE's code AI-secure/G-PATE: epsilon 1; 100 at epsilon 10", ge=1, le=4096)
     generator_units: int = setting(200, NET, ge=1)
     generator_maps: int = setting(16, NET, ge=1)
-
-    def __post_init__(self) -> None:
-        check_latent_size(self, "latent")
 
 
 class Guided(Generative):

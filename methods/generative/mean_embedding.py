@@ -11,7 +11,6 @@ counts by 1 each, 2 in L2. So the sensitivity is 2, and the counts are free. All
 from __future__ import annotations
 
 import abc
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from torch import Tensor
 from bench.core import margins
 from bench.core.seeds import seeded
 from bench.interface import (
-    BenchError,
     Budget,
     Claim,
     Context,
@@ -39,9 +37,9 @@ from bench.interface import (
     setting,
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, drawn
-from bench.methods.shared.calibration import least_noise
+from bench.methods.shared.calibration import with_least_noise
 from bench.methods.shared.clipping import EXACT
-from bench.methods.shared.settings_checks import check_latent_size, student_depends
+from bench.methods.shared.settings_checks import student_depends
 from bench.models.generators import ConditionalGenerator
 from bench.privacy.accounting.accountants import AccountantFunction
 from bench.storage.checkpoint import Loop
@@ -55,20 +53,15 @@ SENSITIVITY = 2.0  # L2, of class sums of features of norm 1 with class counts
 class EmbeddingConfig(GenerativeConfig):
     """Settings of a generator fitted to noisy mean embeddings."""
 
-    features: int = setting(10_000, CODE + "d_rff; a cosine and a sine of half as many frequencies")
+    features: int = setting(10_000, CODE + "d_rff; a cosine and a sine of half as many frequencies", ge=2)
     noise_multiplier: float = setting(5.0, CODE + "noise_factor, below epsilon 1; calibrated to the budget", gt=0)
-    latent: int = setting(5, CODE + "d_code")
+    latent: int = setting(5, CODE + "d_code", ge=1, le=4096)
     generator_units: int = setting(200, CODE + "gen_spec", ge=1)
     generator_maps: int = setting(16, CODE + "n_channels; then half as many", ge=1)
     generator_epochs: float = setting(5.0, CODE + "epochs", gt=0)
     generator_batch: int = setting(500, CODE + "batch_size", ge=1)
     generator_lr: float = setting(0.01, CODE + "lr, of Adam", gt=0)
     lr_decay: float = setting(0.9, CODE + "lr_decay, after each epoch", gt=0)
-
-    def __post_init__(self) -> None:
-        check_latent_size(self, "latent")
-        if self.features < 2:
-            raise BenchError(f"features must be at least 2, a cosine and a sine, not {self.features}.")
 
     def epoch(self, records: int) -> int:
         """Return the number of generator steps of an epoch."""
@@ -99,12 +92,7 @@ class MeanEmbedding(Generative):
 
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose claim or exact cost (proven) fits `budget`."""
-
-        def events(noise: float) -> Sequence[Event]:
-            return self.changed(noise_multiplier=noise).charges()
-
-        noise = least_noise(events, budget, self.accountant(), EXACT, tolerance=1e-6)
-        return dataclasses.replace(self.config, noise_multiplier=noise)
+        return with_least_noise(self, budget, self.accountant(), EXACT, tolerance=1e-6)
 
     def claimed(self, delta: float) -> Claim:
         source = "the proven figure: no paper claims anything for this variant"

@@ -69,16 +69,12 @@ class P3GMConfig(PoissonBatches, GenerativeConfig):
     radius: float = setting(
         8.0, "ours: of the codes of 28x28 pixels; the code has 1 for the mixture, none for the net", gt=0
     )
-    warm_start_steps: int = setting(3000, "the authors' code, src/p3gm.py: pcapretrain, with batches of 100")
+    warm_start_steps: int = setting(3000, "the authors' code, src/p3gm.py: pcapretrain, with batches of 100", ge=0)
     epochs: float = setting(4.0, CODE + "sgd_epoch", gt=0)
     batch_size: int = setting(300, CODE + "lot_size", ge=1)
     lr: float = setting(1e-3, DEFAULT + "lr, of Adam", gt=0)
     max_grad_norm: float = setting(1.0, DEFAULT + "clipping", gt=0)
     noise_multiplier: float = setting(1.4, CODE + "sgd_sigma; calibrated to the budget", gt=0)
-
-    def __post_init__(self) -> None:
-        if self.warm_start_steps < 0:
-            raise BenchError(f"warm_start_steps must be at least 0, not {self.warm_start_steps}.")
 
 
 @register_method("p3gm")

@@ -16,7 +16,6 @@ from torch.nn.functional import cross_entropy
 from bench.core.progress import Stage
 from bench.core.seeds import seeded
 from bench.interface import FitSettings, as_float, shifted
-from bench.methods.shared.settings_checks import at_least_one, positive
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.loop import Batches, make_optimizer
 
@@ -34,10 +33,6 @@ class FixMatchSettings:
     lr: float = 0.03
     weight_decay: float = 5e-4
     ema: float = 0.999
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "steps", "batch_size", "times")
-        positive(self, "threshold", "lr")
 
 
 def fixmatch(

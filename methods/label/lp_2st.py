@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from bench.interface import (
-    BenchError,
     Claim,
     Context,
     Event,
@@ -53,12 +52,10 @@ from bench.privacy.mechanisms.mechanisms import likely_sets, prior_likelihood
 class LP2STConfig(NoisyLabelConfig):
     """Settings of two stages."""
 
-    first: float = setting(0.8, "Ghazi et al. 2021, published code: share of the first stage, CIFAR-10 at epsilon 1")
+    first: float = setting(
+        0.8, "Ghazi et al. 2021, published code: share of the first stage, CIFAR-10 at epsilon 1", gt=0, lt=1
+    )
     temperature: float = setting(0.6, "Ghazi et al. 2021, published code: CIFAR-10 at epsilon 1", gt=0)
-
-    def __post_init__(self) -> None:
-        if not 0 < self.first < 1:
-            raise BenchError(f"first, the share of the first stage, must lie between 0 and 1, not {self.first}.")
 
 
 @register_method("lp-1st")

@@ -73,9 +73,9 @@ class PATEFMConfig:
     sigma2: float = setting(500.0, f"{README}; calibrated to the budget", gt=0)
     student: str = setting("small_cnn", "ours: the paper's wide residual net is for CIFAR")
     student_steps: int = setting(156_000, f"{README}: 200 epochs of 50,000 images in batches of 64", ge=1)
-    batch_size: int = setting(64, CODE)
-    unlabelled: int = setting(7, f"{CODE}: unlabelled images per labelled one in a batch")
-    lr: float = setting(0.03, CODE)
+    batch_size: int = setting(64, CODE, ge=1)
+    unlabelled: int = setting(7, f"{CODE}: unlabelled images per labelled one in a batch", ge=1)
+    lr: float = setting(0.03, CODE, gt=0)
 
     def fixmatch(self, steps: int) -> FixMatchSettings:
         """Return the settings for `steps` training steps."""

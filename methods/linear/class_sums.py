@@ -10,7 +10,6 @@ One Gaussian release has an exact cost (Balle and Wang, ICML 2018), so claimed a
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +19,8 @@ from torch import Tensor
 
 from bench.interface import Adjacency, Budget, Claim, Event, Facts, Gaussian, claim_by, setting
 from bench.methods.linear.family import layer_of
-from bench.methods.shared.calibration import least_noise
+from bench.methods.shared.calibration import with_least_noise
 from bench.methods.shared.clipping import EXACT, ROWS
-from bench.methods.shared.settings_checks import positive
 from bench.methods.shared.transfer import (
     OnBackbone,
     TransferConfig,
@@ -40,12 +38,7 @@ CHOSEN = "ours: chosen on Fashion-MNIST's public records, which are of its test 
 class ClassSumsConfig(TransferConfig):
     """Settings of a head that is computed from one noisy table of sums."""
 
-    noise_multiplier: float = setting(1.0, "calibrated to the budget")
-
-    def check(self) -> None:
-        """Raise :class:`BenchError` on a setting out of range."""
-        super().check()
-        positive(self, "noise_multiplier")
+    noise_multiplier: float = setting(1.0, "calibrated to the budget", gt=0)
 
 
 class ClassSums(OnBackbone):
@@ -59,13 +52,7 @@ class ClassSums(OnBackbone):
 
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with its weights named and the least noise whose exact cost fits `budget`."""
-        named = with_digest(self.config, self.facts)
-
-        def events(noise: float) -> Sequence[Event]:
-            return self.changed(noise_multiplier=noise).charges()
-
-        noise = least_noise(events, budget, EXACT, EXACT, tolerance=1e-6)
-        return dataclasses.replace(named, noise_multiplier=noise)
+        return with_digest(with_least_noise(self, budget, EXACT, EXACT, tolerance=1e-6), self.facts)
 
     def claimed(self, delta: float) -> Claim:
         source = "Balle and Wang, ICML 2018 (arXiv:1805.06530), theorem 8: the exact cost of Gaussian noise"

@@ -75,7 +75,7 @@ class PATEFamilyConfig(PublicStartConfig):
     teacher_lr: float = setting(0.05, CODE, gt=0)
     teacher_settle: int | None = setting(
         None, "ours: a teacher is done when its labels of public images stay in so many looks, 100 steps apart; none: "
-        "it takes all its steps", later=True
+        "it takes all its steps", later=True, ge=1
     )  # fmt: skip
     student: str = setting("salimans_mlp", f"PATE 2017, section 4.2, through the {GAN}")
     student_training: Literal["improved-gan", "self-training", "supervised"] = setting(
@@ -87,10 +87,6 @@ class PATEFamilyConfig(PublicStartConfig):
     student_epochs: int = setting(
         600, "PATE 2017's published code, README: the MNIST student; passes over public data", ge=1
     )
-
-    def __post_init__(self) -> None:
-        if self.teacher_settle is not None and self.teacher_settle < 1:
-            raise BenchError(f"teacher_settle must be at least 1 look, or none, not {self.teacher_settle}.")
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
         """Return how a teacher of `part` records is trained."""

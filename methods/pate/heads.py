@@ -42,14 +42,13 @@ class HeadTeachersConfig(TransferConfig):
         200, f"{PAPER}, section V.A: 200 teachers of 200 CIFAR-10 records; 80 for Movie Review", ge=1
     )
     queries: int = setting(1000, f"{PAPER}, tables 2 to 5: 100 to 1000; calibrated to the budget", ge=1)
-    hidden: int = setting(256, f"{PAPER}, section V.A.1: two layers, 256 hidden units")
-    epochs: int = setting(50, f"{PAPER}, section V.A.1, said of the baseline")
-    batch_size: int = setting(32, f"{PAPER}, section V.A.1, said of the baseline")
-    lr: float = setting(0.1, "ours: the paper names no optimiser; plain SGD whose rate falls to zero")
+    hidden: int = setting(256, f"{PAPER}, section V.A.1: two layers, 256 hidden units", ge=1)
+    epochs: int = setting(50, f"{PAPER}, section V.A.1, said of the baseline", ge=1)
+    batch_size: int = setting(32, f"{PAPER}, section V.A.1, said of the baseline", ge=1)
+    lr: float = setting(0.1, "ours: the paper names no optimiser; plain SGD whose rate falls to zero", gt=0)
 
     def __post_init__(self) -> None:
         self.check()
-        self.heads()
 
     def heads(self) -> HeadSettings:
         """Return the settings with which all heads are trained."""

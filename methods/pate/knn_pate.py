@@ -64,19 +64,16 @@ class KNNPATEConfig(TransferConfig):
     """Settings of private kNN on a frozen backbone."""
 
     neighbours: int = setting(300, f"{CODE}: nb_teachers", ge=1)
-    sampling_rate: float = setting(0.05, f"{CODE}: prob")
+    sampling_rate: float = setting(0.05, f"{CODE}: prob", gt=0, le=1)
     sigma: float = setting(25.0, f"{CODE}: gau_scale; calibrated to the budget", gt=0)
     queries: int = setting(1000, f"{CODE}: stdnt_share; at most all public images", ge=1)
-    hidden: int = setting(256, "ours: the head of TrPATE's students")
-    epochs: int = setting(50, "ours: as trpate")
-    batch_size: int = setting(32, "ours: as trpate")
-    lr: float = setting(0.1, "ours: as trpate")
+    hidden: int = setting(256, "ours: the head of TrPATE's students", ge=1)
+    epochs: int = setting(50, "ours: as trpate", ge=1)
+    batch_size: int = setting(32, "ours: as trpate", ge=1)
+    lr: float = setting(0.1, "ours: as trpate", gt=0)
 
     def __post_init__(self) -> None:
         self.check()
-        if not 0 < self.sampling_rate <= 1:
-            raise BenchError(f"sampling_rate must lie in (0, 1], not {self.sampling_rate}.")
-        self.heads()
 
     def heads(self) -> HeadSettings:
         """Return how the student's head is trained."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from bench.interface import Budget, Event, smallest_noise
+from bench.interface import Budget, Event, Method, smallest_noise
 from bench.privacy.accounting.accountants import AccountantFunction
 
 
@@ -32,3 +34,15 @@ def least_noise(
     noise = smallest_noise(events, budget, claimed=claimed, sound=sound, tolerance=tolerance)
     # Rounding up stays within the budget, and a short number reads well in a record.
     return math.ceil(noise * 1e4) / 1e4
+
+
+def with_least_noise(
+    method: Method, budget: Budget, claimed: AccountantFunction | str, sound: str, *, tolerance: float
+) -> Any:
+    """Return the config of `method` with :func:`least_noise` as the `noise_multiplier` of its charges."""
+
+    def events(noise: float) -> Sequence[Event]:
+        return method.changed(noise_multiplier=noise).charges() or []
+
+    noise = least_noise(events, budget, claimed, sound, tolerance=tolerance)
+    return dataclasses.replace(method.config, noise_multiplier=noise)

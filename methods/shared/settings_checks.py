@@ -17,34 +17,6 @@ if TYPE_CHECKING:
 SHOWN = 100  # synthetic images to release
 
 
-def at_least_one(config: object, *names: str) -> None:
-    """Raise :class:`BenchError` unless each of the settings `names` of `config` is at least 1."""
-    for name in names:
-        if getattr(config, name) < 1:
-            raise BenchError(f"{name} must be at least 1, not {getattr(config, name)}.")
-
-
-def decay(config: object, *names: str) -> None:
-    """Raise :class:`BenchError` unless the settings `names`, decays of moving averages, lie in [0, 1)."""
-    for name in names:
-        if not 0 <= getattr(config, name) < 1:
-            raise BenchError(f"{name} must lie in 0..1, without 1, not {getattr(config, name)}.")
-
-
-def positive(config: object, *names: str) -> None:
-    """Raise :class:`BenchError` unless the settings `names` of `config` are positive and finite, or None."""
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise BenchError(f"{name} must be positive and finite, not {value}.")
-
-
-def check_latent_size(config: object, name: str) -> None:
-    """Raise :class:`BenchError` unless the generator accepts latent inputs of the size given by the setting `name`."""
-    if not 1 <= getattr(config, name) <= 4096:
-        raise BenchError(f"{name} must lie in 1..4096, which the generator takes, not {getattr(config, name)}.")
-
-
 @dataclass(frozen=True, slots=True)
 class HeadSettings:
     """Training of heads: SGD on the mean cross-entropy, learning rate decaying to zero, reshuffled each epoch."""
@@ -53,10 +25,6 @@ class HeadSettings:
     epochs: int = 50
     batch_size: int = 32
     lr: float = 0.1
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "hidden", "epochs", "batch_size")
-        positive(self, "lr")
 
     def steps(self, records: int) -> int:
         """Return the number of batches in all epochs over `records` records."""

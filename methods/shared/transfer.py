@@ -56,26 +56,23 @@ class TransferConfig:
         197,
         f"{PAPER}, section V.A.1: 32 x 32 images are brought to 197 x 197; 0: the size that pretrained weights are "
         "for, or the data's where they are drawn or trained here",
+        ge=0,
     )
     precision: Literal["float32", "bfloat16"] = setting("float32", "the paper does not say; bfloat16 is twice as fast")
-    source_fraction: float = setting(1.0, f"{PAPER}, section V.A.2: ImageNet1x, 0.5x and 0.1x; of sources trained here")
-    source_epochs: float = setting(10.0, "ours: the paper does not say how long it trains on its sources")
+    source_fraction: float = setting(
+        1.0, f"{PAPER}, section V.A.2: ImageNet1x, 0.5x and 0.1x; of sources trained here", gt=0, le=1
+    )
+    source_epochs: float = setting(10.0, "ours: the paper does not say how long it trains on its sources", gt=0)
 
     fraction_of_prior: ClassVar[bool] = False  # whether `source_fraction` also applies to a prior's source
 
     def check(self) -> None:
-        """Raise :class:`BenchError` on a setting out of range."""
-        if self.image_size < 0:
-            raise BenchError(f"image_size must be 0 (the weights' own) or more, not {self.image_size}.")
-        if not 0 < self.source_fraction <= 1:
-            raise BenchError(f"source_fraction must lie in (0, 1], not {self.source_fraction}.")
+        """Raise :class:`BenchError` for a part of a source where there is no source."""
         if self.source_fraction != 1 and not self.trained_here and not self.fraction_of_prior:
             raise BenchError(
                 "source_fraction needs a source to take a part of: weights=source or source:NAME. Pretrained weights "
                 "are what they are."
             )
-        if not self.source_epochs > 0:
-            raise BenchError(f"source_epochs must be positive, not {self.source_epochs}.")
 
     @property
     def trained_here(self) -> bool:
