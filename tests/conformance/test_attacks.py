@@ -59,11 +59,6 @@ def test_it_says_what_it_is(attack: type[Attack]) -> None:
         assert attack.references >= 0
 
 
-def test_every_public_function_of_an_attack_has_a_docstring_of_its_own_or_inherited(attack: type[Attack]) -> None:
-    for name, member in inspect.getmembers(attack, inspect.isroutine):
-        assert name.startswith("_") or inspect.getdoc(member), f"{attack.name}.{name} has no docstring"
-
-
 def test_every_setting_names_the_place_that_states_it(attack: type[Attack]) -> None:
     for field in dataclasses.fields(attack.Config):
         assert source_of(attack.Config, field.name), field.name

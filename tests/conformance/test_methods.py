@@ -126,11 +126,6 @@ def test_method_says_what_it_is(method: type[Method]) -> None:
         assert word in text or word.replace(":", "") in text, f"the docstring of {method.name} does not say {word!r}"
 
 
-def test_every_public_function_of_a_method_has_a_docstring_of_its_own_or_inherited(method: type[Method]) -> None:
-    for name, member in inspect.getmembers(method, inspect.isroutine):
-        assert name.startswith("_") or inspect.getdoc(member), f"{method.name}.{name} has no docstring"
-
-
 def test_every_setting_names_the_place_that_states_it(method: type[Method]) -> None:
     assert dataclasses.is_dataclass(method.Config)
     assert method.Config.__dataclass_params__.frozen

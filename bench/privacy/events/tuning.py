@@ -100,18 +100,15 @@ class RepeatAndSelect(Event):
         object.__setattr__(self, "runs", tuple(dict.fromkeys(parsed)))
 
     def describe(self) -> str:
-        """Return one line for people."""
         law = {0.0: "logarithmic", 1.0: "geometric"}.get(self.shape, f"of shape {self.shape:g}")
         runs = " or ".join(", ".join(event.describe() for event in run) for run in self.runs)
         return f"the best of a random number of trials ({law}, mean {self.mean:g}), each {runs}"
 
     def replaced(self) -> RepeatAndSelect:
-        """See :meth:`bench.privacy.events.base_event.Event.replaced`."""
         runs = tuple(tuple(event.replaced() for event in run) for run in self.runs)
         return replace(self, runs=runs, adjacency=Adjacency.REPLACE)
 
     def as_dict(self) -> dict[str, Any]:
-        """See :meth:`bench.privacy.events.base_event.Event.as_dict`."""
         # Not super(): a dataclass with slots replaces the class in which this method was defined.
         return {**Event.as_dict(self), "runs": [[event.as_dict() for event in run] for run in self.runs]}
 
