@@ -21,7 +21,7 @@ from bench.interface import BenchError, Context, as_float
 from bench.models.layers import Normalise
 from bench.storage.cache import Arrays
 from bench.storage.checkpoint import Checkpoint, Loop, Part
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 from bench.training.gan import GanGenerator
 
 
@@ -73,9 +73,9 @@ def auxiliary_gan(images: Tensor, settings: GanSettings, context: Context) -> tu
 
     def make() -> Arrays:
         nets = _nets(shape, settings, streams.torch("start"), context.device)
-        with (
-            context.checkpoint("auxiliary-gan", depends) as checkpoint,
-            context.progress.stage("GAN on auxiliary images", settings.total_steps(len(images))) as stage,
+        with context.stage("auxiliary-gan", depends, settings.total_steps(len(images)), "GAN on auxiliary images") as (
+            checkpoint,
+            stage,
         ):
             _train(*nets, images, settings, streams.torch("training"), context.device, stage, checkpoint)
         return {
@@ -130,14 +130,10 @@ def _train(
                 made = net(net.noise(size, generator, device))
             terms["critic"] = critic(made).mean() - critic(real).mean()
             terms["penalty"] = settings.penalty * _penalty(critic, real, made, generator)
-            optimizers[1].zero_grad(set_to_none=True)
-            torch.autograd.backward(terms["critic"] + terms["penalty"])
-            optimizers[1].step()
+            descend(optimizers[1], terms["critic"] + terms["penalty"])
         terms["generator"] = -critic(net(net.noise(size, generator, device))).mean()
         check_finite(terms, step, "the GAN on auxiliary images")
-        optimizers[0].zero_grad(set_to_none=True)
-        torch.autograd.backward(terms["generator"], inputs=list(net.parameters()))
-        optimizers[0].step()
+        descend(optimizers[0], terms["generator"], inputs=list(net.parameters()))
         stage.advance()
         loop.done(step + 1, total)
 

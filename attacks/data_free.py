@@ -81,10 +81,7 @@ class DataFree(InversionAttack[DataFreeConfig]):
         with seeded(context.streams.torch("data-free/start")):
             net = DataFreeGenerator(*target.shape, noise_size=config.noise_size, units=config.units)
         depends = {"settings": dataclasses.asdict(config), "version": 1}
-        with (
-            context.checkpoint("data-free", depends) as checkpoint,
-            context.progress.stage("data-free generator", config.steps) as stage,
-        ):
+        with context.stage("data-free", depends, config.steps, "data-free generator") as (checkpoint, stage):
             train_generator(
                 net, target.model, settings, context.streams.torch("data-free/training"), device=context.device,
                 stage=stage, checkpoint=checkpoint,

@@ -105,10 +105,7 @@ class InversionNetwork(InversionAttack[InversionNetworkConfig]):
             decoder = Decoder(target.classes, target.shape, config.width)
         steps = decoder_steps(len(images), config.epochs, config.batch_size, config.validation)
         depends = {"settings": dataclasses.asdict(config), "version": 1}
-        with (
-            context.checkpoint("inversion-network", depends) as checkpoint,
-            context.progress.stage("inversion network", steps) as stage,
-        ):
+        with context.stage("inversion-network", depends, steps, "inversion network") as (checkpoint, stage):
             return train_decoder(
                 decoder, codes, images, context.streams.torch("inversion-network/order"), epochs=config.epochs,
                 batch_size=config.batch_size, rate=config.rate, validation=config.validation, device=context.device,

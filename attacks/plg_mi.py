@@ -115,10 +115,7 @@ def _conditional_gan(config: PlgMIConfig, target: Target, images: Tensor, contex
         net = GanGenerator(target.shape, config.gan_noise, target.classes, width=config.gan_width)
         critic = ProjectionDiscriminator(target.shape, target.classes, config.gan_width)
     depends = {"settings": dataclasses.asdict(config), "version": 1}
-    with (
-        context.checkpoint("conditional-gan", depends) as checkpoint,
-        context.progress.stage("conditional GAN", config.gan_steps) as stage,
-    ):
+    with context.stage("conditional-gan", depends, config.gan_steps, "conditional GAN") as (checkpoint, stage):
         return train_conditional_gan(
             net.to(context.device).train(), critic.to(context.device).train(), images[best.flatten()], labels,
             target.model, context.streams.torch("plg-mi/training"), steps=config.gan_steps,

@@ -88,10 +88,7 @@ class NonPrivate(Method[NonPrivateConfig]):
             steps=steps, batch_size=self.config.batch_size, lr=self.config.lr, momentum=self.config.momentum
         )
         chosen = some_records(self.config.records, private, context)
-        with (
-            context.checkpoint("student", student_depends(self.config, context)) as checkpoint,
-            context.progress.stage("student", steps) as stage,
-        ):
+        with context.stage("student", student_depends(self.config, context), steps) as (checkpoint, stage):
             fit(
                 net, inputs[chosen], private.labels[chosen], settings, context.streams.torch("student/order"),
                 device=context.device, stage=stage, checkpoint=checkpoint,

@@ -13,7 +13,7 @@ from torch.nn import functional
 from bench.core.transforms import shifted
 from bench.models.build import features_and_logits
 from bench.storage.checkpoint import Checkpoint, Loop, Part
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage
@@ -87,9 +87,7 @@ def train_generator(
         terms = generator_terms(*features_and_logits(classifier, images), norm=1, reading=settings.reading)
         check_finite(terms, step, "the generator")
         loss = terms["one_hot"] + settings.alpha * terms["entropy"] + settings.beta * terms["activation"]
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        descend(optimizer, loss)
         if stage is not None:
             stage.advance()
         loop.done(step + 1, settings.steps)

@@ -28,7 +28,7 @@ from bench.core.seeds import seeded
 from bench.core.transforms import as_float
 from bench.models.layers import Normalise
 from bench.storage.checkpoint import Checkpoint, Loop, Part
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 from bench.training.loop import Batches
 
 if TYPE_CHECKING:
@@ -221,10 +221,7 @@ class Game:
         """Take a step of one net down the gradient of `loss`; the other stays."""
         number = 0 if which == "generator" else 1
         net, optimizer = (self.generator, self.critic)[number], self.optimizers[number]
-        optimizer.zero_grad(set_to_none=True)
-        # The other net's gradients are not needed.
-        torch.autograd.backward(loss, inputs=list(net.parameters()))
-        optimizer.step()
+        descend(optimizer, loss, inputs=list(net.parameters()))
 
     def told_of_made(self, told: Tensor, noise: Tensor) -> Tensor:
         """Return the second head's loss for the label and codes of generated images."""

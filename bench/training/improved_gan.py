@@ -22,6 +22,7 @@ from bench.models.build import features_and_logits
 from bench.models.generators import ConvGenerator, DenseGenerator
 from bench.models.layers import data_dependent_start
 from bench.storage.checkpoint import Checkpoint, Loop, Part
+from bench.training.divergence import descend
 from bench.training.loop import Batches
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def train_improved_gan(
             logits = student(torch.cat([labelled, real, fake]))
             on_labelled, on_real, on_fake = logits.split([len(labelled), len(real), len(fake)])
             loss = functional.cross_entropy(on_labelled, labels[index]) + unlabelled_loss(on_real, on_fake)
-            _update(student_step, loss)
+            descend(student_step, loss)
             decay = min(settings.ema, (1.0 + step) / (10.0 + step))
             torch._foreach_lerp_(average, list(student.parameters()), 1.0 - decay)
 
@@ -117,7 +118,7 @@ def train_improved_gan(
             of_fake = features_and_logits(student, fake)[0].mean(0)
             with torch.no_grad():
                 of_real = features_and_logits(student, unlabelled[next(matched_order).to(device)])[0].mean(0)
-            _update(generator_step, (of_fake - of_real).square().mean())
+            descend(generator_step, (of_fake - of_real).square().mean())
             student.requires_grad_(True)
             if stage is not None:
                 stage.advance()
@@ -134,9 +135,3 @@ def unlabelled_loss(on_real: Tensor, on_fake: Tensor) -> Tensor:
     """Return ``(-Z_real + softplus(Z_real) + softplus(Z_fake)) / 2``, Z = log sum exp of logits (n, classes)."""
     real, fake = torch.logsumexp(on_real, 1), torch.logsumexp(on_fake, 1)
     return 0.5 * (functional.softplus(-real).mean() + functional.softplus(fake).mean())
-
-
-def _update(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    optimizer.zero_grad(set_to_none=True)
-    torch.autograd.backward(loss)
-    optimizer.step()

@@ -27,7 +27,7 @@ from bench.models.feature_net import OnFixedMap
 from bench.models.generators import DataFreeGenerator
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.data_free import generator_terms
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 
 
 def soft_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -158,9 +158,7 @@ class Alternating:
             labels = self.annotate(images, logits.detach().softmax(1))
         loss = soft_loss(logits, labels)
         check_finite({"Eq. 7": loss}, iteration, "the student")
-        self._student_step.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        self._student_step.step()
+        descend(self._student_step, loss)
         return labels
 
     def _update_generator(self, made: Tensor, labels: Tensor, iteration: int) -> None:

@@ -230,10 +230,7 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
             optimizer=self.config.student_optimizer, tangent=self.config.regularise, normal=self.config.regularise,
             entropy=self.config.regularise, shift=shift, reading=self.reading(),
         )  # fmt: skip
-        with (
-            context.checkpoint("student", student_depends(self.config, context)) as checkpoint,
-            context.progress.stage("student", settings.steps) as stage,
-        ):
+        with context.stage("student", student_depends(self.config, context), settings.steps) as (checkpoint, stage):
             train_tangent_normal(
                 trained, images, labels, triples, settings, context.streams.torch("student/order"),
                 device=context.device, stage=stage, checkpoint=checkpoint,

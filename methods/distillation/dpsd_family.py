@@ -163,7 +163,7 @@ def train_teacher(
         rows = torch.arange(len(private)) if part is None else torch.from_numpy(part)
         images, labels, order = inputs[rows], private.labels[rows], streams.torch("order")
         # Report one step: a client's record count depends on labels, which are private, so progress must not show it.
-        with context.checkpoint("teacher", depends) as checkpoint, context.progress.stage(name, 1) as stage:
+        with context.stage("teacher", depends, 1, name) as (checkpoint, stage):
             # Use a diverged teacher too: an error would let one record decide whether a student is released.
             if len(context.devices) > 1:
                 fit_on_devices(net, images, labels, settings, order, context.devices, must_converge=False)

@@ -70,7 +70,7 @@ from bench.models.feature_net import OnFixedMap
 from bench.models.generators import DataFreeGenerator
 from bench.storage.checkpoint import Loop, Part
 from bench.training.data_free import generate, generator_terms
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 from bench.training.ensemble import Ensemble
 
 NON_TARGET_WEIGHT = 8.0  # lambda of DPSD, section III-B; for answer=gradient
@@ -258,10 +258,7 @@ def learn(
         student.train()
 
     depends = {**student_depends(config, context), "round": number}
-    with (
-        context.checkpoint("student", depends) as checkpoint,
-        context.progress.stage("student", config.student_steps) as stage,
-    ):
+    with context.stage("student", depends, config.student_steps) as (checkpoint, stage):
         parts: dict[str, Part] = {"student": student, "optimizer": optimizer, "draws": draws, "best": best}
         loop = Loop(checkpoint, parts, [images, labels], context.device)
         for step in range(loop.start(stage), config.student_steps):
@@ -278,9 +275,7 @@ def learn(
             loss = (logits.softmax(1) - labels[rows].to(context.device)).square().sum(1).mean()
             if step % 100 == 0:
                 check_finite({"squared error": loss}, step, "the student")
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-            optimizer.step()
+            descend(optimizer, loss)
             stage.advance()
             loop.done(step + 1, config.student_steps)
     if len(held):
@@ -305,7 +300,5 @@ def drive(generator: Any, student: nn.Module, config: DPSDSoundConfig, context: 
             made = generator(generator.noise(64, draws, context.device))
             terms = generator_terms(*features_and_logits(student, made), norm=2)
             check_finite(terms, step, "the generator")
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(torch.stack(list(terms.values())).sum())
-            optimizer.step()
+            descend(optimizer, torch.stack(list(terms.values())).sum())
             stage.advance()

@@ -27,7 +27,7 @@ from bench.models.autoencoders import VAE
 from bench.privacy.accounting.claims import DGD_EPS1
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.data_free import Reading
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,7 @@ def train_vae(
         index = torch.randint(len(images), (min(batch_size, len(images)),), generator=generator)
         terms = vae.terms(as_float(images[index].to(device)), generator)
         check_finite(terms, step, "the autoencoder")
-        optimizer.zero_grad(set_to_none=True)
-        torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        descend(optimizer, torch.stack(list(terms.values())).sum())
         falling.step()
         if stage is not None:
             stage.advance()
@@ -176,9 +174,7 @@ def train_tangent_normal(
             if triples is not None:
                 terms |= _smooth(student, triples, settings, generator, device)
             check_finite(terms, step, "the student")
-            optimizer.zero_grad(set_to_none=True)
-            torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+            descend(optimizer, torch.stack(list(terms.values())).sum())
             falling.step()
             if stage is not None:
                 stage.advance()

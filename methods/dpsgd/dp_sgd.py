@@ -26,7 +26,6 @@ from bench.core.progress import Stage
 from bench.interface import (
     Adjacency,
     Basis,
-    BenchError,
     Budget,
     Claim,
     Context,
@@ -42,7 +41,7 @@ from bench.interface import (
     setting,
 )
 from bench.methods.shared.calibration import PoissonBatches, least_noise
-from bench.methods.shared.settings_checks import student_depends
+from bench.methods.shared.settings_checks import check_batch, student_depends
 from bench.privacy.accounting.accountants import AccountantFunction
 from bench.privacy.accounting.claims import dp_sgd, moments_accountant
 from bench.privacy.dpsgd.clipping import Clipping, Flat
@@ -126,19 +125,14 @@ class DPSGD(Method[DPSGDConfig]):
 
         With `scale_lr` the learning rate is divided by the ratio of that noise to the stated one if above 1.
         """
-        records = self.facts.private_records
-        if not 1 <= self.config.batch_size <= records:
-            raise BenchError(
-                f"batch_size {self.config.batch_size} must lie between 1 and the {records} private records. "
-                f"Change it with --set {self.name}.batch_size=N."
-            )
+        check_batch(self)
 
         def events(noise: float) -> Sequence[Event]:
             changed = self.changed(noise_multiplier=noise)
             return changed.claimed_charges() if budget.basis is Basis.CLAIMED else changed.charges()
 
         # With full batches, use the exact figure instead of the PLD.
-        sound = "proven" if self.config.sampling_rate(records) == 1 else "pld"
+        sound = "proven" if self.config.sampling_rate(self.facts.private_records) == 1 else "pld"
         noise = least_noise(events, budget, self.accountant(), sound, tolerance=1e-4)
         found = dataclasses.replace(self.config, noise_multiplier=noise)
         if getattr(self.config, "scale_lr", False):  # not every subclass's config has this setting
@@ -187,7 +181,7 @@ class DPSGD(Method[DPSGDConfig]):
         """
         depends = {**student_depends(self.config, context), "opacus": version("opacus")}
         steps = self.config.steps(self.facts.private_records)
-        with context.checkpoint(what, depends) as checkpoint, context.progress.stage(what, steps) as stage:
+        with context.stage(what, depends, steps) as (checkpoint, stage):
             ledger.dp_sgd(net, inputs, labels, dataclasses.replace(self.dp_sgd_run(stage, checkpoint), **changes))
 
     def student_options(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ from bench.interface import (
     setting,
 )
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
-from bench.privacy.accounting.claims import moments_accountant
+from bench.privacy.accounting.claims import moments_claim
 from bench.privacy.dpsgd.anchor_subspace import Subspace
 from bench.privacy.events.events import DPSGD as Steps
 
@@ -102,10 +102,9 @@ class GEP(DPSGD):
 
     def claimed(self, delta: float) -> Claim:
         """Return the figure of the authors' code: Renyi accounting of twice as many steps, classic conversion."""
-        row = moments_accountant(self.claimed_charges(), delta)
         source = "Yu et al., ICLR 2021 (arXiv:2102.12677), the authors' code, vision/GEP/utils.py: get_sigma"
         note = "a step of the proof fails: both parts are of one batch, and each is charged as if it had its own"
-        return Claim(row.epsilon, delta, source, f"order {row.order:g}; {note}")
+        return moments_claim(self.claimed_charges(), delta, source, note)
 
     def claimed_charges(self) -> Sequence[Event]:
         """Return two releases per step, one for each part's noise."""

@@ -19,7 +19,6 @@ test record was used; on Fashion-MNIST itself no epsilon accounts for that choic
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -42,7 +41,7 @@ from bench.interface import (
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
 from bench.methods.shared.clipping import clipped_rows
 from bench.models.scattering import ChannelNorm, Scattering
-from bench.privacy.accounting.claims import moments_accountant
+from bench.privacy.accounting.claims import moments_claim
 from bench.training.features import trained_part
 
 RUNS = "Tramer and Boneh 2021, the authors' code ftramer/Handcrafted-DP: "
@@ -112,11 +111,7 @@ class ScatterDPSGD(DPSGD):
 
     def claimed(self, delta: float) -> Claim:
         """Return the moments accountant's figure for steps and statistics."""
-        steps = super().claimed(delta)
-        row = moments_accountant(self.claimed_charges(), delta)
-        if self.config.statistics_noise is None:
-            return steps
-        return dataclasses.replace(steps, epsilon=row.epsilon, note=f"order {row.order:g}; sound, and loose")
+        return moments_claim(self.claimed_charges(), delta, super().claimed(delta).source)
 
     def charges(self) -> Sequence[Event]:
         """Return the releases of statistics, if any, and all steps."""

@@ -13,9 +13,8 @@ the clients' answers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -48,13 +47,14 @@ class DENSE(DistillingServer):
     config: DENSEConfig
     citation = "Zhang et al. 2022"
 
-    @classmethod
-    def quick_server(cls) -> Mapping[str, Any]:
-        return {"epochs": 20, "student_steps": 40, "batch": 64, "generator_width": 32, "generator_lr": 0.01}
-
-    @classmethod
-    def tiny_server(cls) -> Mapping[str, Any]:
-        return {"student_steps": 2, "generator_steps": 3, "generator_width": 8}
+    quick_server: ClassVar[dict[str, Any]] = {
+        "epochs": 20,
+        "student_steps": 40,
+        "batch": 64,
+        "generator_width": 32,
+        "generator_lr": 0.01,
+    }
+    tiny_server: ClassVar[dict[str, Any]] = {"student_steps": 2, "generator_steps": 3, "generator_width": 8}
 
     def synthesiser(self, server: Server) -> Synthesiser:
         statistics = BatchStatistics(server.ensemble)

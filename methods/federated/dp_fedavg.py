@@ -52,7 +52,7 @@ from bench.interface import (
 )
 from bench.methods.federated.family import check_clients, client_parts
 from bench.methods.shared.calibration import with_least_noise
-from bench.privacy.accounting.claims import moments_accountant
+from bench.privacy.accounting.claims import moments_accountant, moments_claim
 
 OURS = "ours: the paper's are for next words of 763,430 users"
 
@@ -109,9 +109,8 @@ class DPFedAvg(Method[DPFedAvgConfig]):
         return with_least_noise(self, budget, moments_accountant, sound, tolerance=1e-4)
 
     def claimed(self, delta: float) -> Claim:
-        row = moments_accountant(self.charges(), delta)
         source = "McMahan et al., ICLR 2018 (arXiv:1710.06963), section 2: moments accountant, a user added or removed"
-        return Claim(row.epsilon, delta, source, f"order {row.order:g}; sound, and loose")
+        return moments_claim(self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
         noise = self.config.noise_multiplier

@@ -11,9 +11,8 @@ are functions of the clients' models, which have no noise, and the proven epsilo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -24,7 +23,7 @@ from bench.methods.federated.federated_server import DistillingServer
 from bench.methods.federated.server_distillation import Server, Synthesiser
 from bench.models.generators import DataFreeGenerator
 from bench.training.data_free import generator_terms
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 
 CODE = "DAFL's code, huawei-noah/Efficient-Computing: "
 
@@ -52,13 +51,8 @@ class FedDAFL(DistillingServer):
     config: FedDAFLConfig
     citation = "Chen et al. 2019 on an ensemble of clients, as in Zhang et al. 2022"
 
-    @classmethod
-    def quick_server(cls) -> Mapping[str, Any]:
-        return {"epochs": 600, "batch": 64, "generator_width": 32, "generator_lr": 0.01}
-
-    @classmethod
-    def tiny_server(cls) -> Mapping[str, Any]:
-        return {"generator_width": 8}
+    quick_server: ClassVar[dict[str, Any]] = {"epochs": 600, "batch": 64, "generator_width": 32, "generator_lr": 0.01}
+    tiny_server: ClassVar[dict[str, Any]] = {"generator_width": 8}
 
     def synthesiser(self, server: Server) -> Synthesiser:
         with seeded(server.random):
@@ -75,9 +69,7 @@ class FedDAFL(DistillingServer):
             images: torch.Tensor = net(net.noise(self.config.batch, server.random, server.device))
             terms = generator_terms(*server.ensemble.features_and_logits(images))
             check_finite(terms, -1, "the generator")
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(torch.stack([weights[name] * term for name, term in terms.items()]).sum())
-            optimizer.step()
+            descend(optimizer, torch.stack([weights[name] * term for name, term in terms.items()]).sum())
             return images.detach()
 
         return Synthesiser(make, {"generator": net, "generator_step": optimizer}, keeps=False)

@@ -69,10 +69,7 @@ class FedAvg(Federated):
         parts = client_parts(self.config.clients, self.config.concentration, private, context)
         net, options = make_student(self.config.student, private.facts, context.streams.torch("federated/start"))
         depends = {"method": self.name, **student_depends(self.config, context)}
-        with (
-            context.checkpoint("rounds", depends) as checkpoint,
-            context.progress.stage("rounds", self.config.rounds) as stage,
-        ):
+        with context.stage("rounds", depends, self.config.rounds) as (checkpoint, stage):
             loop = Loop(checkpoint, {"net": net}, device=context.device)
             for done in range(loop.start(stage), self.config.rounds):
                 if done:

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from bench.interface import Context, PrivateData, partition
 from bench.methods.generative.gan_parts import Forger
+from bench.training.divergence import descend
 
 Loss = Literal["binary", "wasserstein"]
 
@@ -79,9 +80,7 @@ class Critics:
             else:
                 total = fake.mean(1) - real.mean(1) + 1e-3 * real.square().mean(1)
                 total = total + 10 * self._penalty(images, fakes, labels)
-            self._optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(total.sum())
-            self._optimizer.step()
+            descend(self._optimizer, total.sum())
 
     def _penalty(self, images: Tensor, fakes: Tensor, labels: Tensor) -> Tensor:
         """Return the gradient penalty (teachers,) of Gulrajani et al. 2017 between real and generated images."""

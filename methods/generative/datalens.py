@@ -43,7 +43,8 @@ from bench.interface import (
 from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
-from bench.privacy.accounting.claims import moments_accountant
+from bench.methods.shared.settings_checks import check_parts
+from bench.privacy.accounting.claims import moments_accountant, moments_claim
 
 CODE = "the authors' code AI-secure/DataLens: MNIST, "
 N = TypeVar("N", int, float)
@@ -101,8 +102,7 @@ class DataLens(Guided):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the claim or the exact figure within `budget`."""
         config = self.config
-
-        self.check_teachers()
+        check_parts(self, self.config.teachers)
         strict = budget.epsilon <= 1
         kept = config.kept or (200 if strict else 300)
         threshold = config.threshold or (0.7 if strict else 0.2)
@@ -124,9 +124,8 @@ class DataLens(Guided):
         return self.config.steps
 
     def claimed(self, delta: float) -> Claim:
-        row = moments_accountant(self.charges(), delta)
         source = "Wang et al., CCS 2021 (arXiv:2103.11109), Renyi bound of TopAgg without votes"
-        return Claim(row.epsilon, delta, source, f"order {row.order:g}; sound, and loose")
+        return moments_claim(self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
         return self.config.events(self.config.sigma)

@@ -30,10 +30,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from bench.core.seeds import seeded
 from bench.interface import (
     Adjacency,
-    BenchError,
     Budget,
     Claim,
     Context,
@@ -48,19 +46,19 @@ from bench.interface import (
     setting,
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, drawn
+from bench.methods.generative.gan_parts import ForgerConfig, new_generator
 from bench.methods.shared.calibration import least_noise
-from bench.methods.shared.settings_checks import student_depends
-from bench.models.generators import ConditionalGenerator
+from bench.methods.shared.settings_checks import check_batch, student_depends
 from bench.privacy.events.events import DPSGD as Steps
 from bench.storage.checkpoint import Loop, Part
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 
 CODE = "the authors' code dihjiang/DP-kernel, util.py: "
 PORT = "DPImageBench, configs/DP-Kernel/mnist_28_eps10.0.yaml: sigma_list, 1 to 16 for pixels in [-1, 1]"
 
 
 @dataclass(frozen=True)
-class DPKernelConfig(GenerativeConfig):
+class DPKernelConfig(GenerativeConfig, ForgerConfig):
     """Settings of DP-Kernel for MNIST."""
 
     bandwidth: float = setting(0.5, f"{PORT}; the least standard deviation, of pixels in [0, 1]", gt=0)
@@ -103,10 +101,7 @@ class DPKernel(Generative):
 
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose claim is in `budget`."""
-        if not self.config.batch_size <= self.facts.private_records:
-            raise BenchError(
-                f"batch_size {self.config.batch_size} must be at most the {self.facts.private_records} private records."
-            )
+        check_batch(self)
 
         def events(noise: float) -> Sequence[Event]:
             return steps(dataclasses.replace(self.config, noise_multiplier=noise), self.facts)
@@ -123,18 +118,12 @@ class DPKernel(Generative):
         """Train the generator as the authors' code does, declared as a bypass."""
         ledger.bypass(self.bypass)
         facts, device, draws = private.facts, context.device, context.streams.torch("generator/draws")
-        with seeded(context.streams.torch("generator/start")):
-            net = ConditionalGenerator(
-                *facts.shape, facts.classes, self.config.latent, self.config.generator_units, self.config.generator_maps
-            )
+        net = new_generator(self.config, facts, context)
         net.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]  # faster
         optimizer = torch.optim.RMSprop(net.parameters(), self.config.generator_lr)
         rate = self.config.batch_size / facts.private_records
         depends = student_depends(self.config, context)
-        with (
-            context.checkpoint("generator", depends) as checkpoint,
-            context.progress.stage("generator", self.config.iterations) as stage,
-        ):
+        with context.stage("generator", depends, self.config.iterations) as (checkpoint, stage):
             held: dict[str, Part] = {"net": net, "optimizer": optimizer, "draws": draws}
             loop = Loop(checkpoint, held, [private.images, private.labels], device)
             for step in range(loop.start(stage), self.config.iterations):
@@ -148,9 +137,7 @@ class DPKernel(Generative):
                     loss = distance(x, y, kinds, self.config.deviations, self.config.noise_multiplier, noise).square()
                     if step % 100 == 0:
                         check_finite({"squared distance": loss}, step, "the generator")
-                    optimizer.zero_grad(set_to_none=True)
-                    torch.autograd.backward(loss)
-                    optimizer.step()
+                    descend(optimizer, loss)
                 stage.advance()
                 loop.done(step + 1, self.config.iterations)
 

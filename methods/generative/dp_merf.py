@@ -28,7 +28,7 @@ from torch import Tensor
 from bench.interface import Claim, Facts, register_method, setting
 from bench.methods.generative.mean_embedding import CODE, EmbeddingConfig, MeanEmbedding
 from bench.privacy.accounting.accountants import AccountantFunction
-from bench.privacy.accounting.claims import moments_accountant
+from bench.privacy.accounting.claims import moments_accountant, moments_claim
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,8 @@ class DPMERF(MeanEmbedding):
         return moments_accountant
 
     def claimed(self, delta: float) -> Claim:
-        row = moments_accountant(self.charges(), delta)
         source = "Harder et al., AISTATS 2021 (arXiv:2002.11603), the authors' code, code_balanced/dp_analysis.py"
-        return Claim(row.epsilon, delta, source, f"order {row.order:g}; sound, and loose")
+        return moments_claim(self.charges(), delta, source)
 
     def frequencies(self, draws: torch.Generator) -> Tensor:
         pixels = math.prod(self.facts.shape)

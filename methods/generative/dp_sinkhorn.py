@@ -39,7 +39,6 @@ from torch.nn.functional import one_hot
 from bench.core.transforms import as_float
 from bench.interface import (
     Adjacency,
-    BenchError,
     Budget,
     Claim,
     Context,
@@ -57,6 +56,7 @@ from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.generative.gan_parts import Forger, ForgerConfig
 from bench.methods.generative.sinkhorn import costs, transport
 from bench.methods.shared.calibration import with_least_noise
+from bench.methods.shared.settings_checks import check_batch
 
 CODE = "the authors' code nv-tlabs/DP-Sinkhorn_code: "
 README = CODE + "README.md, MNIST, m=1: "
@@ -115,10 +115,7 @@ class DPSinkhorn(Generative):
 
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose Renyi cost or PLD fits `budget`."""
-        if not self.config.batch_size <= self.facts.private_records:
-            raise BenchError(
-                f"batch_size {self.config.batch_size} must be at most the {self.facts.private_records} private records."
-            )
+        check_batch(self)
 
         sound = "proven" if self.config.batch_size == self.facts.private_records else "pld"
         return with_least_noise(self, budget, "rdp", sound, tolerance=1e-4)

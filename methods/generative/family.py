@@ -121,9 +121,9 @@ class Generative(Method):
     def learn(self, student: nn.Module, images: Tensor, labels: Tensor, context: Context) -> None:
         """Train `student` on `images` and `labels`; the same for all generative methods with many images."""
         settings = self.student_settings()
-        with (
-            context.checkpoint("student", student_depends(self.config, context)) as checkpoint,
-            context.progress.stage("student", settings.total_steps(len(images))) as stage,
+        with context.stage("student", student_depends(self.config, context), settings.total_steps(len(images))) as (
+            checkpoint,
+            stage,
         ):
             fit(
                 student, images, labels, settings, context.streams.torch("student/order"), device=context.device,

@@ -45,6 +45,7 @@ from bench.interface import (
 from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
+from bench.methods.shared.settings_checks import check_parts
 from bench.privacy.accounting.claims import pate_2018
 
 CODE = "the authors' code AI-secure/G-PATE: MNIST, "
@@ -101,8 +102,7 @@ class GPATE(Guided):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with noise in the paper's proportion to the teachers and the most steps in the budget."""
         config = self.config
-
-        self.check_teachers()
+        check_parts(self, self.config.teachers)
         wide, narrow = (0.75, 0.25) if budget.epsilon <= 1 else (0.3, 0.05)
         half = 0.5 * config.teachers if config.threshold is None else config.threshold
         config = dataclasses.replace(

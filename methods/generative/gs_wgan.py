@@ -52,6 +52,7 @@ from bench.interface import (
 from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
+from bench.methods.shared.settings_checks import check_parts
 from bench.privacy.accounting.accountants import Accounted
 
 CODE = "the authors' code DingfanChen/GS-WGAN: "
@@ -124,7 +125,7 @@ class GSWGAN(Guided):
 
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the authors' figure or the PLD within `budget`."""
-        self.check_teachers()
+        check_parts(self, self.config.teachers)
 
         def paper(events: Sequence[Event], delta: float) -> Accounted:
             return per_row(events, delta, self.config.batch)

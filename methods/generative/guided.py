@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from bench.interface import BenchError, Context, Facts, Ledger, PrivateData, PublicData, setting
+from bench.interface import Context, Facts, Ledger, PrivateData, PublicData, setting
 from bench.methods.generative.critics import CriticConfig, Critics, Loss, critics_of
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
 from bench.methods.generative.gan_parts import Forger, ForgerConfig
@@ -57,15 +57,6 @@ class Guided(Generative):
             "generator_lr": 5e-3,
         }  # fmt: skip
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
-
-    def check_teachers(self) -> None:
-        """Raise :class:`BenchError` if a discriminator has no record."""
-        if self.config.teachers > self.facts.private_records:
-            raise BenchError(
-                f"more teachers than records: {self.config.teachers} teachers, {self.facts.private_records} "
-                "private records of "
-                f"{self.facts.dataset}. Use --set {self.name}.teachers=N with N at most {self.facts.private_records}."
-            )
 
     @abc.abstractmethod
     def generator_steps(self) -> int:

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from bench.core import margins
-from bench.core.seeds import seeded
 from bench.interface import (
     Budget,
     Claim,
@@ -37,20 +36,21 @@ from bench.interface import (
     setting,
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, drawn
+from bench.methods.generative.gan_parts import ForgerConfig, new_generator
 from bench.methods.shared.calibration import with_least_noise
 from bench.methods.shared.clipping import EXACT
 from bench.methods.shared.settings_checks import student_depends
 from bench.models.generators import ConditionalGenerator
 from bench.privacy.accounting.accountants import AccountantFunction
 from bench.storage.checkpoint import Loop
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 
 CODE = "DP-MERF's code ParkLabML/DP-MERF, code_balanced/gen_balanced.py: "
 SENSITIVITY = 2.0  # L2, of class sums of features of norm 1 with class counts
 
 
 @dataclass(frozen=True)
-class EmbeddingConfig(GenerativeConfig):
+class EmbeddingConfig(GenerativeConfig, ForgerConfig):
     """Settings of a generator fitted to noisy mean embeddings."""
 
     features: int = setting(10_000, CODE + "d_rff; a cosine and a sine of half as many frequencies", ge=2)
@@ -113,10 +113,7 @@ class MeanEmbedding(Generative):
         shares = noisy[-1].clamp_min(0) + 1e-9
         # Divide by the public count in `facts`; the actual count is private under add/remove.
         wanted = (noisy[:-1] / facts.private_records).float()
-        with seeded(context.streams.torch("generator/start")):
-            net = ConditionalGenerator(
-                *facts.shape, facts.classes, self.config.latent, self.config.generator_units, self.config.generator_maps
-            )
+        net = new_generator(self.config, facts, context)
         fit_embedding(net, wanted, shares, frequencies, self.config, facts, context)
 
         def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -164,10 +161,7 @@ def fit_embedding(
     optimizer = torch.optim.Adam(net.parameters(), config.generator_lr)
     epoch = config.epoch(facts.private_records)
     steps = max(1, round(config.generator_epochs * epoch))
-    with (
-        context.checkpoint("generator", student_depends(config, context)) as checkpoint,
-        context.progress.stage("generator", steps) as stage,
-    ):
+    with context.stage("generator", student_depends(config, context), steps) as (checkpoint, stage):
         loop = Loop(checkpoint, {"net": net, "optimizer": optimizer, "draws": draws}, [wanted], device)
         for step in range(loop.start(stage), steps):
             for group in optimizer.param_groups:
@@ -178,8 +172,6 @@ def fit_embedding(
             loss = (wanted - rows.T @ own / len(labels)).square().sum()
             if step % 100 == 0:
                 check_finite({"squared distance": loss}, step, "the generator")
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-            optimizer.step()
+            descend(optimizer, loss)
             stage.advance()
             loop.done(step + 1, steps)

@@ -51,6 +51,8 @@ from bench.methods.generative import pca_vae as parts
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.generative.pca_vae import Mixture, PhasedVAE, chunks
 from bench.methods.shared.calibration import PoissonBatches, least_noise
+from bench.methods.shared.settings_checks import check_batch
+from bench.training.divergence import descend
 
 CODE = "the authors' code tsubasat/P3GM, exp.sh: "
 DEFAULT = "the authors' code tsubasat/P3GM, src/synthesize.py: "
@@ -97,10 +99,7 @@ class P3GM(Generative, DPSGD):
 
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with all noise times the least factor whose claim or PLD (proven) fits `budget`."""
-        if not self.config.batch_size <= self.facts.private_records:
-            raise BenchError(
-                f"batch_size {self.config.batch_size} must be at most the {self.facts.private_records} private records."
-            )
+        check_batch(self)
         if self.config.latent > math.prod(self.facts.shape) + self.facts.classes:
             raise BenchError(
                 f"latent must be at most the entries of a row, pixels and classes, not {self.config.latent}."
@@ -181,9 +180,7 @@ def warm_start(net: PhasedVAE, codes: Any, mixture: Mixture, config: P3GMConfig,
             some = mixture.draw(100, draws)
             wanted = codes.rows(some).float().to(device)
             loss = (net.decoder(some.float().to(device)) - wanted).square().sum(1).mean()
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-            optimizer.step()
+            descend(optimizer, loss)
             stage.advance()
 
 

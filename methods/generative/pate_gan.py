@@ -55,8 +55,10 @@ from bench.interface import (
 from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
+from bench.methods.shared.settings_checks import check_parts
 from bench.models.discriminators import ConvDiscriminator
 from bench.privacy.accounting.pate import lnmax_epsilon
+from bench.training.divergence import descend
 
 CODE = "the authors' code, mlforhealthlabpub, alg/pategan: "
 
@@ -102,8 +104,7 @@ class PATEGAN(Guided):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the most queries that `budget` pays for, or more noise for `least_queries`."""
         config = self.config
-
-        self.check_teachers()
+        check_parts(self, self.config.teachers)
         if config.votes is None:
             config = dataclasses.replace(config, votes="laplace" if budget.basis is Basis.CLAIMED else "gaussian")
         accountant = "rdp-classic" if config.votes == "gaussian" else "pate-2017-moments-data-independent"
@@ -165,9 +166,7 @@ class PATEGAN(Guided):
             wanted = torch.from_numpy(said).to(images)
             for _ in range(self.config.student_critic_steps):
                 score = student(images[:asked]).gather(1, labels[:asked, None])[:, 0]
-                optimizer.zero_grad(set_to_none=True)
-                torch.autograd.backward(functional.binary_cross_entropy_with_logits(score, wanted))
-                optimizer.step()
+                descend(optimizer, functional.binary_cross_entropy_with_logits(score, wanted))
             seen = images.clone().requires_grad_()
             fooled = -functional.softplus(-student(seen).gather(1, labels[:, None])).mean()
             return torch.autograd.grad(fooled, seen)[0]

@@ -17,6 +17,7 @@ from bench.core.progress import Stage
 from bench.core.seeds import seeded
 from bench.interface import FitSettings, as_float, shifted
 from bench.storage.checkpoint import Checkpoint, Loop, Part
+from bench.training.divergence import descend
 from bench.training.loop import Batches, make_optimizer
 
 SHIFT = 2  # pixels
@@ -73,9 +74,7 @@ def fixmatch(
             loss = cross_entropy(own, labels[rows]) + certain
             for group in optimizer.param_groups:
                 group["lr"] = plan.rate(step, settings.steps)
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-            optimizer.step()
+            descend(optimizer, loss)
             decay = min(settings.ema, (1 + step) / (10 + step))
             torch._foreach_lerp_(average, list(net.parameters()), 1 - decay)
             if stage is not None:

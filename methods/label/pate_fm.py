@@ -29,7 +29,6 @@ import torch
 from numpy.typing import NDArray
 
 from bench.interface import (
-    BenchError,
     Budget,
     Claim,
     ConfidentGNMax,
@@ -51,7 +50,7 @@ from bench.interface import (
 from bench.methods.label.cluster_rr import principal
 from bench.methods.label.family import LabelMethod, true_labels
 from bench.methods.label.fixmatch import FixMatchSettings, fixmatch
-from bench.methods.shared.settings_checks import student_depends
+from bench.methods.shared.settings_checks import check_parts, student_depends
 
 README = "Malek et al. 2021, authors' code: README, CIFAR-10"
 CODE = "Malek et al. 2021, authors' code: FixMatch's settings"
@@ -106,11 +105,7 @@ class PATEFM(LabelMethod):
 
     def calibrate(self, budget: Budget) -> PATEFMConfig:
         """Return `config` with the least noise within `budget`, keeping the ratio of sigma1 to sigma2."""
-        if self.config.teachers > self.facts.private_records:
-            raise BenchError(
-                f"{self.config.teachers} teachers need as many labels, and {self.facts.dataset} has "
-                f"{self.facts.private_records} private records. Use fewer teachers."
-            )
+        check_parts(self, self.config.teachers)
         ratio = self.config.sigma1 / self.config.sigma2
 
         def noisy(sigma2: float) -> PATEFMConfig:
@@ -152,7 +147,7 @@ class PATEFM(LabelMethod):
             context.note("no query passed the threshold: the student stays untrained. Lower it, or use less noise.")
         steps = self.config.student_steps
         depends = student_depends(self.config, context)
-        with context.checkpoint("student", depends) as checkpoint, context.progress.stage("student", steps) as stage:
+        with context.stage("student", depends, steps) as (checkpoint, stage):
             fixmatch(
                 student, images, labels, private.images, self.config.fixmatch(steps),
                 context.streams.torch("student/order"), device=context.device, stage=stage, checkpoint=checkpoint,

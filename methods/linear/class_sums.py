@@ -10,25 +10,18 @@ One Gaussian release has an exact cost (Balle and Wang, ICML 2018), so claimed a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bench.interface import Adjacency, Budget, Claim, Event, Facts, Gaussian, claim_by, setting
+from bench.interface import Adjacency, Budget, Claim, Event, Gaussian, claim_by, setting
 from bench.methods.linear.family import layer_of
 from bench.methods.shared.calibration import with_least_noise
 from bench.methods.shared.clipping import EXACT, ROWS
-from bench.methods.shared.transfer import (
-    OnBackbone,
-    TransferConfig,
-    paper_transfer,
-    quick_transfer,
-    tiny_transfer,
-    with_digest,
-)
+from bench.methods.shared.transfer import OnBackbone, TransferConfig, with_digest
 from bench.models.frozen_backbone import FrozenTransfer
 
 CHOSEN = "ours: chosen on Fashion-MNIST's public records, which are of its test file, for all data sets"
@@ -45,10 +38,6 @@ class ClassSums(OnBackbone):
     """A head computed from one Gaussian release of sums over the private records; a subclass says which."""
 
     adjacency = Adjacency.ADD_REMOVE
-
-    @classmethod
-    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        return {"paper": paper_transfer(facts), "quick": quick_transfer(facts), "tiny": tiny_transfer(facts)}
 
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with its weights named and the least noise whose exact cost fits `budget`."""

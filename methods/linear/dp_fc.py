@@ -39,9 +39,8 @@ from bench.interface import (
 from bench.methods.linear.class_sums import CHOSEN, ClassSums, ClassSumsConfig, class_sums, set_head
 from bench.methods.linear.family import begin, finish, scale
 from bench.methods.shared.clipping import clipped_rows, finite
+from bench.methods.shared.transfer import UNLABELLED
 from bench.training.features import features_of
-
-UNLABELLED = "unlabelled images of the target's distribution"
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,6 @@ class DPFC(ClassSums):
     citation = "after Mehta et al. 2022"
     public_data = f"{ClassSums.public_data}; {UNLABELLED}"
     public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.TRANSFERRED, PublicKind.UNLABELLED)
-
-    def public_words(self) -> str:
-        return f"{super().public_words()}; {UNLABELLED}"
 
     def calibrate(self, budget: Budget) -> Any:
         """See `ClassSums.calibrate`; raise BenchError without two public images."""

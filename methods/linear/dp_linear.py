@@ -32,7 +32,7 @@ from bench.interface import (
 from bench.methods.dpsgd.dp_sgd import DPSGD
 from bench.methods.linear.family import OURS, LinearConfig, begin, finish
 from bench.methods.shared.calibration import PoissonBatches
-from bench.methods.shared.transfer import OnBackbone, paper_transfer, quick_transfer, tiny_transfer, with_digest
+from bench.methods.shared.transfer import OnBackbone, with_digest
 from bench.privacy.accounting.claims import dp_sgd_improved
 
 
@@ -57,11 +57,9 @@ class DPLinear(OnBackbone, DPSGD):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         batch = min(8_192, max(8, facts.private_records // 6))
         fits = {"batch_size": batch} if batch < 8_192 else {}
-        return {
-            "paper": paper_transfer(facts),
-            "quick": {**quick_transfer(facts), **fits},
-            "tiny": {**tiny_transfer(facts), "epochs": 2.0, "batch_size": min(32, batch)},
-        }
+        given = OnBackbone.presets(facts)
+        tiny = {**given["tiny"], "epochs": 2.0, "batch_size": min(32, batch)}
+        return {**given, "quick": {**given["quick"], **fits}, "tiny": tiny}
 
     def calibrate(self, budget: Budget) -> Any:
         return DPSGD.calibrate(type(self)(with_digest(self.config, self.facts), self.facts), budget)

@@ -37,7 +37,7 @@ from bench.interface import (
 )
 from bench.methods.linear.family import OURS, LinearConfig, begin, clipped_sum, finish, layer_of
 from bench.methods.shared.calibration import with_least_noise
-from bench.methods.shared.transfer import OnBackbone, paper_transfer, quick_transfer, tiny_transfer, with_digest
+from bench.methods.shared.transfer import OnBackbone, with_digest
 from bench.privacy.accounting.claims import dp_sgd_improved
 
 
@@ -58,11 +58,8 @@ class DPLinearGD(OnBackbone):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        return {
-            "paper": paper_transfer(facts),
-            "quick": quick_transfer(facts),
-            "tiny": {**tiny_transfer(facts), "steps": 5},
-        }
+        given = super().presets(facts)
+        return {**given, "tiny": {**given["tiny"], "steps": 5}}
 
     def calibrate(self, budget: Budget) -> DPLinearGDConfig:
         """Return `config` with the least noise that keeps RDP (claimed) or the exact figure (proven) in `budget`."""

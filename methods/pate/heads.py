@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,9 @@ from bench.methods.shared.transfer import (
     PAPER,
     OnBackbone,
     TransferConfig,
-    paper_transfer,
-    quick_transfer,
     shared_features,
-    tiny_transfer,
     transfer_options,
     with_digest,
-    words_of,
 )
 from bench.models.frozen_backbone import DenseHead, FrozenTransfer
 from bench.storage.cache import digest_of
@@ -85,15 +81,14 @@ class HeadTeachers(HeadStudent, PATEFamily):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        paper = paper_transfer(facts)
-        if is_text(facts.shape):
-            paper |= {"teachers": 80, "hidden": 250}
+        given = OnBackbone.presets(facts)
+        paper = {**given["paper"], **({"teachers": 80, "hidden": 250} if is_text(facts.shape) else {})}
         # Heads learn from few records and noise does not grow with the number of teachers, so quick gives each teacher
         # about 60 records, not the paper's 200. Chosen on Fashion-MNIST's public records.
         most, part = (80, 25) if paper else (1000, 60 if facts.private_records >= 6_000 else 25)
         few = min(most, max(2, facts.private_records // part))
-        quick = {"teachers": few} if paper else {**quick_transfer(facts), "teachers": few}
-        tiny = {**tiny_transfer(facts), "teachers": tiny_teachers(facts), "hidden": 16, "epochs": 2}
+        quick = {"teachers": few} if paper else {**given["quick"], "teachers": few}
+        tiny = {**given["tiny"], "teachers": tiny_teachers(facts), "hidden": 16, "epochs": 2}
         if paper:
             tiny["backbone"] = paper["backbone"]
         return {"paper": paper, "quick": cls.scaled(quick, facts), "tiny": cls.scaled(tiny, facts)}
@@ -102,23 +97,11 @@ class HeadTeachers(HeadStudent, PATEFamily):
         self.check_facts()
         return with_digest(super().calibrate(budget), self.facts)  # type: ignore[safe-super]  # next in the MRO
 
-    def public_words(self) -> str:
-        return f"{words_of(self.config, self.facts)}; unlabelled images of the target's distribution"
-
     shardable = False  # heads are trained all at once, in seconds
 
     def shares(self, seed: int) -> tuple[str, ...]:
         features = shared_features(self.config, self.facts)
-        heads = digest_of(
-            [
-                features,
-                self.config.teachers,
-                self.config.hidden,
-                self.config.epochs,
-                self.config.batch_size,
-                self.config.lr,
-            ]
-        )
+        heads = digest_of([features, self.config.teachers, *astuple(self.config.heads())])
         return (features, f"heads on {self.facts.dataset}, seed {seed}, {heads}")
 
     def check_models(self, context: Context) -> None:

@@ -45,14 +45,7 @@ from bench.interface import (
 )
 from bench.methods.pate.heads import HeadStudent
 from bench.methods.shared.settings_checks import HeadSettings
-from bench.methods.shared.transfer import (
-    TransferConfig,
-    paper_transfer,
-    quick_transfer,
-    tiny_transfer,
-    with_digest,
-    words_of,
-)
+from bench.methods.shared.transfer import TransferConfig, with_digest
 from bench.training.features import features_of
 
 CODE = "jeremy43/Private_kNN @aefddd6, digit_pytorch, MNIST"
@@ -94,11 +87,9 @@ class KNNPATE(HeadStudent):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         # Half of a class's expected records in a sample, at most the paper's number.
         near = min(300, max(1, int(facts.private_records * 0.05 / facts.classes / 2)))
-        return {
-            "paper": paper_transfer(facts),
-            "quick": {**quick_transfer(facts), "neighbours": near},
-            "tiny": {**tiny_transfer(facts), "neighbours": near, "hidden": 16, "epochs": 2},
-        }
+        given = super().presets(facts)
+        tiny = {**given["tiny"], "neighbours": near, "hidden": 16, "epochs": 2}
+        return {**given, "quick": {**given["quick"], "neighbours": near}, "tiny": tiny}
 
     def calibrate(self, budget: Budget) -> KNNPATEConfig:
         """Return `config` with the least noise at which its queries cost at most `budget`."""
@@ -125,9 +116,6 @@ class KNNPATE(HeadStudent):
         return [
             SampledGNMax(self.config.sampling_rate, self.config.sigma, self.config.queries, adjacency=self.adjacency)
         ]
-
-    def public_words(self) -> str:
-        return f"{words_of(self.config, self.facts)}; unlabelled images of the target's distribution"
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Label random public images by their neighbours, and train the head on the labels."""

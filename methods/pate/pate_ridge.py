@@ -47,7 +47,7 @@ from bench.interface import (
     smallest_noise,
 )
 from bench.methods.shared.random_images import random_images
-from bench.methods.shared.settings_checks import SHOWN
+from bench.methods.shared.settings_checks import SHOWN, check_parts
 from bench.methods.shared.teachers import tiny_teachers
 from bench.models.feature_net import OnFixedMap
 from bench.training.features import features_of
@@ -81,11 +81,7 @@ class PATERidge(Method[PATERidgeConfig]):
 
     def calibrate(self, budget: Budget) -> PATERidgeConfig:
         """Return `config` with the least noise that keeps the exact figure within `budget`."""
-        if self.config.teachers > self.facts.private_records:
-            raise BenchError(
-                f"{self.config.teachers} teachers need as many records, and {self.facts.dataset} has "
-                f"{self.facts.private_records} private ones. Use fewer teachers."
-            )
+        check_parts(self, self.config.teachers)
         multiplier = smallest_noise(lambda noise: self.released(noise), budget, tolerance=1e-6)
         return dataclasses.replace(self.config, sigma=multiplier * SENSITIVITY)
 

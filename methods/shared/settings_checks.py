@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bench.core.config import as_dict
-from bench.interface import BenchError, Context, Facts, PrivateData
+from bench.interface import BenchError, Context, Facts, Method, PrivateData
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -34,6 +34,26 @@ class HeadSettings:
 def student_depends(config: DataclassInstance, context: Context) -> dict[str, Any]:
     """Return what a stage's checkpoint depends on, so that no other run resumes from it and reuses its noise."""
     return {"cell": context.cell, "kind": type(config).__name__, "config": as_dict(config)}
+
+
+def check_parts(method: Method, parts: int, setting: str = "teachers") -> None:
+    """Raise :class:`BenchError` unless each of `parts`, the value of `setting`, can have a private record."""
+    records = method.facts.private_records
+    if parts > records:
+        raise BenchError(
+            f"more {setting} than records: {parts} {setting}, {records} private records of {method.facts.dataset}. "
+            f"Use --set {method.name}.{setting}=N with N at most {records}."
+        )
+
+
+def check_batch(method: Method) -> None:
+    """Raise :class:`BenchError` unless the setting `batch_size` lies between 1 and the private records."""
+    records, batch = method.facts.private_records, method.config.batch_size
+    if not 1 <= batch <= records:
+        raise BenchError(
+            f"batch_size {batch} must lie between 1 and the {records} private records. Change it with --set "
+            f"{method.name}.batch_size=N."
+        )
 
 
 def check_records(records: int | None, facts: Facts) -> None:

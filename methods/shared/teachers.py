@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from bench.core.config import as_dict
-from bench.interface import BenchError, Context, Facts, FitSettings, Method, PrivateData, PublicData, partition
+from bench.interface import Context, Facts, FitSettings, Method, PrivateData, PublicData, partition
+from bench.methods.shared.settings_checks import check_parts
 from bench.methods.shared.starts_public import public_start
 from bench.models.build import build
 from bench.storage.cache import digest_of
@@ -52,12 +53,7 @@ class EnsembleMethod(Method):
 
     def check_facts(self) -> None:
         """Raise :class:`BenchError` if there are more teachers than records."""
-        if self.config.teachers > self.facts.private_records:
-            raise BenchError(
-                f"more teachers than records: {self.config.teachers} teachers, {self.facts.private_records} "
-                "private records of "
-                f"{self.facts.dataset}. Use --set {self.name}.teachers=N with N at most {self.facts.private_records}."
-            )
+        check_parts(self, self.config.teachers)
 
     def shares(self, seed: int) -> tuple[str, ...]:
         meant = {name: value for name, value in as_dict(self.config).items() if name.startswith("teacher")}

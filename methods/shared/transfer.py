@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -34,6 +35,7 @@ from bench.training.pretraining import LazyImages, train_source
 
 PAPER = "TrPATE (IEEE Access 2019)"
 SOURCE = "source"
+UNLABELLED = "unlabelled images of the target's distribution"
 TEXT_NETS = ("text_cnn",)
 NO_SOURCE = (
     "weights=source needs a labelled public source, and {} comes with none. Name another data set by "
@@ -97,28 +99,26 @@ class OnBackbone(Method):
     public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.TRANSFERRED,)
     _loaded: FrozenBackbone | None = None
 
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`: a small backbone at a small size, or a small random net."""
+        small = max(facts.shape[1:]) <= 28
+        quick = {"backbone": "tf_efficientnet_lite0", "image_size": 96 if small else 128, "precision": "bfloat16"}
+        tiny = {"backbone": "small_cnn", "weights": "random", "image_size": 0}
+        return {"paper": paper_transfer(facts), "quick": quick, "tiny": tiny}
+
     def shares(self, seed: int) -> tuple[str, ...]:
         return (shared_features(self.config, self.facts),)
 
     def public_words(self) -> str:
-        return words_of(self.config, self.facts)
+        unlabelled = [UNLABELLED] if PublicKind.UNLABELLED in self.public_data_kinds else []
+        return "; ".join([words_of(self.config, self.facts), *unlabelled])
 
     def backbone(self, public: PublicData, context: Context) -> FrozenBackbone:
         """Return the backbone, loaded once: an instance serves one cell."""
         if self._loaded is None:
             self._loaded = backbone_of(self.config, self.facts, public, context)
         return self._loaded
-
-
-def quick_transfer(facts: Facts) -> dict[str, Any]:
-    """Return the changes of ``quick``: a small backbone at a small size."""
-    small = max(facts.shape[1:]) <= 28
-    return {"backbone": "tf_efficientnet_lite0", "image_size": 96 if small else 128, "precision": "bfloat16"}
-
-
-def tiny_transfer(facts: Facts) -> dict[str, Any]:
-    """Return the changes of ``tiny``: a random small net."""
-    return {"backbone": "small_cnn", "weights": "random", "image_size": 0}
 
 
 def paper_transfer(facts: Facts) -> dict[str, Any]:
