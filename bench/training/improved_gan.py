@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.core.errors import BenchError
+from bench.core.progress import SILENT, Stage
 from bench.core.seeds import seeded
 from bench.core.transforms import as_float
 from bench.models.build import features_and_logits
@@ -24,9 +24,6 @@ from bench.models.layers import data_dependent_start
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.divergence import descend
 from bench.training.loop import Batches
-
-if TYPE_CHECKING:
-    from bench.core.progress import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,7 @@ def train_improved_gan(
     randomness: torch.Generator,
     *,
     device: torch.device | str = "cpu",
-    stage: Stage | None = None,
+    stage: Stage = SILENT,
     checkpoint: Checkpoint | None = None,
 ) -> nn.Module:
     """Train `student` (any timm model) in place against `generator` and return it in evaluation mode.
@@ -120,8 +117,7 @@ def train_improved_gan(
                 of_real = features_and_logits(student, unlabelled[next(matched_order).to(device)])[0].mean(0)
             descend(generator_step, (of_fake - of_real).square().mean())
             student.requires_grad_(True)
-            if stage is not None:
-                stage.advance()
+            stage.advance()
             loop.done(step + 1, total)
     if not math.isfinite(float(loss.detach())):
         raise BenchError("the improved GAN diverged: the loss is not finite. Lower its learning rate (lr).")

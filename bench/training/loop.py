@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from typing import Literal, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.core.errors import BenchError
+from bench.core.progress import SILENT, Stage
 from bench.core.seeds import seeded
 from bench.core.transforms import as_float, mixed, shifted
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.early_stopping import Settle, holding, settling_for
-
-if TYPE_CHECKING:
-    from bench.core.progress import Stage
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """Maps float images (n, channels, height, width) and a generator to images of the same shape."""
@@ -121,7 +119,7 @@ def fit(
     augment: Augment | None = None,
     bf16: bool = False,
     must_converge: bool = True,
-    stage: Stage | None = None,
+    stage: Stage = SILENT,
     checkpoint: Checkpoint | None = None,
     watched: Tensor | None = None,
     share: BatchShare | None = None,
@@ -202,8 +200,7 @@ def fit(
             if average and settings.ema is not None:
                 decay = min(settings.ema, (1.0 + step) / (10.0 + step))
                 torch._foreach_lerp_(average, list(model.parameters()), 1.0 - decay)
-            if stage is not None:
-                stage.advance()
+            stage.advance()
             if settling is not None and watched is not None and settling.due(step):
                 with holding(model, average):
                     now = predict(model, watched, device=device, bf16=bf16).argmax(1)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.core.progress import Stage
+from bench.core.progress import SILENT, Stage
 from bench.core.seeds import seeded
 from bench.interface import BenchError, as_float, features_and_logits, shifted
 from bench.models.autoencoders import VAE
@@ -64,7 +64,7 @@ class StudentSettings:
 
 def train_vae(
     vae: VAE, images: Tensor, steps: int, batch_size: int, lr: float, generator: torch.Generator,
-    *, device: torch.device | str = "cpu", stage: Stage | None = None,
+    *, device: torch.device | str = "cpu", stage: Stage = SILENT,
     checkpoint: Checkpoint | None = None,
 ) -> VAE:  # fmt: skip
     """Train `vae` in place on `images` (uint8, or float in [0, 1]) by Adam; raise NotFiniteError if it diverges."""
@@ -79,8 +79,7 @@ def train_vae(
         check_finite(terms, step, "the autoencoder")
         descend(optimizer, torch.stack(list(terms.values())).sum())
         falling.step()
-        if stage is not None:
-            stage.advance()
+        stage.advance()
         loop.done(step + 1, steps)
     return vae.eval()
 
@@ -104,7 +103,7 @@ def make_triples(
     generator: torch.Generator,
     *,
     device: torch.device | str = "cpu",
-    stage: Stage | None = None,
+    stage: Stage = SILENT,
 ) -> Triples:
     """Return the triples of `images` (n, channels, height, width), Eq. 4; raise BenchError unless `radius` > 0."""
     if radius != "printed" and not radius > 0:
@@ -121,8 +120,7 @@ def make_triples(
         else:
             one, two = directions(vae, codes, radius, generator)
         found.append(tuple(_bytes(vae.decode(code)) for code in (codes, codes + one, codes + two)))  # type: ignore[arg-type]
-        if stage is not None:
-            stage.advance(len(batch))
+        stage.advance(len(batch))
     plain, tangent, normal = zip(*found, strict=True)
     return Triples(torch.cat(plain), torch.cat(tangent), torch.cat(normal))
 
@@ -145,7 +143,7 @@ def train_tangent_normal(
     generator: torch.Generator,
     *,
     device: torch.device | str = "cpu",
-    stage: Stage | None = None,
+    stage: Stage = SILENT,
     checkpoint: Checkpoint | None = None,
 ) -> nn.Module:
     """Train `student` in place on labelled `images` (m, ...) and optionally on `triples`; return it.
@@ -176,8 +174,7 @@ def train_tangent_normal(
             check_finite(terms, step, "the student")
             descend(optimizer, torch.stack(list(terms.values())).sum())
             falling.step()
-            if stage is not None:
-                stage.advance()
+            stage.advance()
             loop.done(step + 1, settings.steps)
     return student.eval()
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from bench.core.progress import Stage
+from bench.core.progress import SILENT, Stage
 from bench.core.seeds import seeded
 from bench.interface import FitSettings, as_float, shifted
 from bench.storage.checkpoint import Checkpoint, Loop, Part
@@ -38,7 +38,7 @@ class FixMatchSettings:
 
 def fixmatch(
     net: nn.Module, images: Tensor, labels: Tensor, pool: Tensor, settings: FixMatchSettings,
-    generator: torch.Generator, *, device: torch.device, stage: Stage | None = None,
+    generator: torch.Generator, *, device: torch.device, stage: Stage = SILENT,
     checkpoint: Checkpoint | None = None,
 ) -> nn.Module:  # fmt: skip
     """Train `net` in place on uint8 `images` (m, channels, height, width) with `labels` (m,), and on those of `pool`.
@@ -77,8 +77,7 @@ def fixmatch(
             descend(optimizer, loss)
             decay = min(settings.ema, (1 + step) / (10 + step))
             torch._foreach_lerp_(average, list(net.parameters()), 1 - decay)
-            if stage is not None:
-                stage.advance()
+            stage.advance()
             loop.done(step + 1, settings.steps)
     with torch.no_grad():
         for parameter, mean in zip(net.parameters(), average, strict=True):

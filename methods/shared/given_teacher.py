@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from bench.core.lazy import LazyModule
-from bench.core.progress import Stage
+from bench.core.progress import SILENT, Stage
 from bench.interface import BenchError, Context, Facts, GivenTeacher, predict, setting
 from bench.methods.shared.start_config import RANDOM, PublicStartConfig
 from bench.methods.shared.starts_public import StartsPublic
@@ -106,9 +106,8 @@ class OneTeacher:
     def __len__(self) -> int:
         return 1
 
-    def logits(self, images: Tensor, stage: Stage | None = None) -> Tensor:
+    def logits(self, images: Tensor, stage: Stage = SILENT) -> Tensor:
         """Return its logits (1, n, classes) of uint8 `images` (n, channels, height, width)."""
         logits = predict(self._net, images, device=self._device)[None]
-        if stage is not None:
-            stage.advance()
+        stage.advance()
         return logits
