@@ -121,8 +121,8 @@ INDEX = {
     "psg": _dp_sgd("generative.psg", "Chen et al. 2022", groups="generative record"),
     "rgp": _dp_sgd("dpsgd.rgp", "Yu et al., ICML 2021; Tramer and Boneh 2021"),
     "rr": _label("label.rr", "Ghazi et al. 2021, after Warner 1965"),
-    "scatter-cnn": _dp_sgd("dpsgd.scatter_cnn", "Tramer and Boneh 2021"),
-    "scatter-linear": _dp_sgd("dpsgd.scatter_linear", "Tramer and Boneh 2021"),
+    "scatter-cnn": _dp_sgd("dpsgd.scatter", "Tramer and Boneh 2021"),
+    "scatter-linear": _dp_sgd("dpsgd.scatter", "Tramer and Boneh 2021"),
     "sim-pe": _dp_sgd(
         "generative.sim_pe",
         "Lin et al. 2025",
@@ -138,8 +138,8 @@ INDEX = {
         groups="pate-family record transfer",
         public_data="unlabelled records of the target's distribution, and a labelled source where one is",
     ),
-    "trpate-confident": _trpate("pate.trpate_confident", "Wang et al. 2019; Papernot et al. 2018"),
-    "trpate-gnmax": _trpate("pate.trpate_gnmax", "Wang et al. 2019; Papernot et al. 2018"),
+    "trpate-confident": _trpate("pate.trpate", "Wang et al. 2019; Papernot et al. 2018"),
+    "trpate-gnmax": _trpate("pate.trpate", "Wang et al. 2019; Papernot et al. 2018"),
     "tsadp": _dp_sgd("dpsgd.variants", "Papernot et al. 2021; Tramer and Boneh 2021"),
     "zcdp": _dp_sgd("dpsgd.zcdp", "Yu et al. 2019"),
 }

@@ -46,8 +46,7 @@ from bench.interface import (
     setting,
 )
 from bench.methods.dpsgd.dp_sgd import continued
-from bench.methods.dpsgd.scatter import ScatterDPSGD
-from bench.methods.dpsgd.scatter_cnn import ScatterCNNConfig
+from bench.methods.dpsgd.scatter import ScatterCNNConfig, ScatterDPSGD
 from bench.privacy.accounting.accountants import claim_by
 from bench.privacy.events.events import DPSGD, SampledGaussian
 
