@@ -139,7 +139,7 @@ def _train(
 
 
 def _penalty(critic: Critic, real: Tensor, made: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the mean of (critic slope - 1)^2 at random points between real and generated images."""
+    """Return the mean of (slope - 1)^2 of the critic at random points between real and generated images."""
     share = torch.rand((len(real), 1, 1, 1), generator=generator).to(real.device)
     between = torch.lerp(made, real, share).requires_grad_()
     slope = torch.autograd.grad(critic(between).sum(), between, create_graph=True)[0]

@@ -46,7 +46,7 @@ def blurred(images: Tensor, sigma: float) -> Tensor:
 
 
 class ImageFilter:
-    """What an attacker lets its images be: blurred by `blur` pixels, in the span of `subspace` eigenfaces (0: any).
+    """An attacker's prior on its images: blurred by `blur` pixels, in the span of `subspace` eigenfaces (0: any).
 
     Eigenfaces are the first principal components of the attacker's own images, at most one fewer than these.
     """

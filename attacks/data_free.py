@@ -51,7 +51,7 @@ class DataFreeConfig:
     beta: float = setting(0.1, "ICCV 2019, section 4.1: weight of the activations, MNIST (published code: a)")
     noise_size: int = setting(100, "DAFL's published code, MNIST (latent_dim)")
     units: int = setting(128, "DAFL's published code", ge=1)
-    shift: int = setting(0, "ours: most pixels by which images are moved before the student sees them")
+    shift: int = setting(0, "ours: random shift, in pixels, of what the student sees")
 
 
 @register_attack("data-free")

@@ -52,14 +52,14 @@ class GMIConfig:
     momentum: float = setting(0.9, "CVPR 2020, section 4.1")
     identity_weight: float = setting(100.0, "CVPR 2020, section 4.1 (lambda)")
     bound: float = setting(1.0, "the published code: noise is cut to [-1, 1]", gt=0)
-    shift: int = setting(0, "ours: most pixels by which images are moved before the student sees them; the paper 0")
+    shift: int = setting(0, "ours: random shift, in pixels, of what the student sees; the paper's is 0")
     gan_epochs: float = setting(100.0, "the published code, MNIST", gt=0)
     gan_steps: int = setting(0, "0: as many as gan_epochs makes", ge=0)
     gan_width: int = setting(64, "DCGAN", ge=1)
     gan_noise: int = setting(100, "the published code (z_dim)", ge=1)
     gan_rate: float = setting(2e-4, "the published code", gt=0)
     gan_critic_steps: int = setting(5, "the published code (n_critic)", ge=1)
-    batch_size: int = setting(300, "ours: latents that are moved side by side; changes none of them", ge=1)
+    batch_size: int = setting(300, "ours: latents optimised together; does not change the result", ge=1)
     blur: float = setting(0.0, "ours: the images' Gaussian blur, deviation in pixels", later=True, ge=0)
     subspace: int = setting(
         0, "ours: eigenfaces of the auxiliary images that span the images; 0: any", later=True, ge=0

@@ -68,14 +68,14 @@ class MIFaceConfig:
     smoothness: float = setting(1e-4, "ours: weight of total variation")
     darkness: float = setting(0.0, "ours: weight of the sum of the pixels")
     blur: float = setting(0.0, "ours: deviation in pixels, in place of the paper's denoising")
-    views: int = setting(1, "ours: how many shifted and noisy views the student is shown at each step", ge=1)
-    shift: int = setting(0, "ours: most pixels by which a view is moved")
+    views: int = setting(1, "ours: shifted and noisy views that the student sees at each step", ge=1)
+    shift: int = setting(0, "ours: largest shift of a view, in pixels")
     noise: float = setting(0.0, "ours: deviation of a view's Gaussian noise")
     gradient: Literal["weights", "numeric"] = setting("weights", "CCS 2015, section 5.2 (white box)")
     directions: int = setting(50, "ours: random directions of a numeric gradient; two queries for each", ge=1)
     width: float = setting(0.05, "ours: length of a numeric gradient's steps", gt=0)
     rounding: float = setting(0.0, "CCS 2015, section 5.3: none")
-    batch_size: int = setting(100, "ours: images that are optimised side by side; changes no image's own descent", ge=1)
+    batch_size: int = setting(100, "ours: images optimised together; does not change the result", ge=1)
     subspace: int = setting(0, "ours: eigenfaces of the attacker's own images that span the image; 0: any", later=True)
 
     def __post_init__(self) -> None:

@@ -58,7 +58,7 @@ class PlgMIConfig:
     steps: int = setting(600, "AAAI 2023, section 4.1", ge=1)
     rate: float = setting(0.1, "AAAI 2023, section 4.1: Adam", gt=0)
     views: int = setting(2, "the published code: augmented views at each step", ge=1)
-    batch_size: int = setting(300, "ours: latents that are moved side by side", ge=1)
+    batch_size: int = setting(300, "ours: latents optimised together", ge=1)
     blur: float = setting(0.0, "ours: the images' Gaussian blur, deviation in pixels", later=True, ge=0)
     subspace: int = setting(
         0, "ours: eigenfaces of the auxiliary images that span the images; 0: any", later=True, ge=0

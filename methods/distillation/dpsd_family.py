@@ -33,7 +33,7 @@ CITATION = (
 
 def quick_settings(facts: Facts) -> dict[str, Any]:
     """Return the changes of ``quick``: without random images the student gets 20% on MNIST, even without noise."""
-    # Teachers with this many classes are slow, so they answer few images, each reused in thirty batches.
+    # Teachers with this many classes are slow: ask few images and reuse each answer in thirty batches.
     many = {"amount": 4096, "iterations": 500} if facts.classes >= 1000 else {}
     return {
         "teacher": "small_cnn",
@@ -162,7 +162,7 @@ def train_teacher(
         net = copy.deepcopy(trained)
         rows = torch.arange(len(private)) if part is None else torch.from_numpy(part)
         images, labels, order = inputs[rows], private.labels[rows], streams.torch("order")
-        # Report one step: a client's record count depends on labels, which are private, so progress must not show it.
+        # Report a single step: the number of steps would reveal a client's record count, which depends on labels.
         with context.stage("teacher", depends, 1, name) as (checkpoint, stage):
             # Use a diverged teacher too: an error would let one record decide whether a student is released.
             if len(context.devices) > 1:

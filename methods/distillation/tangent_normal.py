@@ -2,11 +2,11 @@
 
 The paper perturbs codes "along tangent and normal directions of the distribution manifold" after Yu et al., CVPR 2019
 (arXiv:1808.06088), where the tangent space is the column space of the decoder's Jacobian J and directions are found by
-power iteration, but does not say how. Here both are added to the code: tangent is one step of power iteration from a
-random start u, ``J'J u``, along which the decoder moves the image most; normal is the part of u orthogonal to it, which
-leaves the manifold. Both have length `radius`, in units of the prior's deviation. The printed Laplacian noise of scale
-2 c / eps1 = 6400 destroys every image; ``radius="printed"`` uses it. All inputs are generated images and released
-labels.
+power iteration; it does not say how. Here both perturbations are added to the code. Tangent is one step of power
+iteration from a random start u, ``J'J u``, along which the decoder moves the image most; normal is the part of u
+orthogonal to it, which leaves the manifold. Both have length `radius`, in units of the prior's deviation. The printed
+Laplacian noise of scale 2 c / eps1 = 6400 destroys every image; ``radius="printed"`` uses it. All inputs are generated
+images and released labels.
 """
 
 from __future__ import annotations

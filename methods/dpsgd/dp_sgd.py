@@ -5,9 +5,9 @@ and Boneh, "Differentially Private Learning Needs Better Features (or Much More 
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records. Released: the student. Unit record, adjacency add-remove, as zero-out: one record is
-absent; steps, sampling rate and divisor still use the public number. A replaced record moves a batch's sum by up to
-twice as much and costs more, as the leaderboard shows. Poisson batches, each gradient clipped to `max_grad_norm` in L2,
-Gaussian noise of `noise_multiplier` times that on the sum, calibrated to the budget.
+absent, while steps, sampling rate and divisor still use the public number. Replacing a record moves a batch's sum by up
+to twice as much and costs more, as the leaderboard shows. Poisson batches, each gradient clipped to `max_grad_norm` in
+L2, Gaussian noise of `noise_multiplier` times that on the sum, calibrated to the budget.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class DPSGDConfig(PoissonBatches):
 
 
 def continued(make: Callable[[Any], Optimizer]) -> Callable[[Any], Optimizer]:
-    """Return `make` for successive calls, each optimiser starting with its predecessor's momentum."""
+    """Return `make` such that each new optimiser takes over the momentum of the last one."""
     made: list[Optimizer] = []
 
     def optimizer(parameters: Any) -> Optimizer:

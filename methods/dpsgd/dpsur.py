@@ -1,4 +1,4 @@
-"""DPSUR: DP-SGD that keeps a step only if a noisy test says that it lowered the loss.
+"""DPSUR: DP-SGD that keeps a step only if a noisy test finds that it lowered the loss.
 
 Fu et al., "DPSUR: Accelerating Differentially Private Stochastic Gradient Descent Using Selective Update and Release",
 VLDB 2024 (arXiv:2311.14056), on scattering coefficients normalised within each image; the authors use noisy means for
@@ -11,17 +11,18 @@ sample: the change of the mean loss, clipped to ±`change_bound`, gets Gaussian 
 step's multiplier (at least `least_validation_noise`), relative to twice the bound. The step is kept if the answer is
 below `threshold` bounds, else undone.
 
-The paper charges for kept steps and their tests only (theorems 5.1 and 5.5). But tests on private data select the kept
-step among several, and such a selection costs more than one run of its candidates; theorem 4.1 repeats a test of one
-value, not of new steps on new samples. So the claim does not hold, and here every step and test is charged. The number
-of iterations needed to keep a given number of steps depends on private data, so iterations are fixed beforehand, and
-steps beyond those that the claim pays for are rejected. The claim assumes the share that is kept if every step is good,
-``Phi((threshold + 1) / (2 noise))``, a half at threshold -1 (equation 11); if every step is bad it is 22% at the
-paper's noise for epsilon 1 (equation 12), and the same claim would take more than twice as many.
+The paper charges only for kept steps and their tests (theorems 5.1 and 5.5). But tests on private data select the kept
+step among several, and such a selection costs more than running one candidate; theorem 4.1 is about repeated tests of
+one value, not of new steps on new samples. So the claim does not hold; here every step and test is charged. How many
+iterations it takes to keep a given number of steps depends on private data, so the number of iterations is fixed
+beforehand, and steps beyond those that the claim pays for are rejected. The claim assumes the share of steps that is
+kept if every step is good, ``Phi((threshold + 1) / (2 noise))``, one half at threshold -1 (equation 11). If every step
+is bad the share is 22% at the paper's noise for epsilon 1 (equation 12), and the same claim would allow more than twice
+as many iterations.
 
-In the paper both nets are tested on one sample, as here. The authors' code instead subtracts, without noise, the last
-kept net's loss on its own earlier sample: a record in that sample moves all tests until the next kept step, which no
-sampling rate covers.
+In the paper both nets are tested on one sample, as here. The authors' code instead subtracts, without noise, the loss
+that the last kept net had on its own, earlier sample. A record in that sample moves every test until the next kept
+step, and no sampling rate covers that.
 """
 
 from __future__ import annotations

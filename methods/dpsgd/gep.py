@@ -1,8 +1,8 @@
-"""GEP: DP-SGD that clips apart what of a gradient public gradients predict, and the rest.
+"""GEP: DP-SGD that clips a gradient's projection onto public gradients and the residual separately.
 
 Yu et al., "Do Not Let Privacy Overbill Utility: Gradient Embedding Perturbation for Private Learning", ICLR 2021
 (arXiv:2102.12677), on the small tanh CNN of Tramer and Boneh 2021 instead of ResNet-20. At each step the gradients of
-public images with random labels span a subspace, by one power iteration for each group of parameters.
+public images with random labels span a subspace, found by one power iteration per group of parameters.
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: unlabelled images of the split's public part (the paper takes 2,000 of ImageNet), their random labels, and the
@@ -10,15 +10,15 @@ number of records. Released: the student. Unit record, adjacency add-remove, as 
 :mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches; each gradient's part in the subspace is clipped to `max_grad_norm`
 in L2, the residual to `residual_norm`. Divided by its bound, each part has norm at most 1, so both together move a
 batch's sum by sqrt(2): one Gaussian release, with noise of ``sqrt(2) * noise_multiplier`` times its bound on each part,
-calibrated to the budget. The residual is orthogonal to the subspace and so, unlike in the paper, is its noise.
+calibrated to the budget. The residual is orthogonal to the subspace; here, unlike in the paper, so is its noise.
 
 The authors charge as if each part came from its own batch: twice the Renyi divergence of one sampled release. But both
-come from the same batch, and one sampled release with sensitivity sqrt(2) costs more: what their code calls epsilon 8
-on CIFAR-10 is 8.65 by its own accounting. We report their claim; as its conversion is loose, the tight figure of the
-joint release is below it there (7.31), but not everywhere: with the quick preset on MNIST a claim of 1.95 costs 2.55.
-They also shuffle, and lower the learning rate over time; neither is done here. Bounds and learning rate of the quick
-preset were chosen on training records of Fashion-MNIST, 20,000 for training and 10,000 held out; no epsilon there
-accounts for that choice.
+come from the same batch, and one sampled release of sensitivity sqrt(2) costs more: by its own accounting, what their
+code calls epsilon 8 on CIFAR-10 is 8.65. We report their claim. Its conversion is loose, so the tight figure of the
+joint release is lower there (7.31), but not everywhere: with the quick preset on MNIST, a claim of 1.95 costs 2.55.
+The authors also shuffle and decay the learning rate; neither is done here. Bounds and learning rate of the quick preset
+were chosen on training records of Fashion-MNIST, 20,000 for training and 10,000 held out; on that data set no epsilon
+accounts for the choice.
 """
 
 from __future__ import annotations

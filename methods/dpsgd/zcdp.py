@@ -2,8 +2,8 @@
 
 Yu et al., "Differentially Private Model Publishing for Deep Learning", IEEE S&P 2019 (arXiv:1904.02200), step decay;
 net and settings of DP-SGD, after Tramer and Boneh 2021. The paper charges by concentrated DP, for shuffled batches or
-for random samples; a comment in the authors' code calls the bound for samples a heuristic, checked numerically. Decay
-by validation accuracy is not built: it needs public validation data.
+for random samples; a comment in the authors' code calls the bound for random samples a heuristic that was checked
+numerically. Decay by validation accuracy is not implemented: it needs public validation data.
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records and the schedule. Released: the student. Unit record, adjacency add-remove, as zero-out
@@ -50,7 +50,7 @@ class ZCDPConfig(DPSGDConfig):
 
 @register_method("zcdp")
 class ZCDP(DPSGD):
-    """Poisson batches, per-example clipping, Gaussian noise that falls; through the ledger."""
+    """Poisson batches, per-example clipping, Gaussian noise that decays; through the ledger."""
 
     config: ZCDPConfig
     version = 1

@@ -1,4 +1,4 @@
-"""DENSE: a generator that the ensemble of the clients' models teaches, and a student that imitates the ensemble.
+"""DENSE: a generator taught by the ensemble of the clients' models, and a student that imitates the ensemble.
 
 Zhang et al., "DENSE: Data-Free One-Shot Federated Learning", NeurIPS 2022 (arXiv:2112.12371), by the authors' code
 (``helpers/synthesizers.py``). In each epoch a new generator and its input noise are trained to give a batch that the

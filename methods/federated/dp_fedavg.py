@@ -12,9 +12,9 @@ in a sample. Public: the number of clients. Released: the student. Unit client, 
 client sends nothing, the number of clients stays. It moves a sum by up to `max_norm`; replacing it, by up to twice
 that; the leaderboard shows both costs.
 
-Hiding one of few clients is expensive: with DPSD's 5, the noise that hides one drowns the other 4. Hence 1,000 clients
-here; the other federated methods have 5. Claimed: the moments accountant, as in the paper. In the simulation a record
-whose label changes may move to another client, which costs as much as a group of two clients.
+Hiding one of a few clients is expensive: with DPSD's 5, the noise that hides one drowns the other 4. So there are 1,000
+clients here; the other federated methods have 5. Claimed: the moments accountant, as in the paper. In the simulation a
+record whose label changes may move to another client, which costs as much as a group of two clients.
 """
 
 from __future__ import annotations

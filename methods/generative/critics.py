@@ -1,4 +1,4 @@
-"""Discriminators on disjoint parts of the private records, trained together. One record changes one. Private."""
+"""Private discriminators on disjoint parts of the private records, trained together. One record changes one."""
 
 from __future__ import annotations
 

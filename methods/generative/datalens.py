@@ -1,4 +1,4 @@
-"""DataLens: discriminators on disjoint parts vote where a generated image is to move by the signs of few pixels.
+"""DataLens: discriminators on disjoint parts vote, by the signs of a few pixels, on how to move each generated image.
 
 Wang, Wu, Long, Rimanic, Zhang, Li, "DataLens: Scalable Privacy Preserving Training via Gradient Compression and
 Aggregation", CCS 2021 (arXiv:2103.11109). Each teacher keeps the `kept` largest entries of its gradient at an image and
@@ -48,7 +48,7 @@ from bench.privacy.accounting.claims import moments_accountant, moments_claim
 
 CODE = "the authors' code AI-secure/DataLens: MNIST, "
 N = TypeVar("N", int, float)
-BY_BUDGET = "none: by the budget"
+BY_BUDGET = "none: set by the budget"
 
 
 @dataclass(frozen=True)

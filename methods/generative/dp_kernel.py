@@ -1,9 +1,9 @@
-"""DP-Kernel: a generator descends its distance from private batches in a sum of Gaussian kernels, with noisy values.
+"""DP-Kernel: a generator minimises a noisy kernel distance from private batches, in a sum of Gaussian kernels.
 
 Jiang, Sun, Yu, "Functional Renyi Differential Privacy for Generative Modeling", NeurIPS 2023; algorithm and settings of
 the authors' code. Each step takes a Poisson sample of records and evaluates its mean embedding f(y), the mean of
 ``k(x, y)`` over the sample, at records and generated images, with each one's label in the kernel; a Gaussian process
-draw is added to the values, and the generator descends the square of the squared distance computed from them.
+draw is added to the values, and the generator minimises the square of the squared distance computed from them.
 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
 Public: the number of records; generated labels are drawn evenly. Released: the generator, some of its images, the

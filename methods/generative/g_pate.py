@@ -1,4 +1,4 @@
-"""G-PATE: discriminators on disjoint parts vote where a generated image is to move, coordinate by coordinate.
+"""G-PATE: discriminators on disjoint parts vote on how to move each generated image, coordinate by coordinate.
 
 Long, Wang, Yang, Kailkhura, Zhang, Gunter, Li, "G-PATE: Scalable Differentially Private Data Generator via Private
 Aggregation of Teacher Discriminators", NeurIPS 2021 (arXiv:1906.09338). Each teacher's gradient at an image is
@@ -50,7 +50,7 @@ from bench.privacy.accounting.claims import pate_2018
 
 CODE = "the authors' code AI-secure/G-PATE: MNIST, "
 CLAIM = "Long et al., NeurIPS 2021 (arXiv:1906.09338) and the authors' code: the bound of PATE 2018"
-BY_BUDGET = "none: by the budget"
+BY_BUDGET = "none: set by the budget"
 
 
 @dataclass(frozen=True)

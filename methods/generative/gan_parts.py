@@ -1,4 +1,4 @@
-"""The generator's side of a class-conditional GAN, all public once the discriminator is."""
+"""The generator's side of a class-conditional GAN: post-processing of the discriminator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generators that follow, through the ledger, discriminators on disjoint parts.
+"""Generators guided, through the ledger, by discriminators on disjoint parts of the private records.
 
 PATE-GAN, G-PATE, DataLens and GS-WGAN differ in their queries. One record changes one discriminator, arbitrarily; none
 is released. The generator's labels are drawn evenly.

@@ -1,9 +1,9 @@
 """PSG: a few images of each class, learned so that a net's gradient on them points where DP-SGD's does.
 
 Chen, Kerkouche, Fritz, "Private Set Generation with Discriminative Information", NeurIPS 2022 (arXiv:2211.04446), by
-the authors' code DingfanChen/Private-Set. From random weights, the noisy gradients of some private batches pull the
-images' own gradient into their direction; then the net trains on the images for some epochs, and so on, for many random
-starts. Images, nets and students depend only on the noisy gradients.
+the authors' code DingfanChen/Private-Set. Starting from random weights, the images are updated so that the net's
+gradient on them points where noisy gradients on a few private batches do; then the net trains on the images for some
+epochs. This alternates, from many random starts. Images, nets and students depend only on the noisy gradients.
 
 Threat model: the attacker holds all that is released, may hold every noisy gradient, and may know all records but one.
 Private: images and labels. Public: the number of records; all classes have equally many images. Released: the images,

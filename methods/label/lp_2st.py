@@ -8,8 +8,8 @@ The net then trains on all noisy labels; with the loss ``cross-entropy``, as in 
 labels outside the net's k likeliest classes are dropped, k being the second part's mean (the likelihood weighs them).
 
 The authors' code (google-research/label-dp, ``rr_with_prior`` in ``label_dp/train.py``) divides the weight of k classes
-by ``1 + (k - 2) e^-eps``, Algorithm 2 by ``1 + (k - 1) e^-eps``, so the code takes too few. That costs accuracy, not
-privacy, as k depends only on the prior. Algorithm 2 is followed here.
+by ``1 + (k - 2) e^-eps``, Algorithm 2 by ``1 + (k - 1) e^-eps``, so the code keeps too few classes. That costs
+accuracy, not privacy, as k depends only on the prior. Algorithm 2 is implemented here.
 
 Threat model: the attacker holds the student and the noisy labels, all images and all labels but one. Private: labels.
 Public: the images of the private records. Released: the student and the noisy labels. Unit label, adjacency replace,

@@ -83,8 +83,8 @@ class HeadTeachers(HeadStudent, PATEFamily):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         given = OnBackbone.presets(facts)
         paper = {**given["paper"], **({"teachers": 80, "hidden": 250} if is_text(facts.shape) else {})}
-        # Heads learn from few records and noise does not grow with the number of teachers, so quick gives each teacher
-        # about 60 records, not the paper's 200. Chosen on Fashion-MNIST's public records.
+        # Heads learn from few records, and noise does not grow with the number of teachers: quick gives each about 60
+        # records, not the paper's 200. Chosen on Fashion-MNIST's public records.
         most, part = (80, 25) if paper else (1000, 60 if facts.private_records >= 6_000 else 25)
         few = min(most, max(2, facts.private_records // part))
         quick = {"teachers": few} if paper else {**given["quick"], "teachers": few}

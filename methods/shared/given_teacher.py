@@ -33,7 +33,7 @@ class GivenTeacherConfig(PublicStartConfig):
         "", "ours: package (a registry's, public) or file:PATH of safetensors: a trained teacher; empty: trained here",
         later=True,
     )  # fmt: skip
-    teacher_weights_sha256: str = setting("", "ours: what the weights must be; filled in", later=True)
+    teacher_weights_sha256: str = setting("", "ours: the expected SHA-256 of the weights; filled in", later=True)
     teacher_records: int | None = setting(None, "ours: private records that trained a given teacher", later=True)
     teacher_size: int | None = setting(
         None, "ours: pixels a side of a given teacher's input; none: as timm says; 0: the data's images", later=True
@@ -48,8 +48,8 @@ def given_teacher(config: GivenTeacherConfig) -> GivenTeacher | None:
     if not weights:
         if (records, size, config.teacher_weights_sha256) != (None, None, ""):
             raise BenchError(
-                "teacher_records, teacher_size and teacher_weights_sha256 are of a given teacher: set teacher_weights "
-                "too, to package or file:PATH, or leave them out."
+                "teacher_records, teacher_size and teacher_weights_sha256 describe a given teacher: set "
+                "teacher_weights too, to package or file:PATH, or leave them out."
             )
         return None
     if weights != "package" and not weights.startswith("file:"):

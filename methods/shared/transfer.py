@@ -53,7 +53,7 @@ class TransferConfig:
         "auto", "ours: auto (a package where one is known, else timm's hub), package, hub, file:PATH, random, source "
         "(trained here on the data set's labelled public source) or source:NAME (on another data set)"
     )  # fmt: skip
-    weights_sha256: str = setting("", "ours: what the weights must be; filled in for packages and files")
+    weights_sha256: str = setting("", "ours: the expected SHA-256 of the weights; filled in for packages and files")
     image_size: int = setting(
         197,
         f"{PAPER}, section V.A.1: 32 x 32 images are brought to 197 x 197; 0: the size that pretrained weights are "
@@ -72,8 +72,7 @@ class TransferConfig:
         """Raise :class:`BenchError` for a part of a source where there is no source."""
         if self.source_fraction != 1 and not self.trained_here and not self.fraction_of_prior:
             raise BenchError(
-                "source_fraction needs a source to take a part of: weights=source or source:NAME. Pretrained weights "
-                "are what they are."
+                "source_fraction takes a part of a source that is trained on here: set weights=source or source:NAME."
             )
 
     @property

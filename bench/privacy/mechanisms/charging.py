@@ -69,7 +69,7 @@ def mechanism(*private: str) -> Callable[[F], F]:
 
 
 def plain(value: Any) -> Any:
-    """Return `value` as a plain number, text or array: other objects could show charge and noise different values.
+    """Return `value` as a plain number, text or array: other objects could show accountant and noise different values.
 
     Raises :class:`BenchError` on a subclass of torch's tensors. Other objects are returned as they are.
     """
@@ -184,7 +184,7 @@ class Charging:
             self._again = before
 
     def _charge(self, event: Event) -> None:
-        """Record `event` before any draw, so that no failure hides its cost; refuse an event that protects too little.
+        """Record `event` before any draw, so that no failure hides its cost; refuse an event with too weak protection.
 
         With a declared maximum, spend from it instead, and refuse to exceed it.
         """

@@ -106,7 +106,7 @@ class SeededNoise(Noise):
 class Silence(ZeroNoise):
     """No noise, for checks and power runs; uniform draws (samples, answers outside a set) come from `generator`.
 
-    Sums get a `share` of their noise: without any, rounding would decide directions of low-rank matrices.
+    Sums keep a `share` of their noise: with none, rounding errors would set directions of low-rank matrices.
     """
 
     def __init__(self, generator: np.random.Generator, share: float = 0.0) -> None:
