@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bench.attacks._inversion import images_digest
 from bench.core.progress import Stage
 from bench.core.seeds import Streams, seeded
-from bench.interface import BenchError, Context, as_float
+from bench.interface import BenchError, Context, as_float, setting
 from bench.models.layers import Normalise
 from bench.storage.cache import Arrays
 from bench.storage.checkpoint import Checkpoint, Loop, Part
@@ -43,6 +43,28 @@ class GanSettings:
 
     def total_steps(self, records: int) -> int:
         return self.steps or max(1, round(self.epochs * records / (self.batch_size * self.critic_steps)))
+
+
+@dataclass(frozen=True)
+class GanAttackConfig:
+    """Settings of an attack's GAN, and of the filter on its images; defaults are GMI's for MNIST."""
+
+    gan_epochs: float = setting(100.0, "the published code, MNIST", gt=0)
+    gan_steps: int = setting(0, "0: as many as gan_epochs makes", ge=0)
+    gan_width: int = setting(64, "DCGAN", ge=1)
+    gan_noise: int = setting(100, "the published code (z_dim)", ge=1)
+    gan_rate: float = setting(2e-4, "the published code", gt=0)
+    gan_critic_steps: int = setting(5, "the published code (n_critic)", ge=1)
+    blur: float = setting(0.0, "ours: the images' Gaussian blur, deviation in pixels", later=True, ge=0)
+    subspace: int = setting(
+        0, "ours: eigenfaces of the auxiliary images that span the images; 0: any", later=True, ge=0
+    )
+
+    def gan(self) -> GanSettings:
+        """Return how the GAN is trained."""
+        return GanSettings(
+            self.gan_epochs, self.gan_steps, self.gan_width, self.gan_noise, self.gan_rate, self.gan_critic_steps
+        )
 
 
 class Critic(nn.Module):

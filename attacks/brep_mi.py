@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.attacks._gan import GanSettings, auxiliary_gan
+from bench.attacks._gan import GanAttackConfig, auxiliary_gan
 from bench.attacks._inversion import Filtered, ImageFilter, check_auxiliary, class_tries
 from bench.attacks.gmi import QUICK_GAN, TINY_GAN
 from bench.interface import (
@@ -40,7 +40,7 @@ from bench.training.gan import GanGenerator
 
 
 @dataclass(frozen=True)
-class BrepMIConfig:
+class BrepMIConfig(GanAttackConfig):
     """Settings of the attack."""
 
     images_per_class: int = setting(10, "ours: the paper makes one", ge=1)
@@ -54,16 +54,6 @@ class BrepMIConfig:
     unit_moves: bool = setting(False, "the published code moves by the mean itself; True: by that length along it")
     patience: int = setting(1000, "CVPR 2022, section 4 (maxIters): moves at one radius", ge=1)
     steps: int = setting(20_000, "ours: moves in all; the paper's end by patience alone", ge=1)
-    gan_epochs: float = setting(100.0, "as for gmi", gt=0)
-    gan_steps: int = setting(0, "0: as many as gan_epochs makes", ge=0)
-    gan_width: int = setting(64, "DCGAN", ge=1)
-    gan_noise: int = setting(100, "the published code (z_dim)", ge=1)
-    gan_rate: float = setting(2e-4, "as for gmi", gt=0)
-    gan_critic_steps: int = setting(5, "as for gmi", ge=1)
-    blur: float = setting(0.0, "ours: the images' Gaussian blur, deviation in pixels", later=True, ge=0)
-    subspace: int = setting(
-        0, "ours: eigenfaces of the auxiliary images that span the images; 0: any", later=True, ge=0
-    )
 
 
 @register_attack("brep-mi")
@@ -92,12 +82,8 @@ class BrepMI(InversionAttack[BrepMIConfig]):
     ) -> Reconstructions:
         """Find a start for every try, and move them all."""
         config = self.config
-        settings = GanSettings(
-            config.gan_epochs, config.gan_steps, config.gan_width, config.gan_noise, config.gan_rate,
-            config.gan_critic_steps,
-        )  # fmt: skip
         known = check_auxiliary(auxiliary, target, self.name)
-        gan, _ = auxiliary_gan(known, settings, context)
+        gan, _ = auxiliary_gan(known, config.gan(), context)
         net = Filtered(gan, ImageFilter(config.blur, config.subspace, known, context.device))
         labels = class_tries(target.classes, config.images_per_class)
         noise, reached = _starts(config, target, gan, net, labels, context)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.attacks._gan import Critic, GanSettings, auxiliary_gan
+from bench.attacks._gan import Critic, GanAttackConfig, auxiliary_gan
 from bench.attacks._inversion import Filtered, ImageFilter, best_of, check_auxiliary, class_tries
 from bench.interface import (
     Access,
@@ -42,7 +42,7 @@ TINY_GAN: dict[str, Any] = {"gan_steps": 20, "gan_width": 8, "gan_rate": 1e-3, "
 
 
 @dataclass(frozen=True)
-class GMIConfig:
+class GMIConfig(GanAttackConfig):
     """Settings of the attack."""
 
     images_per_class: int = setting(10, "ours: the paper makes one", ge=1)
@@ -53,17 +53,7 @@ class GMIConfig:
     identity_weight: float = setting(100.0, "CVPR 2020, section 4.1 (lambda)")
     bound: float = setting(1.0, "the published code: noise is cut to [-1, 1]", gt=0)
     shift: int = setting(0, "ours: random shift, in pixels, of what the student sees; the paper's is 0")
-    gan_epochs: float = setting(100.0, "the published code, MNIST", gt=0)
-    gan_steps: int = setting(0, "0: as many as gan_epochs makes", ge=0)
-    gan_width: int = setting(64, "DCGAN", ge=1)
-    gan_noise: int = setting(100, "the published code (z_dim)", ge=1)
-    gan_rate: float = setting(2e-4, "the published code", gt=0)
-    gan_critic_steps: int = setting(5, "the published code (n_critic)", ge=1)
     batch_size: int = setting(300, "ours: latents optimised together; does not change the result", ge=1)
-    blur: float = setting(0.0, "ours: the images' Gaussian blur, deviation in pixels", later=True, ge=0)
-    subspace: int = setting(
-        0, "ours: eigenfaces of the auxiliary images that span the images; 0: any", later=True, ge=0
-    )
 
 
 @register_attack("gmi")
@@ -90,11 +80,7 @@ class GMI(InversionAttack[GMIConfig]):
         """Train the GAN, or load it from the cache, and optimise its noise for every class."""
         config = self.config
         images = check_auxiliary(auxiliary, target, self.name)
-        settings = GanSettings(
-            config.gan_epochs, config.gan_steps, config.gan_width, config.gan_noise, config.gan_rate,
-            config.gan_critic_steps,
-        )  # fmt: skip
-        net, critic = auxiliary_gan(images, settings, context)
+        net, critic = auxiliary_gan(images, config.gan(), context)
         made_by = Filtered(net, ImageFilter(config.blur, config.subspace, images, context.device))
         labels = class_tries(target.classes, config.images_per_class)
         every = labels.repeat_interleave(config.restarts)

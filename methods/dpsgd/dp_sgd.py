@@ -16,7 +16,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -42,8 +42,7 @@ from bench.interface import (
 )
 from bench.methods.shared.calibration import PoissonBatches, least_noise
 from bench.methods.shared.settings_checks import check_batch, student_depends
-from bench.privacy.accounting.accountants import AccountantFunction
-from bench.privacy.accounting.claims import dp_sgd, moments_accountant
+from bench.privacy.accounting.claims import dp_sgd
 from bench.privacy.dpsgd.clipping import Clipping, Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 from bench.privacy.events.events import DPSGD as Steps
@@ -103,6 +102,8 @@ class DPSGD(Method[DPSGDConfig]):
     version = 2
     adjacency = Adjacency.ADD_REMOVE
     citation = "Abadi et al. 2016; Tramer and Boneh 2021"
+    claimed_by: ClassVar[str] = "moments"
+    """The accountant of :meth:`claimed`; see :func:`bench.methods.shared.calibration.least_noise`."""
     public_data = "none"
 
     @classmethod
@@ -133,16 +134,11 @@ class DPSGD(Method[DPSGDConfig]):
 
         # With full batches, use the exact figure instead of the PLD.
         sound = "proven" if self.config.sampling_rate(self.facts.private_records) == 1 else "pld"
-        noise = least_noise(events, budget, self.accountant(), sound, tolerance=1e-4)
+        noise = least_noise(events, budget, self.claimed_by, sound, tolerance=1e-4)
         found = dataclasses.replace(self.config, noise_multiplier=noise)
         if getattr(self.config, "scale_lr", False):  # not every subclass's config has this setting
             found = dataclasses.replace(found, lr=self.config.lr * min(1.0, self.config.noise_multiplier / noise))
         return found
-
-    @classmethod
-    def accountant(cls) -> AccountantFunction | str:
-        """Return the accountant of :meth:`claimed`."""
-        return moments_accountant
 
     def claimed(self, delta: float) -> Claim:
         records = self.facts.private_records

@@ -90,6 +90,7 @@ class SpectralDP(DPSGD):
     config: SpectralDPConfig
     version = 1
     citation = "Feng et al. 2023; Tramer and Boneh 2021"
+    claimed_by = "rdp"  # the improved conversion, as in the Opacus that the authors' code requires
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -101,15 +102,10 @@ class SpectralDP(DPSGD):
         given = super().presets(facts)
         return {**given, "quick": {**given["quick"], "filter_ratio": 0.75}}
 
-    @classmethod
-    def accountant(cls) -> str:
-        """Return Renyi accounting with the improved conversion, as in the Opacus that the authors' code requires."""
-        return "rdp"
-
     def claimed(self, delta: float) -> Claim:
         source = "Feng et al., IEEE S&P 2023 (arXiv:2307.13231), privacy_budget.py: Renyi accounting of DP-SGD"
         note = "holds for noise of the whole deviation on every frequency that is kept, as here"
-        return claim_by(self.accountant(), self.charges(), delta, source, note)
+        return claim_by(self.claimed_by, self.charges(), delta, source, note)
 
     def dp_sgd_run(self, stage: Stage, checkpoint: Checkpoint | None = None) -> DPSGDRun:
         run = super().dp_sgd_run(stage, checkpoint)

@@ -24,8 +24,7 @@ from torch import nn
 
 from bench.interface import Claim, Context, Event, Facts, Ledger, PrivateData, PublicData, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, continued
-from bench.privacy.accounting.accountants import AccountantFunction
-from bench.privacy.accounting.claims import zcdp, zcdp_accountant
+from bench.privacy.accounting.claims import zcdp
 from bench.privacy.events.events import DPSGD as Steps
 
 CODE = "Yu et al. 2019, the authors' code git-disl/DP_modelpublishing, dp_mnist.py: step decay"
@@ -55,6 +54,7 @@ class ZCDP(DPSGD):
     config: ZCDPConfig
     version = 1
     citation = "Yu et al. 2019"
+    claimed_by = "zcdp"
     mixed_noise = True
 
     @classmethod
@@ -62,10 +62,6 @@ class ZCDP(DPSGD):
         """See :meth:`bench.interface.Method.presets`: as long as DP-SGD's, with as many stages as the paper's."""
         given, stages = super().presets(facts), cls.Config().epochs / cls.Config().decay_epochs
         return {name: {**changes, "decay_epochs": changes["epochs"] / stages} for name, changes in given.items()}
-
-    @classmethod
-    def accountant(cls) -> AccountantFunction:
-        return zcdp_accountant
 
     def claimed(self, delta: float) -> Claim:
         return zcdp(self.charges(), delta)

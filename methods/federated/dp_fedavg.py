@@ -52,7 +52,7 @@ from bench.interface import (
 )
 from bench.methods.federated.family import check_clients, client_parts
 from bench.methods.shared.calibration import with_least_noise
-from bench.privacy.accounting.claims import moments_accountant, moments_claim
+from bench.privacy.accounting.claims import moments_claim
 
 OURS = "ours: the paper's are for next words of 763,430 users"
 
@@ -106,7 +106,7 @@ class DPFedAvg(Method[DPFedAvgConfig]):
 
         # If every client is in every sample, use the exact figure instead of the PLD.
         sound = "proven" if self.config.rate == 1 else "pld"
-        return with_least_noise(self, budget, moments_accountant, sound, tolerance=1e-4)
+        return with_least_noise(self, budget, "moments", sound, tolerance=1e-4)
 
     def claimed(self, delta: float) -> Claim:
         source = "McMahan et al., ICLR 2018 (arXiv:1710.06963), section 2: moments accountant, a user added or removed"

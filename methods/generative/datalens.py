@@ -44,7 +44,7 @@ from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import check_parts
-from bench.privacy.accounting.claims import moments_accountant, moments_claim
+from bench.privacy.accounting.claims import moments_claim
 
 CODE = "the authors' code AI-secure/DataLens: MNIST, "
 N = TypeVar("N", int, float)
@@ -107,7 +107,7 @@ class DataLens(Guided):
         kept = config.kept or (200 if strict else 300)
         threshold = config.threshold or (0.7 if strict else 0.2)
         config = dataclasses.replace(config, kept=min(kept, math.prod(self.facts.shape)), threshold=threshold)
-        sigma = least_noise(config.events, budget, moments_accountant, "exact-gaussian", tolerance=1e-6)
+        sigma = least_noise(config.events, budget, "moments", "exact-gaussian", tolerance=1e-6)
         return dataclasses.replace(config, sigma=sigma)
 
     def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:
@@ -119,9 +119,6 @@ class DataLens(Guided):
             for level in (0, 255)
         )
         return [("a single record of the row's size, blank or saturated", dark, bright)]
-
-    def generator_steps(self) -> int:
-        return self.config.steps
 
     def claimed(self, delta: float) -> Claim:
         source = "Wang et al., CCS 2021 (arXiv:2103.11109), Renyi bound of TopAgg without votes"

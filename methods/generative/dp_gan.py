@@ -96,6 +96,7 @@ class DPGAN(Generative, DPSGD):
     config: DPGANConfig
     version = 1
     citation = "Bie et al. 2023; Xie et al. 2018"
+    claimed_by = "rdp"  # Renyi accounting, as in the authors' library
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -119,18 +120,13 @@ class DPGAN(Generative, DPSGD):
         }  # fmt: skip
         return {"paper": paper, "quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **quick, **tiny}}
 
-    @classmethod
-    def accountant(cls) -> str:
-        """Return Renyi accounting, that of the authors' library."""
-        return "rdp"
-
     def claimed(self, delta: float) -> Claim:
         if self.config.clamp is None:
             source, note = "Bie et al., TMLR 2023 (arXiv:2302.02936): Renyi accounting of the discriminator's steps", ""
         else:
             source = "Xie et al. 2018 (arXiv:1802.06739), section 3: moments accountant of the critic's steps"
             note = "holds here, where gradients are clipped; clamped weights alone do not bound them as the claim needs"
-        return claim_by(self.accountant(), self.charges(), delta, source, note)
+        return claim_by(self.claimed_by, self.charges(), delta, source, note)
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Train the discriminator through the ledger and the generator between its steps."""

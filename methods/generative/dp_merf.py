@@ -27,8 +27,7 @@ from torch import Tensor
 
 from bench.interface import Claim, Facts, register_method, setting
 from bench.methods.generative.mean_embedding import CODE, EmbeddingConfig, MeanEmbedding
-from bench.privacy.accounting.accountants import AccountantFunction
-from bench.privacy.accounting.claims import moments_accountant, moments_claim
+from bench.privacy.accounting.claims import moments_claim
 
 
 @dataclass(frozen=True)
@@ -44,15 +43,11 @@ class DPMERF(MeanEmbedding):
 
     config: DPMERFConfig
     citation = "Harder et al. 2021"
+    claimed_by = "moments"  # the classic conversion, as in the authors' code
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         return {"paper": {"length_scale": 127.0} if facts.dataset == "fmnist" else {}, **super().presets(facts)}
-
-    @classmethod
-    def accountant(cls) -> AccountantFunction | str:
-        """Return the accountant of the authors' code: Renyi accounting, classic conversion."""
-        return moments_accountant
 
     def claimed(self, delta: float) -> Claim:
         source = "Harder et al., AISTATS 2021 (arXiv:2002.11603), the authors' code, code_balanced/dp_analysis.py"

@@ -127,9 +127,6 @@ class GPATE(Guided):
         )
         return dataclasses.replace(louder(times), steps=config.least_steps)
 
-    def generator_steps(self) -> int:
-        return self.config.steps
-
     def claimed(self, delta: float) -> Claim:
         source = f"{CLAIM}, as far as it needs no votes"
         return claim_by("pate-2018-rdp-data-independent", self.charges(), delta, source, "sound, and loose")

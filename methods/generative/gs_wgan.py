@@ -134,9 +134,6 @@ class GSWGAN(Guided):
         noise = least_noise(self.config.events, budget, paper, sound, tolerance=1e-3)
         return replace(self.config, noise_multiplier=noise)
 
-    def generator_steps(self) -> int:
-        return int(self.config.steps)
-
     def claimed(self, delta: float) -> Claim:
         """Return the authors' figure."""
         row = per_row(self.charges(), delta, self.config.batch)

@@ -14,7 +14,7 @@ import abc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -41,7 +41,6 @@ from bench.methods.shared.calibration import with_least_noise
 from bench.methods.shared.clipping import EXACT
 from bench.methods.shared.settings_checks import student_depends
 from bench.models.generators import ConditionalGenerator
-from bench.privacy.accounting.accountants import AccountantFunction
 from bench.storage.checkpoint import Loop
 from bench.training.divergence import check_finite, descend
 
@@ -71,6 +70,9 @@ class EmbeddingConfig(GenerativeConfig, ForgerConfig):
 class MeanEmbedding(Generative):
     """One Gaussian release of the mean embedding, then a generator fitted to it; a subclass draws the frequencies."""
 
+    claimed_by: ClassVar[str] = EXACT
+    """The accountant of :meth:`claimed`: the exact one unless the paper uses another."""
+
     @abc.abstractmethod
     def frequencies(self, draws: torch.Generator) -> Tensor:
         """Return the public random frequencies (config.features // 2, pixels)."""
@@ -85,14 +87,9 @@ class MeanEmbedding(Generative):
         tiny["generator_lr"] = 0.001
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
 
-    @classmethod
-    def accountant(cls) -> AccountantFunction | str:
-        """Return the accountant of :meth:`claimed`: the exact one unless the paper uses another."""
-        return EXACT
-
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose claim or exact cost (proven) fits `budget`."""
-        return with_least_noise(self, budget, self.accountant(), EXACT, tolerance=1e-6)
+        return with_least_noise(self, budget, self.claimed_by, EXACT, tolerance=1e-6)
 
     def claimed(self, delta: float) -> Claim:
         source = "the proven figure: no paper claims anything for this variant"

@@ -42,7 +42,7 @@ class P3GMSound(P3GM):
 
     def claimed(self, delta: float) -> Claim:
         source = "the accountant of Takagi et al., ICDE 2021 (arXiv:2006.12101), for what runs here"
-        return claim_by(self.accountant(), self.charges(), delta, source)
+        return claim_by(self.claimed_by, self.charges(), delta, source)
 
     def claimed_charges(self) -> Sequence[Event]:
         return self.charges()

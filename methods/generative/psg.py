@@ -84,6 +84,7 @@ class PSG(Generative, DPSGD):
     config: PSGConfig
     version = 1
     citation = "Chen et al. 2022"
+    claimed_by = "rdp"  # Renyi accounting, as in the authors' code
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -110,15 +111,10 @@ class PSG(Generative, DPSGD):
             decay_steps=max(1, settings.total_steps(self.config.per_class * self.facts.classes) // 2),
         )  # fmt: skip
 
-    @classmethod
-    def accountant(cls) -> str:
-        """Return Renyi accounting, that of the authors' code."""
-        return "rdp"
-
     def claimed(self, delta: float) -> Claim:
         source = "Chen et al., NeurIPS 2022 (arXiv:2211.04446): Renyi accounting of the gradients of private batches"
         note = "of one start less than the authors' code takes"
-        return claim_by(self.accountant(), self.claimed_charges(), delta, source, note)
+        return claim_by(self.claimed_by, self.claimed_charges(), delta, source, note)
 
     def claimed_charges(self) -> Sequence[Event]:
         """Return the steps of all starts but one."""

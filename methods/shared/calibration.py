@@ -9,6 +9,10 @@ from typing import Any
 
 from bench.interface import Budget, Event, Method, smallest_noise
 from bench.privacy.accounting.accountants import AccountantFunction
+from bench.privacy.accounting.claims import moments_accountant, zcdp_accountant
+
+PAPERS: dict[str, AccountantFunction] = {"moments": moments_accountant, "zcdp": zcdp_accountant}
+"""Accountants of papers alone, which are not tried on a ledger."""
 
 
 class PoissonBatches:
@@ -30,8 +34,12 @@ def least_noise(
     events: Callable[[float], Sequence[Event]], budget: Budget, claimed: AccountantFunction | str, sound: str, *,
     tolerance: float,
 ) -> float:  # fmt: skip
-    """Return the least noise for which `claimed` or the accountant `sound` (proven) fits `budget`, rounded up."""
-    noise = smallest_noise(events, budget, claimed=claimed, sound=sound, tolerance=tolerance)
+    """Return the least noise for which `claimed` or the accountant `sound` (proven) fits `budget`, rounded up.
+
+    `claimed` is a function, or a name among :data:`PAPERS` and those of the ledger's accountants.
+    """
+    paper = PAPERS.get(claimed, claimed) if isinstance(claimed, str) else claimed
+    noise = smallest_noise(events, budget, claimed=paper, sound=sound, tolerance=tolerance)
     # Rounding up stays within the budget, and a short number reads well in a record.
     return math.ceil(noise * 1e4) / 1e4
 
