@@ -115,7 +115,6 @@ def fit(
     generator: torch.Generator,
     *,
     device: torch.device | str = "cpu",
-    weights: Tensor | None = None,
     augment: Augment | None = None,
     bf16: bool = False,
     must_converge: bool = True,
@@ -129,7 +128,7 @@ def fit(
     """Train `model` in place and return it, in evaluation mode, on `device`.
 
     `images` (n, channels, height, width) is uint8 or float in [0, 1]; `labels` is int64 (n,) or soft, float (n,
-    classes) with rows that sum to 1; `weights` (n,) weighs the losses. `augment` follows the shift. `stage` advances at
+    classes) with rows that sum to 1. `augment` follows the shift. `stage` advances at
     every step. Training resumes from `checkpoint`, which the caller clears. `watched` are the public images for
     `settle`. With `share`, which excludes a checkpoint, this process trains on its part of each batch
     (:mod:`bench.training.data_parallel`). Training ends before a step if ``stop(steps done)``, which must draw nothing
@@ -139,13 +138,12 @@ def fit(
     """
     device = torch.device(device)
     count = int(images.shape[0])
-    if count == 0 or labels.shape[0] != count or (weights is not None and weights.shape[0] != count):
-        raise BenchError(f"training needs as many labels and weights as images; there are {count} images.")
+    if count == 0 or labels.shape[0] != count:
+        raise BenchError(f"training needs one label for each image; there are {count} images.")
     total = settings.total_steps(count)
     layout = _layout(model, images)
     _place(model, device, layout).train()
     images, labels = images.to(device), labels.to(device)
-    weights = weights.to(device) if weights is not None else None
     optimizer = make_optimizer(model, settings)
     decayed = dense_weights(model) if settings.dense_decay else []
     average = [p.detach().clone() for p in model.parameters()] if settings.ema is not None else []
@@ -160,7 +158,7 @@ def fit(
     }
     if settling is not None:
         held["settling"] = settling
-    loop = Loop(checkpoint, held, [images, labels, weights, watched], device)
+    loop = Loop(checkpoint, held, [images, labels, watched], device)
     loss = torch.zeros(())
     with seeded(generator, device):
         if share is not None:
@@ -186,8 +184,7 @@ def fit(
             if loss_of is not None:
                 loss = loss_of(logits.float(), targets)
             else:
-                weighing = weights[index] if weights is not None else None
-                loss = classification_loss(logits.float(), targets, weighing, settings.label_smoothing)
+                loss = functional.cross_entropy(logits.float(), targets, label_smoothing=settings.label_smoothing)
             for weight in decayed:
                 loss = loss + 0.5 * settings.dense_decay * weight.square().sum()
             for group in optimizer.param_groups:
@@ -254,16 +251,6 @@ class Batches:
         if self._generator is None:
             return torch.arange(self._count)
         return torch.randperm(self._count, generator=self._generator, device=self._generator.device)
-
-
-def classification_loss(
-    logits: Tensor, labels: Tensor, weights: Tensor | None = None, label_smoothing: float = 0.0
-) -> Tensor:
-    """Return the cross-entropy of `logits` (n, classes) to hard (n,) or soft (n, classes) labels, a weighted mean."""
-    if weights is None:
-        return functional.cross_entropy(logits, labels, label_smoothing=label_smoothing)
-    losses = functional.cross_entropy(logits, labels, label_smoothing=label_smoothing, reduction="none")
-    return (losses * weights).sum() / weights.sum().clamp_min(1e-12)
 
 
 @torch.no_grad()
