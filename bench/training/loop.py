@@ -139,7 +139,7 @@ def fit(
     device = torch.device(device)
     count = int(images.shape[0])
     if count == 0 or labels.shape[0] != count:
-        raise BenchError(f"training needs one label for each image; there are {count} images.")
+        raise BenchError(f"training needs as many labels as images, at least one; there are {count} images.")
     total = settings.total_steps(count)
     layout = _layout(model, images)
     _place(model, device, layout).train()
