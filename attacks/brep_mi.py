@@ -133,7 +133,7 @@ def _repel(
             around = noise[active, None] + radius[active, None, None] * directions
             found = target.labels(_images(net, around.flatten(0, 1), context.device)).view(shape[:2])
             signs = (found == labels[active, None]).float() * 2 - 1
-            # Only points outside the class push; points inside do not pull.
+            # Only points outside the class contribute: the try moves away from them.
             push = (((signs - 1) / 2)[:, :, None] * directions).mean(1)
             full = signs.mean(1) > config.inside
             larger, others = active[full], active[~full]

@@ -122,7 +122,7 @@ def _descend(
     for _ in range(config.steps):
         images = net(noise)
         target.count(len(images))
-        # Adversarial images rarely fool the student once shifted; digits do.
+        # A shift breaks adversarial noise but leaves a digit recognisable.
         shown = shifted(images, config.shift, generator) if config.shift else images
         identity = functional.cross_entropy(target.model(shown), labels, reduction="sum")
         loss = config.identity_weight * identity - critic(images).sum()

@@ -141,7 +141,7 @@ class _Descent:
     ) -> None:
         self._config, self._target, self._labels, self._random, self._look = config, target, labels, generator, look
         start = torch.rand((len(labels), *target.shape), generator=generator).to(labels.device)
-        # This is optimised; the image is what the filter makes of it.
+        # The optimiser changes this tensor; the image is its filtered version.
         self._free = (config.start + config.start_noise * start).clamp_(0, 1).requires_grad_()
         kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.SGD
         self._optimizer: torch.optim.Optimizer = kind([self._free], lr=config.rate)

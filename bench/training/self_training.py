@@ -87,7 +87,7 @@ def train_self_trained(
     if len(labels) < settings.graph_below * classes:
         everything = torch.cat([as_float(images), as_float(pool)])
         scores = poisson_labels(everything, labels, classes, settings.neighbours, settings.graph_steps)[len(images) :]
-        # The scores have no scale of their own: standardise them for the softmax.
+        # The scores' scale is arbitrary: standardise them for the softmax.
         beliefs = (3.0 * scores / scores.std().clamp_min(1e-12)).softmax(1)
     else:
         beliefs = torch.zeros(len(pool), classes)

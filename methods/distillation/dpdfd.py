@@ -113,7 +113,7 @@ class DPDFD(Alternation):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`. From a mean over the batch, MNIST is not learnt."""
+        """See :meth:`bench.interface.Method.presets`. MNIST is not learnt from gradients averaged over a batch."""
         ours = {"gradients": "per-example"}
         return {"quick": {**quick_settings(facts), **ours}, "tiny": {**tiny_settings(facts), **ours}}
 

@@ -227,7 +227,7 @@ def ask(
         for one in logits:
             gradient = distillation_gradient(one.softmax(1), believed, config.distillation, NON_TARGET_WEIGHT)
             total += bounded(keep_top(gradient, k), "normalise", 1.0, 1e-4)
-    # One record moves each row by one query's sensitivity, so the matrix by that times the root of the row count.
+    # One record moves each row by at most one query's sensitivity, hence all rows by sqrt(rows) times that in L2.
     sensitivity = config.sensitivity(facts) * math.sqrt(len(images))
     noisy = ledger.gaussian(total.numpy(), sensitivity=sensitivity, noise_multiplier=config.sigma / sensitivity)
     mean = torch.from_numpy(noisy / len(teachers)).float()
@@ -285,7 +285,7 @@ def learn(
 
 
 def evenly(count: int, total: int) -> Tensor:
-    """Return `count` of the positions 0 to `total` - 1 at equal distances, so that all rounds have their share."""
+    """Return `count` evenly spaced positions in 0..`total` - 1, so that every round has its share."""
     return torch.arange(count) * total // max(count, 1)
 
 

@@ -83,4 +83,4 @@ class FedAvg(Federated):
         return Released(net.eval(), self.config.student, options)
 
     def fuse(self, net: nn.Module, states: Sequence[State], public: PublicData, context: Context, done: int) -> None:
-        """Change `net`, the average of the clients' models `states`, in place; FedAvg leaves it."""
+        """Refine `net`, the average of the clients' models `states`, in place; FedAvg leaves it unchanged."""

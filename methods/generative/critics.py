@@ -35,7 +35,7 @@ class Critics:
     def __init__(
         self, private: PrivateData, parts: list[Any], config: CriticConfig, draws: torch.Generator, device: torch.device
     ) -> None:  # fmt: skip
-        # Part sizes differ by at most one record, which is left out.
+        # Part sizes differ by at most one; leave the extra record out so that the parts can be stacked.
         size = min(map(len, parts))
         self.rows = torch.stack([torch.from_numpy(part[:size]) for part in parts])
         self._images, self._labels = private.images.flatten(1), private.labels
@@ -91,7 +91,7 @@ class Critics:
         return penalty
 
     def directions(self, images: Tensor, labels: Tensor, loss: Loss = "binary") -> Tensor:
-        """Return (teachers, n, pixels): how to move each pixel of `images` to fool each net."""
+        """Return the direction, (teachers, n, pixels), in which changing `images` fools each net."""
         seen = self._for_all(images.detach().flatten(1)).clone().requires_grad_()
         scores = self.scores(seen, self._for_all(labels))
         fooled = scores if loss == "wasserstein" else -functional.softplus(-scores)

@@ -73,7 +73,7 @@ class DataLensConfig(GuidedConfig):
 
     @property
     def sensitivity(self) -> float:
-        """The most that one teacher moves the sums of a batch, in L2."""
+        """The L2 distance by which one teacher can move the sums of a batch."""
         return 2 * math.sqrt(_calibrated("kept", self.kept) * self.batch)
 
 

@@ -156,7 +156,7 @@ class Game:
 
     def __init__(self, critic: nn.Module, forger: Forger, config: DPGANConfig) -> None:
         self.critic, self._forger, self._config = critic, forger, config
-        # Copies without DP-SGD's hooks; the first has hooks of its own.
+        # Copies without DP-SGD's hooks: one for per-example gradients, with hooks of its own, and one without hooks.
         self._copy, self._plain = copy.deepcopy(critic), copy.deepcopy(critic)
         self._gradients = ExampleGradients(self._copy)
 

@@ -150,7 +150,7 @@ def fit_embedding(
     net: ConditionalGenerator, wanted: Tensor, shares: Tensor, frequencies: Tensor, config: EmbeddingConfig,
     facts: Facts, context: Context,
 ) -> None:  # fmt: skip
-    """Fit the mean embedding of `net`'s images, with class `shares`, to `wanted`. Nothing private."""
+    """Fit the mean embedding of `net`'s images, with class `shares`, to `wanted`. Uses nothing private."""
     device = context.device
     draws = context.streams.torch("generator/draws")
     net.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]  # faster

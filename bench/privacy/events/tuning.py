@@ -137,6 +137,6 @@ class RepeatAndSelect(Event):
         def factor(epsilon: float) -> float:
             return math.exp(epsilon) + odds * max(delta_at(run, epsilon) for run in self.runs)
 
-        # Convex in its exponential, and a valid bound at every epsilon.
+        # The bound holds at every epsilon, so an inexact minimum is sound; `factor` is convex in exp(epsilon).
         found = optimize.minimize_scalar(factor, bounds=(0.0, min(max(one, 1e-9), 700.0)), method="bounded")
         return one + (self.shape + 1) * math.log(min(float(found.fun), factor(0.0)))
