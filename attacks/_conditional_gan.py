@@ -20,7 +20,7 @@ from bench.core.progress import Stage
 from bench.interface import as_float
 from bench.models.layers import Normalise
 from bench.storage.checkpoint import Checkpoint, Loop, Part
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 from bench.training.gan import GanGenerator
 
 _FEATURES = 128
@@ -100,18 +100,14 @@ def train_conditional_gan(
             terms["discriminator"] = (
                 functional.relu(1 - critic(real, said)) + functional.relu(1 + critic(made, net.labels_of(noise)))
             ).mean()
-            optimizers[1].zero_grad(set_to_none=True)
-            torch.autograd.backward(terms["discriminator"])
-            optimizers[1].step()
+            descend(optimizers[1], terms["discriminator"])
         noise = net.noise(batch_size, generator, device)
         made, wanted = net(noise), net.labels_of(noise)
         terms["generator"] = -critic(made, wanted).mean()
         terms["margin"] = identity_loss(student(augmented(made, generator, flips=flips)), wanted, "margin").mean()
         count(batch_size)
         check_finite(terms, step, "the conditional GAN")
-        optimizers[0].zero_grad(set_to_none=True)
-        torch.autograd.backward(terms["generator"] + alpha * terms["margin"], inputs=list(net.parameters()))
-        optimizers[0].step()
+        descend(optimizers[0], terms["generator"] + alpha * terms["margin"], inputs=list(net.parameters()))
         stage.advance()
         loop.done(step + 1, steps)
     return net.eval()

@@ -13,7 +13,7 @@ from bench.core.progress import Stage
 from bench.core.seeds import seeded
 from bench.interface import as_float
 from bench.storage.checkpoint import Checkpoint, Loop, Part
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 
 SHIFT = 50.0  # added to log confidences in the published code; values still below 0 become 0
 
@@ -103,9 +103,7 @@ def train_decoder(
                 made = decoder(codes[index].to(device))
                 loss = functional.mse_loss(made, as_float(images[index].to(device)))
                 check_finite({"squared error": loss}, done, "the inversion network")
-                optimizer.zero_grad(set_to_none=True)
-                torch.autograd.backward(loss)
-                optimizer.step()
+                descend(optimizer, loss)
                 done += 1
                 stage.advance()
             error = float(functional.mse_loss(decode(decoder.eval(), codes[tests], device), as_float(images[tests])))

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bench.attacks._inversion import check_counts, images_digest
+from bench.attacks._inversion import images_digest
 from bench.core.progress import Stage
 from bench.core.seeds import Streams, seeded
-from bench.interface import BenchError, Context, as_float
+from bench.interface import BenchError, Context, as_float, setting
 from bench.models.layers import Normalise
 from bench.storage.cache import Arrays
 from bench.storage.checkpoint import Checkpoint, Loop, Part
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 from bench.training.gan import GanGenerator
 
 
@@ -45,6 +45,28 @@ class GanSettings:
         return self.steps or max(1, round(self.epochs * records / (self.batch_size * self.critic_steps)))
 
 
+@dataclass(frozen=True)
+class GanAttackConfig:
+    """Settings of an attack's GAN, and of the filter on its images; defaults are GMI's for MNIST."""
+
+    gan_epochs: float = setting(100.0, "the published code, MNIST", gt=0)
+    gan_steps: int = setting(0, "0: as many as gan_epochs makes", ge=0)
+    gan_width: int = setting(64, "DCGAN", ge=1)
+    gan_noise: int = setting(100, "the published code (z_dim)", ge=1)
+    gan_rate: float = setting(2e-4, "the published code", gt=0)
+    gan_critic_steps: int = setting(5, "the published code (n_critic)", ge=1)
+    blur: float = setting(0.0, "ours: the images' Gaussian blur, deviation in pixels", later=True, ge=0)
+    subspace: int = setting(
+        0, "ours: eigenfaces of the auxiliary images that span the images; 0: any", later=True, ge=0
+    )
+
+    def gan(self) -> GanSettings:
+        """Return how the GAN is trained."""
+        return GanSettings(
+            self.gan_epochs, self.gan_steps, self.gan_width, self.gan_noise, self.gan_rate, self.gan_critic_steps
+        )
+
+
 class Critic(nn.Module):
     def __init__(self, shape: tuple[int, int, int], width: int) -> None:
         super().__init__()
@@ -64,12 +86,8 @@ def auxiliary_gan(images: Tensor, settings: GanSettings, context: Context) -> tu
     """Return generator and critic for `images` (n, channels, height, width), trained or cached, in evaluation mode.
 
     They are on the context's device, without gradients. Random streams depend only on the run's seed, so that all
-    targets share the GAN. Raises :class:`BenchError` for images below 8x8 pixels or settings that are not positive.
+    targets share the GAN. Raises :class:`BenchError` for images below 8x8 pixels.
     """
-    check_counts(
-        epochs=settings.epochs, width=settings.width, noise_size=settings.noise_size, rate=settings.rate,
-        critic_steps=settings.critic_steps, batch_size=settings.batch_size,
-    )  # fmt: skip
     shape = (images.shape[1], images.shape[2], images.shape[3])
     if min(shape[1:]) < 8:
         raise BenchError(f"this attack's GAN takes images of 8x8 pixels or more, not {shape[1]}x{shape[2]}.")
@@ -77,9 +95,9 @@ def auxiliary_gan(images: Tensor, settings: GanSettings, context: Context) -> tu
 
     def make() -> Arrays:
         nets = _nets(shape, settings, streams.torch("start"), context.device)
-        with (
-            context.checkpoint("auxiliary-gan", depends) as checkpoint,
-            context.progress.stage("GAN on auxiliary images", settings.total_steps(len(images))) as stage,
+        with context.stage("auxiliary-gan", depends, settings.total_steps(len(images)), "GAN on auxiliary images") as (
+            checkpoint,
+            stage,
         ):
             _train(*nets, images, settings, streams.torch("training"), context.device, stage, checkpoint)
         return {
@@ -134,20 +152,16 @@ def _train(
                 made = net(net.noise(size, generator, device))
             terms["critic"] = critic(made).mean() - critic(real).mean()
             terms["penalty"] = settings.penalty * _penalty(critic, real, made, generator)
-            optimizers[1].zero_grad(set_to_none=True)
-            torch.autograd.backward(terms["critic"] + terms["penalty"])
-            optimizers[1].step()
+            descend(optimizers[1], terms["critic"] + terms["penalty"])
         terms["generator"] = -critic(net(net.noise(size, generator, device))).mean()
         check_finite(terms, step, "the GAN on auxiliary images")
-        optimizers[0].zero_grad(set_to_none=True)
-        torch.autograd.backward(terms["generator"], inputs=list(net.parameters()))
-        optimizers[0].step()
+        descend(optimizers[0], terms["generator"], inputs=list(net.parameters()))
         stage.advance()
         loop.done(step + 1, total)
 
 
 def _penalty(critic: Critic, real: Tensor, made: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the mean of (critic slope - 1)^2 at random points between real and generated images."""
+    """Return the mean of (slope - 1)^2 of the critic at random points between real and generated images."""
     share = torch.rand((len(real), 1, 1, 1), generator=generator).to(real.device)
     between = torch.lerp(made, real, share).requires_grad_()
     slope = torch.autograd.grad(critic(between).sum(), between, create_graph=True)[0]

@@ -46,7 +46,7 @@ def blurred(images: Tensor, sigma: float) -> Tensor:
 
 
 class ImageFilter:
-    """What an attacker lets its images be: blurred by `blur` pixels, in the span of `subspace` eigenfaces (0: any).
+    """An attacker's prior on its images: blurred by `blur` pixels, in the span of `subspace` eigenfaces (0: any).
 
     Eigenfaces are the first principal components of the attacker's own images, at most one fewer than these.
     """
@@ -125,9 +125,3 @@ def images_digest(images: Tensor) -> str:
     digest = hashlib.sha256(f"{images.dtype}|{tuple(images.shape)}|".encode())
     digest.update(images.numpy().tobytes())
     return digest.hexdigest()[:20]
-
-
-def check_counts(**counts: float) -> None:
-    for name, value in counts.items():
-        if not (math.isfinite(value) and value > 0):
-            raise BenchError(f"{name} must be a positive number, not {value}. Try --set {name}=1.")

@@ -11,7 +11,7 @@ AT_ONCE = 2000
 
 
 def nearest(images: Tensor, others: Tensor, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-    """Return for each of `images` (n, ...) the L2 distance to the nearest of `others` (m, ...), and its index.
+    """Return the L2 distance from each of `images` (n, ...) to the nearest of `others` (m, ...), and its index.
 
     Both are uint8 or float in [0, 1]; the result is float32 and int64 (n,), on the CPU.
     """
@@ -20,7 +20,7 @@ def nearest(images: Tensor, others: Tensor, device: torch.device | str = "cpu") 
     for start in range(0, len(others), AT_ONCE):
         part = as_float(others[start : start + AT_ONCE]).flatten(1).to(device)
         index = torch.cdist(rows, part).argmin(1)
-        # Recompute: by products, as above, rounding separates equal images.
+        # cdist multiplies matrices, whose rounding gives equal images a distance above 0: recompute by differences.
         distance = torch.linalg.vector_norm(rows - part[index], dim=1).cpu()
         nearer = distance < least
         least, place = torch.where(nearer, distance, least), torch.where(nearer, index.cpu() + start, place)

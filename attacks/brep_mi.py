@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.attacks._gan import GanSettings, auxiliary_gan
-from bench.attacks._inversion import Filtered, ImageFilter, check_auxiliary, check_counts, class_tries
+from bench.attacks._gan import GanAttackConfig, auxiliary_gan
+from bench.attacks._inversion import Filtered, ImageFilter, check_auxiliary, class_tries
 from bench.attacks.gmi import QUICK_GAN, TINY_GAN
 from bench.interface import (
     Access,
@@ -40,30 +40,20 @@ from bench.training.gan import GanGenerator
 
 
 @dataclass(frozen=True)
-class BrepMIConfig:
+class BrepMIConfig(GanAttackConfig):
     """Settings of the attack."""
 
-    images_per_class: int = setting(10, "ours: the paper makes one")
-    draws: int = setting(100_000, "ours: images among which starts of all classes are looked for")
-    bound: float = setting(1.5, "the published code: a start's noise is cut to [-1.5, 1.5]")
-    points: int = setting(32, "CVPR 2022, section 4 (N)")
-    radius: float = setting(2.0, "CVPR 2022, section 4 (R0)")
-    growth: float = setting(1.3, "CVPR 2022, section 4 (gamma)")
+    images_per_class: int = setting(10, "ours: the paper makes one", ge=1)
+    draws: int = setting(100_000, "ours: images among which starts of all classes are looked for", ge=1)
+    bound: float = setting(1.5, "the published code: a start's noise is cut to [-1.5, 1.5]", gt=0)
+    points: int = setting(32, "CVPR 2022, section 4 (N)", ge=1)
+    radius: float = setting(2.0, "CVPR 2022, section 4 (R0)", gt=0)
+    growth: float = setting(1.3, "CVPR 2022, section 4 (gamma)", gt=0)
     inside: float = setting(0.75, "the published code: mean of +1 (the label) and -1 above which the sphere grows")
     longest: float = setting(3.0, "the published code: a move is a third of the radius, and at most this long")
     unit_moves: bool = setting(False, "the published code moves by the mean itself; True: by that length along it")
-    patience: int = setting(1000, "CVPR 2022, section 4 (maxIters): moves at one radius")
-    steps: int = setting(20_000, "ours: moves in all; the paper's end by patience alone")
-    gan_epochs: float = setting(100.0, "as for gmi")
-    gan_steps: int = setting(0, "0: as many as gan_epochs makes")
-    gan_width: int = setting(64, "DCGAN")
-    gan_noise: int = setting(100, "the published code (z_dim)")
-    gan_rate: float = setting(2e-4, "as for gmi")
-    gan_critic_steps: int = setting(5, "as for gmi")
-    blur: float = setting(0.0, "ours: the images' Gaussian blur, deviation in pixels", later=True, ge=0)
-    subspace: int = setting(
-        0, "ours: eigenfaces of the auxiliary images that span the images; 0: any", later=True, ge=0
-    )
+    patience: int = setting(1000, "CVPR 2022, section 4 (maxIters): moves at one radius", ge=1)
+    steps: int = setting(20_000, "ours: moves in all; the paper's end by patience alone", ge=1)
 
 
 @register_attack("brep-mi")
@@ -79,7 +69,6 @@ class BrepMI(InversionAttack[BrepMIConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
         return {
             "quick": {**QUICK_GAN, "images_per_class": 5, "draws": 5000, "points": 20, "patience": 10, "steps": 60,
                       "unit_moves": True},
@@ -93,16 +82,8 @@ class BrepMI(InversionAttack[BrepMIConfig]):
     ) -> Reconstructions:
         """Find a start for every try, and move them all."""
         config = self.config
-        check_counts(
-            images_per_class=config.images_per_class, draws=config.draws, points=config.points, radius=config.radius,
-            growth=config.growth, patience=config.patience, steps=config.steps, bound=config.bound,
-        )  # fmt: skip
-        settings = GanSettings(
-            config.gan_epochs, config.gan_steps, config.gan_width, config.gan_noise, config.gan_rate,
-            config.gan_critic_steps,
-        )  # fmt: skip
         known = check_auxiliary(auxiliary, target, self.name)
-        gan, _ = auxiliary_gan(known, settings, context)
+        gan, _ = auxiliary_gan(known, config.gan(), context)
         net = Filtered(gan, ImageFilter(config.blur, config.subspace, known, context.device))
         labels = class_tries(target.classes, config.images_per_class)
         noise, reached = _starts(config, target, gan, net, labels, context)
@@ -152,7 +133,7 @@ def _repel(
             around = noise[active, None] + radius[active, None, None] * directions
             found = target.labels(_images(net, around.flatten(0, 1), context.device)).view(shape[:2])
             signs = (found == labels[active, None]).float() * 2 - 1
-            # Only points outside the class push; points inside do not pull.
+            # Only points outside the class contribute: the try moves away from them.
             push = (((signs - 1) / 2)[:, :, None] * directions).mean(1)
             full = signs.mean(1) > config.inside
             larger, others = active[full], active[~full]

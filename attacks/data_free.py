@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from bench.attacks._inversion import check_counts, class_tries
+from bench.attacks._inversion import class_tries
 from bench.core.seeds import seeded
 from bench.interface import (
     Access,
@@ -42,16 +42,16 @@ from bench.training.data_free import GeneratorSettings, generate, train_generato
 class DataFreeConfig:
     """Settings of the attack."""
 
-    images_per_class: int = setting(10, "ours: the paper trains a net on them")
-    pool: int = setting(1000, "ours: images among which those of a class are chosen")
-    steps: int = setting(24_000, "DAFL's published code, MNIST: 200 rounds of 120 batches")
-    batch_size: int = setting(512, "DAFL's published code, MNIST")
-    rate: float = setting(0.2, "DAFL's published code, MNIST (lr_G)")
+    images_per_class: int = setting(10, "ours: the paper trains a net on them", ge=1)
+    pool: int = setting(1000, "ours: images among which those of a class are chosen", ge=1)
+    steps: int = setting(24_000, "DAFL's published code, MNIST: 200 rounds of 120 batches", ge=1)
+    batch_size: int = setting(512, "DAFL's published code, MNIST", ge=1)
+    rate: float = setting(0.2, "DAFL's published code, MNIST (lr_G)", gt=0)
     alpha: float = setting(5.0, "ICCV 2019, section 4.1: weight of the classes' balance, MNIST (published code: ie)")
     beta: float = setting(0.1, "ICCV 2019, section 4.1: weight of the activations, MNIST (published code: a)")
     noise_size: int = setting(100, "DAFL's published code, MNIST (latent_dim)")
-    units: int = setting(128, "DAFL's published code")
-    shift: int = setting(0, "ours: most pixels by which images are moved before the student sees them")
+    units: int = setting(128, "DAFL's published code", ge=1)
+    shift: int = setting(0, "ours: random shift, in pixels, of what the student sees")
 
 
 @register_attack("data-free")
@@ -64,7 +64,6 @@ class DataFree(InversionAttack[DataFreeConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
         return {
             "quick": {"steps": 300, "batch_size": 64, "rate": 0.01, "units": 32, "shift": 3},
             "tiny": {"steps": 20, "batch_size": 32, "rate": 0.02, "units": 8, "pool": 100, "images_per_class": 2},
@@ -75,10 +74,6 @@ class DataFree(InversionAttack[DataFreeConfig]):
     ) -> Reconstructions:
         """Train the generator and select its images."""
         config = self.config
-        check_counts(
-            images_per_class=config.images_per_class, pool=config.pool, steps=config.steps, rate=config.rate,
-            batch_size=config.batch_size, units=config.units,
-        )  # fmt: skip
         settings = GeneratorSettings(
             config.steps, config.batch_size, config.rate, decay_steps=round(0.4 * config.steps), alpha=config.alpha,
             beta=config.beta, shift=config.shift,
@@ -86,10 +81,7 @@ class DataFree(InversionAttack[DataFreeConfig]):
         with seeded(context.streams.torch("data-free/start")):
             net = DataFreeGenerator(*target.shape, noise_size=config.noise_size, units=config.units)
         depends = {"settings": dataclasses.asdict(config), "version": 1}
-        with (
-            context.checkpoint("data-free", depends) as checkpoint,
-            context.progress.stage("data-free generator", config.steps) as stage,
-        ):
+        with context.stage("data-free", depends, config.steps, "data-free generator") as (checkpoint, stage):
             train_generator(
                 net, target.model, settings, context.streams.torch("data-free/training"), device=context.device,
                 stage=stage, checkpoint=checkpoint,

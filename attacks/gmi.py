@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.attacks._gan import Critic, GanSettings, auxiliary_gan
-from bench.attacks._inversion import Filtered, ImageFilter, best_of, check_auxiliary, check_counts, class_tries
+from bench.attacks._gan import Critic, GanAttackConfig, auxiliary_gan
+from bench.attacks._inversion import Filtered, ImageFilter, best_of, check_auxiliary, class_tries
 from bench.interface import (
     Access,
     Context,
@@ -42,28 +42,18 @@ TINY_GAN: dict[str, Any] = {"gan_steps": 20, "gan_width": 8, "gan_rate": 1e-3, "
 
 
 @dataclass(frozen=True)
-class GMIConfig:
+class GMIConfig(GanAttackConfig):
     """Settings of the attack."""
 
-    images_per_class: int = setting(10, "ours: the paper makes one")
-    restarts: int = setting(5, "the published code's random seeds, recovery.py")
-    steps: int = setting(1500, "CVPR 2020, section 4.1")
-    rate: float = setting(0.02, "CVPR 2020, section 4.1")
+    images_per_class: int = setting(10, "ours: the paper makes one", ge=1)
+    restarts: int = setting(5, "the published code's random seeds, recovery.py", ge=1)
+    steps: int = setting(1500, "CVPR 2020, section 4.1", ge=1)
+    rate: float = setting(0.02, "CVPR 2020, section 4.1", gt=0)
     momentum: float = setting(0.9, "CVPR 2020, section 4.1")
     identity_weight: float = setting(100.0, "CVPR 2020, section 4.1 (lambda)")
-    bound: float = setting(1.0, "the published code: noise is cut to [-1, 1]")
-    shift: int = setting(0, "ours: most pixels by which images are moved before the student sees them; the paper 0")
-    gan_epochs: float = setting(100.0, "the published code, MNIST")
-    gan_steps: int = setting(0, "0: as many as gan_epochs makes")
-    gan_width: int = setting(64, "DCGAN")
-    gan_noise: int = setting(100, "the published code (z_dim)")
-    gan_rate: float = setting(2e-4, "the published code")
-    gan_critic_steps: int = setting(5, "the published code (n_critic)")
-    batch_size: int = setting(300, "ours: latents that are moved side by side; changes none of them")
-    blur: float = setting(0.0, "ours: the images' Gaussian blur, deviation in pixels", later=True, ge=0)
-    subspace: int = setting(
-        0, "ours: eigenfaces of the auxiliary images that span the images; 0: any", later=True, ge=0
-    )
+    bound: float = setting(1.0, "the published code: noise is cut to [-1, 1]", gt=0)
+    shift: int = setting(0, "ours: random shift, in pixels, of what the student sees; the paper's is 0")
+    batch_size: int = setting(300, "ours: latents optimised together; does not change the result", ge=1)
 
 
 @register_attack("gmi")
@@ -79,7 +69,6 @@ class GMI(InversionAttack[GMIConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
         return {
             "quick": {**QUICK_GAN, "steps": 150, "rate": 0.02, "restarts": 2, "shift": 2},
             "tiny": {**TINY_GAN, "steps": 10, "restarts": 2, "images_per_class": 2},
@@ -90,16 +79,8 @@ class GMI(InversionAttack[GMIConfig]):
     ) -> Reconstructions:
         """Train the GAN, or load it from the cache, and optimise its noise for every class."""
         config = self.config
-        check_counts(
-            images_per_class=config.images_per_class, restarts=config.restarts, steps=config.steps, rate=config.rate,
-            bound=config.bound, batch_size=config.batch_size,
-        )  # fmt: skip
         images = check_auxiliary(auxiliary, target, self.name)
-        settings = GanSettings(
-            config.gan_epochs, config.gan_steps, config.gan_width, config.gan_noise, config.gan_rate,
-            config.gan_critic_steps,
-        )  # fmt: skip
-        net, critic = auxiliary_gan(images, settings, context)
+        net, critic = auxiliary_gan(images, config.gan(), context)
         made_by = Filtered(net, ImageFilter(config.blur, config.subspace, images, context.device))
         labels = class_tries(target.classes, config.images_per_class)
         every = labels.repeat_interleave(config.restarts)
@@ -141,7 +122,7 @@ def _descend(
     for _ in range(config.steps):
         images = net(noise)
         target.count(len(images))
-        # Adversarial images rarely fool the student once shifted; digits do.
+        # A shift breaks adversarial noise but leaves a digit recognisable.
         shown = shifted(images, config.shift, generator) if config.shift else images
         identity = functional.cross_entropy(target.model(shown), labels, reduction="sum")
         loss = config.identity_weight * identity - critic(images).sum()

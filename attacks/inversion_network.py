@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from bench.attacks._decoder import Decoder, decode, decoder_steps, encode, train_decoder
-from bench.attacks._inversion import check_auxiliary, check_counts, class_tries
+from bench.attacks._inversion import check_auxiliary, class_tries
 from bench.core.seeds import seeded
 from bench.interface import (
     Access,
@@ -47,14 +47,16 @@ from bench.interface import (
 class InversionNetworkConfig:
     """Settings of the attack."""
 
-    images_per_class: int = setting(10, "ours: the paper inverts single answers")
-    truncation: int = setting(0, "CCS 2019, section 4.2: as many confidences as the attacker sees; 0 all")
-    rounding: float = setting(0.0, "none, as in the paper")
-    epochs: float = setting(100.0, "the published code, train_inversion.py")
-    batch_size: int = setting(128, "the published code, train_inversion.py")
-    rate: float = setting(2e-4, "the published code: Adam (0.5, 0.999), amsgrad")
-    width: int = setting(128, "the published code (ngf): maps of the layer before the last, doubled at each below")
-    validation: float = setting(0.1, "ours: share of the auxiliary images that chooses the decoder")
+    images_per_class: int = setting(10, "ours: the paper inverts single answers", ge=1)
+    truncation: int = setting(0, "CCS 2019, section 4.2: as many confidences as the attacker sees; 0 all", ge=0)
+    rounding: float = setting(0.0, "none, as in the paper", ge=0, lt=1)
+    epochs: float = setting(100.0, "the published code, train_inversion.py", gt=0)
+    batch_size: int = setting(128, "the published code, train_inversion.py", ge=1)
+    rate: float = setting(2e-4, "the published code: Adam (0.5, 0.999), amsgrad", gt=0)
+    width: int = setting(
+        128, "the published code (ngf): maps of the layer before the last, doubled at each below", ge=1
+    )
+    validation: float = setting(0.1, "ours: share of the auxiliary images that chooses the decoder", gt=0, lt=1)
 
 
 @register_attack("inversion-network")
@@ -67,7 +69,6 @@ class InversionNetwork(InversionAttack[InversionNetworkConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
         return {
             "quick": {"epochs": 20.0, "width": 16, "rate": 2e-3},
             "tiny": {"epochs": 3.0, "width": 4, "rate": 5e-3, "images_per_class": 2},
@@ -78,15 +79,6 @@ class InversionNetwork(InversionAttack[InversionNetworkConfig]):
     ) -> Reconstructions:
         """Train the decoder on the auxiliary images; invert answers for every class, and the observed ones."""
         config = self.config
-        check_counts(
-            images_per_class=config.images_per_class, epochs=config.epochs, batch_size=config.batch_size,
-            rate=config.rate, width=config.width,
-        )  # fmt: skip
-        if not 0 < config.validation < 1 or not config.truncation >= 0 or not 0 <= config.rounding < 1:
-            raise BenchError(
-                "inversion-network needs validation strictly between 0 and 1, truncation of 0 or more, and rounding in "
-                f"[0, 1); not {config.validation}, {config.truncation} and {config.rounding}."
-            )
         images = check_auxiliary(auxiliary, target, self.name, least=4)
         if observed is not None and (observed.ndim != 2 or observed.shape[1] != target.classes):
             raise BenchError(
@@ -113,10 +105,7 @@ class InversionNetwork(InversionAttack[InversionNetworkConfig]):
             decoder = Decoder(target.classes, target.shape, config.width)
         steps = decoder_steps(len(images), config.epochs, config.batch_size, config.validation)
         depends = {"settings": dataclasses.asdict(config), "version": 1}
-        with (
-            context.checkpoint("inversion-network", depends) as checkpoint,
-            context.progress.stage("inversion network", steps) as stage,
-        ):
+        with context.stage("inversion-network", depends, steps, "inversion network") as (checkpoint, stage):
             return train_decoder(
                 decoder, codes, images, context.streams.torch("inversion-network/order"), epochs=config.epochs,
                 batch_size=config.batch_size, rate=config.rate, validation=config.validation, device=context.device,

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.interface import Access, BenchError, MembershipAttack, Signals, register_attack, setting
+from bench.interface import Access, MembershipAttack, Signals, register_attack, setting
 
 
 @dataclass(frozen=True)
 class LabelGapConfig:
     """Settings of the attack."""
 
-    variations: float = setting(0.5, "ours: the record's own label decides, variations break its ties")
+    variations: float = setting(0.5, "ours: the record's own label decides, variations break its ties", ge=0, le=1)
 
 
 @register_attack("label-gap")
@@ -32,11 +32,8 @@ class LabelGap(MembershipAttack[LabelGapConfig]):
     def score(self, signals: Signals) -> NDArray[np.float64]:
         """Return (n,): 1 if the record's prediction is right, plus `variations` times the share of right variations.
 
-        Only the largest logit is used. Raises :class:`BenchError` unless the weight `variations` is in [0, 1].
+        Only the largest logit is used.
         """
-        config = self.config
-        if not 0 <= config.variations <= 1:
-            raise BenchError(f"label-gap takes variations in [0, 1], not {config.variations}.")
         right = (signals.target.argmax(axis=-1) == signals.labels).astype("float64")
         own: NDArray[np.float64] = right[0]
-        return own if len(right) == 1 else own + config.variations * right[1:].mean(axis=0)
+        return own if len(right) == 1 else own + self.config.variations * right[1:].mean(axis=0)

@@ -27,7 +27,6 @@ from torch import Tensor
 from bench.attacks._inversion import (
     ImageFilter,
     best_of,
-    check_counts,
     class_tries,
     identity_loss,
     total_variation,
@@ -52,16 +51,16 @@ from bench.interface import (
 class MIFaceConfig:
     """Settings of the attack."""
 
-    images_per_class: int = setting(10, "ours: the paper makes one")
-    restarts: int = setting(1, "the paper starts once; of several the one of the least loss is kept")
-    steps: int = setting(5000, "CCS 2015, section 5.2 (alpha)")
+    images_per_class: int = setting(10, "ours: the paper makes one", ge=1)
+    restarts: int = setting(1, "the paper starts once; of several the one of the least loss is kept", ge=1)
+    steps: int = setting(5000, "CCS 2015, section 5.2 (alpha)", ge=1)
     patience: int = setting(100, "CCS 2015, section 5.2 (beta): stop after so many steps without a lower cost; 0 never")
     confidence: float = setting(0.99, "CCS 2015, section 5.2 (gamma): stop at this confidence; 1 never")
     keep: Literal["best", "last"] = setting("best", "CCS 2015, algorithm 1: the image of the least cost")
     optimizer: Literal["adam", "sgd", "normalised"] = setting(
         "adam", "ours: the paper's is plain gradient descent (sgd); normalised: sgd with gradients of mean square 1"
     )
-    rate: float = setting(0.05, "ours, for Adam; CCS 2015, section 5.2 (lambda): 0.1")
+    rate: float = setting(0.05, "ours, for Adam; CCS 2015, section 5.2 (lambda): 0.1", gt=0)
     loss: Literal["confidence", "cross-entropy", "margin"] = setting("cross-entropy", "ours: the paper's is 1 - p_y")
     start: float = setting(0.0, "CCS 2015, algorithm 1: a black image")
     start_noise: float = setting(0.1, "ours: tries of one class must differ; the paper starts at 0")
@@ -69,14 +68,14 @@ class MIFaceConfig:
     smoothness: float = setting(1e-4, "ours: weight of total variation")
     darkness: float = setting(0.0, "ours: weight of the sum of the pixels")
     blur: float = setting(0.0, "ours: deviation in pixels, in place of the paper's denoising")
-    views: int = setting(1, "ours: how many shifted and noisy views the student is shown at each step")
-    shift: int = setting(0, "ours: most pixels by which a view is moved")
+    views: int = setting(1, "ours: shifted and noisy views that the student sees at each step", ge=1)
+    shift: int = setting(0, "ours: largest shift of a view, in pixels")
     noise: float = setting(0.0, "ours: deviation of a view's Gaussian noise")
     gradient: Literal["weights", "numeric"] = setting("weights", "CCS 2015, section 5.2 (white box)")
-    directions: int = setting(50, "ours: random directions of a numeric gradient; two queries for each")
-    width: float = setting(0.05, "ours: length of a numeric gradient's steps")
+    directions: int = setting(50, "ours: random directions of a numeric gradient; two queries for each", ge=1)
+    width: float = setting(0.05, "ours: length of a numeric gradient's steps", gt=0)
     rounding: float = setting(0.0, "CCS 2015, section 5.3: none")
-    batch_size: int = setting(100, "ours: images that are optimised side by side; changes no image's own descent")
+    batch_size: int = setting(100, "ours: images optimised together; does not change the result", ge=1)
     subspace: int = setting(0, "ours: eigenfaces of the attacker's own images that span the image; 0: any", later=True)
 
     def __post_init__(self) -> None:
@@ -101,7 +100,6 @@ class MIFace(InversionAttack[MIFaceConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
         quick: dict[str, Any] = {
             "loss": "margin", "prior": "relative", "keep": "last", "patience": 0, "confidence": 1.0,
             "steps": 300, "blur": 1.0, "views": 2, "shift": 2, "noise": 0.4, "smoothness": 0.1, "darkness": 0.3,
@@ -121,10 +119,6 @@ class MIFace(InversionAttack[MIFaceConfig]):
     ) -> Reconstructions:
         """Descend from `restarts` starts for every image and keep the one with the student's lowest loss."""
         config = self.config
-        check_counts(
-            images_per_class=config.images_per_class, restarts=config.restarts, steps=config.steps, rate=config.rate,
-            views=config.views, directions=config.directions, width=config.width, batch_size=config.batch_size,
-        )  # fmt: skip
         labels = class_tries(target.classes, config.images_per_class)
         every = labels.repeat_interleave(config.restarts)
         generator = context.streams.torch("mi-face")
@@ -147,7 +141,7 @@ class _Descent:
     ) -> None:
         self._config, self._target, self._labels, self._random, self._look = config, target, labels, generator, look
         start = torch.rand((len(labels), *target.shape), generator=generator).to(labels.device)
-        # This is optimised; the image is what the filter makes of it.
+        # The optimiser changes this tensor; the image is its filtered version.
         self._free = (config.start + config.start_noise * start).clamp_(0, 1).requires_grad_()
         kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.SGD
         self._optimizer: torch.optim.Optimizer = kind([self._free], lr=config.rate)

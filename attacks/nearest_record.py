@@ -43,7 +43,6 @@ class NearestRecord(ReleaseAttack[NearestRecordConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
         return {"quick": {"draws": 900}, "tiny": {"draws": 50}}
 
     def score(

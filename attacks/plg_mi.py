@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.attacks._conditional_gan import ProjectionDiscriminator, augmented, train_conditional_gan
-from bench.attacks._inversion import Filtered, ImageFilter, check_auxiliary, check_counts, class_tries, identity_loss
+from bench.attacks._inversion import Filtered, ImageFilter, check_auxiliary, class_tries, identity_loss
 from bench.core.seeds import seeded
 from bench.interface import (
     Access,
@@ -45,20 +45,20 @@ from bench.training.gan import GanGenerator
 class PlgMIConfig:
     """Settings of the attack."""
 
-    images_per_class: int = setting(5, "the published code: five seeds")
-    top: int = setting(30, "AAAI 2023, section 4.1 (n)")
-    gan_steps: int = setting(30_000, "AAAI 2023, section 4.1")
-    gan_width: int = setting(64, "DCGAN")
-    gan_noise: int = setting(128, "the published code (gen_dim_z)")
-    gan_rate: float = setting(2e-4, "AAAI 2023, section 4.1: Adam (0, 0.9)")
-    gan_critic_steps: int = setting(5, "AAAI 2023, section 4.1")
-    gan_batch: int = setting(64, "AAAI 2023, section 4.1")
+    images_per_class: int = setting(5, "the published code: five seeds", ge=1)
+    top: int = setting(30, "AAAI 2023, section 4.1 (n)", ge=1)
+    gan_steps: int = setting(30_000, "AAAI 2023, section 4.1", ge=1)
+    gan_width: int = setting(64, "DCGAN", ge=1)
+    gan_noise: int = setting(128, "the published code (gen_dim_z)", ge=1)
+    gan_rate: float = setting(2e-4, "AAAI 2023, section 4.1: Adam (0, 0.9)", gt=0)
+    gan_critic_steps: int = setting(5, "AAAI 2023, section 4.1", ge=1)
+    gan_batch: int = setting(64, "AAAI 2023, section 4.1", ge=1)
     alpha: float = setting(0.2, "AAAI 2023, section 4.1")
     flips: bool = setting(True, "the published code; wrong for digits and letters")
-    steps: int = setting(600, "AAAI 2023, section 4.1")
-    rate: float = setting(0.1, "AAAI 2023, section 4.1: Adam")
-    views: int = setting(2, "the published code: augmented views at each step")
-    batch_size: int = setting(300, "ours: latents that are moved side by side")
+    steps: int = setting(600, "AAAI 2023, section 4.1", ge=1)
+    rate: float = setting(0.1, "AAAI 2023, section 4.1: Adam", gt=0)
+    views: int = setting(2, "the published code: augmented views at each step", ge=1)
+    batch_size: int = setting(300, "ours: latents optimised together", ge=1)
     blur: float = setting(0.0, "ours: the images' Gaussian blur, deviation in pixels", later=True, ge=0)
     subspace: int = setting(
         0, "ours: eigenfaces of the auxiliary images that span the images; 0: any", later=True, ge=0
@@ -78,7 +78,6 @@ class PlgMI(InversionAttack[PlgMIConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
         quick: dict[str, Any] = {
             "images_per_class": 10, "top": 200, "gan_steps": 600, "gan_width": 16, "gan_rate": 5e-4,
             "gan_critic_steps": 2, "steps": 60, "flips": facts.shape[0] == 3,
@@ -91,12 +90,6 @@ class PlgMI(InversionAttack[PlgMIConfig]):
     ) -> Reconstructions:
         """Train the GAN on the most confident images of every class, and optimise noise for each class."""
         config = self.config
-        check_counts(
-            images_per_class=config.images_per_class, top=config.top, gan_steps=config.gan_steps, rate=config.rate,
-            gan_width=config.gan_width, gan_noise=config.gan_noise, gan_rate=config.gan_rate, steps=config.steps,
-            gan_critic_steps=config.gan_critic_steps, gan_batch=config.gan_batch, views=config.views,
-            batch_size=config.batch_size,
-        )  # fmt: skip
         images = check_auxiliary(auxiliary, target, self.name)
         gan = _conditional_gan(config, target, images, context)
         net = Filtered(gan, ImageFilter(config.blur, config.subspace, images, context.device))
@@ -122,10 +115,7 @@ def _conditional_gan(config: PlgMIConfig, target: Target, images: Tensor, contex
         net = GanGenerator(target.shape, config.gan_noise, target.classes, width=config.gan_width)
         critic = ProjectionDiscriminator(target.shape, target.classes, config.gan_width)
     depends = {"settings": dataclasses.asdict(config), "version": 1}
-    with (
-        context.checkpoint("conditional-gan", depends) as checkpoint,
-        context.progress.stage("conditional GAN", config.gan_steps) as stage,
-    ):
+    with context.stage("conditional-gan", depends, config.gan_steps, "conditional GAN") as (checkpoint, stage):
         return train_conditional_gan(
             net.to(context.device).train(), critic.to(context.device).train(), images[best.flatten()], labels,
             target.model, context.streams.torch("plg-mi/training"), steps=config.gan_steps,

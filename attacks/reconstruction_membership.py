@@ -33,6 +33,7 @@ from bench.interface import (
     register_attack,
     setting,
 )
+from bench.training.divergence import descend
 
 AT_ONCE = 500  # records whose latent inputs are optimised together
 
@@ -58,7 +59,6 @@ class ReconstructionMembership(ReleaseAttack[ReconstructionConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
         quick = {"records": 1000, "draws": 10_000, "steps": 30}
         return {"quick": quick, "tiny": {"records": 100, "draws": 100, "steps": 2}}
 
@@ -93,8 +93,6 @@ def inverted(
         for _ in range(config.steps):
             squared = (net(torch.cat([noise, rest], 1)) - wanted).square().flatten(1).sum(1)
             best = best.minimum(squared.detach())
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(squared.sum())
-            optimizer.step()
+            descend(optimizer, squared.sum())
         found.append(best.sqrt().cpu())
     return torch.cat(found)

@@ -37,9 +37,9 @@ class RMIAConfig:
     mode: Literal["auto", "online", "offline"] = setting(
         "auto", "Zarifzadeh et al. 2024: online if references hold candidates, else offline"
     )
-    gamma: float = setting(2.0, "Zarifzadeh et al. 2024, CIFAR-10 configuration of its code")
-    a: float = setting(0.3, "Zarifzadeh et al. 2024, CIFAR-10 configuration of its code")
-    temperature: float = setting(2.0, "Zarifzadeh et al. 2024, CIFAR-10 configuration of its code")
+    gamma: float = setting(2.0, "Zarifzadeh et al. 2024, CIFAR-10 configuration of its code", gt=0)
+    a: float = setting(0.3, "Zarifzadeh et al. 2024, CIFAR-10 configuration of its code", ge=0, le=1)
+    temperature: float = setting(2.0, "Zarifzadeh et al. 2024, CIFAR-10 configuration of its code", gt=0)
 
 
 @register_attack("rmia")
@@ -56,11 +56,6 @@ class RMIA(MembershipAttack[RMIAConfig]):
         need_references(self.name, signals, self.references)
         if not len(signals.population_labels):
             raise BenchError("rmia compares with population records that nobody trained on, and was given none.")
-        if not (config.gamma > 0 and config.temperature > 0 and 0 <= config.a <= 1):
-            raise BenchError(
-                "rmia takes gamma and temperature above 0 and a in [0, 1], not "
-                f"gamma={config.gamma}, temperature={config.temperature}, a={config.a}."
-            )
         log_p = log_probability(signals.references, signals.labels, config.temperature)
         p_in, p_out = _means(np.exp(log_p), signals.inside)
         population = np.exp(

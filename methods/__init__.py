@@ -1,9 +1,11 @@
 """Methods, in their family's folder."""
 
+from functools import partial
+
 from bench.core.listed import Listed
 
 _UNLABELLED = "unlabelled images of the target's distribution"
-_SOURCE = "knowledge of a public source, and unlabelled images of the target's distribution"
+_SOURCE = f"knowledge of a public source, and {_UNLABELLED}"
 _BACKBONE = "a frozen backbone trained on public data"
 _CLIENTS = "infinite: the student and the images it learns from are made from the clients' models without noise"
 _SENT = "infinite: the clients send their models to the server without noise"
@@ -15,333 +17,133 @@ _DPSD = (
     "Liu, Ge, Wang, Li, Liu, Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation"
 )
 
+_dp_sgd = partial(Listed, adjacency="add-remove")
+_federated = partial(Listed, groups="federated", unit="client")
+_generative = partial(Listed, groups="generative record")
+_label = partial(Listed, groups="label", unit="label", public_data="the images of the private records")
+_pate = partial(Listed, groups="pate-family record", public_data=_UNLABELLED)
+_transfer = partial(Listed, groups="record transfer", adjacency="add-remove", public_data=_BACKBONE)
+_trpate = partial(Listed, groups="pate-family record transfer", public_data=_SOURCE)
+
 INDEX = {
-    "alibi": Listed(
-        "label.alibi", "label", "label", "replace", "finite", "the images of the private records", "Malek et al. 2021"
-    ),
-    "cluster-rr": Listed(
-        "label.cluster_rr",
-        "label",
-        "label",
-        "replace",
-        "finite",
-        "the images of the private records",
-        "after Esfandiari et al. 2022",
-    ),
-    "datalens": Listed(
-        "generative.datalens", "generative record", "record", "replace", "finite", "none", "Wang et al. 2021"
-    ),
-    "dense": Listed("federated.dense", "federated", "client", "replace", _CLIENTS, "none", "Zhang et al. 2022"),
-    "dgd": Listed("distillation.dgd", "record", "record", "replace", _DGD, "none", "Ge et al. 2023"),
-    "dgd-plus": Listed(
-        "distillation.dgd_plus", "record", "record", "replace", _DGD, "none", "Ge et al. 2023; Papernot et al. 2018"
-    ),
-    "dgd-sound": Listed(
-        "distillation.dgd_sound", "record", "record", "replace", "finite", "none", "after Ge et al. 2023"
-    ),
-    "diet-pate": Listed(
-        "pate.diet_pate", "pate-family record", "record", "replace", "finite", "none", "after DIET-PATE (Noise_PATE)"
-    ),
-    "dp-fc": Listed(
+    "alibi": _label("label.alibi", "Malek et al. 2021"),
+    "cluster-rr": _label("label.cluster_rr", "after Esfandiari et al. 2022"),
+    "datalens": _generative("generative.datalens", "Wang et al. 2021"),
+    "dense": _federated("federated.dense", "Zhang et al. 2022", proven=_CLIENTS),
+    "dgd": Listed("distillation.dgd", "Ge et al. 2023", proven=_DGD),
+    "dgd-plus": Listed("distillation.dgd_plus", "Ge et al. 2023; Papernot et al. 2018", proven=_DGD),
+    "dgd-sound": Listed("distillation.dgd_sound", "after Ge et al. 2023"),
+    "diet-pate": Listed("pate.diet_pate", "after DIET-PATE (Noise_PATE)", groups="pate-family record"),
+    "dp-fc": _dp_sgd(
         "linear.dp_fc",
-        "record transfer",
-        "record",
-        "add-remove",
-        "finite",
-        "a frozen backbone trained on public data; unlabelled images of the target's distribution",
         "after Mehta et al. 2022",
+        groups="record transfer",
+        public_data="a frozen backbone trained on public data; unlabelled images of the target's distribution",
     ),
-    "dp-fedavg": Listed(
-        "federated.dp_fedavg", "client federated", "client", "add-remove", "finite", "none", "McMahan et al. 2018"
-    ),
-    "dp-gan": Listed(
-        "generative.dp_gan",
-        "generative record",
-        "record",
-        "add-remove",
-        "finite",
-        "none",
-        "Bie et al. 2023; Xie et al. 2018",
-    ),
-    "dp-kernel": Listed(
+    "dp-fedavg": _dp_sgd("federated.dp_fedavg", "McMahan et al. 2018", groups="client federated", unit="client"),
+    "dp-gan": _dp_sgd("generative.dp_gan", "Bie et al. 2023; Xie et al. 2018", groups="generative record"),
+    "dp-kernel": _dp_sgd(
         "generative.dp_kernel",
-        "generative record",
-        "record",
-        "add-remove",
-        "infinite: the generator follows the gradient of the private batch's mean embedding without noise; the noise changes its length and sign only",
-        "none",
         "Jiang et al. 2023",
+        groups="generative record",
+        proven="infinite: the generator follows the gradient of the private batch's mean embedding without noise; the noise changes its length and sign only",
     ),
-    "dp-kernel-sound": Listed(
-        "generative.dp_kernel_sound",
-        "generative record",
-        "record",
-        "replace",
-        "finite",
-        "none",
-        "after Jiang et al. 2023",
+    "dp-kernel-sound": _generative("generative.dp_kernel_sound", "after Jiang et al. 2023"),
+    "dp-least-squares": _transfer("linear.dp_least_squares", "after Mehta et al. 2022"),
+    "dp-linear": _transfer("linear.dp_linear", "De et al. 2022; Tramer and Boneh 2021"),
+    "dp-linear-gd": _transfer("linear.dp_linear_gd", "after De et al. 2022"),
+    "dp-merf": _generative("generative.dp_merf", "Harder et al. 2021"),
+    "dp-prototypes": _transfer("linear.dp_prototypes", "after Wahdany et al. 2024"),
+    "dp-sgd": _dp_sgd("dpsgd.dp_sgd", "Abadi et al. 2016; Tramer and Boneh 2021"),
+    "dp-sinkhorn": _dp_sgd("generative.dp_sinkhorn", "Cao et al. 2021", groups="generative record"),
+    "dpdfd": Listed("distillation.dpdfd", "Liu et al., IJCAI 2023 (arXiv:2304.12528)"),
+    "dpsd": Listed("distillation.dpsd", _DPSD),
+    "dpsd-label": Listed("distillation.dpsd_label", _DPSD, groups="query-label", unit="query-label"),
+    "dpsd-sound": Listed(
+        "distillation.dpsd_sound",
+        "after Liu, Ge, Wang, Li, Liu, Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation",
     ),
-    "dp-least-squares": Listed(
-        "linear.dp_least_squares",
-        "record transfer",
-        "record",
-        "add-remove",
-        "finite",
-        _BACKBONE,
-        "after Mehta et al. 2022",
-    ),
-    "dp-linear": Listed(
-        "linear.dp_linear",
-        "record transfer",
-        "record",
-        "add-remove",
-        "finite",
-        _BACKBONE,
-        "De et al. 2022; Tramer and Boneh 2021",
-    ),
-    "dp-linear-gd": Listed(
-        "linear.dp_linear_gd", "record transfer", "record", "add-remove", "finite", _BACKBONE, "after De et al. 2022"
-    ),
-    "dp-merf": Listed(
-        "generative.dp_merf", "generative record", "record", "replace", "finite", "none", "Harder et al. 2021"
-    ),
-    "dp-prototypes": Listed(
-        "linear.dp_prototypes",
-        "record transfer",
-        "record",
-        "add-remove",
-        "finite",
-        _BACKBONE,
-        "after Wahdany et al. 2024",
-    ),
-    "dp-sgd": Listed(
-        "dpsgd.dp_sgd", "record", "record", "add-remove", "finite", "none", "Abadi et al. 2016; Tramer and Boneh 2021"
-    ),
-    "dp-sinkhorn": Listed(
-        "generative.dp_sinkhorn", "generative record", "record", "add-remove", "finite", "none", "Cao et al. 2021"
-    ),
-    "dpdfd": Listed(
-        "distillation.dpdfd",
-        "record",
-        "record",
-        "replace",
-        "finite",
-        "none",
-        "Liu et al., IJCAI 2023 (arXiv:2304.12528)",
-    ),
-    "dpsd": Listed("distillation.dpsd", "record", "record", "replace", "finite", "none", _DPSD),
-    "dpsd-label": Listed("distillation.dpsd_label", "query-label", "query-label", "replace", "finite", "none", _DPSD),
-    "dpsd-sound": Listed("distillation.dpsd_sound", "record", "record", "replace", "finite", "none", "after " + _DPSD),
     "dpsd-t": Listed(
         "distillation.dpsd_t",
-        "record",
-        "record",
-        "replace",
-        "infinite: DPSD-T drives its generator by the teacher without noise, and the student learns from that generator's images",
-        "none",
         _DPSD,
+        proven="infinite: DPSD-T drives its generator by the teacher without noise, and the student learns from that generator's images",
     ),
-    "dpsur": Listed("dpsgd.dpsur", "record", "record", "add-remove", "finite", "none", "Fu et al. 2024"),
-    "fed-adi": Listed(
-        "federated.fed_adi",
-        "federated",
-        "client",
-        "replace",
-        _CLIENTS,
-        "none",
-        "Yin et al. 2020 on an ensemble of clients, as in Zhang et al. 2022",
+    "dpsur": _dp_sgd("dpsgd.dpsur", "Fu et al. 2024"),
+    "fed-adi": _federated(
+        "federated.fed_adi", "Yin et al. 2020 on an ensemble of clients, as in Zhang et al. 2022", proven=_CLIENTS
     ),
-    "fed-dafl": Listed(
-        "federated.fed_dafl",
-        "federated",
-        "client",
-        "replace",
-        _CLIENTS,
-        "none",
-        "Chen et al. 2019 on an ensemble of clients, as in Zhang et al. 2022",
+    "fed-dafl": _federated(
+        "federated.fed_dafl", "Chen et al. 2019 on an ensemble of clients, as in Zhang et al. 2022", proven=_CLIENTS
     ),
-    "fed-dpsd": Listed("federated.fed_dpsd", "client federated", "client", "replace", "finite", "none", _DPSD),
-    "fedavg": Listed("federated.fedavg", "federated", "client", "replace", _SENT, "none", "McMahan et al. 2017"),
-    "feddf": Listed("federated.feddf", "federated", "client", "replace", _SENT, _UNLABELLED, "Lin et al. 2020"),
-    "g-pate": Listed(
-        "generative.g_pate", "generative record", "record", "replace", "finite", "none", "Long et al. 2021"
-    ),
-    "gep": Listed(
-        "dpsgd.gep",
-        "record",
-        "record",
-        "add-remove",
-        "finite",
-        _UNLABELLED,
-        "Yu et al., ICLR 2021; Tramer and Boneh 2021",
-    ),
-    "gm-dp": Listed("dpsgd.variants", "record", "record", "add-remove", "finite", "none", "McMahan et al. 2018"),
-    "gs-wgan": Listed(
-        "generative.gs_wgan", "generative record", "record", "replace", "finite", "none", "Chen et al. 2020"
-    ),
-    "knn-pate": Listed(
-        "pate.knn_pate", "record transfer", "record", "add-remove", "finite", _SOURCE, "Zhu et al. 2020"
-    ),
-    "label-protocol": Listed(
-        "label.label_protocol",
-        "label",
-        "label",
-        "replace",
-        "finite",
-        "the images of the private records",
-        "after Yuan et al. 2021",
-    ),
-    "lp-1st": Listed(
-        "label.lp_2st", "label", "label", "replace", "finite", "the images of the private records", "Ghazi et al. 2021"
-    ),
-    "lp-2st": Listed(
-        "label.lp_2st", "label", "label", "replace", "finite", "the images of the private records", "Ghazi et al. 2021"
-    ),
+    "fed-dpsd": Listed("federated.fed_dpsd", _DPSD, groups="client federated", unit="client"),
+    "fedavg": _federated("federated.fedavg", "McMahan et al. 2017", proven=_SENT),
+    "feddf": _federated("federated.feddf", "Lin et al. 2020", proven=_SENT, public_data=_UNLABELLED),
+    "g-pate": _generative("generative.g_pate", "Long et al. 2021"),
+    "gep": _dp_sgd("dpsgd.gep", "Yu et al., ICLR 2021; Tramer and Boneh 2021", public_data=_UNLABELLED),
+    "gm-dp": _dp_sgd("dpsgd.variants", "McMahan et al. 2018"),
+    "gs-wgan": _generative("generative.gs_wgan", "Chen et al. 2020"),
+    "knn-pate": _dp_sgd("pate.knn_pate", "Zhu et al. 2020", groups="record transfer", public_data=_SOURCE),
+    "label-protocol": _label("label.label_protocol", "after Yuan et al. 2021"),
+    "lp-1st": _label("label.lp_2st", "Ghazi et al. 2021"),
+    "lp-2st": _label("label.lp_2st", "Ghazi et al. 2021"),
     "nonprivate": Listed(
         "nonprivate",
-        "",
-        "record",
-        "replace",
-        "infinite: the student is trained on all private records without noise",
-        "none",
         "baseline",
+        groups="",
+        proven="infinite: the student is trained on all private records without noise",
     ),
     "nonprivate-transfer": Listed(
         "linear.nonprivate_transfer",
-        "transfer",
-        "record",
-        "replace",
-        "infinite: the head is trained on all private records without noise",
-        _BACKBONE,
         "baseline of TrPATE (IEEE Access 2019), table 2",
+        groups="transfer",
+        proven="infinite: the head is trained on all private records without noise",
+        public_data=_BACKBONE,
     ),
-    "p3gm": Listed(
+    "p3gm": _dp_sgd(
         "generative.p3gm",
-        "generative record",
-        "record",
-        "add-remove",
-        "infinite: the exact mean of the records is subtracted from them, and released with the components",
-        "none",
         "Takagi et al. 2021",
+        groups="generative record",
+        proven="infinite: the exact mean of the records is subtracted from them, and released with the components",
     ),
-    "p3gm-sound": Listed(
-        "generative.p3gm_sound",
-        "generative record",
-        "record",
-        "add-remove",
-        "finite",
-        "none",
-        "after Takagi et al. 2021",
-    ),
-    "pate": Listed(
-        "pate.pate", "pate-family record", "record", "replace", "finite", _UNLABELLED, "Papernot et al. 2017"
-    ),
+    "p3gm-sound": _dp_sgd("generative.p3gm_sound", "after Takagi et al. 2021", groups="generative record"),
+    "pate": _pate("pate.pate", "Papernot et al. 2017"),
     "pate-bayes": Listed(
         "pate.trpate_bayes",
-        "pate-family record",
-        "record",
-        "replace",
-        "finite",
-        "unlabelled records of the target's distribution",
         "Wang et al. 2019",
+        groups="pate-family record",
+        public_data="unlabelled records of the target's distribution",
     ),
-    "pate-confident": Listed(
-        "pate.pate_confident", "pate-family record", "record", "replace", "finite", _UNLABELLED, "Papernot et al. 2018"
-    ),
-    "pate-fm": Listed(
-        "label.pate_fm", "label", "label", "replace", "finite", "the images of the private records", "Malek et al. 2021"
-    ),
-    "pate-gan": Listed(
-        "generative.pate_gan", "generative record", "record", "replace", "finite", "none", "Jordon et al. 2019"
-    ),
-    "pate-gnmax": Listed(
-        "pate.pate_gnmax", "pate-family record", "record", "replace", "finite", _UNLABELLED, "Papernot et al. 2018"
-    ),
-    "pate-ridge": Listed(
-        "pate.pate_ridge", "record", "record", "replace", "finite", "none", "after Papernot et al. 2017"
-    ),
-    "psg": Listed("generative.psg", "generative record", "record", "add-remove", "finite", "none", "Chen et al. 2022"),
-    "rgp": Listed(
-        "dpsgd.rgp", "record", "record", "add-remove", "finite", "none", "Yu et al., ICML 2021; Tramer and Boneh 2021"
-    ),
-    "rr": Listed(
-        "label.rr",
-        "label",
-        "label",
-        "replace",
-        "finite",
-        "the images of the private records",
-        "Ghazi et al. 2021, after Warner 1965",
-    ),
-    "scatter-cnn": Listed(
-        "dpsgd.scatter_cnn", "record", "record", "add-remove", "finite", "none", "Tramer and Boneh 2021"
-    ),
-    "scatter-linear": Listed(
-        "dpsgd.scatter_linear", "record", "record", "add-remove", "finite", "none", "Tramer and Boneh 2021"
-    ),
-    "sim-pe": Listed(
+    "pate-confident": _pate("pate.pate_confident", "Papernot et al. 2018"),
+    "pate-fm": _label("label.pate_fm", "Malek et al. 2021"),
+    "pate-gan": _generative("generative.pate_gan", "Jordon et al. 2019"),
+    "pate-gnmax": _pate("pate.pate_gnmax", "Papernot et al. 2018"),
+    "pate-ridge": Listed("pate.pate_ridge", "after Papernot et al. 2017"),
+    "psg": _dp_sgd("generative.psg", "Chen et al. 2022", groups="generative record"),
+    "rgp": _dp_sgd("dpsgd.rgp", "Yu et al., ICML 2021; Tramer and Boneh 2021"),
+    "rr": _label("label.rr", "Ghazi et al. 2021, after Warner 1965"),
+    "scatter-cnn": _dp_sgd("dpsgd.scatter", "Tramer and Boneh 2021"),
+    "scatter-linear": _dp_sgd("dpsgd.scatter", "Tramer and Boneh 2021"),
+    "sim-pe": _dp_sgd(
         "generative.sim_pe",
-        "generative record",
-        "record",
-        "add-remove",
-        "finite",
-        "a simulator: characters in 22 fonts",
         "Lin et al. 2025",
+        groups="generative record",
+        public_data="a simulator: characters in 22 fonts",
     ),
-    "spectral-dp": Listed(
-        "dpsgd.spectral_dp",
-        "record",
-        "record",
-        "add-remove",
-        "finite",
-        "none",
-        "Feng et al. 2023; Tramer and Boneh 2021",
-    ),
-    "topagg": Listed(
-        "dpsgd.variants", "record", "record", "add-remove", "finite", "none", "Wang et al. 2021; Tramer and Boneh 2021"
-    ),
-    "trpate": Listed(
-        "pate.trpate", "pate-family record transfer", "record", "replace", "finite", _SOURCE, "Wang et al. 2019"
-    ),
+    "spectral-dp": _dp_sgd("dpsgd.spectral_dp", "Feng et al. 2023; Tramer and Boneh 2021"),
+    "topagg": _dp_sgd("dpsgd.variants", "Wang et al. 2021; Tramer and Boneh 2021"),
+    "trpate": _trpate("pate.trpate", "Wang et al. 2019"),
     "trpate-bayes": Listed(
         "pate.trpate_bayes",
-        "pate-family record transfer",
-        "record",
-        "replace",
-        "finite",
-        "unlabelled records of the target's distribution, and a labelled source where one is",
         "Wang et al. 2019",
+        groups="pate-family record transfer",
+        public_data="unlabelled records of the target's distribution, and a labelled source where one is",
     ),
-    "trpate-confident": Listed(
-        "pate.trpate_confident",
-        "pate-family record transfer",
-        "record",
-        "replace",
-        "finite",
-        _SOURCE,
-        "Wang et al. 2019; Papernot et al. 2018",
-    ),
-    "trpate-gnmax": Listed(
-        "pate.trpate_gnmax",
-        "pate-family record transfer",
-        "record",
-        "replace",
-        "finite",
-        _SOURCE,
-        "Wang et al. 2019; Papernot et al. 2018",
-    ),
-    "tsadp": Listed(
-        "dpsgd.variants",
-        "record",
-        "record",
-        "add-remove",
-        "finite",
-        "none",
-        "Papernot et al. 2021; Tramer and Boneh 2021",
-    ),
-    "zcdp": Listed("dpsgd.zcdp", "record", "record", "add-remove", "finite", "none", "Yu et al. 2019"),
+    "trpate-confident": _trpate("pate.trpate", "Wang et al. 2019; Papernot et al. 2018"),
+    "trpate-gnmax": _trpate("pate.trpate", "Wang et al. 2019; Papernot et al. 2018"),
+    "tsadp": _dp_sgd("dpsgd.variants", "Papernot et al. 2021; Tramer and Boneh 2021"),
+    "zcdp": _dp_sgd("dpsgd.zcdp", "Yu et al. 2019"),
 }
-"""Index of method names and their listing entries: using a name imports one module, listing imports none.
+"""Listing entry by method name: to use a method imports its module alone, to list methods imports none.
 
 tests/interface/test_index.py prints the missing entry of an unlisted method.
 """

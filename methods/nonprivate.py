@@ -62,7 +62,6 @@ class NonPrivate(Method[NonPrivateConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         student = FEATURE_NETS[0] if is_features(facts.shape) else "small_cnn"
         return {
             "quick": {"student": student, "epochs": 4.0 if facts.private_records > 10_000 else 30.0},
@@ -75,7 +74,6 @@ class NonPrivate(Method[NonPrivateConfig]):
         return self.config
 
     def claimed(self, delta: float) -> Claim:
-        """Return infinity: nothing is claimed."""
         return Claim(math.inf, delta, "no privacy is claimed")
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
@@ -92,10 +90,7 @@ class NonPrivate(Method[NonPrivateConfig]):
             steps=steps, batch_size=self.config.batch_size, lr=self.config.lr, momentum=self.config.momentum
         )
         chosen = some_records(self.config.records, private, context)
-        with (
-            context.checkpoint("student", student_depends(self.config, context)) as checkpoint,
-            context.progress.stage("student", steps) as stage,
-        ):
+        with context.stage("student", student_depends(self.config, context), steps) as (checkpoint, stage):
             fit(
                 net, inputs[chosen], private.labels[chosen], settings, context.streams.torch("student/order"),
                 device=context.device, stage=stage, checkpoint=checkpoint,

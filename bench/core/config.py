@@ -87,9 +87,14 @@ def setting(
 
 
 def check_bounds(kind: type[Configured], values: Mapping[str, Any]) -> None:
-    """Raise :class:`BenchError` on one of the `values`, by field, that is out of the bounds of its :func:`setting`."""
+    """Raise :class:`BenchError` on one of the `values`, by field, that is out of the bounds of its :func:`setting`.
+
+    A subclass that changes a setting's default keeps its bounds, unless it states others.
+    """
     for field in dataclasses.fields(kind.Config):
-        value, bounds = values.get(field.name), field.metadata.get("bounds")
+        stated = [vars(base).get("__dataclass_fields__", {}).get(field.name) for base in kind.Config.__mro__]
+        value, found = values.get(field.name), (own.metadata.get("bounds") for own in stated if own is not None)
+        bounds: Mapping[str, float] | None = next(filter(None, found), None)
         if value is None or not bounds:
             continue
         numbers = value if isinstance(value, (tuple, list)) else (value,)

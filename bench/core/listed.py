@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 
 class Listed(NamedTuple):
-    """A method's module, relative to its package, its groups with spaces between them, and its row in ``bench ls``."""
+    """A method's module, relative to its package, and its row in ``bench ls``; `groups` has spaces between names."""
 
     module: str
-    groups: str
-    unit: str
-    adjacency: str
-    proven: str
-    public_data: str
     citation: str
+    groups: str = "record"
+    unit: str = "record"
+    adjacency: str = "replace"
+    proven: str = "finite"
+    public_data: str = "none"

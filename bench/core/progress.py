@@ -142,7 +142,7 @@ class Progress:
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Stage]:
         """Open a stage of `total` steps below the current stage."""
-        yield _Silent()
+        yield SILENT
 
     def say(self, text: str) -> None:
         """Print a permanent line."""
@@ -154,6 +154,10 @@ class Progress:
 class _Silent:
     def advance(self, steps: int = 1) -> None:
         return None
+
+
+SILENT: Stage = _Silent()
+"""A stage that shows nothing."""
 
 
 class LineProgress(Progress):

@@ -1,4 +1,4 @@
-"""Tuning, as the specification of a cell states it."""
+"""Tuning, as stated in a cell's specification."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bench.core.types import Law, Score
 
 
 class Tuning(Row):
-    """How the settings of a cell were chosen: the best of a secret random number of trials, of random candidates."""
+    """How a cell's settings were chosen: the best of a secret random number of trials of random candidates."""
 
     candidates: list[dict[str, str]]
     """The ``--set`` values of each candidate, all of the same settings; a trial draws one, each as likely."""

@@ -62,7 +62,7 @@ class Law(StrEnum):
 
 
 class Score(StrEnum):
-    """What the best of several trials is chosen by."""
+    """The score by which the best of several trials is chosen."""
 
     PUBLIC = "public"  # accuracy on the public records, whose labels only tuning reads
     NOISY = "noisy"  # right answers on the private records, with Gaussian noise that every trial is charged for
@@ -147,7 +147,7 @@ class Facts:
 
     @property
     def disclosure(self) -> Disclosure:
-        """What may be shown of a run on the data, and to whom."""
+        """Which figures of a run on this data may be shown, and to whom."""
         return Disclosure(self.public_benchmark)
 
 

@@ -1,3 +1,3 @@
-"""The version, here alone: the package's metadata and checkpoints take it from here."""
+"""The one place that states the version; the package's metadata and checkpoints read it from here."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Reads of YAML files that others may have made: plain values only, of a limited size and depth."""
+"""Safe reading of untrusted YAML files: plain values only, of limited size and depth."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ MOST = 100_000
 def read_yaml(path: Path) -> Value:
     """Return what the YAML or JSON file `path` holds; times (2:00:00) and dates as text.
 
-    Raise :class:`BenchError` for a file that cannot be read, is no plain one or too large, and for what is no YAML of
-    texts, finite numbers, lists and mappings.
+    Raise :class:`BenchError` for a file that cannot be read, is not a regular file or is too large, and for anything
+    but YAML of texts, finite numbers, lists and mappings.
     """
     try:
         text = read_plain(path, LARGEST, links=True).decode("utf-8-sig")

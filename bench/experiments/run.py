@@ -26,7 +26,7 @@ from bench.experiments.data_source import DataSource
 from bench.experiments.noise_salt import RANDOM, cell_token, forget_salt, noise_of, salt_of
 from bench.experiments.plan import Cell, bound_method
 from bench.experiments.release import save_image_grid, save_released
-from bench.interface.method import check_costs, checked_claim
+from bench.interface.method import Method, check_costs, checked_claim
 from bench.interface.registry import METHODS
 from bench.metrics.intervals import accuracy_interval
 from bench.privacy.accounting.accountants import Accounted, account, merged, proven
@@ -175,7 +175,7 @@ def _train(
         privacy=_privacy(cell, ledger, accuracy, material, tuned),
         utility=utility,
         score=score,
-        queries=_queries(ledger, released, material),
+        queries=_queries(method, ledger, released, material),
         student=Student(
             name=released.student_name,
             options=released.student_options,
@@ -286,13 +286,14 @@ def _accountant(figure: Accounted) -> Accountant:
     return Accountant(**dataclasses.asdict(figure))
 
 
-def _queries(ledger: Ledger, released: Released, material: Materialised) -> Queries | None:
+def _queries(method: type[Method], ledger: Ledger, released: Released, material: Materialised) -> Queries | None:
     """Return the number of answers and, where those are public, their accuracy on the pool's held-back labels."""
     if not ledger.asked:
         return None
     accuracy = None
     indices, labels = released.extras.get("query_indices"), released.extras.get("query_labels")
-    known = material.private.facts.disclosure.pool_labels
+    # A method without public data queries images of its own, which have no labels.
+    known = material.private.facts.disclosure.pool_labels and method.public_data != "none"
     if known and indices is not None and labels is not None and len(labels):
         accuracy = round(float((material.public_labels[indices] == labels).double().mean()), 6)
     return Queries(asked=ledger.asked, answered=ledger.answered, label_accuracy=accuracy)

@@ -185,7 +185,7 @@ def listed(name: str) -> Listed:
     proven = f"infinite: {method.bypass}" if method.bypass else "finite"
     groups = " ".join(sorted(groups_of(method)))
     unit, adjacency = method.unit.value, method.adjacency.value
-    return Listed(method.__module__, groups, unit, adjacency, proven, method.public_data, method.citation)
+    return Listed(method.__module__, method.citation, groups, unit, adjacency, proven, method.public_data)
 
 
 def method_groups() -> dict[str, list[str]]:

@@ -35,7 +35,7 @@ def _flat_width(name: str, layers: Sequence[nn.Module], in_chans: int, size: tup
 
 def _assemble(
     name: str, layers: list[nn.Module], dense: Sequence[int], activation: Callable[[], nn.Module], in_chans: int,
-    size: Size, num_classes: int, before_head: nn.Module | None = None,
+    size: Size, num_classes: int,
 ) -> FeatureNet:  # fmt: skip
     width = _flat_width(name, layers, in_chans, height_width(size))
     layers.append(nn.Flatten())
@@ -46,7 +46,7 @@ def _assemble(
         width = units
     # Without classes the net ends at its features, as timm's nets do.
     head = nn.Linear(width, num_classes) if num_classes else nn.Identity()
-    return FeatureNet(nn.Sequential(*layers), head, width, before_head if num_classes else None)
+    return FeatureNet(nn.Sequential(*layers), head, width, None)
 
 
 def _pate_layers(scale: nn.Module, in_chans: int) -> list[nn.Module]:

@@ -22,12 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError
+from bench.core.progress import SILENT, Stage
 from bench.core.version import __version__
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from bench.core.progress import Stage
     from bench.storage.cache import Cache
 
 VERSION = 2  # Increment with every change of the layout.
@@ -193,7 +193,7 @@ class Loop:
         random = [part for part in parts.values() if isinstance(part, torch.Generator | np.random.Generator)]
         self._inputs = input_digest([*inputs, *map(state_of, random)])
 
-    def start(self, stage: Stage | None = None) -> int:
+    def start(self, stage: Stage = SILENT) -> int:
         """Restore the saved state, advance `stage` and return the number of steps done, 0 if none was saved."""
         checkpoint = self._checkpoint
         found = None if checkpoint is None else checkpoint.load()
@@ -204,8 +204,7 @@ class Loop:
             return 0
         checkpoint.restore(self._parts, found["parts"])
         checkpoint.say_resumed()
-        if stage is not None:
-            stage.advance(found["steps"])
+        stage.advance(found["steps"])
         return int(found["steps"])
 
     def done(self, steps: int, total: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from bench.core.precision import Precision
-    from bench.core.progress import Progress
+    from bench.core.progress import Progress, Stage
     from bench.core.seeds import Streams
     from bench.storage.cache import Cache
     from bench.storage.checkpoint import Checkpoint
@@ -44,3 +45,11 @@ class Context:
             kind,
             {"depends": dict(depends), "seed": [self.streams.seed, self.streams.prefix], "device": self.device.type},
         )
+
+    @contextlib.contextmanager
+    def stage(
+        self, kind: str, depends: Mapping[str, Any], steps: int, shown: str = ""
+    ) -> Iterator[tuple[Checkpoint, Stage]]:
+        """Open the :meth:`checkpoint` of stage `kind`, and its progress display of `steps` steps under `shown`."""
+        with self.checkpoint(kind, depends) as checkpoint, self.progress.stage(shown or kind, steps) as stage:
+            yield checkpoint, stage

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench.core.progress import SILENT, Stage
 from bench.core.transforms import shifted
 from bench.models.build import features_and_logits
 from bench.storage.checkpoint import Checkpoint, Loop, Part
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 
 if TYPE_CHECKING:
-    from bench.core.progress import Stage
     from bench.models.generators import DataFreeGenerator
     from bench.training.gan import GanGenerator
 
@@ -67,7 +67,7 @@ def train_generator(
     generator: torch.Generator,
     *,
     device: torch.device | str = "cpu",
-    stage: Stage | None = None,
+    stage: Stage = SILENT,
     checkpoint: Checkpoint | None = None,
 ) -> DataFreeGenerator:
     """Train `net` in place against the fixed `classifier` (DGD, Eq. 2); raise :class:`NotFiniteError` on divergence."""
@@ -87,11 +87,8 @@ def train_generator(
         terms = generator_terms(*features_and_logits(classifier, images), norm=1, reading=settings.reading)
         check_finite(terms, step, "the generator")
         loss = terms["one_hot"] + settings.alpha * terms["entropy"] + settings.beta * terms["activation"]
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        if stage is not None:
-            stage.advance()
+        descend(optimizer, loss)
+        stage.advance()
         loop.done(step + 1, settings.steps)
     return net.eval()
 

@@ -26,11 +26,11 @@ from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedExc
 
 from bench.core.errors import BenchError
 from bench.core.precision import Precision, arithmetic, check_precision
+from bench.core.progress import SILENT, Stage
 from bench.training.loop import fit
 from bench.training.processes import start_worker
 
 if TYPE_CHECKING:
-    from bench.core.progress import Stage
     from bench.training.loop import FitSettings
 
 PATIENCE = timedelta(minutes=10)  # Timeout of an exchange between the processes.
@@ -85,7 +85,7 @@ def fit_on_devices(
     *,
     precision: Precision = "float32",
     must_converge: bool = True,
-    stage: Stage | None = None,
+    stage: Stage = SILENT,
 ) -> nn.Module:
     """Train `model` in place on all `devices` at once and return it, in evaluation mode, on the first.
 
@@ -110,7 +110,7 @@ def fit_on_devices(
     return model.to(devices[0]).eval()
 
 
-def _run(arguments: tuple[Any, ...], processes: int, folder: Path, stage: Stage | None) -> None:
+def _run(arguments: tuple[Any, ...], processes: int, folder: Path, stage: Stage) -> None:
     start: Any = start_processes
     steps = multiprocessing.get_context("spawn").Value("q", 0)
     running = start(_train_share, (*arguments, steps), processes, join=False)
@@ -118,7 +118,7 @@ def _run(arguments: tuple[Any, ...], processes: int, folder: Path, stage: Stage 
     try:
         while not running.join(timeout=0.2):
             now = steps.value
-            if stage is not None and now > seen:
+            if now > seen:
                 stage.advance(now - seen)
                 seen = now
     except (ProcessRaisedException, ProcessExitedException) as error:
@@ -128,8 +128,7 @@ def _run(arguments: tuple[Any, ...], processes: int, folder: Path, stage: Stage 
             if process.is_alive():
                 process.kill()
             process.join()
-    if stage is not None:
-        stage.advance(steps.value - seen)
+    stage.advance(steps.value - seen)
 
 
 def _why(processes: Sequence[Any], devices: list[str], folder: Path) -> str:
@@ -165,7 +164,7 @@ def _train_share(
         with arithmetic(precision, device):
             fit(
                 model, images, labels, settings, generator, device=device, bf16=precision == "bf16",
-                must_converge=must_converge, stage=_Counting(steps) if rank == 0 else None, share=share,
+                must_converge=must_converge, stage=_Counting(steps) if rank == 0 else SILENT, share=share,
             )  # fmt: skip
         share.average_statistics(model)
         if rank == 0:

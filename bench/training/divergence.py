@@ -1,15 +1,15 @@
-"""Errors for losses that are not finite and for generated images that are useless."""
+"""A step of gradient descent; errors for losses that are not finite and for generated images that are useless."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
 
 from bench.core.errors import BenchError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class NotFiniteError(BenchError):
@@ -22,6 +22,13 @@ class CollapsedError(BenchError):
     def __init__(self, message: str, images: Tensor, labels: Tensor) -> None:
         super().__init__(message)
         self.images, self.labels = images, labels
+
+
+def descend(optimizer: Optimizer, loss: Tensor, inputs: Sequence[Tensor] | None = None) -> None:
+    """Take one step of `optimizer` down the gradient of `loss`, taken only at `inputs` if given."""
+    optimizer.zero_grad(set_to_none=True)
+    torch.autograd.backward(loss, inputs=inputs)
+    optimizer.step()
 
 
 def check_finite(terms: Mapping[str, Tensor], iteration: int, what: str) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from bench.core.errors import BenchError
 from bench.core.precision import arithmetic
+from bench.core.progress import SILENT, Stage
 from bench.training.heap import release_freed
 from bench.training.loop import predict
 from bench.training.mapped_rows import rows_of, sendable
@@ -38,7 +39,6 @@ from bench.training.teacher import (
 from bench.training.vectorised import evenly, fitting, logits_together, train_together, why_not
 
 if TYPE_CHECKING:
-    from bench.core.progress import Stage
     from bench.core.seeds import Streams
     from bench.storage.checkpoint import Checkpoint
 
@@ -66,7 +66,7 @@ class Ensemble:
         """Return teacher `number` as a net in evaluation mode."""
         return rebuilt(self.task, self.shape, {name: array[number] for name, array in self.states.items()})
 
-    def logits(self, images: Tensor, stage: Stage | None = None) -> Tensor:
+    def logits(self, images: Tensor, stage: Stage = SILENT) -> Tensor:
         """Return all logits (teachers, n, classes) of `images` (n, channels, height, width)."""
         if self.see is not None:
             return replace(self, see=None).logits(self.see(images), stage)
@@ -77,7 +77,7 @@ class Ensemble:
             found[number] = logits
         return found
 
-    def labels(self, images: Tensor, pool: ProcessPoolExecutor | None = None, stage: Stage | None = None) -> Labels:
+    def labels(self, images: Tensor, pool: ProcessPoolExecutor | None = None, stage: Stage = SILENT) -> Labels:
         """Return all labels (teachers, n), int64, of `images` (n, channels, height, width), whatever the `pool`."""
         if self.see is not None:
             return replace(self, see=None).labels(self.see(images), pool, stage)
@@ -93,7 +93,7 @@ class Ensemble:
         ]
         return np.stack(list(_each(pool, teacher_labels, jobs, stage)))
 
-    def _one_by_one(self, images: Tensor, stage: Stage | None) -> Iterator[Tensor]:
+    def _one_by_one(self, images: Tensor, stage: Stage) -> Iterator[Tensor]:
         """Yield each teacher's logits (n, classes), reusing one net, because new nets would fragment memory."""
         net = self.teacher(0)
         with one_thread(), arithmetic(self.task.precision, self.task.device):
@@ -102,16 +102,14 @@ class Ensemble:
                 net.load_state_dict(weights, strict=not self.task.batch_statistics)  # `net` has no running ones
                 yield answered(self.task, predict(net, images, device=self.task.device, bf16=self.task.bf16))
                 release_freed()
-                if stage is not None:
-                    stage.advance()
+                stage.advance()
 
     def _together(self) -> bool:
         return self.task.together and not why_not(self.task, self.shape)
 
-    def _logits_together(self, images: Tensor, stage: Stage | None) -> Tensor:
+    def _logits_together(self, images: Tensor, stage: Stage) -> Tensor:
         found = answered(self.task, logits_together(self.task, self.states, images))
-        if stage is not None:
-            stage.advance(len(self))
+        stage.advance(len(self))
         return found
 
 
@@ -126,7 +124,7 @@ def train_teachers(
     keep: Callable[[int, int, Callable[[], Arrays]], Arrays] | None = None,
     find: Callable[[int, int], Arrays | None] | None = None,
     pool: ProcessPoolExecutor | None = None,
-    stage: Stage | None = None,
+    stage: Stage = SILENT,
     watched: Tensor | None = None,
     at_once: int | None = None,
     say: Callable[[str], None] | None = None,
@@ -166,7 +164,7 @@ def train_teachers(
         """Advance the stage to all teachers of finished chunks plus `begun` of the next chunk."""
         nonlocal shown
         now = sum(last - first for first, last in done) + begun
-        if stage is not None and now > shown:
+        if now > shown:
             stage.advance(now - shown)
             shown = now
 
@@ -199,7 +197,7 @@ def train_teachers(
                     if checkpoint is not None and pool is None and len(task.devices) < 2:
                         # A teacher can resume in the middle of its training only in this process.
                         jobs[-1] = (*jobs[-1], until_done.enter_context(checkpoint("teacher", number)))
-                for state in _each(pool, train_teacher, jobs, None):
+                for state in _each(pool, train_teacher, jobs, SILENT):
                     trained.append(state)
                     release_freed()
                     show(len(trained))
@@ -263,14 +261,13 @@ def _trained_together(
 
 
 def _each(
-    pool: ProcessPoolExecutor | None, work: Callable[..., Result], jobs: Sequence[tuple[Any, ...]], stage: Stage | None
+    pool: ProcessPoolExecutor | None, work: Callable[..., Result], jobs: Sequence[tuple[Any, ...]], stage: Stage
 ) -> Iterator[Result]:
     """Yield ``work(*job)`` for each of `jobs`, in order."""
     waiting = [pool.submit(work, *job) for job in jobs] if pool is not None else None
     for number, job in enumerate(jobs):
         yield work(*job) if waiting is None else waiting[number].result()
-        if stage is not None:
-            stage.advance()
+        stage.advance()
 
 
 def check_disjoint(parts: Sequence[Labels], records: int) -> None:

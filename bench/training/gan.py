@@ -17,22 +17,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.progress import SILENT, Stage
 from bench.core.seeds import seeded
 from bench.core.transforms import as_float
 from bench.models.layers import Normalise
 from bench.storage.checkpoint import Checkpoint, Loop, Part
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 from bench.training.loop import Batches
-
-if TYPE_CHECKING:
-    from bench.core.progress import Stage
 
 Kind = Literal["acgan", "wgan", "infogan"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -143,7 +141,7 @@ def train_gan(
     settings: GanSettings,
     generator: torch.Generator,
     device: torch.device | str = "cpu",
-    stage: Stage | None = None,
+    stage: Stage = SILENT,
     checkpoint: Checkpoint | None = None,
 ) -> GanGenerator:
     """Train a GAN on `images` without any privacy and return its generator, in evaluation mode, on `device`.
@@ -175,8 +173,7 @@ def train_gan(
         else:
             terms = _entropy_step(game, *draw(), generator)
         check_finite(terms, step, kind)
-        if stage is not None:
-            stage.advance()
+        stage.advance()
         loop.done(step + 1, settings.steps)
     return game.generator.eval()
 
@@ -221,10 +218,7 @@ class Game:
         """Take a step of one net down the gradient of `loss`; the other stays."""
         number = 0 if which == "generator" else 1
         net, optimizer = (self.generator, self.critic)[number], self.optimizers[number]
-        optimizer.zero_grad(set_to_none=True)
-        # The other net's gradients are not needed.
-        torch.autograd.backward(loss, inputs=list(net.parameters()))
-        optimizer.step()
+        descend(optimizer, loss, inputs=list(net.parameters()))
 
     def told_of_made(self, told: Tensor, noise: Tensor) -> Tensor:
         """Return the second head's loss for the label and codes of generated images."""

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.core.errors import BenchError
+from bench.core.progress import SILENT, Stage
 from bench.core.seeds import seeded
 from bench.core.transforms import as_float
 from bench.models.build import features_and_logits
 from bench.models.generators import ConvGenerator, DenseGenerator
 from bench.models.layers import data_dependent_start
 from bench.storage.checkpoint import Checkpoint, Loop, Part
+from bench.training.divergence import descend
 from bench.training.loop import Batches
-
-if TYPE_CHECKING:
-    from bench.core.progress import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ def train_improved_gan(
     randomness: torch.Generator,
     *,
     device: torch.device | str = "cpu",
-    stage: Stage | None = None,
+    stage: Stage = SILENT,
     checkpoint: Checkpoint | None = None,
 ) -> nn.Module:
     """Train `student` (any timm model) in place against `generator` and return it in evaluation mode.
@@ -108,7 +106,7 @@ def train_improved_gan(
             logits = student(torch.cat([labelled, real, fake]))
             on_labelled, on_real, on_fake = logits.split([len(labelled), len(real), len(fake)])
             loss = functional.cross_entropy(on_labelled, labels[index]) + unlabelled_loss(on_real, on_fake)
-            _update(student_step, loss)
+            descend(student_step, loss)
             decay = min(settings.ema, (1.0 + step) / (10.0 + step))
             torch._foreach_lerp_(average, list(student.parameters()), 1.0 - decay)
 
@@ -117,10 +115,9 @@ def train_improved_gan(
             of_fake = features_and_logits(student, fake)[0].mean(0)
             with torch.no_grad():
                 of_real = features_and_logits(student, unlabelled[next(matched_order).to(device)])[0].mean(0)
-            _update(generator_step, (of_fake - of_real).square().mean())
+            descend(generator_step, (of_fake - of_real).square().mean())
             student.requires_grad_(True)
-            if stage is not None:
-                stage.advance()
+            stage.advance()
             loop.done(step + 1, total)
     if not math.isfinite(float(loss.detach())):
         raise BenchError("the improved GAN diverged: the loss is not finite. Lower its learning rate (lr).")
@@ -134,9 +131,3 @@ def unlabelled_loss(on_real: Tensor, on_fake: Tensor) -> Tensor:
     """Return ``(-Z_real + softplus(Z_real) + softplus(Z_fake)) / 2``, Z = log sum exp of logits (n, classes)."""
     real, fake = torch.logsumexp(on_real, 1), torch.logsumexp(on_fake, 1)
     return 0.5 * (functional.softplus(-real).mean() + functional.softplus(fake).mean())
-
-
-def _update(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    optimizer.zero_grad(set_to_none=True)
-    torch.autograd.backward(loss)
-    optimizer.step()

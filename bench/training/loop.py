@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from typing import Literal, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.core.errors import BenchError
+from bench.core.progress import SILENT, Stage
 from bench.core.seeds import seeded
 from bench.core.transforms import as_float, mixed, shifted
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.early_stopping import Settle, holding, settling_for
-
-if TYPE_CHECKING:
-    from bench.core.progress import Stage
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """Maps float images (n, channels, height, width) and a generator to images of the same shape."""
@@ -117,11 +115,10 @@ def fit(
     generator: torch.Generator,
     *,
     device: torch.device | str = "cpu",
-    weights: Tensor | None = None,
     augment: Augment | None = None,
     bf16: bool = False,
     must_converge: bool = True,
-    stage: Stage | None = None,
+    stage: Stage = SILENT,
     checkpoint: Checkpoint | None = None,
     watched: Tensor | None = None,
     share: BatchShare | None = None,
@@ -131,7 +128,7 @@ def fit(
     """Train `model` in place and return it, in evaluation mode, on `device`.
 
     `images` (n, channels, height, width) is uint8 or float in [0, 1]; `labels` is int64 (n,) or soft, float (n,
-    classes) with rows that sum to 1; `weights` (n,) weighs the losses. `augment` follows the shift. `stage` advances at
+    classes) with rows that sum to 1. `augment` follows the shift. `stage` advances at
     every step. Training resumes from `checkpoint`, which the caller clears. `watched` are the public images for
     `settle`. With `share`, which excludes a checkpoint, this process trains on its part of each batch
     (:mod:`bench.training.data_parallel`). Training ends before a step if ``stop(steps done)``, which must draw nothing
@@ -141,13 +138,12 @@ def fit(
     """
     device = torch.device(device)
     count = int(images.shape[0])
-    if count == 0 or labels.shape[0] != count or (weights is not None and weights.shape[0] != count):
-        raise BenchError(f"training needs as many labels and weights as images; there are {count} images.")
+    if count == 0 or labels.shape[0] != count:
+        raise BenchError(f"training needs as many labels as images, at least one; there are {count} images.")
     total = settings.total_steps(count)
     layout = _layout(model, images)
     _place(model, device, layout).train()
     images, labels = images.to(device), labels.to(device)
-    weights = weights.to(device) if weights is not None else None
     optimizer = make_optimizer(model, settings)
     decayed = dense_weights(model) if settings.dense_decay else []
     average = [p.detach().clone() for p in model.parameters()] if settings.ema is not None else []
@@ -162,7 +158,7 @@ def fit(
     }
     if settling is not None:
         held["settling"] = settling
-    loop = Loop(checkpoint, held, [images, labels, weights, watched], device)
+    loop = Loop(checkpoint, held, [images, labels, watched], device)
     loss = torch.zeros(())
     with seeded(generator, device):
         if share is not None:
@@ -188,8 +184,7 @@ def fit(
             if loss_of is not None:
                 loss = loss_of(logits.float(), targets)
             else:
-                weighing = weights[index] if weights is not None else None
-                loss = classification_loss(logits.float(), targets, weighing, settings.label_smoothing)
+                loss = functional.cross_entropy(logits.float(), targets, label_smoothing=settings.label_smoothing)
             for weight in decayed:
                 loss = loss + 0.5 * settings.dense_decay * weight.square().sum()
             for group in optimizer.param_groups:
@@ -202,8 +197,7 @@ def fit(
             if average and settings.ema is not None:
                 decay = min(settings.ema, (1.0 + step) / (10.0 + step))
                 torch._foreach_lerp_(average, list(model.parameters()), 1.0 - decay)
-            if stage is not None:
-                stage.advance()
+            stage.advance()
             if settling is not None and watched is not None and settling.due(step):
                 with holding(model, average):
                     now = predict(model, watched, device=device, bf16=bf16).argmax(1)
@@ -257,16 +251,6 @@ class Batches:
         if self._generator is None:
             return torch.arange(self._count)
         return torch.randperm(self._count, generator=self._generator, device=self._generator.device)
-
-
-def classification_loss(
-    logits: Tensor, labels: Tensor, weights: Tensor | None = None, label_smoothing: float = 0.0
-) -> Tensor:
-    """Return the cross-entropy of `logits` (n, classes) to hard (n,) or soft (n, classes) labels, a weighted mean."""
-    if weights is None:
-        return functional.cross_entropy(logits, labels, label_smoothing=label_smoothing)
-    losses = functional.cross_entropy(logits, labels, label_smoothing=label_smoothing, reduction="none")
-    return (losses * weights).sum() / weights.sum().clamp_min(1e-12)
 
 
 @torch.no_grad()

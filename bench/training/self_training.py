@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.core.errors import BenchError
+from bench.core.progress import SILENT, Stage
 from bench.core.seeds import seeded
 from bench.core.transforms import as_float, shifted
 from bench.storage.checkpoint import Checkpoint
 from bench.training.loop import FitSettings, fit, predict
-
-if TYPE_CHECKING:
-    from bench.core.progress import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,7 @@ def train_self_trained(
     generator: torch.Generator,
     *,
     device: torch.device | str = "cpu",
-    stage: Stage | None = None,
+    stage: Stage = SILENT,
     checkpoint: Checkpoint | None = None,
 ) -> nn.Module:
     """Return a student trained on `images` (m, channels, height, width) with `labels`, int64 (m,), and on the `pool`.
@@ -85,13 +82,12 @@ def train_self_trained(
             checkpoint.begin(phase, {"beliefs": beliefs, "generator": generator})
 
     def skip(steps: int) -> None:
-        if stage is not None:
-            stage.advance(steps)
+        stage.advance(steps)
 
     if len(labels) < settings.graph_below * classes:
         everything = torch.cat([as_float(images), as_float(pool)])
         scores = poisson_labels(everything, labels, classes, settings.neighbours, settings.graph_steps)[len(images) :]
-        # The scores have no scale of their own: standardise them for the softmax.
+        # The scores' scale is arbitrary: standardise them for the softmax.
         beliefs = (3.0 * scores / scores.std().clamp_min(1e-12)).softmax(1)
     else:
         beliefs = torch.zeros(len(pool), classes)

@@ -249,7 +249,7 @@ def train_group(
                 seen = _labels(stack, dict(zip(names, now, strict=True)), watched, device, bf16)
                 new = settling.look(seen) & ~done
                 if bool(new.any()):
-                    # Keep these weights; the program continues at its size.
+                    # Keep the settled teachers' weights. They stay in the stack, whose size the compiled program fixes.
                     settled = [_chosen(new, value, old) for value, old in zip(now, settled, strict=True)]
                     done |= new
                 if bool(done.all()):

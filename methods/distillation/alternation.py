@@ -1,6 +1,7 @@
 """Algorithm 1 of DPSD as a loop: generate, annotate, update the student, update generator and latent inputs.
 
-With ``pool_steps`` the student then trains on, on all answers, as long as its running mean gains on some held back.
+With ``pool_steps`` the student then keeps training on all answers while its averaged weights still improve on those
+held back.
 
 Private data enter only through the annotation function passed in. (DPSD-T declares its teacher as the discriminator.) A
 resumed run already has earlier answers in its weights: it charges them to the new ledger without querying again. Seeded
@@ -27,7 +28,7 @@ from bench.models.feature_net import OnFixedMap
 from bench.models.generators import DataFreeGenerator
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.data_free import generator_terms
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 
 
 def soft_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -126,7 +127,7 @@ class Alternating:
         return loop, first
 
     def _learn_again(self, pool: AnswerPool, step: int) -> bool:
-        """Take a step on the pool; return False, without one, once answers held back no longer gain."""
+        """Take a step on the pool, or return False once the error on held-back answers no longer falls."""
         if step == 0:
             self._mean.update_parameters(self.student)  # the first update copies
         if step % BETWEEN == 0 and not pool.look(self._mean.module, logits_of):
@@ -144,23 +145,21 @@ class Alternating:
         return torch.cat([made, as_float(random_images(count, self.facts.shape, self._random)).to(made.device)])
 
     def _seen(self, images: Tensor) -> Tensor:
-        """Return what the student's trained part takes: features of its frozen map, if it has one, else `images`."""
+        """Return the input of the student's trained part: features of its frozen map if it has one, else `images`."""
         if not isinstance(self.student, OnFixedMap):
             return images
         with torch.no_grad():
             return self.student.forward_features(images)
 
     def _update_student(self, seen: Tensor, images: Tensor, labels: Tensor | None, iteration: int) -> Tensor:
-        """Update the student on `labels` of what it has `seen`; None: the teacher annotates the `images`."""
+        """Update the student on its inputs `seen` and their `labels`; None: the teacher annotates `images`."""
         logits = logits_of(self.student, seen)
         check_finite({"output": logits.sum()}, iteration, "the student")
         if labels is None:
             labels = self.annotate(images, logits.detach().softmax(1))
         loss = soft_loss(logits, labels)
         check_finite({"Eq. 7": loss}, iteration, "the student")
-        self._student_step.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        self._student_step.step()
+        descend(self._student_step, loss)
         return labels
 
     def _update_generator(self, made: Tensor, labels: Tensor, iteration: int) -> None:
@@ -186,7 +185,7 @@ class Alternating:
 
 
 def logits_of(student: nn.Module, seen: Tensor) -> Tensor:
-    """Return the logits of `student` on what it has `seen`: features of its frozen map, if it has one, else images."""
+    """Return the logits of `student` for inputs `seen`: features of its frozen map if it has one, else images."""
     logits: Tensor = student.forward_head(seen) if isinstance(student, OnFixedMap) else student(seen)
     return logits
 

@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 
 from bench.interface import BenchError, Facts, setting
 from bench.methods.shared.given_teacher import GivenTeacherConfig
-from bench.methods.shared.settings_checks import check_latent_size
 
 
 @dataclass(frozen=True)
@@ -21,18 +20,20 @@ class AlternationConfig(GivenTeacherConfig):
     iterations: int = setting(200, "section IV-A: T", ge=1)
     batch: int = setting(256, "section IV-A: b", ge=1)
     k: int | None = setting(None, "section IV-A: 3 for 3 to 10 classes, 2 for 2, 50 for CIFAR100, 300 for ImageNet")
-    amount: int | None = setting(None, "Fig. 5, amount of synthetic data: queries asked, then used again; all b T")
+    amount: int | None = setting(
+        None, "Fig. 5, amount of synthetic data: queries asked, then used again; all b T", ge=1
+    )
     student_lr: float = setting(0.1, "section IV-A: gamma_s", gt=0)
     generator_lr: float = setting(0.01, "section IV-A: gamma_g", gt=0)
     optimizer: Literal["adam", "sgd"] = setting("adam", "section IV-A; Algorithm 1 writes plain gradient steps")
-    latent_size: int = setting(100, "ours: not printed; that of DAFL")
+    latent_size: int = setting(100, "ours: not printed; that of DAFL", ge=1, le=4096)
     generator_width: int = setting(128, "ours: not printed; that of DAFL", ge=1)
     train_latents: bool = setting(True, "Algorithm 1, line 6: the random vectors are trained")
     one_hot_loss: bool = setting(True, "Eq. 8, first term; Table VI leaves it out")
     entropy_loss: bool = setting(True, "Eq. 8, second term; Table VI leaves it out")
     activation_loss: bool = setting(True, "Eq. 8, third term; Table VI leaves it out")
     generator_loss: Literal["dafl", "printed"] = setting("dafl", "Eq. 8 as its text says; its formula says otherwise")
-    random_share: float = setting(0.0, "ours: share of a batch made by random processes, not the generator")
+    random_share: float = setting(0.0, "ours: share of a batch made by random processes, not the generator", ge=0, lt=1)
     pool_steps: int = setting(
         0,
         "ours: most steps of the student on all answers after the last iteration; Algorithm 1 takes one step on each "
@@ -44,13 +45,6 @@ class AlternationConfig(GivenTeacherConfig):
     labels_reach_generator: ClassVar[bool] = True  # Algorithm 1, line 6: the generator's loss includes Eq. 7
 
     def __post_init__(self) -> None:
-        check_latent_size(self, "latent_size")
-        if self.amount is not None and self.amount < 1:
-            raise BenchError(f"amount must be at least 1, or none for all queries, not {self.amount}.")
-        if self.pool_steps < 0:
-            raise BenchError(f"pool_steps must be at least 0, not {self.pool_steps}.")
-        if not 0 <= self.random_share < 1:
-            raise BenchError(f"random_share must be at least 0 and below 1, not {self.random_share}.")
         if self.generated < 2:
             raise BenchError(
                 f"a batch of {self.batch} with random_share {self.random_share} leaves {self.generated} generated "

@@ -113,7 +113,7 @@ def released_gradients(
     of the noisy gradients. The cost is the same: one charge of noise multiplier ``sigma / (sensitivity sqrt(n))``.
     """
     rows = len(gradients)
-    # In units of beta, which only rescales the answer.
+    # Noise and sensitivity are in units of beta, which only rescales the answer.
     given = gradients.double().numpy()
     multiplier = sigma / (sensitivity * math.sqrt(rows))
     if reading == "per-example":

@@ -1,7 +1,7 @@
-"""Answers that are used more than once: post-processing of what the ledger has released, at no further cost.
+"""Answers that are used more than once: post-processing of the ledger's releases, at no further cost.
 
-Some answers are held back from the student's steps. Its squared error on them tells when it starts to fit the noise of
-the others: the noise of labels adds the same constant to every student's expected error.
+Some answers are held back from training. The student's squared error on them shows when it starts to fit the noise of
+the others: label noise adds the same constant to every student's expected error.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from bench.interface import shifted
 
 HELD = 16  # one batch in this many is held back
 WINDOW = 200  # steps over which the student's weights are averaged
-BETWEEN = 50  # steps between two looks at the answers held back
-PATIENCE = 4  # looks in a row without a gain after which the student stops
+BETWEEN = 50  # steps between two evaluations on held-back answers
+PATIENCE = 4  # evaluations in a row without improvement after which training stops
 
 
 def squared_error(probabilities: Tensor, labels: Tensor) -> float:
@@ -34,7 +34,7 @@ def running_mean(mean: Tensor, now: Tensor, count: Tensor | int) -> Tensor:
 
 
 class BestStudent:
-    """The weights with the least error on answers held back, and the rule by which training stops."""
+    """The weights with the least error on held-back answers, and the stopping rule."""
 
     def __init__(self) -> None:
         self._weights: dict[str, Tensor] = {}
@@ -53,7 +53,7 @@ class BestStudent:
         }
 
     def look(self, student: nn.Module, error: float) -> bool:
-        """Keep `student` if no earlier one had so small an `error`; return whether it should train on."""
+        """Keep the weights of `student` if its `error` is the least so far; return whether to continue training."""
         if error < self._least:
             self._least, self._misses = error, 0
             self._weights = {name: tensor.detach().clone() for name, tensor in student.state_dict().items()}
@@ -68,9 +68,9 @@ class BestStudent:
 
 
 class AnswerPool:
-    """Batches of what was answered, with soft labels (n, classes), and the best student.
+    """Answered batches with soft labels (n, classes), and the best student.
 
-    What was answered is images (n, channels, height, width) or their features (n, d).
+    A batch holds images (n, channels, height, width) or their features (n, d).
     """
 
     def __init__(self) -> None:
@@ -101,13 +101,13 @@ class AnswerPool:
         return self.batches[int(torch.randint(len(self.batches), (), generator=random))]
 
     def batch(self, random: torch.Generator, shift: int) -> tuple[Tensor, Tensor]:
-        """Return a batch that is not held back, its images moved by up to `shift` pixels; the only one if it is one."""
+        """Return a batch that is not held back (or the only batch), its images moved by up to `shift` pixels."""
         used = [batch for number, batch in enumerate(self.batches) if number % HELD] or self.batches
         seen, labels = used[int(torch.randint(len(used), (), generator=random))]
         return shifted(seen, shift, random) if shift else seen, labels
 
     def look(self, student: nn.Module, logits_of: Callable[[nn.Module, Tensor], Tensor]) -> bool:
-        """Return whether `student` should train on, by its squared error on the batches held back."""
+        """Evaluate `student` on the held-back batches; return whether to continue training."""
         student.eval()
         with torch.no_grad():
             errors = [

@@ -50,7 +50,6 @@ from bench.interface import (
 from bench.methods.distillation.dgd_family import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
 from bench.methods.shared.given_teacher import given_net, given_teacher
 from bench.methods.shared.random_images import random_images
-from bench.methods.shared.settings_checks import check_latent_size
 from bench.methods.shared.start_config import RANDOM
 from bench.methods.shared.starts_public import public_start
 from bench.models.feature_net import OnFixedMap
@@ -87,21 +86,15 @@ class DGDPrintedConfig(DGDConfig):
     generator_lr: float = setting(0.2, "DGD, section IV; a tenth every 80 rounds", gt=0)
     generator_decay: int = setting(9600, "DGD, section IV: 80 rounds of 120 batches")
     random_share: float = setting(
-        0.0, "ours: images of random processes among the synthetic; methods/shared/random_images.py"
+        0.0, "ours: images of random processes among the synthetic; methods/shared/random_images.py", ge=0, lt=1
     )
-    generator_noise: int = setting(100, "DAFL's published code, MNIST")
+    generator_noise: int = setting(100, "DAFL's published code, MNIST", ge=1, le=4096)
     generator_units: int = setting(128, "DAFL's published code", ge=1)
     alpha: float = setting(5.0, "DGD, section III-B")
     beta: float = setting(0.1, "DGD, section III-B")
     reading: Literal["dafl", "printed"] = setting(
         "dafl", "DGD, Eq. 2 and 6 in words; printed: the signs of the formulas"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_latent_size(self, "generator_noise")
-        if not 0 <= self.random_share < 1:
-            raise BenchError(f"random_share must be at least 0 and below 1, not {self.random_share}.")
 
     @property
     def eps1(self) -> float:
@@ -126,7 +119,6 @@ class DGD(DGDFamily):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         return {"quick": cls.shortened(quick_dgd(facts), facts), "tiny": cls.shortened(tiny_dgd(facts), facts)}
 
     @classmethod
@@ -289,7 +281,6 @@ class DGD(DGDFamily):
         return baseline
 
     def reading(self) -> Literal["dafl", "printed"]:
-        """See :meth:`bench.methods.distillation.dgd_family.DGDFamily.reading`."""
         return self.config.reading
 
     def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:

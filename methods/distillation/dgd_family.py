@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from bench.core.seeds import seeded
 from bench.interface import (
-    BenchError,
     Context,
     Facts,
     FitSettings,
@@ -78,7 +77,7 @@ class DGDConfig(GivenTeacherConfig):
     vae: bool = setting(True, "DGD, section III-B; without it the student learns from Eq. 5 alone (Fig. 7: PATE)")
     vae_steps: int = setting(234_500, "DGD, section IV: 500 rounds, read as passes over 60,000 images in 128s", ge=1)
     vae_lr: float = setting(0.001, "DGD, section IV; decays linearly to 0", gt=0)
-    latent: int = setting(32, "DGD, section IV: c")
+    latent: int = setting(32, "DGD, section IV: c", ge=1, le=1024)
     vae_units: int = setting(64, "ours: the paper names no layers", ge=1)
     radius: float = setting(
         1.0, "ours, in deviations of the code's prior; see methods/distillation/tangent_normal.py", gt=0
@@ -88,10 +87,6 @@ class DGDConfig(GivenTeacherConfig):
     )
     perturbation: Literal["directed", "printed"] = setting("directed", "DGD, Eq. 4; printed: Laplace of 2 c / eps1")
     synthetic: int = setting(60_000, "DGD, section IV: as many as private records", ge=1)
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.latent <= 1024:
-            raise BenchError(f"latent must lie between 1 and 1024, not {self.latent}.")
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
         """Return how a teacher of `part` records is trained."""
@@ -152,7 +147,6 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         """Return the release of `votes` (queries, classes): int64 labels (queries,) or soft ones like `votes`."""
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        """See :meth:`bench.interface.Method.shares`."""
         images = f"images of {self.facts.dataset}, seed {seed}, {digest_of(self.images_depend())}"
         return (images, *super().shares(seed))
 
@@ -165,7 +159,6 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         return True
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """See :meth:`bench.interface.Method.train_student`."""
         facts = private.facts
         self.check_facts()
         given = given_net(self.config, facts, context)
@@ -237,10 +230,7 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
             optimizer=self.config.student_optimizer, tangent=self.config.regularise, normal=self.config.regularise,
             entropy=self.config.regularise, shift=shift, reading=self.reading(),
         )  # fmt: skip
-        with (
-            context.checkpoint("student", student_depends(self.config, context)) as checkpoint,
-            context.progress.stage("student", settings.steps) as stage,
-        ):
+        with context.stage("student", student_depends(self.config, context), settings.steps) as (checkpoint, stage):
             train_tangent_normal(
                 trained, images, labels, triples, settings, context.streams.torch("student/order"),
                 device=context.device, stage=stage, checkpoint=checkpoint,

@@ -31,7 +31,6 @@ class DGDPlusConfig(DGDPrintedConfig):
     noise_scale: float = setting(40.0, "PATE 2018, section 5: sigma_2 of MNIST and SVHN; DGD, Fig. 7 states none")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.count == "printed":
             raise BenchError("the paper prints no number of queries for dgd-plus: count is formula or given.")
 
@@ -52,11 +51,9 @@ class DGDPlus(DGD):
         return dataclasses.replace(self.config, queries=self.payable(queries))
 
     def claimed(self, delta: float) -> Claim:
-        """Return PATE 2018's Renyi figure without votes."""
         where = "DGD, Fig. 7, by Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.1"
         note = f"data-independent; of the label queries alone: {DGD_BYPASS}"
         return claim_by("rdp-classic", [GNMax(self.config.noise_scale, self.config.queries)], delta, where, note)
 
     def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
-        """See :meth:`bench.methods.distillation.dgd_family.DGDFamily.answer`."""
         return ledger.noisy_max_gaussian(votes, teachers=self.config.teachers, sigma=self.config.noise_scale)

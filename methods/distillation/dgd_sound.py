@@ -59,7 +59,6 @@ class DGDSound(DGDFamily):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         return {"quick": quick_dgd(facts), "tiny": {**tiny_dgd(facts), "queries": 60}}
 
     def calibrate(self, budget: Budget) -> DGDSoundConfig:
@@ -70,16 +69,13 @@ class DGDSound(DGDFamily):
         return dataclasses.replace(self.config, queries=queries, sigma=multiplier * math.sqrt(2 * queries))
 
     def claimed(self, delta: float) -> Claim:
-        """Return the proven figure: one Gaussian release of all histograms."""
         source = "the proven figure: no paper claims anything for this variant"
         return claim_by("proven", self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
-        """Return the one release of all histograms."""
         return [Gaussian(self.config.sigma / math.sqrt(2 * self.config.queries))]
 
     def images(self, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
-        """See :meth:`bench.methods.distillation.dgd_family.DGDFamily.images`."""
         return random_images(self.config.synthetic, private.facts.shape, context.streams.torch("images"))
 
     def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:

@@ -1,9 +1,9 @@
 """DPDFD: one teacher answers a generator's images by bounded, noisy gradients, a student learns from them.
 
 Liu, Wang, Li, Zeng, Ge, "Model Conversion via Differentially Private Data-Free Distillation", IJCAI 2023
-(arXiv:2304.12528). Built from its abstract and the part of its code that adds the noise (llbbcc/DPDFD, utils.py); the
-rest of the paper was not read, and whatever these leave open follows :mod:`bench.methods.distillation.dpsd`, by four of
-the same authors.
+(arXiv:2304.12528). Implemented from the abstract and the part of the code that adds the noise (llbbcc/DPDFD, utils.py),
+without the rest of the paper. Where these leave a choice open, it is that of :mod:`bench.methods.distillation.dpsd`, by
+four of the same authors.
 
 Threat model: the attacker holds student and generator and may know all records but one. Private: images and labels,
 and the teacher trained on them. Public: the number of records. Released: the student, the generator and some of its
@@ -13,7 +13,7 @@ images, all functions of the noisy gradients alone. Unit record, adjacency repla
 Answer: the gradient of KL(teacher || student) in the student's outputs, normalised per image to an L2 norm of C (the
 abstract's word) or with every entry clamped to +-C (``bounding=clamp``: the code's ``abadi``; its ``auto`` divides by
 the largest signed entry of the batch), averaged over the batch, with noise of deviation sigma C / b on every entry of
-every image's copy of the mean. The mean does not say which image has which class, so nothing can be learnt from it;
+every image's copy of the mean. The mean does not tell which image has which class, so a student learns nothing from it;
 ``gradients=per-example`` skips the averaging, as the code does for several teachers.
 
 Proven: the Gaussian mechanism. One record can change the teacher, hence the gradients of all b images of a batch, each
@@ -21,9 +21,9 @@ by up to 2 C (2 C sqrt(k) clamped), and so their mean: an iteration is b answers
 or without the mean, and C cancels. Private records are not sampled, so there is no amplification. At the code's sigma
 100 and b 256, 200 iterations cost 6.8e5.
 
-Claimed, in two readings, as the code has no accountant. ``batch``, inferred from its noise, which is DP-SGD's (sigma
-times the bound of one summand): T releases of noise multiplier sigma, as if a record changed only one image's gradient.
-``theorem``: DPSD's Theorem 1 with C for beta. Neither holds.
+Claimed, in one of two readings, as the code has no accountant. ``batch`` is inferred from the noise, which is DP-SGD's
+(sigma times the bound of one summand): T releases of noise multiplier sigma, as if a record changed only one image's
+gradient. ``theorem`` is DPSD's Theorem 1 with C for beta. Neither holds.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class DPDFD(Alternation):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`. From a mean over the batch, MNIST is not learnt."""
+        """See :meth:`bench.interface.Method.presets`. MNIST is not learnt from gradients averaged over a batch."""
         ours = {"gradients": "per-example"}
         return {"quick": {**quick_settings(facts), **ours}, "tiny": {**tiny_settings(facts), **ours}}
 
@@ -152,7 +152,6 @@ class DPDFD(Alternation):
         )  # fmt: skip
 
     def charges(self) -> Sequence[Event]:
-        """Return the answers of all iterations."""
         return self.config.events(self.facts)
 
     def annotator(self, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
@@ -170,7 +169,6 @@ class DPDFD(Alternation):
         return annotate
 
     def charge(self, ledger: Ledger) -> None:
-        """See :meth:`bench.methods.distillation.dpsd_family.Alternation.charge`."""
         answered(torch.zeros(self.config.batch, self.facts.classes), self.config, self.facts, ledger)
 
 

@@ -17,8 +17,8 @@ Claimed: Theorem 1. Proven: the Gaussian mechanism. One record can change the te
 iteration, each by at most 2 beta (1.84 beta for 10 classes and k 3:
 :func:`bench.methods.distillation.annotation.gradient_sensitivity`), against noise sigma * beta, so beta cancels: at the
 printed sigma 100, b 256, T 200 the proven epsilon is 28.8 (25.7) for every beta; the claim is 0.05 and 0.26 for the
-printed betas. When calibrated to a claim, sigma falls with beta, so a smaller beta gives any accuracy at the same
-claim, without privacy.
+printed betas. Calibrated to a claim, sigma falls with beta: a small enough beta reaches any accuracy at the same claim,
+without privacy.
 """
 
 from __future__ import annotations
@@ -106,9 +106,8 @@ class DPSD(Alternation):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
-        # At a claimed 10 on MNIST the paper's beta 5e-3 gives 17%; with Fig. 5's smallest, 1e-5, Adam's epsilon swamps
-        # gamma_s * beta (61%). The step of Eq. 3 stays gamma_s as printed; the optimiser's learning rate is lower.
+        # At a claimed 10 on MNIST the paper's beta of 5e-3 gives 17%, and Fig. 5's smallest, 1e-5, gives 61%, as Adam's
+        # epsilon then swamps gamma_s * beta. The step of Eq. 3 is gamma_s as printed; the optimiser's rate is lower.
         ours = {"beta": 1e-4, "annotation_lr": 0.1}
         if facts.classes >= 1000:  # reused answers must move labels far from the student's predictions at query time
             ours = {"beta": 1e-6, "annotation_lr": 1e6}
@@ -142,13 +141,11 @@ class DPSD(Alternation):
         return dataclasses.replace(config, sigma=sigma)
 
     def claimed(self, delta: float) -> Claim:
-        """Return Theorem 1."""
         return dpsd(
             self.config.bound(), self.facts.classes, self.config.batch, self.config.asked, self.config.sigma, delta
         )
 
     def charges(self) -> Sequence[Event]:
-        """Return the noisy gradients of all queries."""
         return dpsd_events(self.config.batch, self.config.asked, self.config.sigma, self.config.sensitivity(self.facts))
 
     def teachers(self, private: PrivateData, context: Context) -> list[nn.Module]:
@@ -181,7 +178,6 @@ class DPSD(Alternation):
         return annotate
 
     def charge(self, ledger: Ledger) -> None:
-        """See :meth:`bench.methods.distillation.dpsd_family.Alternation.charge`."""
         nothing = torch.zeros(self.config.batch, self.facts.classes)
         released_gradients(
             nothing,

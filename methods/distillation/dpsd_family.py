@@ -33,7 +33,7 @@ CITATION = (
 
 def quick_settings(facts: Facts) -> dict[str, Any]:
     """Return the changes of ``quick``: without random images the student gets 20% on MNIST, even without noise."""
-    # Teachers with this many classes are slow, so they answer few images, each reused in thirty batches.
+    # Teachers with this many classes are slow: ask few images and reuse each answer in thirty batches.
     many = {"amount": 4096, "iterations": 500} if facts.classes >= 1000 else {}
     return {
         "teacher": "small_cnn",
@@ -59,7 +59,6 @@ class Alternation(TakesTeacher):
     releases_generator: ClassVar[bool] = True
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        """See :meth:`bench.interface.Method.shares`."""
         meant = [self.config.teacher, self.config.teacher_epochs, self.config.teacher_lr]
         return (f"teacher of {self.facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
@@ -72,7 +71,6 @@ class Alternation(TakesTeacher):
         """Charge `ledger` for one annotated batch of a stopped run, without querying a teacher."""
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """See :meth:`bench.interface.Method.train_student`."""
         self.config.top_k(private.facts)
         first = context.streams.torch("student/start")
         student, options = public_start.make_public_student(self.config, private.facts, context, first)
@@ -164,8 +162,8 @@ def train_teacher(
         net = copy.deepcopy(trained)
         rows = torch.arange(len(private)) if part is None else torch.from_numpy(part)
         images, labels, order = inputs[rows], private.labels[rows], streams.torch("order")
-        # Report one step: a client's record count depends on labels, which are private, so progress must not show it.
-        with context.checkpoint("teacher", depends) as checkpoint, context.progress.stage(name, 1) as stage:
+        # Report a single step: the number of steps would reveal a client's record count, which depends on labels.
+        with context.stage("teacher", depends, 1, name) as (checkpoint, stage):
             # Use a diverged teacher too: an error would let one record decide whether a student is released.
             if len(context.devices) > 1:
                 fit_on_devices(net, images, labels, settings, order, context.devices, must_converge=False)

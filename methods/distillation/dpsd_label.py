@@ -86,11 +86,9 @@ class DPSDLabel(Alternation):
         return dataclasses.replace(self.config, k=k, epsilon=budget.epsilon)
 
     def claimed(self, delta: float) -> Claim:
-        """Return Theorem 2."""
         return dpsd_label(self.config.epsilon, delta)
 
     def charges(self) -> Sequence[Event]:
-        """Return the labels of all queries."""
         given, answers = (
             (self.config.epsilon, self.config.top_k(self.facts), self.facts.classes),
             self.config.batch * self.config.asked,
@@ -115,7 +113,6 @@ class DPSDLabel(Alternation):
         return annotate
 
     def charge(self, ledger: Ledger) -> None:
-        """See :meth:`bench.methods.distillation.dpsd_family.Alternation.charge`."""
         labels = np.zeros(self.config.batch, dtype=np.int64)
         sets = np.tile(np.arange(self.config.top_k(self.facts)), (self.config.batch, 1))
         ledger.top_k_randomized_response(

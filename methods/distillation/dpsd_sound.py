@@ -55,7 +55,7 @@ from bench.methods.distillation.answer_pool import BETWEEN, BestStudent, squared
 from bench.methods.distillation.dpsd_family import CITATION
 from bench.methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
 from bench.methods.shared.random_images import random_images
-from bench.methods.shared.settings_checks import SHOWN, check_latent_size, student_depends
+from bench.methods.shared.settings_checks import SHOWN, student_depends
 from bench.methods.shared.starts_public import public_start
 from bench.methods.shared.teachers import (
     EnsembleMethod,
@@ -70,7 +70,7 @@ from bench.models.feature_net import OnFixedMap
 from bench.models.generators import DataFreeGenerator
 from bench.storage.checkpoint import Loop, Part
 from bench.training.data_free import generate, generator_terms
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 from bench.training.ensemble import Ensemble
 
 NON_TARGET_WEIGHT = 8.0  # lambda of DPSD, section III-B; for answer=gradient
@@ -91,7 +91,9 @@ class DPSDSoundConfig(GivenTeacherConfig):
     student: str = setting("small_cnn", "ours: as methods/distillation/dpsd.py")
     queries: int = setting(10_000, "ours: measured; see the reproduction notes", ge=1)
     rounds: int = setting(2, "ours: the queries of later rounds come from the generator too", ge=1)
-    random_share: float = setting(0.75, "ours: share of the queries of later rounds made by random processes")
+    random_share: float = setting(
+        0.75, "ours: share of the queries of later rounds made by random processes", ge=0, le=1
+    )
     answer: Literal["votes", "gradient"] = setting("votes", "ours: gradient is Eq. 3 of DPSD, bounded and summed")
     distillation: Literal["decoupled", "dkd", "plain"] = setting("decoupled", "DPSD, Eq. 2; for answer=gradient")
     k: int | None = setting(None, "DPSD, section IV-A: as methods/distillation/dpsd.py; for answer=gradient")
@@ -103,7 +105,7 @@ class DPSDSoundConfig(GivenTeacherConfig):
     generator_steps: int = setting(100, "ours: updates by Eq. 8 before each later round", ge=1)
     generator_lr: float = setting(0.001, "ours", gt=0)
     generator_width: int = setting(32, "ours", ge=1)
-    latent_size: int = setting(100, "ours: as methods/distillation/dpsd.py")
+    latent_size: int = setting(100, "ours: as methods/distillation/dpsd.py", ge=1, le=4096)
     held_back: float = setting(
         0.0,
         "ours: share of the answers that no student learns from; each round keeps the student with the least squared "
@@ -114,13 +116,8 @@ class DPSDSoundConfig(GivenTeacherConfig):
     )
 
     def __post_init__(self) -> None:
-        check_latent_size(self, "latent_size")
         if self.rounds > self.queries:
             raise BenchError(f"{self.rounds} rounds need as many queries, not {self.queries}.")
-        if not 0 <= self.held_back < 1:
-            raise BenchError(f"held_back must be at least 0 and below 1, not {self.held_back}.")
-        if not 0 <= self.random_share <= 1:
-            raise BenchError(f"random_share must lie in 0..1, not {self.random_share}.")
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
         """Return how a teacher of `part` records is trained."""
@@ -153,7 +150,6 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         quick = {
             "teachers": quick_teachers(facts),
             "queries": 10_000 if facts.private_records > 10_000 else 2000,
@@ -170,14 +166,12 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
         return dataclasses.replace(self.config, sigma=sigma)
 
     def claimed(self, delta: float) -> Claim:
-        """Return the exact figure of Gaussian noise."""
         source = "ours: exact figure of Gaussian noise"
         return claim_by(
             "exact-gaussian", events(self.config, self.facts, self.config.sigma), delta, source, "as proven"
         )
 
     def charges(self) -> Sequence[Event]:
-        """Return the noisy sums of all queries."""
         return events(self.config, self.facts, self.config.sigma)
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
@@ -233,7 +227,7 @@ def ask(
         for one in logits:
             gradient = distillation_gradient(one.softmax(1), believed, config.distillation, NON_TARGET_WEIGHT)
             total += bounded(keep_top(gradient, k), "normalise", 1.0, 1e-4)
-    # One record moves each row by one query's sensitivity, so the matrix by that times the root of the row count.
+    # One record moves each row by at most one query's sensitivity, hence all rows by sqrt(rows) times that in L2.
     sensitivity = config.sensitivity(facts) * math.sqrt(len(images))
     noisy = ledger.gaussian(total.numpy(), sensitivity=sensitivity, noise_multiplier=config.sigma / sensitivity)
     mean = torch.from_numpy(noisy / len(teachers)).float()
@@ -264,10 +258,7 @@ def learn(
         student.train()
 
     depends = {**student_depends(config, context), "round": number}
-    with (
-        context.checkpoint("student", depends) as checkpoint,
-        context.progress.stage("student", config.student_steps) as stage,
-    ):
+    with context.stage("student", depends, config.student_steps) as (checkpoint, stage):
         parts: dict[str, Part] = {"student": student, "optimizer": optimizer, "draws": draws, "best": best}
         loop = Loop(checkpoint, parts, [images, labels], context.device)
         for step in range(loop.start(stage), config.student_steps):
@@ -284,9 +275,7 @@ def learn(
             loss = (logits.softmax(1) - labels[rows].to(context.device)).square().sum(1).mean()
             if step % 100 == 0:
                 check_finite({"squared error": loss}, step, "the student")
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-            optimizer.step()
+            descend(optimizer, loss)
             stage.advance()
             loop.done(step + 1, config.student_steps)
     if len(held):
@@ -296,7 +285,7 @@ def learn(
 
 
 def evenly(count: int, total: int) -> Tensor:
-    """Return `count` of the positions 0 to `total` - 1 at equal distances, so that all rounds have their share."""
+    """Return `count` evenly spaced positions in 0..`total` - 1, so that every round has its share."""
     return torch.arange(count) * total // max(count, 1)
 
 
@@ -311,7 +300,5 @@ def drive(generator: Any, student: nn.Module, config: DPSDSoundConfig, context: 
             made = generator(generator.noise(64, draws, context.device))
             terms = generator_terms(*features_and_logits(student, made), norm=2)
             check_finite(terms, step, "the generator")
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(torch.stack(list(terms.values())).sum())
-            optimizer.step()
+            descend(optimizer, torch.stack(list(terms.values())).sum())
             stage.advance()

@@ -2,11 +2,11 @@
 
 The paper perturbs codes "along tangent and normal directions of the distribution manifold" after Yu et al., CVPR 2019
 (arXiv:1808.06088), where the tangent space is the column space of the decoder's Jacobian J and directions are found by
-power iteration, but does not say how. Here both are added to the code: tangent is one step of power iteration from a
-random start u, ``J'J u``, along which the decoder moves the image most; normal is the part of u orthogonal to it, which
-leaves the manifold. Both have length `radius`, in units of the prior's deviation. The printed Laplacian noise of scale
-2 c / eps1 = 6400 destroys every image; ``radius="printed"`` uses it. All inputs are generated images and released
-labels.
+power iteration; it does not say how. Here both perturbations are added to the code. Tangent is one step of power
+iteration from a random start u, ``J'J u``, along which the decoder moves the image most; normal is the part of u
+orthogonal to it, which leaves the manifold. Both have length `radius`, in units of the prior's deviation. The printed
+Laplacian noise of scale 2 c / eps1 = 6400 destroys every image; ``radius="printed"`` uses it. All inputs are generated
+images and released labels.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.core.progress import Stage
+from bench.core.progress import SILENT, Stage
 from bench.core.seeds import seeded
 from bench.interface import BenchError, as_float, features_and_logits, shifted
 from bench.models.autoencoders import VAE
 from bench.privacy.accounting.claims import DGD_EPS1
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.data_free import Reading
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class StudentSettings:
 
 def train_vae(
     vae: VAE, images: Tensor, steps: int, batch_size: int, lr: float, generator: torch.Generator,
-    *, device: torch.device | str = "cpu", stage: Stage | None = None,
+    *, device: torch.device | str = "cpu", stage: Stage = SILENT,
     checkpoint: Checkpoint | None = None,
 ) -> VAE:  # fmt: skip
     """Train `vae` in place on `images` (uint8, or float in [0, 1]) by Adam; raise NotFiniteError if it diverges."""
@@ -77,12 +77,9 @@ def train_vae(
         index = torch.randint(len(images), (min(batch_size, len(images)),), generator=generator)
         terms = vae.terms(as_float(images[index].to(device)), generator)
         check_finite(terms, step, "the autoencoder")
-        optimizer.zero_grad(set_to_none=True)
-        torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        descend(optimizer, torch.stack(list(terms.values())).sum())
         falling.step()
-        if stage is not None:
-            stage.advance()
+        stage.advance()
         loop.done(step + 1, steps)
     return vae.eval()
 
@@ -106,7 +103,7 @@ def make_triples(
     generator: torch.Generator,
     *,
     device: torch.device | str = "cpu",
-    stage: Stage | None = None,
+    stage: Stage = SILENT,
 ) -> Triples:
     """Return the triples of `images` (n, channels, height, width), Eq. 4; raise BenchError unless `radius` > 0."""
     if radius != "printed" and not radius > 0:
@@ -123,8 +120,7 @@ def make_triples(
         else:
             one, two = directions(vae, codes, radius, generator)
         found.append(tuple(_bytes(vae.decode(code)) for code in (codes, codes + one, codes + two)))  # type: ignore[arg-type]
-        if stage is not None:
-            stage.advance(len(batch))
+        stage.advance(len(batch))
     plain, tangent, normal = zip(*found, strict=True)
     return Triples(torch.cat(plain), torch.cat(tangent), torch.cat(normal))
 
@@ -147,7 +143,7 @@ def train_tangent_normal(
     generator: torch.Generator,
     *,
     device: torch.device | str = "cpu",
-    stage: Stage | None = None,
+    stage: Stage = SILENT,
     checkpoint: Checkpoint | None = None,
 ) -> nn.Module:
     """Train `student` in place on labelled `images` (m, ...) and optionally on `triples`; return it.
@@ -176,12 +172,9 @@ def train_tangent_normal(
             if triples is not None:
                 terms |= _smooth(student, triples, settings, generator, device)
             check_finite(terms, step, "the student")
-            optimizer.zero_grad(set_to_none=True)
-            torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+            descend(optimizer, torch.stack(list(terms.values())).sum())
             falling.step()
-            if stage is not None:
-                stage.advance()
+            stage.advance()
             loop.done(step + 1, settings.steps)
     return student.eval()
 

@@ -5,9 +5,9 @@ and Boneh, "Differentially Private Learning Needs Better Features (or Much More 
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records. Released: the student. Unit record, adjacency add-remove, as zero-out: one record is
-absent; steps, sampling rate and divisor still use the public number. A replaced record moves a batch's sum by up to
-twice as much and costs more, as the leaderboard shows. Poisson batches, each gradient clipped to `max_grad_norm` in L2,
-Gaussian noise of `noise_multiplier` times that on the sum, calibrated to the budget.
+absent, while steps, sampling rate and divisor still use the public number. Replacing a record moves a batch's sum by up
+to twice as much and costs more, as the leaderboard shows. Poisson batches, each gradient clipped to `max_grad_norm` in
+L2, Gaussian noise of `noise_multiplier` times that on the sum, calibrated to the budget.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bench.core.progress import Stage
@@ -27,7 +27,6 @@ from bench.data.own_arrays import FEATURE_NETS, is_features
 from bench.interface import (
     Adjacency,
     Basis,
-    BenchError,
     Budget,
     Claim,
     Context,
@@ -43,9 +42,8 @@ from bench.interface import (
     setting,
 )
 from bench.methods.shared.calibration import PoissonBatches, least_noise
-from bench.methods.shared.settings_checks import student_depends
-from bench.privacy.accounting.accountants import AccountantFunction
-from bench.privacy.accounting.claims import dp_sgd, moments_accountant
+from bench.methods.shared.settings_checks import check_batch, student_depends
+from bench.privacy.accounting.claims import dp_sgd
 from bench.privacy.dpsgd.clipping import Clipping, Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 from bench.privacy.events.events import DPSGD as Steps
@@ -70,7 +68,7 @@ class DPSGDConfig(PoissonBatches):
 
 
 def continued(make: Callable[[Any], Optimizer]) -> Callable[[Any], Optimizer]:
-    """Return `make` for successive calls, each optimiser starting with its predecessor's momentum."""
+    """Return `make` such that each new optimiser takes over the momentum of the last one."""
     made: list[Optimizer] = []
 
     def optimizer(parameters: Any) -> Optimizer:
@@ -105,6 +103,8 @@ class DPSGD(Method[DPSGDConfig]):
     version = 2
     adjacency = Adjacency.ADD_REMOVE
     citation = "Abadi et al. 2016; Tramer and Boneh 2021"
+    claimed_by: ClassVar[str] = "moments"
+    """The accountant of :meth:`claimed`; see :func:`bench.methods.shared.calibration.least_noise`."""
     public_data = "none"
 
     @classmethod
@@ -128,32 +128,21 @@ class DPSGD(Method[DPSGDConfig]):
 
         With `scale_lr` the learning rate is divided by the ratio of that noise to the stated one if above 1.
         """
-        records = self.facts.private_records
-        if not 1 <= self.config.batch_size <= records:
-            raise BenchError(
-                f"batch_size {self.config.batch_size} must lie between 1 and the {records} private records. "
-                f"Change it with --set {self.name}.batch_size=N."
-            )
+        check_batch(self)
 
         def events(noise: float) -> Sequence[Event]:
             changed = self.changed(noise_multiplier=noise)
             return changed.claimed_charges() if budget.basis is Basis.CLAIMED else changed.charges()
 
         # With full batches, use the exact figure instead of the PLD.
-        sound = "proven" if self.config.sampling_rate(records) == 1 else "pld"
-        noise = least_noise(events, budget, self.accountant(), sound, tolerance=1e-4)
+        sound = "proven" if self.config.sampling_rate(self.facts.private_records) == 1 else "pld"
+        noise = least_noise(events, budget, self.claimed_by, sound, tolerance=1e-4)
         found = dataclasses.replace(self.config, noise_multiplier=noise)
         if getattr(self.config, "scale_lr", False):  # not every subclass's config has this setting
             found = dataclasses.replace(found, lr=self.config.lr * min(1.0, self.config.noise_multiplier / noise))
         return found
 
-    @classmethod
-    def accountant(cls) -> AccountantFunction | str:
-        """Return the accountant of :meth:`claimed`."""
-        return moments_accountant
-
     def claimed(self, delta: float) -> Claim:
-        """Return the moments accountant's figure, as in the paper."""
         records = self.facts.private_records
         return dp_sgd(
             self.config.sampling_rate(records), self.config.noise_multiplier, self.config.steps(records), delta
@@ -164,7 +153,6 @@ class DPSGD(Method[DPSGDConfig]):
         return self.charges()
 
     def charges(self) -> Sequence[Event]:
-        """Return all steps."""
         records = self.facts.private_records
         return [Steps(self.config.sampling_rate(records), self.config.noise_multiplier, self.config.steps(records))]
 
@@ -172,13 +160,27 @@ class DPSGD(Method[DPSGDConfig]):
         """Train the student by DP-SGD."""
         start = context.streams.torch("student/start")
         student, options = make_student(self.config.student, private.facts, start, **self.student_options())
-        student.to(context.device)
-        steps = self.config.steps(private.facts.private_records)
-        depends = {**student_depends(self.config, context), "opacus": version("opacus")}
-        with context.checkpoint("student", depends) as checkpoint, context.progress.stage("student", steps) as stage:
-            run = self.dp_sgd_run(stage, checkpoint)
-            ledger.dp_sgd(student, private.images, private.labels, run)
+        self.train_net(student.to(context.device), private, public, ledger, context)
         return Released(student, self.config.student, options)
+
+    def train_net(
+        self, net: nn.Module, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> None:
+        """Train the student's `net` in place, through the ledger."""
+        self.fit(net, private.images, private.labels, ledger, context)
+
+    def fit(
+        self, net: nn.Module, inputs: Tensor, labels: Tensor, ledger: Ledger, context: Context, *,
+        what: str = "student", **changes: Any,
+    ) -> None:  # fmt: skip
+        """Train `net` in place by DP-SGD on `inputs` (n, ...) with `labels` (n,); `changes` replace fields of the run.
+
+        `what` names the net in the progress display. A stopped run resumes from its checkpoint.
+        """
+        depends = {**student_depends(self.config, context), "opacus": version("opacus")}
+        steps = self.config.steps(self.facts.private_records)
+        with context.stage(what, depends, steps) as (checkpoint, stage):
+            ledger.dp_sgd(net, inputs, labels, dataclasses.replace(self.dp_sgd_run(stage, checkpoint), **changes))
 
     def student_options(self) -> dict[str, Any]:
         """Return the timm options of the student beyond its sizes."""

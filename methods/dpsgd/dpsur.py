@@ -1,4 +1,4 @@
-"""DPSUR: DP-SGD that keeps a step only if a noisy test says that it lowered the loss.
+"""DPSUR: DP-SGD that keeps a step only if a noisy test finds that it lowered the loss.
 
 Fu et al., "DPSUR: Accelerating Differentially Private Stochastic Gradient Descent Using Selective Update and Release",
 VLDB 2024 (arXiv:2311.14056), on scattering coefficients normalised within each image; the authors use noisy means for
@@ -11,17 +11,18 @@ sample: the change of the mean loss, clipped to ±`change_bound`, gets Gaussian 
 step's multiplier (at least `least_validation_noise`), relative to twice the bound. The step is kept if the answer is
 below `threshold` bounds, else undone.
 
-The paper charges for kept steps and their tests only (theorems 5.1 and 5.5). But tests on private data select the kept
-step among several, and such a selection costs more than one run of its candidates; theorem 4.1 repeats a test of one
-value, not of new steps on new samples. So the claim does not hold, and here every step and test is charged. The number
-of iterations needed to keep a given number of steps depends on private data, so iterations are fixed beforehand, and
-steps beyond those that the claim pays for are rejected. The claim assumes the share that is kept if every step is good,
-``Phi((threshold + 1) / (2 noise))``, a half at threshold -1 (equation 11); if every step is bad it is 22% at the
-paper's noise for epsilon 1 (equation 12), and the same claim would take more than twice as many.
+The paper charges only for kept steps and their tests (theorems 5.1 and 5.5). But tests on private data select the kept
+step among several, and such a selection costs more than running one candidate; theorem 4.1 is about repeated tests of
+one value, not of new steps on new samples. So the claim does not hold; here every step and test is charged. How many
+iterations it takes to keep a given number of steps depends on private data, so the number of iterations is fixed
+beforehand, and steps beyond those that the claim pays for are rejected. The claim assumes the share of steps that is
+kept if every step is good, ``Phi((threshold + 1) / (2 noise))``, one half at threshold -1 (equation 11). If every step
+is bad the share is 22% at the paper's noise for epsilon 1 (equation 12), and the same claim would allow more than twice
+as many iterations.
 
-In the paper both nets are tested on one sample, as here. The authors' code instead subtracts, without noise, the last
-kept net's loss on its own earlier sample: a record in that sample moves all tests until the next kept step, which no
-sampling rate covers.
+In the paper both nets are tested on one sample, as here. The authors' code instead subtracts, without noise, the loss
+that the last kept net had on its own, earlier sample. A record in that sample moves every test until the next kept
+step, and no sampling rate covers that.
 """
 
 from __future__ import annotations
@@ -36,7 +37,6 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from bench.interface import (
-    Budget,
     Claim,
     Context,
     Event,
@@ -47,9 +47,7 @@ from bench.interface import (
     setting,
 )
 from bench.methods.dpsgd.dp_sgd import continued
-from bench.methods.dpsgd.scatter import ScatterDPSGD
-from bench.methods.dpsgd.scatter_cnn import ScatterCNNConfig
-from bench.methods.shared.settings_checks import at_least_one, positive
+from bench.methods.dpsgd.scatter import ScatterCNNConfig, ScatterDPSGD
 from bench.privacy.accounting.accountants import claim_by
 from bench.privacy.events.events import DPSGD, SampledGaussian
 
@@ -63,10 +61,10 @@ class DPSURConfig(ScatterCNNConfig):
     epochs: float = setting(20.0, "ours: the iterations in which, at epsilon 1, the claim's kept steps are a half")
     lr: float = setting(2.0, CODE + "MNIST")
     noise_multiplier: float = setting(2.0, CODE + "MNIST, epsilon 1; calibrated to the budget")
-    validation_noise: float = setting(0.65, "Fu et al. 2024, table 1: 1.3 for MNIST at epsilon 1, over 2.0")
-    least_validation_noise: float = setting(0.8, "Fu et al. 2024, table 1: the least for images")
-    validation_batch: int = setting(256, "Fu et al. 2024, section 6.1.3")
-    change_bound: float = setting(0.001, "Fu et al. 2024, section 6.1.3")
+    validation_noise: float = setting(0.65, "Fu et al. 2024, table 1: 1.3 for MNIST at epsilon 1, over 2.0", gt=0)
+    least_validation_noise: float = setting(0.8, "Fu et al. 2024, table 1: the least for images", gt=0)
+    validation_batch: int = setting(256, "Fu et al. 2024, section 6.1.3", ge=1)
+    change_bound: float = setting(0.001, "Fu et al. 2024, section 6.1.3", gt=0)
     threshold: float = setting(-1.0, "Fu et al. 2024, section 6.1.3")
 
     def test_noise(self) -> float:
@@ -86,6 +84,7 @@ class DPSUR(ScatterDPSGD):
     config: DPSURConfig
     version = 1
     citation = "Fu et al. 2024"
+    claimed_by = "rdp"  # the improved conversion: lemma 2.7
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
         "fmnist": {"batch_size": 2_048, "lr": 4.0, "noise_multiplier": 4.0, "validation_noise": 0.325},
         "cifar10": {
@@ -96,34 +95,20 @@ class DPSUR(ScatterDPSGD):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         fits = {"validation_batch": min(256, max(1, facts.private_records // 8))}
         return {"paper": given["paper"], **{name: {**given[name], **fits} for name in ("quick", "tiny")}}
 
-    def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
-        positive(self.config, "validation_noise", "least_validation_noise", "change_bound")
-        at_least_one(self.config, "validation_batch")
-        return super().calibrate(budget)
-
-    @classmethod
-    def accountant(cls) -> str:
-        """Return Renyi accounting with the improved conversion, the paper's (lemma 2.7)."""
-        return "rdp"
-
     def claimed(self, delta: float) -> Claim:
-        """Return the paper's theorem 5.6, for the steps that are kept."""
         source = "Fu et al., VLDB 2024 (arXiv:2311.14056), theorem 5.6: Renyi accounting of kept steps"
         note = "does not hold: which step is kept depends on the rejected ones and their tests, which are not charged"
-        return claim_by(self.accountant(), self.claimed_charges(), delta, source, note)
+        return claim_by(self.claimed_by, self.claimed_charges(), delta, source, note)
 
     def claimed_charges(self) -> Sequence[Event]:
         """Return the kept steps and their tests."""
         return self._iterations(self.config.kept(self.facts.private_records))
 
     def charges(self) -> Sequence[Event]:
-        """Return all steps and tests."""
         return self._iterations(self.config.steps(self.facts.private_records))
 
     def _iterations(self, count: int) -> Sequence[Event]:

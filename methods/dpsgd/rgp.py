@@ -3,8 +3,8 @@
 Yu et al., "Large Scale Private Learning via Low-rank Reparametrization", ICML 2021 (arXiv:2106.09352), on the small
 tanh CNN of Tramer and Boneh 2021 instead of a wide ResNet. A weight W (outputs, inputs) is written as ``L R`` plus a
 residual. The carriers L and R are orthonormal, with `rank` columns and rows, from one power iteration on W's change
-since initialisation. Only carriers, biases, the last layer and layers of no larger rank have per-example gradients; W's
-update is rebuilt from those of L and R.
+since initialisation. Only carriers, biases, the last layer and layers whose rank is no larger have per-example
+gradients; the update of W is rebuilt from those of L and R.
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records and the start of each power iteration. Released: the student. Unit record, adjacency
@@ -21,27 +21,16 @@ training records of Fashion-MNIST, 20,000 for training and 10,000 held out; no e
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bench.interface import (
-    Budget,
-    Context,
-    Facts,
-    Ledger,
-    PrivateData,
-    PublicData,
-    Released,
-    make_student,
-    register_method,
-    setting,
-)
+from torch import nn
+
+from bench.interface import Context, Facts, Ledger, PrivateData, PublicData, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
 from bench.methods.dpsgd.low_rank import RebuildingSGD, insert, remove
-from bench.methods.shared.settings_checks import at_least_one, student_depends
 
 CODE = "Yu et al., ICML 2021, the authors' code dayu11/Differentially-Private-Deep-Learning, vision/RGP: "
 
@@ -56,7 +45,7 @@ class RGPConfig(DPSGDConfig):
     momentum: float = setting(0.9, CODE + "cifar_train.py")
     max_grad_norm: float = setting(1.0, CODE + "README")
     noise_multiplier: float = setting(1.94, CODE + "its search at epsilon 8; calibrated to the budget")
-    rank: int = setting(16, CODE + "README")
+    rank: int = setting(16, CODE + "README", ge=1)
     left_only: bool = setting(False, "Yu et al., ICML 2021, algorithm 1; the authors' code has true")
     warmup_epochs: float | None = setting(0.0, "Yu et al., ICML 2021: historical update from the start; none: never")
     weight_decay: float = setting(1e-4, CODE + "cifar_train.py")
@@ -72,34 +61,23 @@ class RGP(DPSGD):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         return {"quick": {**given["quick"], "rank": 12, "lr": 0.4}, "tiny": {**given["tiny"], "rank": 4}}
 
-    def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
-        at_least_one(self.config, "rank")
-        return super().calibrate(budget)
-
-    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """Train the student through the carriers of its layers."""
-        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
-        student.to(context.device)
-        last = student.get_classifier()  # type: ignore[operator]
-        found = insert(student, self.config.rank, last, left_only=self.config.left_only)
+    def train_net(
+        self, net: nn.Module, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> None:
+        """Train `net` in place through the carriers of its layers."""
+        last = net.get_classifier()  # type: ignore[operator]
+        found = insert(net, self.config.rank, last, left_only=self.config.left_only)
         seed = int(context.streams.numpy("carriers").integers(2**62))
         warmup = math.inf if self.config.warmup_epochs is None else self.config.warmup_epochs
         warmup *= private.facts.private_records / self.config.batch_size
-        depends = student_depends(self.config, context)
-        steps = self.config.steps(private.facts.private_records)
-        with context.checkpoint("student", depends) as checkpoint, context.progress.stage("student", steps) as stage:
-            run = dataclasses.replace(
-                self.dp_sgd_run(stage, checkpoint),
-                optimizer=lambda parameters: RebuildingSGD(
-                    parameters, [layer for _, layer in found.values()], seed=seed, warmup=warmup,
-                    lr=self.config.lr, momentum=self.config.momentum, weight_decay=self.config.weight_decay,
-                ),
-            )  # fmt: skip
-            ledger.dp_sgd(student, private.images, private.labels, run)
-        remove(student, found)
-        return Released(student, self.config.student, options)
+        self.fit(
+            net, private.images, private.labels, ledger, context,
+            optimizer=lambda weights: RebuildingSGD(
+                weights, [layer for _, layer in found.values()], seed=seed, warmup=warmup,
+                lr=self.config.lr, momentum=self.config.momentum, weight_decay=self.config.weight_decay,
+            ),
+        )  # fmt: skip
+        remove(net, found)

@@ -1,16 +1,22 @@
-"""What the methods on scattering coefficients share: settings by data set, and DP-SGD of a head on cached features.
+"""DP-SGD on scattering coefficients, features that nobody trained: `scatter-linear`, `scatter-cnn`, the base of others.
 
-Scattering coefficients, and their normalisation within each image, are a fixed map of each record separately
-(:mod:`bench.models.scattering`), so features cost no privacy and are computed once for all runs. For data sets without
-settings in the paper, grey images use MNIST's and others CIFAR-10's. If records are few, the quick preset's batch is an
-eighth of them.
+Tramer and Boneh, "Differentially Private Learning Needs Better Features (or Much More Data)", ICLR 2021, section 3 and
+appendix C. Scattering coefficients, and their normalisation within each image, are a fixed map of each record on its
+own (:mod:`bench.models.scattering`), so features cost no privacy and are computed once for all runs. Data sets without
+settings in the paper use MNIST's if images are grey, else CIFAR-10's. If records are few, the quick preset's batch is
+an eighth of them.
 
-With `statistics_noise` coefficients are not normalised within images: each channel is standardised over the private
-records with two Gaussian releases, of the sums over records of the channels' means and mean squares. Both are clipped
-to public norms, the L2 sensitivities. The authors clip the same statistics to a median over the records, without noise
-on the median. On CIFAR-10 at a proven 3 (one seed, 10,000 public records): normalising within images gives 64.0%,
-standardising channels by the public records 66.1%, and the first followed by the second 64.0%. A `statistics_noise` of
-8 needs a third more noise in the steps at epsilon 1, and 20, the quick preset's, 4% more.
+Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
+Public: the number of records, the scattering transform. Released: the student, which transforms images itself. Unit
+record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson batches, each gradient
+clipped to `max_grad_norm` in L2, Gaussian noise of `noise_multiplier` times that on the sum, calibrated to the budget.
+
+By default coefficients are normalised in groups within each image. With `statistics_noise` each channel is standardised
+over the private records instead, by two Gaussian releases: the sums over records of the channels' means and of their
+mean squares, each clipped to a public norm, its L2 sensitivity. (The authors clip these statistics to a median over the
+records, and add no noise to the median.) On CIFAR-10 at a proven 3, one seed, 10,000 public records: normalising within
+images gives 64.0%, standardising channels by the public records 66.1%, and the first followed by the second 64.0%. A
+`statistics_noise` of 8 needs a third more noise in the steps at epsilon 1; the quick preset's 20 needs 4% more.
 
 The stated learning rates are for epsilon 3. The quick preset lowers them as the noise grows (`scale_lr`): at epsilon 1,
 on 10,000 training records of Fashion-MNIST held out, half the rate took the linear classifier from 87.7% to 88.6%. No
@@ -19,10 +25,8 @@ test record was used; on Fashion-MNIST itself no epsilon accounts for that choic
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any, ClassVar
 
 import torch
@@ -38,15 +42,13 @@ from bench.interface import (
     Ledger,
     PrivateData,
     PublicData,
-    Released,
-    make_student,
+    register_method,
     setting,
 )
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
 from bench.methods.shared.clipping import clipped_rows
-from bench.methods.shared.settings_checks import positive, student_depends
 from bench.models.scattering import ChannelNorm, Scattering
-from bench.privacy.accounting.claims import moments_accountant
+from bench.privacy.accounting.claims import moments_claim
 from bench.training.features import trained_part
 
 RUNS = "Tramer and Boneh 2021, the authors' code ftramer/Handcrafted-DP: "
@@ -62,12 +64,8 @@ class ScatterConfig(DPSGDConfig):
 
     statistics_noise: float | None = setting(
         None, RUNS + "--sigma_bn, 8 for CIFAR-10 and MNIST; none: within images, as for Fashion-MNIST, here for MNIST",
-        later=True,
+        later=True, gt=0,
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        if self.statistics_noise is not None:
-            positive(self, "statistics_noise")
 
 
 class ScatterDPSGD(DPSGD):
@@ -84,7 +82,6 @@ class ScatterDPSGD(DPSGD):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         other = {} if facts.shape[0] == 1 else cls.by_dataset["cifar10"]
         paper = cls.by_dataset.get(facts.dataset, other)
         batch = {**vars(cls.Config()), **paper}["batch_size"]
@@ -98,38 +95,30 @@ class ScatterDPSGD(DPSGD):
         }
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        """See :meth:`bench.interface.Method.shares`."""
         other = "" if self.config.statistics_noise is None else ", not normalised"
         return (f"scattering of {self.facts.dataset}{other}",)
 
-    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """Train the student's head by DP-SGD on the features of the private records."""
-        start = context.streams.torch("student/start")
-        student, options = make_student(self.config.student, private.facts, start, **self.student_options())
-        if not isinstance(getattr(student, "fixed", None), Scattering):
+    def train_net(
+        self, net: nn.Module, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> None:
+        """Train the head of `net` in place on the features of the private records."""
+        if not isinstance(getattr(net, "fixed", None), Scattering):
             raise BenchError(
                 f"{self.name} trains a head on scattering coefficients, and {self.config.student} is none. Accepted as "
                 "student: scatter_linear, scatter_cnn_mnist, scatter_cnn_cifar."
             )
-        student.to(context.device)
-        head, features = trained_part(student, private.images, context, "private")
+        head, features = trained_part(net, private.images, context, "private")
         if self.config.statistics_noise is not None:
             norm: Any = head.norm
             standardise(norm, features, private.facts.private_records, self.config.statistics_noise, ledger)
         self.train_head(head, features, private, ledger, context)
-        return Released(student, self.config.student, options)
 
     def student_options(self) -> dict[str, Any]:
-        """See :meth:`bench.methods.dpsgd.dp_sgd.DPSGD.student_options`."""
         return {} if self.config.statistics_noise is None else {"standardised": True}
 
     def claimed(self, delta: float) -> Claim:
         """Return the moments accountant's figure for steps and statistics."""
-        steps = super().claimed(delta)
-        row = moments_accountant(self.claimed_charges(), delta)
-        if self.config.statistics_noise is None:
-            return steps
-        return dataclasses.replace(steps, epsilon=row.epsilon, note=f"order {row.order:g}; sound, and loose")
+        return moments_claim(self.claimed_charges(), delta, super().claimed(delta).source)
 
     def charges(self) -> Sequence[Event]:
         """Return the releases of statistics, if any, and all steps."""
@@ -144,11 +133,58 @@ class ScatterDPSGD(DPSGD):
         self, head: nn.Module, features: Tensor, private: PrivateData, ledger: Ledger, context: Context
     ) -> None:
         """Train `head` in place on the `features` of the private records."""
-        steps = self.config.steps(private.facts.private_records)
-        depends = {**student_depends(self.config, context), "opacus": version("opacus")}
-        with context.checkpoint("student", depends) as checkpoint, context.progress.stage("student", steps) as stage:
-            run = self.dp_sgd_run(stage, checkpoint)
-            ledger.dp_sgd(head, features, private.labels, run)
+        self.fit(head, features, private.labels, ledger, context)
+
+
+@dataclass(frozen=True)
+class ScatterLinearConfig(ScatterConfig):
+    """Settings for MNIST; those of other data sets are in `by_dataset`."""
+
+    student: str = setting("scatter_linear", "Tramer and Boneh 2021, section 3")
+    epochs: float = setting(50.0, "ours: near the paper's number of steps at epsilon 3, a whole number of epochs")
+    batch_size: int = setting(4_096, RUNS + "MNIST, linear")
+    lr: float = setting(8.0, RUNS + "MNIST, linear")
+    noise_multiplier: float = setting(3.04, RUNS + "MNIST, linear; calibrated to the budget")
+
+
+@register_method("scatter-linear")
+class ScatterLinear(ScatterDPSGD):
+    """Poisson batches, per-example clipping, Gaussian noise on one layer over scattering coefficients."""
+
+    config: ScatterLinearConfig
+    # Of CIFAR-10's public records, at rates 4 and 2: 57.3% and 60.4% right at a proven 1, 65.8% and 66.1% at 3.
+    in_colour: ClassVar[dict[str, Any]] = {"lr": 2.0, "scale_lr": False}
+    by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
+        "fmnist": {"batch_size": 8_192, "lr": 16.0, "noise_multiplier": 4.05},
+        "cifar10": {
+            "batch_size": 8_192, "lr": 4.0, "epochs": 60.0, "noise_multiplier": 5.67, "statistics_noise": 8.0,
+        },
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ScatterCNNConfig(ScatterConfig):
+    """Settings for MNIST; those of other data sets are in `by_dataset`."""
+
+    student: str = setting("scatter_cnn_mnist", "Tramer and Boneh 2021, appendix C: MNIST and Fashion-MNIST")
+    epochs: float = setting(30.0, "ours: near the paper's number of steps at epsilon 3, a whole number of epochs")
+    batch_size: int = setting(1_024, RUNS + "MNIST, CNN")
+    lr: float = setting(1.0, RUNS + "MNIST, CNN")
+    noise_multiplier: float = setting(1.35, RUNS + "MNIST, CNN; calibrated to the budget")
+
+
+@register_method("scatter-cnn")
+class ScatterCNN(ScatterDPSGD):
+    """Poisson batches, per-example clipping, Gaussian noise on a CNN over scattering coefficients."""
+
+    config: ScatterCNNConfig
+    by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
+        "fmnist": {"batch_size": 2_048, "lr": 4.0, "epochs": 50.0, "noise_multiplier": 2.15},
+        "cifar10": {
+            "student": "scatter_cnn_cifar", "batch_size": 8_192, "lr": 4.0, "epochs": 60.0, "noise_multiplier": 5.67,
+            "statistics_noise": 8.0,
+        },
+    }  # fmt: skip
 
 
 def standardise(norm: ChannelNorm, features: Tensor, records: int, noise: float, ledger: Ledger) -> None:

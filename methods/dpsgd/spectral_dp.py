@@ -1,7 +1,7 @@
-"""Spectral-DP: DP-SGD that keeps the low frequencies of its noisy gradients alone.
+"""Spectral-DP: DP-SGD that keeps only the low frequencies of its noisy gradients.
 
 Feng et al., "Spectral-DP: Differentially Private Deep Learning through Spectral Perturbation and Filtering", IEEE S&P
-2023 (arXiv:2307.13231); net and settings are those of DP-SGD, after Tramer and Boneh 2021; the paper's linear layers
+2023 (arXiv:2307.13231). Net and settings are those of DP-SGD, after Tramer and Boneh 2021; the paper's linear layers
 are block-circulant.
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
@@ -10,21 +10,21 @@ Public: the number of records, the filter. Released: the student. Unit record, a
 `noise_multiplier` times that on the sum, calibrated to the budget. The filter keeps the lowest share `filter_ratio` of
 the frequencies of the orthonormal cosine transform of each kernel, in both directions, and of every `block_size` inputs
 of a linear layer; biases are not filtered. White noise is white in every orthonormal basis, so the result is a Gaussian
-release of the projected sum, with noise only on its frequencies. The filter is post-processing, so the cost is
-DP-SGD's.
+release of the projected sum, with noise on the kept frequencies only. The filter is post-processing: a step costs as
+much as DP-SGD's.
 
-The authors' code draws noise on the complex transform's frequencies, less of it than the accountant assumes:
+The authors' code draws the noise on the frequencies of the complex transform, and less than the accountant assumes:
 
-- each example's gradient of the mean loss of B examples is clipped to the bound itself, while its noise is divided by
-  B (``PAD_noise_fc`` in models/bc_linear.py, ``_conv2dfft_single_noise`` in models/conv2d.py). A record whose gradient
-  is long enough moves the sum by the bound; the noise has ``sqrt(B)`` times less than the stated deviation.
-- the filter spares the last frequency (``k_value:-1`` there), the mirror of the first, which has got no noise. The real
-  part of the inverse averages both: in a block, the first frequency has half of the noise. In kernels the last row of
-  the spectrum keeps frequencies without any.
-- noise is halved between real and imaginary parts even where a real gradient's spectrum is real: the mean has
+- Gradients of the mean loss of B examples are clipped to the full bound, but the noise is divided by B
+  (``PAD_noise_fc`` in models/bc_linear.py, ``_conv2dfft_single_noise`` in models/conv2d.py). A record with a long
+  gradient moves the sum by the bound, and the noise on the sum has ``sqrt(B)`` times less than the stated deviation.
+- The filter leaves the last frequency (``k_value:-1`` there), the mirror of the first, and gives it no noise. The real
+  part of the inverse averages both, so a block's first frequency has half the noise. In kernels, the last row of the
+  spectrum keeps frequencies without any noise.
+- The noise is split between real and imaginary parts even where a real gradient's spectrum is real: the mean gets
   ``sqrt(1/2)`` of it.
 
-A real transform with independent noise on all coefficients has no mirrored frequencies and a single bound.
+A real transform with independent noise on all coefficients has no mirrored frequencies and one bound.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ from scipy.fft import dct
 from torch import Tensor
 
 from bench.core.progress import Stage
-from bench.interface import BenchError, Budget, Claim, Facts, register_method, setting
+from bench.interface import Claim, Facts, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, processed
-from bench.methods.shared.settings_checks import at_least_one
 from bench.privacy.accounting.accountants import claim_by
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 from bench.storage.checkpoint import Checkpoint
@@ -56,8 +55,8 @@ CODE = "Feng et al. 2023, the authors' code cfeng6/Spectral-DP, configs.py"
 class SpectralDPConfig(DPSGDConfig):
     """Settings of DP-SGD, and of the filter."""
 
-    filter_ratio: float = setting(0.5, CODE)
-    block_size: int = setting(8, CODE)
+    filter_ratio: float = setting(0.5, CODE, gt=0, le=1)
+    block_size: int = setting(8, CODE, ge=1)
 
 
 @functools.lru_cache(maxsize=64)
@@ -86,11 +85,12 @@ def filtered(gradient: Tensor, block: int, ratio: float) -> Tensor:
 
 @register_method("spectral-dp")
 class SpectralDP(DPSGD):
-    """Poisson batches, per-example clipping, Gaussian noise through the ledger; its low frequencies alone."""
+    """Poisson batches, per-example clipping, Gaussian noise through the ledger, of which low frequencies are kept."""
 
     config: SpectralDPConfig
     version = 1
     citation = "Feng et al. 2023; Tramer and Boneh 2021"
+    claimed_by = "rdp"  # the improved conversion, as in the Opacus that the authors' code requires
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -102,28 +102,12 @@ class SpectralDP(DPSGD):
         given = super().presets(facts)
         return {**given, "quick": {**given["quick"], "filter_ratio": 0.75}}
 
-    def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
-        at_least_one(self.config, "block_size")
-        if not 0 < self.config.filter_ratio <= 1:
-            raise BenchError(
-                f"filter_ratio must lie in (0, 1], not {self.config.filter_ratio}: the share kept. Try 0.5."
-            )
-        return super().calibrate(budget)
-
-    @classmethod
-    def accountant(cls) -> str:
-        """Return Renyi accounting with the improved conversion, as in the Opacus that the authors' code requires."""
-        return "rdp"
-
     def claimed(self, delta: float) -> Claim:
-        """Return the figure to which the authors' code calibrates its noise."""
         source = "Feng et al., IEEE S&P 2023 (arXiv:2307.13231), privacy_budget.py: Renyi accounting of DP-SGD"
         note = "holds for noise of the whole deviation on every frequency that is kept, as here"
-        return claim_by(self.accountant(), self.charges(), delta, source, note)
+        return claim_by(self.claimed_by, self.charges(), delta, source, note)
 
     def dp_sgd_run(self, stage: Stage, checkpoint: Checkpoint | None = None) -> DPSGDRun:
-        """Return the run's settings for the ledger."""
         run = super().dp_sgd_run(stage, checkpoint)
         change = functools.partial(filtered, block=self.config.block_size, ratio=self.config.filter_ratio)
         return dataclasses.replace(run, optimizer=processed(run.optimizer, change))

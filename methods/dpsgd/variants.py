@@ -33,7 +33,6 @@ from typing import Any
 from bench.core.progress import Stage
 from bench.interface import BenchError, Budget, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, processed
-from bench.methods.shared.settings_checks import positive
 from bench.privacy.dpsgd.clipping import Clipping, PerLayer, TopK
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 from bench.storage.checkpoint import Checkpoint
@@ -50,7 +49,6 @@ class GMDP(DPSGD):
     citation = "McMahan et al. 2018"
 
     def clipping(self) -> Clipping:
-        """Return clipping layer by layer."""
         return PerLayer(self.config.max_grad_norm)
 
 
@@ -58,8 +56,10 @@ class GMDP(DPSGD):
 class TopAggConfig(DPSGDConfig):
     """Settings of DP-SGD, and of the compression."""
 
-    kept: float = setting(0.25, "ours: about the 200 of 784 entries of the authors' code AI-secure/DataLens, README.md")
-    threshold: float = setting(0.0, "ours: none")
+    kept: float = setting(
+        0.25, "ours: about the 200 of 784 entries of the authors' code AI-secure/DataLens, README.md", gt=0, le=1
+    )
+    threshold: float = setting(0.0, "ours: none; in deviations of the noise", ge=0)
 
 
 @register_method("topagg")
@@ -70,22 +70,10 @@ class TopAgg(DPSGD):
     version = 1
     citation = "Wang et al. 2021; Tramer and Boneh 2021"
 
-    def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
-        if not 0 < self.config.kept <= 1:
-            raise BenchError(f"kept must lie in (0, 1], not {self.config.kept}: the share of entries. Try 0.25.")
-        if not self.config.threshold >= 0:
-            raise BenchError(
-                f"threshold must be at least 0, not {self.config.threshold}: deviations of the noise. Try 0.5."
-            )
-        return super().calibrate(budget)
-
     def clipping(self) -> Clipping:
-        """Return clipping of the largest entries."""
         return TopK(self.config.max_grad_norm, self.config.kept)
 
     def dp_sgd_run(self, stage: Stage, checkpoint: Checkpoint | None = None) -> DPSGDRun:
-        """Return the run's settings for the ledger."""
         run = super().dp_sgd_run(stage, checkpoint)
         deviation = run.noise_multiplier * run.clipping.norm / run.expected_batch_size
         optimizer = processed(run.optimizer, lambda noisy: noisy * (noisy.abs() >= self.config.threshold * deviation))
@@ -97,8 +85,8 @@ class TSADPConfig(DPSGDConfig):
     """Settings of DP-SGD, and of the activation."""
 
     student: str = setting("tempered_cnn_mnist", "Papernot et al. 2021: the net for MNIST and Fashion-MNIST")
-    scale: float = setting(2.0, SNIPPET)
-    inverse_temperature: float = setting(2.0, SNIPPET)
+    scale: float = setting(2.0, SNIPPET, gt=0)
+    inverse_temperature: float = setting(2.0, SNIPPET, gt=0)
     offset: float = setting(1.0, SNIPPET)
 
 
@@ -111,8 +99,6 @@ class TSADP(DPSGD):
     citation = "Papernot et al. 2021; Tramer and Boneh 2021"
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
-        positive(self.config, "scale", "inverse_temperature")
         if self.config.student not in NETS:
             raise BenchError(
                 f"{self.name} needs a student with tempered sigmoids, and {self.config.student} has none. Accepted as "
@@ -121,5 +107,4 @@ class TSADP(DPSGD):
         return super().calibrate(budget)
 
     def student_options(self) -> dict[str, Any]:
-        """See :meth:`bench.methods.dpsgd.dp_sgd.DPSGD.student_options`."""
         return {name: getattr(self.config, name) for name in ("scale", "inverse_temperature", "offset")}

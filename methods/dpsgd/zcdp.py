@@ -2,8 +2,8 @@
 
 Yu et al., "Differentially Private Model Publishing for Deep Learning", IEEE S&P 2019 (arXiv:1904.02200), step decay;
 net and settings of DP-SGD, after Tramer and Boneh 2021. The paper charges by concentrated DP, for shuffled batches or
-for random samples; a comment in the authors' code calls the bound for samples a heuristic, checked numerically. Decay
-by validation accuracy is not built: it needs public validation data.
+for random samples; a comment in the authors' code calls the bound for random samples a heuristic that was checked
+numerically. Decay by validation accuracy is not implemented: it needs public validation data.
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records and the schedule. Released: the student. Unit record, adjacency add-remove, as zero-out
@@ -20,25 +20,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.interface import (
-    BenchError,
-    Budget,
-    Claim,
-    Context,
-    Event,
-    Facts,
-    Ledger,
-    PrivateData,
-    PublicData,
-    Released,
-    make_student,
-    register_method,
-    setting,
-)
+from torch import nn
+
+from bench.interface import Claim, Context, Event, Facts, Ledger, PrivateData, PublicData, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, continued
-from bench.methods.shared.settings_checks import positive
-from bench.privacy.accounting.accountants import AccountantFunction
-from bench.privacy.accounting.claims import zcdp, zcdp_accountant
+from bench.privacy.accounting.claims import zcdp
 from bench.privacy.events.events import DPSGD as Steps
 
 CODE = "Yu et al. 2019, the authors' code git-disl/DP_modelpublishing, dp_mnist.py: step decay"
@@ -48,8 +34,8 @@ CODE = "Yu et al. 2019, the authors' code git-disl/DP_modelpublishing, dp_mnist.
 class ZCDPConfig(DPSGDConfig):
     """Settings of DP-SGD whose noise falls in steps; `noise_multiplier` is that of the first."""
 
-    decay: float = setting(0.7008, CODE)
-    decay_epochs: float = setting(10.0, CODE)
+    decay: float = setting(0.7008, CODE, gt=0, le=1)
+    decay_epochs: float = setting(10.0, CODE, gt=0)
 
     def stages(self, records: int) -> list[tuple[float, int]]:
         """Return the noise multiplier and the number of batches of each stage, in order."""
@@ -63,11 +49,12 @@ class ZCDPConfig(DPSGDConfig):
 
 @register_method("zcdp")
 class ZCDP(DPSGD):
-    """Poisson batches, per-example clipping, Gaussian noise that falls; through the ledger."""
+    """Poisson batches, per-example clipping, Gaussian noise that decays; through the ledger."""
 
     config: ZCDPConfig
     version = 1
     citation = "Yu et al. 2019"
+    claimed_by = "zcdp"
     mixed_noise = True
 
     @classmethod
@@ -76,20 +63,7 @@ class ZCDP(DPSGD):
         given, stages = super().presets(facts), cls.Config().epochs / cls.Config().decay_epochs
         return {name: {**changes, "decay_epochs": changes["epochs"] / stages} for name, changes in given.items()}
 
-    def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the least first noise that keeps the claim or the PLD (proven) within `budget`."""
-        positive(self.config, "decay_epochs")
-        if not 0 < self.config.decay <= 1:
-            raise BenchError(f"decay must lie in (0, 1], not {self.config.decay}: noise falls or stays. Try 0.7.")
-        return super().calibrate(budget)
-
-    @classmethod
-    def accountant(cls) -> AccountantFunction:
-        """Return the paper's accountant."""
-        return zcdp_accountant
-
     def claimed(self, delta: float) -> Claim:
-        """Return the paper's figure for random samples."""
         return zcdp(self.charges(), delta)
 
     def charges(self) -> Sequence[Event]:
@@ -97,15 +71,14 @@ class ZCDP(DPSGD):
         records = self.facts.private_records
         return [Steps(self.config.sampling_rate(records), noise, n) for noise, n in self.config.stages(records)]
 
-    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """Train the student by DP-SGD, one stage after the other."""
-        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
-        student.to(context.device)
+    def train_net(
+        self, net: nn.Module, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> None:
+        """Train `net` in place by DP-SGD, one stage after the other."""
         records = private.facts.private_records
         with context.progress.stage("student", self.config.steps(records)) as stage:
             run = self.dp_sgd_run(stage)
             run = dataclasses.replace(run, optimizer=continued(run.optimizer))
             for noise, steps in self.config.stages(records):
                 run = dataclasses.replace(run, noise_multiplier=noise, steps=steps)
-                ledger.dp_sgd(student, private.images, private.labels, run)
-        return Released(student, self.config.student, options)
+                ledger.dp_sgd(net, private.images, private.labels, run)

@@ -1,4 +1,4 @@
-"""DENSE: a generator that the ensemble of the clients' models teaches, and a student that imitates the ensemble.
+"""DENSE: a generator taught by the ensemble of the clients' models, and a student that imitates the ensemble.
 
 Zhang et al., "DENSE: Data-Free One-Shot Federated Learning", NeurIPS 2022 (arXiv:2112.12371), by the authors' code
 (``helpers/synthesizers.py``). In each epoch a new generator and its input noise are trained to give a batch that the
@@ -13,9 +13,8 @@ the clients' answers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,7 +25,6 @@ from bench.interface import register_method, setting
 from bench.methods.federated.family import CODE, ServerConfig
 from bench.methods.federated.federated_server import DistillingServer
 from bench.methods.federated.server_distillation import BatchStatistics, Server, Synthesiser, softened_divergence
-from bench.methods.shared.settings_checks import check_latent_size
 from bench.models.generators import DataFreeGenerator
 
 
@@ -36,14 +34,10 @@ class DENSEConfig(ServerConfig):
 
     generator_steps: int = setting(30, f"{CODE}README.md: g_steps, in each epoch", ge=1)
     generator_lr: float = setting(0.001, f"{CODE}README.md: lr_g; Adam with betas 0.5 and 0.999", gt=0)
-    latent_size: int = setting(256, f"{CODE}loop_df_fl.py: nz")
+    latent_size: int = setting(256, f"{CODE}loop_df_fl.py: nz", ge=1, le=4096)
     generator_width: int = setting(64, f"{CODE}loop_df_fl.py: ngf", ge=1)
     statistics: float = setting(1.0, f"{CODE}README.md: bn", gt=0)
     divergence: float = setting(1.0, f"{CODE}README.md: adv", gt=0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_latent_size(self, "latent_size")
 
 
 @register_method("dense")
@@ -53,18 +47,16 @@ class DENSE(DistillingServer):
     config: DENSEConfig
     citation = "Zhang et al. 2022"
 
-    @classmethod
-    def quick_server(cls) -> Mapping[str, Any]:
-        """See :meth:`bench.methods.federated.federated_server.DistillingServer.quick_server`."""
-        return {"epochs": 20, "student_steps": 40, "batch": 64, "generator_width": 32, "generator_lr": 0.01}
-
-    @classmethod
-    def tiny_server(cls) -> Mapping[str, Any]:
-        """See :meth:`bench.methods.federated.federated_server.DistillingServer.tiny_server`."""
-        return {"student_steps": 2, "generator_steps": 3, "generator_width": 8}
+    quick_server: ClassVar[dict[str, Any]] = {
+        "epochs": 20,
+        "student_steps": 40,
+        "batch": 64,
+        "generator_width": 32,
+        "generator_lr": 0.01,
+    }
+    tiny_server: ClassVar[dict[str, Any]] = {"student_steps": 2, "generator_steps": 3, "generator_width": 8}
 
     def synthesiser(self, server: Server) -> Synthesiser:
-        """Return the data generation stage of Algorithm 1."""
         statistics = BatchStatistics(server.ensemble)
 
         def make() -> Tensor:

@@ -12,15 +12,14 @@ in a sample. Public: the number of clients. Released: the student. Unit client, 
 client sends nothing, the number of clients stays. It moves a sum by up to `max_norm`; replacing it, by up to twice
 that; the leaderboard shows both costs.
 
-Hiding one of few clients is expensive: with DPSD's 5, the noise that hides one drowns the other 4. Hence 1,000 clients
-here; the other federated methods have 5. Claimed: the moments accountant, as in the paper. In the simulation a record
-whose label changes may move to another client, which costs as much as a group of two clients.
+Hiding one of a few clients is expensive: with DPSD's 5, the noise that hides one drowns the other 4. So there are 1,000
+clients here; the other federated methods have 5. Claimed: the moments accountant, as in the paper. In the simulation a
+record whose label changes may move to another client, which costs as much as a group of two clients.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,8 +51,8 @@ from bench.interface import (
     setting,
 )
 from bench.methods.federated.family import check_clients, client_parts
-from bench.methods.shared.calibration import least_noise
-from bench.privacy.accounting.claims import moments_accountant
+from bench.methods.shared.calibration import with_least_noise
+from bench.privacy.accounting.claims import moments_claim
 
 OURS = "ours: the paper's are for next words of 763,430 users"
 
@@ -91,7 +90,6 @@ class DPFedAvg(Method[DPFedAvgConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         clients = min(1000, max(10, facts.private_records // 50))
         quick = {"clients": clients, "sampled": clients / 10, "rounds": 60}
         tiny = {"clients": 10, "sampled": 5.0, "rounds": 3}
@@ -106,22 +104,15 @@ class DPFedAvg(Method[DPFedAvgConfig]):
                 f"clients, not {self.config.sampled:g}. Change it with --set {self.name}.sampled=N."
             )
 
-        def events(noise: float) -> Sequence[Event]:
-            return self.changed(noise_multiplier=noise).charges()
-
         # If every client is in every sample, use the exact figure instead of the PLD.
         sound = "proven" if self.config.rate == 1 else "pld"
-        noise = least_noise(events, budget, moments_accountant, sound, tolerance=1e-4)
-        return dataclasses.replace(self.config, noise_multiplier=noise)
+        return with_least_noise(self, budget, "moments", sound, tolerance=1e-4)
 
     def claimed(self, delta: float) -> Claim:
-        """Return the moments accountant's figure, as in the paper."""
-        row = moments_accountant(self.charges(), delta)
         source = "McMahan et al., ICLR 2018 (arXiv:1710.06963), section 2: moments accountant, a user added or removed"
-        return Claim(row.epsilon, delta, source, f"order {row.order:g}; sound, and loose")
+        return moments_claim(self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
-        """Return all rounds."""
         noise = self.config.noise_multiplier
         return [SampledGaussian(self.config.rate, noise, self.config.rounds, unit=self.unit, adjacency=self.adjacency)]
 

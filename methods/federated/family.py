@@ -32,7 +32,6 @@ from bench.interface import (
     make_student,
     setting,
 )
-from bench.methods.shared.settings_checks import at_least_one
 from bench.storage.cache import digest_of
 
 State = dict[str, Tensor]
@@ -53,11 +52,7 @@ class FederatedConfig:
     local_epochs: float = setting(400.0, f"{CODE}README.md: local_ep", gt=0)
     local_batch: int = setting(128, f"{CODE}loop_df_fl.py: local_bs", ge=1)
     local_lr: float = setting(0.01, f"{CODE}README.md", gt=0)
-    local_momentum: float = setting(0.9, f"{CODE}README.md")
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.local_momentum < 1:
-            raise BenchError(f"local_momentum must be at least 0 and below 1, not {self.local_momentum}.")
+    local_momentum: float = setting(0.9, f"{CODE}README.md", ge=0, lt=1)
 
     def local(self) -> FitSettings:
         """Return how a client trains."""
@@ -71,17 +66,13 @@ class FederatedConfig:
 class ServerConfig(FederatedConfig):
     """Settings of a server's distillation."""
 
-    epochs: int = setting(200, f"{CODE}README.md")
-    batch: int = setting(256, f"{CODE}README.md: batch_size and synthesis_batch_size")
-    student_steps: int | None = setting(None, f"{CODE}loop_df_fl.py: a pass over all images in each epoch")
+    epochs: int = setting(200, f"{CODE}README.md", ge=1)
+    batch: int = setting(256, f"{CODE}README.md: batch_size and synthesis_batch_size", ge=1)
+    student_steps: int | None = setting(None, f"{CODE}loop_df_fl.py: a pass over all images in each epoch", ge=1)
     student_lr: float = setting(0.005, f"{CODE}README.md: lr of kd_train", gt=0)
     student_momentum: float = setting(0.9, f"{CODE}loop_df_fl.py")
     student_optimizer: Literal["sgd", "adam"] = setting("sgd", f"{CODE}loop_df_fl.py")
     temperature: float = setting(20.0, f"{CODE}README.md: T", gt=0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "epochs", "batch", *(["student_steps"] if self.student_steps is not None else []))
 
 
 class Federated(Method):

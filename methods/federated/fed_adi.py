@@ -12,9 +12,8 @@ infinite.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -48,18 +47,10 @@ class FedADI(DistillingServer):
     config: FedADIConfig
     citation = "Yin et al. 2020 on an ensemble of clients, as in Zhang et al. 2022"
 
-    @classmethod
-    def quick_server(cls) -> Mapping[str, Any]:
-        """See :meth:`bench.methods.federated.federated_server.DistillingServer.quick_server`."""
-        return {"epochs": 8, "student_steps": 60, "iterations": 60, "batch": 128}
-
-    @classmethod
-    def tiny_server(cls) -> Mapping[str, Any]:
-        """See :meth:`bench.methods.federated.federated_server.DistillingServer.tiny_server`."""
-        return {"student_steps": 2, "iterations": 3}
+    quick_server: ClassVar[dict[str, Any]] = {"epochs": 8, "student_steps": 60, "iterations": 60, "batch": 128}
+    tiny_server: ClassVar[dict[str, Any]] = {"student_steps": 2, "iterations": 3}
 
     def synthesiser(self, server: Server) -> Synthesiser:
-        """Return the inversion: each batch starts from noise."""
         statistics = BatchStatistics(server.ensemble)
 
         def make() -> Tensor:

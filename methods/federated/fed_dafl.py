@@ -11,9 +11,8 @@ are functions of the clients' models, which have no noise, and the proven epsilo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -22,10 +21,9 @@ from bench.interface import register_method, setting
 from bench.methods.federated.family import ServerConfig
 from bench.methods.federated.federated_server import DistillingServer
 from bench.methods.federated.server_distillation import Server, Synthesiser
-from bench.methods.shared.settings_checks import check_latent_size
 from bench.models.generators import DataFreeGenerator
 from bench.training.data_free import generator_terms
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 
 CODE = "DAFL's code, huawei-noah/Efficient-Computing: "
 
@@ -40,14 +38,10 @@ class FedDAFLConfig(ServerConfig):
     student_optimizer: Literal["sgd", "adam"] = setting("adam", f"{CODE}MNIST")
     temperature: float = setting(1.0, f"{CODE}no temperature")
     generator_lr: float = setting(0.2, f"{CODE}MNIST; Adam", gt=0)
-    latent_size: int = setting(100, f"{CODE}MNIST")
+    latent_size: int = setting(100, f"{CODE}MNIST", ge=1, le=4096)
     generator_width: int = setting(128, f"{CODE}the generator's maps", ge=1)
     entropy_weight: float = setting(5.0, f"{CODE}MNIST: ie; times ln 10, as its logarithm has base 10", gt=0)
     activation_weight: float = setting(0.1, f"{CODE}MNIST: a", gt=0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_latent_size(self, "latent_size")
 
 
 @register_method("fed-dafl")
@@ -57,18 +51,10 @@ class FedDAFL(DistillingServer):
     config: FedDAFLConfig
     citation = "Chen et al. 2019 on an ensemble of clients, as in Zhang et al. 2022"
 
-    @classmethod
-    def quick_server(cls) -> Mapping[str, Any]:
-        """See :meth:`bench.methods.federated.federated_server.DistillingServer.quick_server`."""
-        return {"epochs": 600, "batch": 64, "generator_width": 32, "generator_lr": 0.01}
-
-    @classmethod
-    def tiny_server(cls) -> Mapping[str, Any]:
-        """See :meth:`bench.methods.federated.federated_server.DistillingServer.tiny_server`."""
-        return {"generator_width": 8}
+    quick_server: ClassVar[dict[str, Any]] = {"epochs": 600, "batch": 64, "generator_width": 32, "generator_lr": 0.01}
+    tiny_server: ClassVar[dict[str, Any]] = {"generator_width": 8}
 
     def synthesiser(self, server: Server) -> Synthesiser:
-        """Return the generator: one step for each batch."""
         with seeded(server.random):
             net = DataFreeGenerator(*server.facts.shape, self.config.latent_size, self.config.generator_width)
         net.to(server.device).train()
@@ -83,9 +69,7 @@ class FedDAFL(DistillingServer):
             images: torch.Tensor = net(net.noise(self.config.batch, server.random, server.device))
             terms = generator_terms(*server.ensemble.features_and_logits(images))
             check_finite(terms, -1, "the generator")
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(torch.stack([weights[name] * term for name, term in terms.items()]).sum())
-            optimizer.step()
+            descend(optimizer, torch.stack([weights[name] * term for name, term in terms.items()]).sum())
             return images.detach()
 
         return Synthesiser(make, {"generator": net, "generator_step": optimizer}, keeps=False)

@@ -60,7 +60,6 @@ class FedAvg(Federated):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         quick = quick_clients(facts)
         return {"quick": quick, "tiny": {**quick, "clients": 3, "local_epochs": 1.0, "rounds": 2}}
 
@@ -70,10 +69,7 @@ class FedAvg(Federated):
         parts = client_parts(self.config.clients, self.config.concentration, private, context)
         net, options = make_student(self.config.student, private.facts, context.streams.torch("federated/start"))
         depends = {"method": self.name, **student_depends(self.config, context)}
-        with (
-            context.checkpoint("rounds", depends) as checkpoint,
-            context.progress.stage("rounds", self.config.rounds) as stage,
-        ):
+        with context.stage("rounds", depends, self.config.rounds) as (checkpoint, stage):
             loop = Loop(checkpoint, {"net": net}, device=context.device)
             for done in range(loop.start(stage), self.config.rounds):
                 if done:
@@ -87,4 +83,4 @@ class FedAvg(Federated):
         return Released(net.eval(), self.config.student, options)
 
     def fuse(self, net: nn.Module, states: Sequence[State], public: PublicData, context: Context, done: int) -> None:
-        """Change `net`, the average of the clients' models `states`, in place; FedAvg leaves it."""
+        """Refine `net`, the average of the clients' models `states`, in place; FedAvg leaves it unchanged."""

@@ -60,7 +60,6 @@ class FedDF(FedAvg):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         return {"quick": {**given["quick"], "student_steps": 1000}, "tiny": {**given["tiny"], "student_steps": 3}}
 
@@ -73,7 +72,7 @@ class FedDF(FedAvg):
         return super().calibrate(budget)
 
     def fuse(self, net: nn.Module, states: Sequence[State], public: PublicData, context: Context, done: int) -> None:
-        """Train `net` towards the softmax of the clients' mean logits."""
+        """Distil the softmax of the clients' mean logits into `net` on public images, in place."""
         ensemble = [net_of(self.config, self.facts, state, context) for state in states]
         logits = torch.stack([predict(one, public.images, device=context.device) for one in ensemble]).mean(0)
         settings = FitSettings(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from bench.interface import Context, Facts, Ledger, PrivateData, PublicData, Released, make_student
 from bench.methods.federated.family import Federated, client_parts, first_models, net_of, quick_clients
@@ -16,23 +16,16 @@ class DistillingServer(Federated):
     """One round: clients send their models, the server makes images from them and distils them into a student."""
 
     bypass = "the student and the images it learns from are made from the clients' models without noise"
+    quick_server: ClassVar[Mapping[str, Any]]
+    """The changes of ``quick`` for the server."""
+    tiny_server: ClassVar[Mapping[str, Any]]
+    """The further changes of ``tiny`` for the server."""
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
-        quick = {**quick_clients(facts), **cls.quick_server()}
+        quick = {**quick_clients(facts), **cls.quick_server}
         tiny = {"clients": 3, "local_epochs": 1.0, "epochs": 2, "batch": 16}
-        return {"quick": quick, "tiny": {**quick, **tiny, **cls.tiny_server()}}
-
-    @classmethod
-    def quick_server(cls) -> Mapping[str, Any]:
-        """Return the changes of ``quick`` for the server."""
-        return {}
-
-    @classmethod
-    def tiny_server(cls) -> Mapping[str, Any]:
-        """Return the further changes of ``tiny`` for the server."""
-        return {}
+        return {"quick": quick, "tiny": {**quick, **tiny, **cls.tiny_server}}
 
     @abc.abstractmethod
     def synthesiser(self, server: Server) -> Synthesiser:
@@ -50,9 +43,6 @@ class DistillingServer(Federated):
         random = streams.torch("server")
         server = Server(Ensemble(models).eval(), student.to(context.device), facts, random, context.device)
         depends = {"method": self.name, **student_depends(self.config, context)}
-        with (
-            context.checkpoint("server", depends) as checkpoint,
-            context.progress.stage("distillation", self.config.epochs) as stage,
-        ):
+        with context.stage("server", depends, self.config.epochs, "distillation") as (checkpoint, stage):
             images = distil(self.config, server, self.synthesiser(server), stage, checkpoint)
         return Released(student, self.config.student, options, extras={"synthetic_images": images[:SHOWN]})

@@ -18,7 +18,7 @@ from bench.core.progress import Stage
 from bench.interface import BenchError, Facts, as_float, features_and_logits
 from bench.methods.federated.family import ServerConfig
 from bench.storage.checkpoint import Checkpoint, Loop, Part
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 from bench.training.loop import Batches, FitSettings, make_optimizer
 
 
@@ -148,9 +148,7 @@ def distil(
         for rows in itertools.islice(batches, config.student_steps or -(-len(pool.logits) // config.batch)):
             logits = student(as_float(pool.images[rows].to(device)))
             loss = softened_divergence(logits, pool.logits[rows].to(device), config.temperature).mean()
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-            optimizer.step()
+            descend(optimizer, loss)
         check_finite({"divergence": loss}, epoch, "the student")
         student.eval()
         stage.advance()

@@ -1,4 +1,4 @@
-"""Discriminators on disjoint parts of the private records, trained together. One record changes one. Private."""
+"""Private discriminators on disjoint parts of the private records, trained together. One record changes one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from bench.interface import Context, PrivateData, partition
 from bench.methods.generative.gan_parts import Forger
+from bench.training.divergence import descend
 
 Loss = Literal["binary", "wasserstein"]
 
@@ -34,7 +35,7 @@ class Critics:
     def __init__(
         self, private: PrivateData, parts: list[Any], config: CriticConfig, draws: torch.Generator, device: torch.device
     ) -> None:  # fmt: skip
-        # Part sizes differ by at most one record, which is left out.
+        # Part sizes differ by at most one; leave the extra record out so that the parts can be stacked.
         size = min(map(len, parts))
         self.rows = torch.stack([torch.from_numpy(part[:size]) for part in parts])
         self._images, self._labels = private.images.flatten(1), private.labels
@@ -79,9 +80,7 @@ class Critics:
             else:
                 total = fake.mean(1) - real.mean(1) + 1e-3 * real.square().mean(1)
                 total = total + 10 * self._penalty(images, fakes, labels)
-            self._optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(total.sum())
-            self._optimizer.step()
+            descend(self._optimizer, total.sum())
 
     def _penalty(self, images: Tensor, fakes: Tensor, labels: Tensor) -> Tensor:
         """Return the gradient penalty (teachers,) of Gulrajani et al. 2017 between real and generated images."""
@@ -92,7 +91,7 @@ class Critics:
         return penalty
 
     def directions(self, images: Tensor, labels: Tensor, loss: Loss = "binary") -> Tensor:
-        """Return (teachers, n, pixels): how to move each pixel of `images` to fool each net."""
+        """Return the direction, (teachers, n, pixels), in which changing `images` fools each net."""
         seen = self._for_all(images.detach().flatten(1)).clone().requires_grad_()
         scores = self.scores(seen, self._for_all(labels))
         fooled = scores if loss == "wasserstein" else -functional.softplus(-scores)

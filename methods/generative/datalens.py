@@ -1,4 +1,4 @@
-"""DataLens: discriminators on disjoint parts vote where a generated image is to move by the signs of few pixels.
+"""DataLens: discriminators on disjoint parts vote, by the signs of a few pixels, on how to move each generated image.
 
 Wang, Wu, Long, Rimanic, Zhang, Li, "DataLens: Scalable Privacy Preserving Training via Gradient Compression and
 Aggregation", CCS 2021 (arXiv:2103.11109). Each teacher keeps the `kept` largest entries of its gradient at an image and
@@ -43,11 +43,12 @@ from bench.interface import (
 from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
-from bench.privacy.accounting.claims import moments_accountant
+from bench.methods.shared.settings_checks import check_parts
+from bench.privacy.accounting.claims import moments_claim
 
 CODE = "the authors' code AI-secure/DataLens: MNIST, "
 N = TypeVar("N", int, float)
-BY_BUDGET = "none: by the budget"
+BY_BUDGET = "none: set by the budget"
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class DataLensConfig(GuidedConfig):
 
     @property
     def sensitivity(self) -> float:
-        """The most that one teacher moves the sums of a batch, in L2."""
+        """The L2 distance by which one teacher can move the sums of a batch."""
         return 2 * math.sqrt(_calibrated("kept", self.kept) * self.batch)
 
 
@@ -91,7 +92,6 @@ class DataLens(Guided):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         quick = {
             "teachers": min(4000, max(2, facts.private_records // 15)), "critic_units": 8, "critic_steps": 1,
@@ -102,13 +102,12 @@ class DataLens(Guided):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the claim or the exact figure within `budget`."""
         config = self.config
-
-        self.check_teachers()
+        check_parts(self, self.config.teachers)
         strict = budget.epsilon <= 1
         kept = config.kept or (200 if strict else 300)
         threshold = config.threshold or (0.7 if strict else 0.2)
         config = dataclasses.replace(config, kept=min(kept, math.prod(self.facts.shape)), threshold=threshold)
-        sigma = least_noise(config.events, budget, moments_accountant, "exact-gaussian", tolerance=1e-6)
+        sigma = least_noise(config.events, budget, "moments", "exact-gaussian", tolerance=1e-6)
         return dataclasses.replace(config, sigma=sigma)
 
     def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:
@@ -121,18 +120,11 @@ class DataLens(Guided):
         )
         return [("a single record of the row's size, blank or saturated", dark, bright)]
 
-    def generator_steps(self) -> int:
-        """See :meth:`bench.methods.generative.guided.Guided.generator_steps`."""
-        return self.config.steps
-
     def claimed(self, delta: float) -> Claim:
-        """Return the paper's Renyi bound."""
-        row = moments_accountant(self.charges(), delta)
         source = "Wang et al., CCS 2021 (arXiv:2103.11109), Renyi bound of TopAgg without votes"
-        return Claim(row.epsilon, delta, source, f"order {row.order:g}; sound, and loose")
+        return moments_claim(self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
-        """Return the noisy sums of all steps."""
         return self.config.events(self.config.sigma)
 
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context

@@ -1,4 +1,4 @@
-"""Images learnt from a net's noisy gradients, and the net from them. All is public once the gradients are."""
+"""Images learned from a net's noisy gradients, and the net trained on them: post-processing of the gradients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ImageConfig:
 
 
 class LearnedImages:
-    """The images, their optimiser, and the update after each DP-SGD step, which leaves its noisy gradient in `net`."""
+    """The images and their update after each DP-SGD step, which leaves its noisy gradient in `net`."""
 
     def __init__(self, net: nn.Module, facts: Facts, config: ImageConfig, draws: torch.Generator) -> None:
         self._net, self._config, self.draws = net, config, draws
@@ -46,7 +46,7 @@ class LearnedImages:
         self._targets, self.turns = self.labels.to(device), 0
 
     def after_step(self) -> None:
-        """Turn the images' gradient towards the noisy one; train on them every `batches` steps; restart after a run."""
+        """Pull the images' gradient towards the noisy one; every `batches` steps train on them; restart after a run."""
         config = self._config
         wanted = [parameter.grad for parameter in self._net.parameters()]
         self._plain.load_state_dict(self._net.state_dict())
@@ -113,7 +113,7 @@ def distance(found: Sequence[Tensor], wanted: Sequence[Tensor | None]) -> Tensor
 
 
 class Standstill(torch.optim.SGD):
-    """SGD with rate 0 for a net whose gradients DP-SGD takes; `images` follow each and are checkpointed with it."""
+    """SGD at rate 0: the net stays, `images` are updated after each noisy gradient and are checkpointed with it."""
 
     def __init__(self, parameters: Iterator[nn.Parameter], images: LearnedImages) -> None:
         super().__init__(parameters, lr=0.0)

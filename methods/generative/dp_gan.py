@@ -7,11 +7,11 @@ added.
 
 The first DP-GAN is Xie, Lin, Wang, Wang, Zhou, "Differentially Private Generative Adversarial Network",
 arXiv:1802.06739 (2018): the critic of a Wasserstein GAN whose weights are clamped, with the moments accountant.
-Settings ``loss=wasserstein`` and ``clamp=0.01`` give its game. Its claim rests on a bound on the critic's gradient that
-follows from clamped weights; the authors' code (illidanlab/dpgan) adds noise of deviation sigma / batch to a batch's
-mean gradient without that bound as a factor, and clips no record's gradient. A test shows that a clamped critic's
-gradients exceed norm 1, so that noise protects less than claimed. Here every gradient is clipped too, and the charge
-holds with any clamp.
+``loss=wasserstein`` and ``clamp=0.01`` give its game. Its claim rests on a bound on the critic's gradient that follows
+from clamped weights. The authors' code (illidanlab/dpgan) adds noise of deviation sigma / batch to a batch's mean
+gradient, without that bound as a factor, and clips no gradient. As a test here shows, a clamped critic's gradients
+exceed norm 1, so that noise protects less than claimed. Here every gradient is clipped too, and the charge holds with
+any clamp.
 
 Threat model: the attacker holds all that is released, and might hold the discriminator's weights at every step, and may
 know all records but one. Private: images and labels. Public: the number of records. Released: the generator, some of
@@ -25,8 +25,6 @@ Claimed: Renyi accounting of the discriminator's steps. Proven: their PLD.
 from __future__ import annotations
 
 import copy
-import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -36,12 +34,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.core.seeds import seeded
-from bench.interface import BenchError, Claim, Context, Facts, Ledger, PrivateData, PublicData, register_method, setting
+from bench.interface import Claim, Context, Facts, Ledger, PrivateData, PublicData, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
 from bench.methods.generative.gan_parts import AdamAgainst, Forger, ForgerConfig
 from bench.methods.shared.calibration import PoissonBatches
-from bench.methods.shared.settings_checks import check_latent_size, student_depends
 from bench.models.discriminators import ConvDiscriminator, DenseDiscriminator
 from bench.privacy.accounting.accountants import claim_by
 from bench.privacy.dpsgd.example_gradients import ExampleGradients, norms, weighted_sum
@@ -74,16 +71,13 @@ class DPGANConfig(PoissonBatches, GenerativeConfig, ForgerConfig):
     adam_beta1: float = setting(0.5, CODE + "MNIST, of both")
     discriminator_maps: int = setting(128, CODE + "MNIST: 128, 256 and 512 maps", ge=1)
     discriminator_units: int | None = setting(None, "ours: of two hidden layers in place of convolutions", gt=0)
-    mismatch: float = setting(0.0, "none in Bie et al. 2023; ours: weight of a real image's losses with wrong labels")
+    mismatch: float = setting(
+        0.0, "none in Bie et al. 2023; ours: weight of a real image's losses with wrong labels", ge=0
+    )
     generator_average: float = setting(0.0, "none in Bie et al. 2023; ours: decay of the generator's mean", ge=0, lt=1)
-    latent: int = setting(128, CODE + "MNIST")
+    latent: int = setting(128, CODE + "MNIST", ge=1, le=4096)
     generator_units: int = setting(200, OURS, ge=1)
     generator_maps: int = setting(16, OURS, ge=1)
-
-    def __post_init__(self) -> None:
-        check_latent_size(self, "latent")
-        if not 0 <= self.mismatch < math.inf:
-            raise BenchError(f"mismatch must be at least 0 and finite, not {self.mismatch}.")
 
     def steps(self, records: int) -> int:
         """Return the number of the discriminator's steps."""
@@ -102,6 +96,7 @@ class DPGAN(Generative, DPSGD):
     config: DPGANConfig
     version = 1
     citation = "Bie et al. 2023; Xie et al. 2018"
+    claimed_by = "rdp"  # Renyi accounting, as in the authors' library
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -125,19 +120,13 @@ class DPGAN(Generative, DPSGD):
         }  # fmt: skip
         return {"paper": paper, "quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **quick, **tiny}}
 
-    @classmethod
-    def accountant(cls) -> str:
-        """Return Renyi accounting, that of the authors' library."""
-        return "rdp"
-
     def claimed(self, delta: float) -> Claim:
-        """Return the cost of the discriminator's steps by Renyi accounting."""
         if self.config.clamp is None:
             source, note = "Bie et al., TMLR 2023 (arXiv:2302.02936): Renyi accounting of the discriminator's steps", ""
         else:
             source = "Xie et al. 2018 (arXiv:1802.06739), section 3: moments accountant of the critic's steps"
             note = "holds here, where gradients are clipped; clamped weights alone do not bound them as the claim needs"
-        return claim_by(self.accountant(), self.charges(), delta, source, note)
+        return claim_by(self.claimed_by, self.charges(), delta, source, note)
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Train the discriminator through the ledger and the generator between its steps."""
@@ -146,19 +135,12 @@ class DPGAN(Generative, DPSGD):
         with seeded(context.streams.torch("discriminator/start")):
             critic = discriminator(self.config, facts).to(context.device)
         game = Game(critic, forger, self.config)
-        depends = student_depends(self.config, context)
-        with (
-            context.checkpoint("gan", depends) as checkpoint,
-            context.progress.stage("discriminator", self.config.discriminator_steps) as stage,
-        ):
-            run = dataclasses.replace(
-                self.dp_sgd_run(stage, checkpoint), loss=game.private_loss,
-                optimizer=lambda weights: AdamAgainst(
-                    weights, self.config.discriminator_lr, self.config.betas, forger, game.before_step, game.after_step
-                ),
-            )  # fmt: skip
-            ledger.dp_sgd(critic, private.images, private.labels, run)
-
+        self.fit(
+            critic, private.images, private.labels, ledger, context, what="discriminator", loss=game.private_loss,
+            optimizer=lambda weights: AdamAgainst(
+                weights, self.config.discriminator_lr, self.config.betas, forger, game.before_step, game.after_step
+            ),
+        )  # fmt: skip
         return balanced(forger.mean, facts.classes, context.device)
 
 
@@ -174,7 +156,7 @@ class Game:
 
     def __init__(self, critic: nn.Module, forger: Forger, config: DPGANConfig) -> None:
         self.critic, self._forger, self._config = critic, forger, config
-        # Copies without DP-SGD's hooks; the first has hooks of its own.
+        # Copies without DP-SGD's hooks: one for per-example gradients, with hooks of its own, and one without hooks.
         self._copy, self._plain = copy.deepcopy(critic), copy.deepcopy(critic)
         self._gradients = ExampleGradients(self._copy)
 

@@ -1,9 +1,9 @@
-"""DP-Kernel: a generator descends its distance from private batches in a sum of Gaussian kernels, with noisy values.
+"""DP-Kernel: a generator minimises a noisy kernel distance from private batches, in a sum of Gaussian kernels.
 
 Jiang, Sun, Yu, "Functional Renyi Differential Privacy for Generative Modeling", NeurIPS 2023; algorithm and settings of
 the authors' code. Each step takes a Poisson sample of records and evaluates its mean embedding f(y), the mean of
 ``k(x, y)`` over the sample, at records and generated images, with each one's label in the kernel; a Gaussian process
-draw is added to the values, and the generator descends the square of the squared distance computed from them.
+draw is added to the values, and the generator minimises the square of the squared distance computed from them.
 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
 Public: the number of records; generated labels are drawn evenly. Released: the generator, some of its images, the
@@ -30,10 +30,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from bench.core.seeds import seeded
 from bench.interface import (
     Adjacency,
-    BenchError,
     Budget,
     Claim,
     Context,
@@ -48,19 +46,19 @@ from bench.interface import (
     setting,
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, drawn
+from bench.methods.generative.gan_parts import ForgerConfig, new_generator
 from bench.methods.shared.calibration import least_noise
-from bench.methods.shared.settings_checks import check_latent_size, student_depends
-from bench.models.generators import ConditionalGenerator
+from bench.methods.shared.settings_checks import check_batch, student_depends
 from bench.privacy.events.events import DPSGD as Steps
 from bench.storage.checkpoint import Loop, Part
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 
 CODE = "the authors' code dihjiang/DP-kernel, util.py: "
 PORT = "DPImageBench, configs/DP-Kernel/mnist_28_eps10.0.yaml: sigma_list, 1 to 16 for pixels in [-1, 1]"
 
 
 @dataclass(frozen=True)
-class DPKernelConfig(GenerativeConfig):
+class DPKernelConfig(GenerativeConfig, ForgerConfig):
     """Settings of DP-Kernel for MNIST."""
 
     bandwidth: float = setting(0.5, f"{PORT}; the least standard deviation, of pixels in [0, 1]", gt=0)
@@ -69,14 +67,11 @@ class DPKernelConfig(GenerativeConfig):
     iterations: int = setting(200_002, CODE + "max_iter", ge=1)
     noise_multiplier: float = setting(0.6, CODE + "noise; calibrated to the budget", gt=0)
     generator_lr: float = setting(5e-5, CODE + "lr, of RMSprop", gt=0)
-    latent: int = setting(10, CODE + "nz")
+    latent: int = setting(10, CODE + "nz", ge=1, le=4096)
     generator_units: int = setting(
         200, "ours: DP-MERF's net, wider, instead of a transposed CNN for 32x32 pixels", ge=1
     )
     generator_maps: int = setting(32, "ours, as above", ge=1)
-
-    def __post_init__(self) -> None:
-        check_latent_size(self, "latent")
 
     @property
     def deviations(self) -> list[float]:
@@ -99,7 +94,6 @@ class DPKernel(Generative):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         batch = min(60, max(8, facts.private_records // 8))
         quick = {"iterations": 2000, "generator_lr": 1e-3, "batch_size": batch, "generator_maps": 16}
@@ -107,10 +101,7 @@ class DPKernel(Generative):
 
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose claim is in `budget`."""
-        if not self.config.batch_size <= self.facts.private_records:
-            raise BenchError(
-                f"batch_size {self.config.batch_size} must be at most the {self.facts.private_records} private records."
-            )
+        check_batch(self)
 
         def events(noise: float) -> Sequence[Event]:
             return steps(dataclasses.replace(self.config, noise_multiplier=noise), self.facts)
@@ -127,18 +118,12 @@ class DPKernel(Generative):
         """Train the generator as the authors' code does, declared as a bypass."""
         ledger.bypass(self.bypass)
         facts, device, draws = private.facts, context.device, context.streams.torch("generator/draws")
-        with seeded(context.streams.torch("generator/start")):
-            net = ConditionalGenerator(
-                *facts.shape, facts.classes, self.config.latent, self.config.generator_units, self.config.generator_maps
-            )
+        net = new_generator(self.config, facts, context)
         net.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]  # faster
         optimizer = torch.optim.RMSprop(net.parameters(), self.config.generator_lr)
         rate = self.config.batch_size / facts.private_records
         depends = student_depends(self.config, context)
-        with (
-            context.checkpoint("generator", depends) as checkpoint,
-            context.progress.stage("generator", self.config.iterations) as stage,
-        ):
+        with context.stage("generator", depends, self.config.iterations) as (checkpoint, stage):
             held: dict[str, Part] = {"net": net, "optimizer": optimizer, "draws": draws}
             loop = Loop(checkpoint, held, [private.images, private.labels], device)
             for step in range(loop.start(stage), self.config.iterations):
@@ -152,9 +137,7 @@ class DPKernel(Generative):
                     loss = distance(x, y, kinds, self.config.deviations, self.config.noise_multiplier, noise).square()
                     if step % 100 == 0:
                         check_finite({"squared distance": loss}, step, "the generator")
-                    optimizer.zero_grad(set_to_none=True)
-                    torch.autograd.backward(loss)
-                    optimizer.step()
+                    descend(optimizer, loss)
                 stage.advance()
                 loop.done(step + 1, self.config.iterations)
 

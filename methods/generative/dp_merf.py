@@ -27,8 +27,7 @@ from torch import Tensor
 
 from bench.interface import Claim, Facts, register_method, setting
 from bench.methods.generative.mean_embedding import CODE, EmbeddingConfig, MeanEmbedding
-from bench.privacy.accounting.accountants import AccountantFunction
-from bench.privacy.accounting.claims import moments_accountant
+from bench.privacy.accounting.claims import moments_claim
 
 
 @dataclass(frozen=True)
@@ -44,25 +43,17 @@ class DPMERF(MeanEmbedding):
 
     config: DPMERFConfig
     citation = "Harder et al. 2021"
+    claimed_by = "moments"  # the classic conversion, as in the authors' code
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         return {"paper": {"length_scale": 127.0} if facts.dataset == "fmnist" else {}, **super().presets(facts)}
 
-    @classmethod
-    def accountant(cls) -> AccountantFunction | str:
-        """Return the accountant of the authors' code: Renyi accounting, classic conversion."""
-        return moments_accountant
-
     def claimed(self, delta: float) -> Claim:
-        """Return the figure of the authors' code."""
-        row = moments_accountant(self.charges(), delta)
         source = "Harder et al., AISTATS 2021 (arXiv:2002.11603), the authors' code, code_balanced/dp_analysis.py"
-        return Claim(row.epsilon, delta, source, f"order {row.order:g}; sound, and loose")
+        return moments_claim(self.charges(), delta, source)
 
     def frequencies(self, draws: torch.Generator) -> Tensor:
-        """See :meth:`bench.methods.generative.mean_embedding.MeanEmbedding.frequencies`."""
         pixels = math.prod(self.facts.shape)
         return torch.randn(self.config.features // 2, pixels, generator=draws) / math.sqrt(
             self.config.length_scale * pixels / 784

@@ -26,7 +26,6 @@ Claimed: Renyi accounting of Gaussian releases on Poisson samples. Proven: their
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +39,6 @@ from torch.nn.functional import one_hot
 from bench.core.transforms import as_float
 from bench.interface import (
     Adjacency,
-    BenchError,
     Budget,
     Claim,
     Context,
@@ -57,8 +55,8 @@ from bench.interface import (
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
 from bench.methods.generative.gan_parts import Forger, ForgerConfig
 from bench.methods.generative.sinkhorn import costs, transport
-from bench.methods.shared.calibration import least_noise
-from bench.methods.shared.settings_checks import check_latent_size
+from bench.methods.shared.calibration import with_least_noise
+from bench.methods.shared.settings_checks import check_batch
 
 CODE = "the authors' code nv-tlabs/DP-Sinkhorn_code: "
 README = CODE + "README.md, MNIST, m=1: "
@@ -70,26 +68,19 @@ class DPSinkhornConfig(GenerativeConfig, ForgerConfig):
     """Settings for MNIST at epsilon 10."""
 
     steps: int = setting(3_990_000, CODE + "as many as epsilon 10 pays for; it stops at 3.6 million", ge=1)
-    batch_size: int = setting(50, README + "batch_size", ge=1)
+    batch_size: int = setting(50, README + "batch_size; batch normalisation needs two", ge=2)
     max_grad_norm: float = setting(0.5, README + "l2_norm_clip", gt=0)
     noise_multiplier: float = setting(1.1, README + "noise_multiplier; calibrated to the budget", gt=0)
-    fresh: float = setting(0.2, README + "debias_ratio: the share of X' that is not of X")
+    fresh: float = setting(0.2, README + "debias_ratio: the share of X' that is not of X", gt=0, le=1)
     l1: float = setting(1.0, README + "mixture_fraction; 3 in another setting; none for CelebA")
     label_weight: float = setting(15.0, README + "embed_multiplier", gt=0)
     regularisation: float = setting(0.05, README + "sinkhorn_eps, the blur, to the power p = 1", gt=0)
     sinkhorn_steps: int = setting(30, "ours: from the largest cost down", ge=1)
     generator_lr: float = setting(1e-5, README + "lr, of Adam; here without weight decay", gt=0)
     generator_average: float = setting(0.0, "none in Cao et al. 2021; ours: decay of the generator's mean", ge=0, lt=1)
-    latent: int = setting(16, README + "latent_dim")
+    latent: int = setting(16, README + "latent_dim", ge=1, le=4096)
     generator_units: int = setting(200, OURS, ge=1)
     generator_maps: int = setting(16, OURS, ge=1)
-
-    def __post_init__(self) -> None:
-        check_latent_size(self, "latent")
-        if self.batch_size < 2:
-            raise BenchError("batch_size must be at least 2: the generator normalises over the images of a batch.")
-        if not 0 < self.fresh <= 1:
-            raise BenchError(f"fresh must lie in (0, 1], not {self.fresh}.")
 
     @property
     def betas(self) -> tuple[float, float]:
@@ -124,31 +115,20 @@ class DPSinkhorn(Generative):
 
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose Renyi cost or PLD fits `budget`."""
-        if not self.config.batch_size <= self.facts.private_records:
-            raise BenchError(
-                f"batch_size {self.config.batch_size} must be at most the {self.facts.private_records} private records."
-            )
-
-        def events(noise: float) -> Sequence[Event]:
-            return self.changed(noise_multiplier=noise).charges()
+        check_batch(self)
 
         sound = "proven" if self.config.batch_size == self.facts.private_records else "pld"
-        return dataclasses.replace(
-            self.config, noise_multiplier=least_noise(events, budget, "rdp", sound, tolerance=1e-4)
-        )
+        return with_least_noise(self, budget, "rdp", sound, tolerance=1e-4)
 
     def claimed(self, delta: float) -> Claim:
-        """Return Renyi accounting of all steps."""
         source = "Cao et al., NeurIPS 2021 (arXiv:2111.01177): Renyi accounting of sampled Gaussian releases"
         return claim_by("rdp", self.charges(), delta, source, "")
 
     def charges(self) -> Sequence[Event]:
-        """Return all steps."""
         rate = self.config.batch_size / self.facts.private_records
         return [SampledGaussian(rate, self.config.noise_multiplier, self.config.steps, adjacency=self.adjacency)]
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
-        """Follow the noisy gradients."""
         facts, rows = private.facts, self.config.batch_size
         forger, shape = Forger(self.config, facts, context), (rows, *facts.shape)
         again = max(2, int(self.config.fresh * rows))  # batch normalisation needs two

@@ -88,11 +88,9 @@ class Generative(Method):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         return {"quick": quick_student(facts), "tiny": tiny_student(facts)}
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """See :meth:`bench.interface.Method.train_student`."""
         facts = private.facts
         # Build it first: a wrong name fails before minutes of training.
         student, options = make_student(self.config.student, facts, context.streams.torch("student/start"))
@@ -123,9 +121,9 @@ class Generative(Method):
     def learn(self, student: nn.Module, images: Tensor, labels: Tensor, context: Context) -> None:
         """Train `student` on `images` and `labels`; the same for all generative methods with many images."""
         settings = self.student_settings()
-        with (
-            context.checkpoint("student", student_depends(self.config, context)) as checkpoint,
-            context.progress.stage("student", settings.total_steps(len(images))) as stage,
+        with context.stage("student", student_depends(self.config, context), settings.total_steps(len(images))) as (
+            checkpoint,
+            stage,
         ):
             fit(
                 student, images, labels, settings, context.streams.torch("student/order"), device=context.device,

@@ -1,4 +1,4 @@
-"""G-PATE: discriminators on disjoint parts vote where a generated image is to move, coordinate by coordinate.
+"""G-PATE: discriminators on disjoint parts vote on how to move each generated image, coordinate by coordinate.
 
 Long, Wang, Yang, Kailkhura, Zhang, Gunter, Li, "G-PATE: Scalable Differentially Private Data Generator via Private
 Aggregation of Teacher Discriminators", NeurIPS 2021 (arXiv:1906.09338). Each teacher's gradient at an image is
@@ -45,11 +45,12 @@ from bench.interface import (
 from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
+from bench.methods.shared.settings_checks import check_parts
 from bench.privacy.accounting.claims import pate_2018
 
 CODE = "the authors' code AI-secure/G-PATE: MNIST, "
 CLAIM = "Long et al., NeurIPS 2021 (arXiv:1906.09338) and the authors' code: the bound of PATE 2018"
-BY_BUDGET = "none: by the budget"
+BY_BUDGET = "none: set by the budget"
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,6 @@ class GPATE(Guided):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         quick = {
             "teachers": min(2000, max(2, facts.private_records // 30)),
@@ -102,8 +102,7 @@ class GPATE(Guided):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with noise in the paper's proportion to the teachers and the most steps in the budget."""
         config = self.config
-
-        self.check_teachers()
+        check_parts(self, self.config.teachers)
         wide, narrow = (0.75, 0.25) if budget.epsilon <= 1 else (0.3, 0.05)
         half = 0.5 * config.teachers if config.threshold is None else config.threshold
         config = dataclasses.replace(
@@ -128,17 +127,11 @@ class GPATE(Guided):
         )
         return dataclasses.replace(louder(times), steps=config.least_steps)
 
-    def generator_steps(self) -> int:
-        """See :meth:`bench.methods.generative.guided.Guided.generator_steps`."""
-        return self.config.steps
-
     def claimed(self, delta: float) -> Claim:
-        """Return the data-independent bound of PATE 2018."""
         source = f"{CLAIM}, as far as it needs no votes"
         return claim_by("pate-2018-rdp-data-independent", self.charges(), delta, source, "sound, and loose")
 
     def claimed_after(self, delta: float, ledger: Ledger) -> Claim:
-        """Return the bound of PATE 2018 on the votes."""
         releases = ledger.private_votes()
         votes, answered = (np.concatenate([getattr(one, name) for one in releases]) for name in ("votes", "answered"))
         threshold, sigma1, sigma2 = self.config.noise()
@@ -146,7 +139,6 @@ class GPATE(Guided):
         return dataclasses.replace(claim, source=f"{CLAIM}, on the votes")
 
     def charges(self) -> Sequence[Event]:
-        """Return the noisy votes of all steps."""
         return self.config.events(self.config.steps)
 
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context

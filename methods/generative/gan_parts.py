@@ -1,4 +1,4 @@
-"""The generator's side of a class-conditional GAN, all public once the discriminator is."""
+"""The generator's side of a class-conditional GAN: post-processing of the discriminator."""
 
 from __future__ import annotations
 
@@ -33,14 +33,19 @@ class ForgerConfig:
         return 0.0
 
 
+def new_generator(config: ForgerConfig, facts: Facts, context: Context) -> ConditionalGenerator:
+    """Return an untrained generator on the CPU."""
+    with seeded(context.streams.torch("generator/start")):
+        return ConditionalGenerator(
+            *facts.shape, facts.classes, config.latent, config.generator_units, config.generator_maps
+        )
+
+
 class Forger:
     """A generator, its optimiser (Adam) and its random numbers; labels are drawn evenly."""
 
     def __init__(self, config: ForgerConfig, facts: Facts, context: Context) -> None:
-        with seeded(context.streams.torch("generator/start")):
-            self.net = ConditionalGenerator(
-                *facts.shape, facts.classes, config.latent, config.generator_units, config.generator_maps
-            )
+        self.net = new_generator(config, facts, context)
         self.device, self._classes = context.device, facts.classes
         self.net.to(self.device).train()
         self.optimizer = torch.optim.Adam(self.net.parameters(), config.generator_lr, betas=config.betas)

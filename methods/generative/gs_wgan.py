@@ -39,7 +39,6 @@ from torch import Tensor
 
 from bench.interface import (
     Adjacency,
-    BenchError,
     Budget,
     Claim,
     Context,
@@ -53,6 +52,7 @@ from bench.interface import (
 from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
+from bench.methods.shared.settings_checks import check_parts
 from bench.privacy.accounting.accountants import Accounted
 
 CODE = "the authors' code DingfanChen/GS-WGAN: "
@@ -63,7 +63,9 @@ class GSWGANConfig(GuidedConfig):
     """Settings for MNIST at epsilon 10."""
 
     teachers: int = setting(1000, CODE + "critics, of 60 images each")
-    sampling_rate: float = setting(0.001, CODE + "one critic of 1000 a step; here each is sampled by itself", gt=0)
+    sampling_rate: float = setting(
+        0.001, CODE + "one critic of 1000 a step; here each is sampled by itself", gt=0, le=1
+    )
     batch: int = setting(32, CODE + "images of a step")
     steps: int = setting(20_000, CODE + "iterations", ge=1)
     noise_multiplier: float = setting(1.07, CODE + "epsilon 10 as claimed; calibrated to the budget", gt=0)
@@ -73,11 +75,6 @@ class GSWGANConfig(GuidedConfig):
     critic_lr: float = setting(1e-4, CODE + "Adam")
     generator_lr: float = setting(1e-4, CODE + "Adam")
     latent: int = setting(10, CODE + "z_dim")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.sampling_rate > 1:
-            raise BenchError(f"sampling_rate is at most 1, not {self.sampling_rate}.")
 
     def events(self, noise: float) -> list[Event]:
         """Return all steps: sums of sampled critics' gradients, each with norm at most sqrt(batch)."""
@@ -115,7 +112,6 @@ class GSWGAN(Guided):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         quick = {
             "teachers": min(100, max(2, facts.private_records // 100)), "sampling_rate": 0.5, "groups": 1, "batch": 16,
@@ -129,7 +125,7 @@ class GSWGAN(Guided):
 
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the authors' figure or the PLD within `budget`."""
-        self.check_teachers()
+        check_parts(self, self.config.teachers)
 
         def paper(events: Sequence[Event], delta: float) -> Accounted:
             return per_row(events, delta, self.config.batch)
@@ -137,10 +133,6 @@ class GSWGAN(Guided):
         sound = "proven" if self.config.sampling_rate == 1 else "pld"
         noise = least_noise(self.config.events, budget, paper, sound, tolerance=1e-3)
         return replace(self.config, noise_multiplier=noise)
-
-    def generator_steps(self) -> int:
-        """See :meth:`bench.methods.generative.guided.Guided.generator_steps`."""
-        return int(self.config.steps)
 
     def claimed(self, delta: float) -> Claim:
         """Return the authors' figure."""
@@ -150,7 +142,6 @@ class GSWGAN(Guided):
         return Claim(row.epsilon, delta, source, note)
 
     def charges(self) -> Sequence[Event]:
-        """Return the noisy sums of all steps."""
         found: list[Event] = self.config.events(self.config.noise_multiplier)
         return found
 

@@ -1,4 +1,4 @@
-"""Generators that follow, through the ledger, discriminators on disjoint parts.
+"""Generators guided, through the ledger, by discriminators on disjoint parts of the private records.
 
 PATE-GAN, G-PATE, DataLens and GS-WGAN differ in their queries. One record changes one discriminator, arbitrarily; none
 is released. The generator's labels are drawn evenly.
@@ -13,11 +13,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from bench.interface import BenchError, Context, Facts, Ledger, PrivateData, PublicData, setting
+from bench.interface import Context, Facts, Ledger, PrivateData, PublicData, setting
 from bench.methods.generative.critics import CriticConfig, Critics, Loss, critics_of
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
 from bench.methods.generative.gan_parts import Forger, ForgerConfig
-from bench.methods.shared.settings_checks import check_latent_size
 
 Guide = Callable[["Tensor", "Tensor"], "Tensor"]
 """Maps images (n, channels, height, width) in [0, 1] and labels (n,) to each pixel's direction, in the same shape."""
@@ -37,12 +36,9 @@ class GuidedConfig(GenerativeConfig, CriticConfig, ForgerConfig):
     critic_steps: int = setting(2, "DataLens's code AI-secure/DataLens: before each further step", ge=1)
     warm_steps: int = setting(10, "DataLens's code AI-secure/DataLens: before the first step of the generator", ge=1)
     generator_lr: float = setting(1e-3, "G-PATE's code AI-secure/G-PATE, of Adam with betas 0.5 and 0.999", gt=0)
-    latent: int = setting(50, "G-PATE's code AI-secure/G-PATE: epsilon 1; 100 at epsilon 10")
+    latent: int = setting(50, "G-PATE's code AI-secure/G-PATE: epsilon 1; 100 at epsilon 10", ge=1, le=4096)
     generator_units: int = setting(200, NET, ge=1)
     generator_maps: int = setting(16, NET, ge=1)
-
-    def __post_init__(self) -> None:
-        check_latent_size(self, "latent")
 
 
 class Guided(Generative):
@@ -52,7 +48,6 @@ class Guided(Generative):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         quick = {"latent": 10, "generator_lr": 2e-3}
         # Few latent inputs and enough steps, so that images depend on their labels.
@@ -63,18 +58,9 @@ class Guided(Generative):
         }  # fmt: skip
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
 
-    def check_teachers(self) -> None:
-        """Raise :class:`BenchError` if a discriminator has no record."""
-        if self.config.teachers > self.facts.private_records:
-            raise BenchError(
-                f"more teachers than records: {self.config.teachers} teachers, {self.facts.private_records} "
-                "private records of "
-                f"{self.facts.dataset}. Use --set {self.name}.teachers=N with N at most {self.facts.private_records}."
-            )
-
-    @abc.abstractmethod
     def generator_steps(self) -> int:
         """Return the number of the generator's steps, each guided once."""
+        return int(self.config.steps)
 
     @abc.abstractmethod
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context

@@ -11,19 +11,16 @@ counts by 1 each, 2 in L2. So the sensitivity is 2, and the counts are free. All
 from __future__ import annotations
 
 import abc
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from bench.core import margins
-from bench.core.seeds import seeded
 from bench.interface import (
-    BenchError,
     Budget,
     Claim,
     Context,
@@ -39,36 +36,31 @@ from bench.interface import (
     setting,
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, drawn
-from bench.methods.shared.calibration import least_noise
+from bench.methods.generative.gan_parts import ForgerConfig, new_generator
+from bench.methods.shared.calibration import with_least_noise
 from bench.methods.shared.clipping import EXACT
-from bench.methods.shared.settings_checks import check_latent_size, student_depends
+from bench.methods.shared.settings_checks import student_depends
 from bench.models.generators import ConditionalGenerator
-from bench.privacy.accounting.accountants import AccountantFunction
 from bench.storage.checkpoint import Loop
-from bench.training.divergence import check_finite
+from bench.training.divergence import check_finite, descend
 
 CODE = "DP-MERF's code ParkLabML/DP-MERF, code_balanced/gen_balanced.py: "
 SENSITIVITY = 2.0  # L2, of class sums of features of norm 1 with class counts
 
 
 @dataclass(frozen=True)
-class EmbeddingConfig(GenerativeConfig):
+class EmbeddingConfig(GenerativeConfig, ForgerConfig):
     """Settings of a generator fitted to noisy mean embeddings."""
 
-    features: int = setting(10_000, CODE + "d_rff; a cosine and a sine of half as many frequencies")
+    features: int = setting(10_000, CODE + "d_rff; a cosine and a sine of half as many frequencies", ge=2)
     noise_multiplier: float = setting(5.0, CODE + "noise_factor, below epsilon 1; calibrated to the budget", gt=0)
-    latent: int = setting(5, CODE + "d_code")
+    latent: int = setting(5, CODE + "d_code", ge=1, le=4096)
     generator_units: int = setting(200, CODE + "gen_spec", ge=1)
     generator_maps: int = setting(16, CODE + "n_channels; then half as many", ge=1)
     generator_epochs: float = setting(5.0, CODE + "epochs", gt=0)
     generator_batch: int = setting(500, CODE + "batch_size", ge=1)
     generator_lr: float = setting(0.01, CODE + "lr, of Adam", gt=0)
     lr_decay: float = setting(0.9, CODE + "lr_decay, after each epoch", gt=0)
-
-    def __post_init__(self) -> None:
-        check_latent_size(self, "latent")
-        if self.features < 2:
-            raise BenchError(f"features must be at least 2, a cosine and a sine, not {self.features}.")
 
     def epoch(self, records: int) -> int:
         """Return the number of generator steps of an epoch."""
@@ -78,13 +70,15 @@ class EmbeddingConfig(GenerativeConfig):
 class MeanEmbedding(Generative):
     """One Gaussian release of the mean embedding, then a generator fitted to it; a subclass draws the frequencies."""
 
+    claimed_by: ClassVar[str] = EXACT
+    """The accountant of :meth:`claimed`: the exact one unless the paper uses another."""
+
     @abc.abstractmethod
     def frequencies(self, draws: torch.Generator) -> Tensor:
         """Return the public random frequencies (config.features // 2, pixels)."""
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         batch = 200 if facts.private_records > 10_000 else 50
         quick = {"features": 4000, "generator_batch": batch, "generator_epochs": 600 * batch / facts.private_records}
@@ -93,27 +87,15 @@ class MeanEmbedding(Generative):
         tiny["generator_lr"] = 0.001
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
 
-    @classmethod
-    def accountant(cls) -> AccountantFunction | str:
-        """Return the accountant of :meth:`claimed`: the exact one unless the paper uses another."""
-        return EXACT
-
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose claim or exact cost (proven) fits `budget`."""
-
-        def events(noise: float) -> Sequence[Event]:
-            return self.changed(noise_multiplier=noise).charges()
-
-        noise = least_noise(events, budget, self.accountant(), EXACT, tolerance=1e-6)
-        return dataclasses.replace(self.config, noise_multiplier=noise)
+        return with_least_noise(self, budget, self.claimed_by, EXACT, tolerance=1e-6)
 
     def claimed(self, delta: float) -> Claim:
-        """Return the proven figure."""
         source = "the proven figure: no paper claims anything for this variant"
         return claim_by(EXACT, self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
-        """Return the one release."""
         return [Gaussian(self.config.noise_multiplier)]
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
@@ -128,10 +110,7 @@ class MeanEmbedding(Generative):
         shares = noisy[-1].clamp_min(0) + 1e-9
         # Divide by the public count in `facts`; the actual count is private under add/remove.
         wanted = (noisy[:-1] / facts.private_records).float()
-        with seeded(context.streams.torch("generator/start")):
-            net = ConditionalGenerator(
-                *facts.shape, facts.classes, self.config.latent, self.config.generator_units, self.config.generator_maps
-            )
+        net = new_generator(self.config, facts, context)
         fit_embedding(net, wanted, shares, frequencies, self.config, facts, context)
 
         def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -171,7 +150,7 @@ def fit_embedding(
     net: ConditionalGenerator, wanted: Tensor, shares: Tensor, frequencies: Tensor, config: EmbeddingConfig,
     facts: Facts, context: Context,
 ) -> None:  # fmt: skip
-    """Fit the mean embedding of `net`'s images, with class `shares`, to `wanted`. Nothing private."""
+    """Fit the mean embedding of `net`'s images, with class `shares`, to `wanted`. Uses nothing private."""
     device = context.device
     draws = context.streams.torch("generator/draws")
     net.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]  # faster
@@ -179,10 +158,7 @@ def fit_embedding(
     optimizer = torch.optim.Adam(net.parameters(), config.generator_lr)
     epoch = config.epoch(facts.private_records)
     steps = max(1, round(config.generator_epochs * epoch))
-    with (
-        context.checkpoint("generator", student_depends(config, context)) as checkpoint,
-        context.progress.stage("generator", steps) as stage,
-    ):
+    with context.stage("generator", student_depends(config, context), steps) as (checkpoint, stage):
         loop = Loop(checkpoint, {"net": net, "optimizer": optimizer, "draws": draws}, [wanted], device)
         for step in range(loop.start(stage), steps):
             for group in optimizer.param_groups:
@@ -193,8 +169,6 @@ def fit_embedding(
             loss = (wanted - rows.T @ own / len(labels)).square().sum()
             if step % 100 == 0:
                 check_finite({"squared distance": loss}, step, "the generator")
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-            optimizer.step()
+            descend(optimizer, loss)
             stage.advance()
             loop.done(step + 1, steps)

@@ -51,7 +51,8 @@ from bench.methods.generative import pca_vae as parts
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.generative.pca_vae import Mixture, PhasedVAE, chunks
 from bench.methods.shared.calibration import PoissonBatches, least_noise
-from bench.methods.shared.settings_checks import student_depends
+from bench.methods.shared.settings_checks import check_batch
+from bench.training.divergence import descend
 
 CODE = "the authors' code tsubasat/P3GM, exp.sh: "
 DEFAULT = "the authors' code tsubasat/P3GM, src/synthesize.py: "
@@ -70,16 +71,12 @@ class P3GMConfig(PoissonBatches, GenerativeConfig):
     radius: float = setting(
         8.0, "ours: of the codes of 28x28 pixels; the code has 1 for the mixture, none for the net", gt=0
     )
-    warm_start_steps: int = setting(3000, "the authors' code, src/p3gm.py: pcapretrain, with batches of 100")
+    warm_start_steps: int = setting(3000, "the authors' code, src/p3gm.py: pcapretrain, with batches of 100", ge=0)
     epochs: float = setting(4.0, CODE + "sgd_epoch", gt=0)
     batch_size: int = setting(300, CODE + "lot_size", ge=1)
     lr: float = setting(1e-3, DEFAULT + "lr, of Adam", gt=0)
     max_grad_norm: float = setting(1.0, DEFAULT + "clipping", gt=0)
     noise_multiplier: float = setting(1.4, CODE + "sgd_sigma; calibrated to the budget", gt=0)
-
-    def __post_init__(self) -> None:
-        if self.warm_start_steps < 0:
-            raise BenchError(f"warm_start_steps must be at least 0, not {self.warm_start_steps}.")
 
 
 @register_method("p3gm")
@@ -89,13 +86,13 @@ class P3GM(Generative, DPSGD):
     config: P3GMConfig
     version = 1
     citation = "Takagi et al. 2021"
+    claimed_by = "rdp"  # Renyi accounting, by which the authors' setting for MNIST costs 0.99
     mixed_noise = True
     bypass: ClassVar[str] = "the exact mean of the records is subtracted from them, and released with the components"
     repaired_by: ClassVar[str] = "p3gm-sound"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         quick = {"hidden": 300, "warm_start_steps": 1000, "batch_size": min(300, max(8, facts.private_records // 8))}
         tiny = {"hidden": 20, "latent": 5, "warm_start_steps": 20, "epochs": 0.5, "em_iterations": 2}
@@ -103,10 +100,7 @@ class P3GM(Generative, DPSGD):
 
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with all noise times the least factor whose claim or PLD (proven) fits `budget`."""
-        if not self.config.batch_size <= self.facts.private_records:
-            raise BenchError(
-                f"batch_size {self.config.batch_size} must be at most the {self.facts.private_records} private records."
-            )
+        check_batch(self)
         if self.config.latent > math.prod(self.facts.shape) + self.facts.classes:
             raise BenchError(
                 f"latent must be at most the entries of a row, pixels and classes, not {self.config.latent}."
@@ -121,18 +115,12 @@ class P3GM(Generative, DPSGD):
             changed = type(self)(scaled(noise), self.facts)
             return changed.claimed_charges() if budget.basis is Basis.CLAIMED else changed.charges()
 
-        return scaled(least_noise(events, budget, self.accountant(), "pld", tolerance=1e-4))
-
-    @classmethod
-    def accountant(cls) -> str:
-        """Return Renyi accounting, by which the authors' setting for MNIST costs 0.99."""
-        return "rdp"
+        return scaled(least_noise(events, budget, self.claimed_by, "pld", tolerance=1e-4))
 
     def claimed(self, delta: float) -> Claim:
-        """Return the figure of the authors' code."""
         source = "Takagi et al., ICDE 2021 (arXiv:2006.12101), the authors' code, src/p3gm.py: analysis_privacy"
         note = f"does not hold: {self.bypass}" if self.bypass else ""
-        return claim_by(self.accountant(), self.claimed_charges(), delta, source, note)
+        return claim_by(self.claimed_by, self.claimed_charges(), delta, source, note)
 
     def claimed_charges(self) -> Sequence[Event]:
         """Return the paper's: 2k + 1 releases per EM iteration."""
@@ -171,13 +159,10 @@ class P3GM(Generative, DPSGD):
             net = parts.PhasedVAE(codes, mixture, self.config.hidden)
         warm_start(net, codes, mixture, self.config, context)
         inputs = torch.cat([rows, own.float(), parts.draws_of(rows, self.config.latent, streams.torch("vae/draws"))], 1)
-        steps, depends = self.config.steps(facts.private_records), student_depends(self.config, context)
-        with context.checkpoint("vae", depends) as checkpoint, context.progress.stage("decoder", steps) as stage:
-            run = dataclasses.replace(
-                self.dp_sgd_run(stage, checkpoint), loss=lambda losses, _: losses.mean(),
-                optimizer=lambda weights: torch.optim.Adam(weights, self.config.lr),
-            )  # fmt: skip
-            ledger.dp_sgd(net, inputs, private.labels, run)
+        self.fit(
+            net, inputs, private.labels, ledger, context, what="decoder", loss=lambda losses, _: losses.mean(),
+            optimizer=lambda weights: torch.optim.Adam(weights, self.config.lr),
+        )  # fmt: skip
         return Source(lambda count, draws: drawn_rows(net, count, facts, draws), net)
 
 
@@ -191,9 +176,7 @@ def warm_start(net: PhasedVAE, codes: Any, mixture: Mixture, config: P3GMConfig,
             some = mixture.draw(100, draws)
             wanted = codes.rows(some).float().to(device)
             loss = (net.decoder(some.float().to(device)) - wanted).square().sum(1).mean()
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-            optimizer.step()
+            descend(optimizer, loss)
             stage.advance()
 
 

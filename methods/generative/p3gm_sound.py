@@ -41,12 +41,10 @@ class P3GMSound(P3GM):
     repaired_by = ""
 
     def claimed(self, delta: float) -> Claim:
-        """Return Renyi accounting of what runs."""
         source = "the accountant of Takagi et al., ICDE 2021 (arXiv:2006.12101), for what runs here"
-        return claim_by(self.accountant(), self.charges(), delta, source)
+        return claim_by(self.claimed_by, self.charges(), delta, source)
 
     def claimed_charges(self) -> Sequence[Event]:
-        """Return what runs."""
         return self.charges()
 
     def centre(self, private: PrivateData, ledger: Ledger) -> Tensor:

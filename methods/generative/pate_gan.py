@@ -55,8 +55,10 @@ from bench.interface import (
 from bench.methods.generative.critics import Critics
 from bench.methods.generative.guided import Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
+from bench.methods.shared.settings_checks import check_parts
 from bench.models.discriminators import ConvDiscriminator
 from bench.privacy.accounting.pate import lnmax_epsilon
+from bench.training.divergence import descend
 
 CODE = "the authors' code, mlforhealthlabpub, alg/pategan: "
 
@@ -91,7 +93,6 @@ class PATEGAN(Guided):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         teachers = min(600, max(2, facts.private_records // 25))
         quick = {"teachers": teachers, "noise_scale": max(1.0, teachers / 8), "critic_steps": 1, "least_queries": 6400}
@@ -103,8 +104,7 @@ class PATEGAN(Guided):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the most queries that `budget` pays for, or more noise for `least_queries`."""
         config = self.config
-
-        self.check_teachers()
+        check_parts(self, self.config.teachers)
         if config.votes is None:
             config = dataclasses.replace(config, votes="laplace" if budget.basis is Basis.CLAIMED else "gaussian")
         accountant = "rdp-classic" if config.votes == "gaussian" else "pate-2017-moments-data-independent"
@@ -122,7 +122,6 @@ class PATEGAN(Guided):
         return dataclasses.replace(config, queries=queries, noise_scale=noise)
 
     def generator_steps(self) -> int:
-        """See :meth:`bench.methods.generative.guided.Guided.generator_steps`."""
         return -(-int(self.config.queries) // int(self.config.batch))
 
     def claimed(self, delta: float) -> Claim:
@@ -132,7 +131,6 @@ class PATEGAN(Guided):
         return claim_by(accountant, self.charges(), delta, source, "sound, and loose")
 
     def claimed_after(self, delta: float, ledger: Ledger) -> Claim:
-        """Return the paper's moments accountant on the votes."""
         if self.config.votes == "gaussian":
             return self.claimed(delta)
         votes = np.concatenate([release.votes for release in ledger.private_votes()])
@@ -141,7 +139,6 @@ class PATEGAN(Guided):
         return Claim(epsilon, delta, source, f"moment {moment}; depends on the votes and is itself private")
 
     def charges(self) -> Sequence[Event]:
-        """Return the noisy votes of all queries."""
         found: list[Event] = self.config.events(self.config.queries)
         return found
 
@@ -169,9 +166,7 @@ class PATEGAN(Guided):
             wanted = torch.from_numpy(said).to(images)
             for _ in range(self.config.student_critic_steps):
                 score = student(images[:asked]).gather(1, labels[:asked, None])[:, 0]
-                optimizer.zero_grad(set_to_none=True)
-                torch.autograd.backward(functional.binary_cross_entropy_with_logits(score, wanted))
-                optimizer.step()
+                descend(optimizer, functional.binary_cross_entropy_with_logits(score, wanted))
             seen = images.clone().requires_grad_()
             fooled = -functional.softplus(-student(seen).gather(1, labels[:, None])).mean()
             return torch.autograd.grad(fooled, seen)[0]

@@ -129,7 +129,7 @@ def noisy_em(
 def draws_of(rows: Tensor, latent: int, draws: torch.Generator) -> Tensor:
     """Return pseudo-random normal values (n, latent), each row's determined by that row of `rows` (n, d) alone.
 
-    Values by position would change for all records after an absent one.
+    Values drawn by position would differ for all records after one that is removed.
     """
     waves = torch.randn(rows.shape[1], latent, generator=draws, dtype=torch.float64) * 1000
     offset = torch.rand(latent, generator=draws, dtype=torch.float64)

@@ -1,9 +1,9 @@
 """PSG: a few images of each class, learned so that a net's gradient on them points where DP-SGD's does.
 
 Chen, Kerkouche, Fritz, "Private Set Generation with Discriminative Information", NeurIPS 2022 (arXiv:2211.04446), by
-the authors' code DingfanChen/Private-Set. From random weights, the noisy gradients of some private batches pull the
-images' own gradient into their direction; then the net trains on the images for some epochs, and so on, for many random
-starts. Images, nets and students depend only on the noisy gradients.
+the authors' code DingfanChen/Private-Set. Starting from random weights, the images are updated so that the net's
+gradient on them points where noisy gradients on a few private batches do; then the net trains on the images for some
+epochs. This alternates, from many random starts. Images, nets and students depend only on the noisy gradients.
 
 Threat model: the attacker holds all that is released, may hold every noisy gradient, and may know all records but one.
 Private: images and labels. Public: the number of records; all classes have equally many images. Released: the images,
@@ -42,7 +42,6 @@ from bench.methods.dpsgd.dp_sgd import DPSGD
 from bench.methods.generative.distilled import ImageConfig, LearnedImages, Standstill
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.shared.calibration import PoissonBatches
-from bench.methods.shared.settings_checks import student_depends
 from bench.models.build import build
 from bench.privacy.accounting.accountants import claim_by
 
@@ -85,6 +84,7 @@ class PSG(Generative, DPSGD):
     config: PSGConfig
     version = 1
     citation = "Chen et al. 2022"
+    claimed_by = "rdp"  # Renyi accounting, as in the authors' code
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -111,16 +111,10 @@ class PSG(Generative, DPSGD):
             decay_steps=max(1, settings.total_steps(self.config.per_class * self.facts.classes) // 2),
         )  # fmt: skip
 
-    @classmethod
-    def accountant(cls) -> str:
-        """Return Renyi accounting, that of the authors' code."""
-        return "rdp"
-
     def claimed(self, delta: float) -> Claim:
-        """Return the cost of all starts but one by Renyi accounting."""
         source = "Chen et al., NeurIPS 2022 (arXiv:2211.04446): Renyi accounting of the gradients of private batches"
         note = "of one start less than the authors' code takes"
-        return claim_by(self.accountant(), self.claimed_charges(), delta, source, note)
+        return claim_by(self.claimed_by, self.claimed_charges(), delta, source, note)
 
     def claimed_charges(self) -> Sequence[Event]:
         """Return the steps of all starts but one."""
@@ -134,16 +128,10 @@ class PSG(Generative, DPSGD):
         with seeded(draws):
             net = build("convnet", facts.classes, facts.shape[0], facts.shape[1:], width=self.config.net_width)
         found = LearnedImages(net.to(context.device), facts, self.config, draws)
-        steps = self.config.steps(facts.private_records)
-        with (
-            context.checkpoint("images", student_depends(self.config, context)) as checkpoint,
-            context.progress.stage("images", steps) as stage,
-        ):
-            run = dataclasses.replace(
-                self.dp_sgd_run(stage, checkpoint),
-                optimizer=lambda weights: Standstill(weights, found),
-            )
-            ledger.dp_sgd(net, private.images, private.labels, run)
+        self.fit(
+            net, private.images, private.labels, ledger, context, what="images",
+            optimizer=lambda weights: Standstill(weights, found),
+        )  # fmt: skip
         images, labels = (found.mean + 1) / 2, found.labels
 
         def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,6 @@ features; there are 22 fonts, not some thousand. A data set without characters h
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +46,7 @@ from bench.interface import (
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.generative.text_render import Degrees, random_parameters, rendered, varied
-from bench.methods.shared.calibration import least_noise
+from bench.methods.shared.calibration import with_least_noise
 from bench.methods.shared.clipping import EXACT
 
 CODE = "microsoft/DPSDA, example/image/simulator/mnist_text_render.py: "
@@ -95,16 +94,9 @@ class SimPE(Generative):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose exact cost fits `budget`."""
         check_simulator(self.config, self.facts)
-
-        def events(noise: float) -> Sequence[Event]:
-            return self.changed(noise_multiplier=noise).charges()
-
-        return dataclasses.replace(
-            self.config, noise_multiplier=least_noise(events, budget, EXACT, EXACT, tolerance=1e-6)
-        )
+        return with_least_noise(self, budget, EXACT, EXACT, tolerance=1e-6)
 
     def claimed(self, delta: float) -> Claim:
-        """Return the exact cost of the votes."""
         source = "Lin et al. 2025 (arXiv:2502.05505): Gaussian noise on the votes of all iterations"
         return claim_by(EXACT, self.charges(), delta, source)
 

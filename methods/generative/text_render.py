@@ -35,7 +35,7 @@ TEXT, FONT, SIZE, STROKE, ANGLE = range(5)  # columns of the image parameters
 
 @dataclass(frozen=True)
 class Degrees:
-    """How far a variation may lie from its image."""
+    """How far a variation's parameters may differ from its image's."""
 
     font: float
     """Probability of another font."""

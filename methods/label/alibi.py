@@ -64,11 +64,9 @@ class ALIBI(LabelMethod):
     citation = "Malek et al. 2021"
 
     def claimed(self, delta: float) -> Claim:
-        """Return the paper's epsilon for the scale of the noise."""
         return alibi(SENSITIVITY / self.config.epsilon, delta)
 
     def charges(self) -> Sequence[Event]:
-        """Return the one release of all codes."""
         return [Laplace(1 / self.config.epsilon, unit=self.unit, adjacency=self.adjacency)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:

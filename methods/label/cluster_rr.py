@@ -1,12 +1,12 @@
-"""ClusterRR, its safe form: labels drawn again from noisy histograms of clusters of the public images.
+"""ClusterRR, a private form of it: labels redrawn from noisy label histograms of clusters of the public images.
 
 After Esfandiari, Mirrokni, Syed, Vassilvitskii, "Label Differential Privacy via Clustering", AISTATS 2022
-(arXiv:2110.02159), by its abstract: records of a cluster of features get new labels drawn from the cluster's. Whether
-it draws from exact or from noisy histograms was not checked. Exact ones are not private: a class can appear in a
-cluster with one record of it, and cannot with none. Here each cluster's histogram gets Laplace noise first, and every
-label is drawn from the noisy histogram with negative counts set to 0; a cluster without positive counts draws from all
-classes. Clusters come from k-means on the principal components of pixels, without labels. Clusters must be large,
-because of the noise, and pure, which limits accuracy.
+(arXiv:2110.02159), from its abstract: the records of a cluster get new labels drawn from the cluster's labels. Whether
+the paper draws from exact or noisy histograms was not checked. Exact ones are not private: a class can be drawn in a
+cluster that holds one record of it, but not in one that holds none. Here each cluster's histogram gets Laplace noise
+first, and every label is drawn from the noisy histogram with negative counts set to 0; a cluster without positive
+counts draws from all classes. Clusters come from k-means on the principal components of pixels, without labels.
+Clusters must be large, because of the noise, and pure, which limits accuracy.
 
 Threat model: the attacker holds the student and the noisy histograms, all images and all labels but one. Private:
 labels. Public: the images of the private records, hence the clusters and their sizes. Released: the student and the
@@ -64,16 +64,13 @@ class ClusterRR(LabelMethod):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         fitting = max(1, min(600, facts.private_records // 30))
         return {name: {**changes, "clusters": fitting} for name, changes in super().presets(facts).items()}
 
     def claimed(self, delta: float) -> Claim:
-        """Return the cost of the histograms, as the paper's mechanism differs."""
         return Claim(self.config.epsilon, delta, "ours: Laplace noise of scale 2 / epsilon on histograms (delta 0)")
 
     def charges(self) -> Sequence[Event]:
-        """Return the one release of all histograms."""
         return [Laplace(1 / self.config.epsilon, unit=self.unit, adjacency=self.adjacency)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:

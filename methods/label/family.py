@@ -118,7 +118,7 @@ def learn(
     )  # fmt: skip
     depends = {**student_depends(config, context), "stage": name}
     steps = settings.total_steps(len(images))
-    with context.checkpoint("student", depends) as checkpoint, context.progress.stage(name, steps) as stage:
+    with context.stage("student", depends, steps, name) as (checkpoint, stage):
         return fit(
             net, images, targets, settings, context.streams.torch(f"{name}/order"), device=context.device, stage=stage,
             checkpoint=checkpoint, loss_of=None if plain else negative_log_likelihood,

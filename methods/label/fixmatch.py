@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from bench.core.progress import Stage
+from bench.core.progress import SILENT, Stage
 from bench.core.seeds import seeded
 from bench.interface import FitSettings, as_float, shifted
-from bench.methods.shared.settings_checks import at_least_one, positive
 from bench.storage.checkpoint import Checkpoint, Loop, Part
+from bench.training.divergence import descend
 from bench.training.loop import Batches, make_optimizer
 
 SHIFT = 2  # pixels
@@ -35,14 +35,10 @@ class FixMatchSettings:
     weight_decay: float = 5e-4
     ema: float = 0.999
 
-    def __post_init__(self) -> None:
-        at_least_one(self, "steps", "batch_size", "times")
-        positive(self, "threshold", "lr")
-
 
 def fixmatch(
     net: nn.Module, images: Tensor, labels: Tensor, pool: Tensor, settings: FixMatchSettings,
-    generator: torch.Generator, *, device: torch.device, stage: Stage | None = None,
+    generator: torch.Generator, *, device: torch.device, stage: Stage = SILENT,
     checkpoint: Checkpoint | None = None,
 ) -> nn.Module:  # fmt: skip
     """Train `net` in place on uint8 `images` (m, channels, height, width) with `labels` (m,), and on those of `pool`.
@@ -78,13 +74,10 @@ def fixmatch(
             loss = cross_entropy(own, labels[rows]) + certain
             for group in optimizer.param_groups:
                 group["lr"] = plan.rate(step, settings.steps)
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-            optimizer.step()
+            descend(optimizer, loss)
             decay = min(settings.ema, (1 + step) / (10 + step))
             torch._foreach_lerp_(average, list(net.parameters()), 1 - decay)
-            if stage is not None:
-                stage.advance()
+            stage.advance()
             loop.done(step + 1, settings.steps)
     with torch.no_grad():
         for parameter, mean in zip(net.parameters(), average, strict=True):

@@ -84,15 +84,12 @@ class LabelProtocol(LabelMethod):
         return dataclasses.replace(self.config, noise_multiplier=smallest_noise(events, budget, tolerance=1e-6))
 
     def claimed(self, delta: float) -> Claim:
-        """Return the proven figure, as the paper's release differs."""
         return claim_by("proven", self.charges(), delta, "ours: the exact cost of Gaussian noise")
 
     def charges(self) -> Sequence[Event]:
-        """Return the one release of all sums."""
         return [Gaussian(self.config.noise_multiplier, unit=self.unit, adjacency=self.adjacency)]
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        """See :meth:`bench.interface.Method.shares`."""
         return (f"scattering of {self.facts.dataset}",)
 
     def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:

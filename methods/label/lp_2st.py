@@ -8,8 +8,8 @@ The net then trains on all noisy labels; with the loss ``cross-entropy``, as in 
 labels outside the net's k likeliest classes are dropped, k being the second part's mean (the likelihood weighs them).
 
 The authors' code (google-research/label-dp, ``rr_with_prior`` in ``label_dp/train.py``) divides the weight of k classes
-by ``1 + (k - 2) e^-eps``, Algorithm 2 by ``1 + (k - 1) e^-eps``, so the code takes too few. That costs accuracy, not
-privacy, as k depends only on the prior. Algorithm 2 is followed here.
+by ``1 + (k - 2) e^-eps``, Algorithm 2 by ``1 + (k - 1) e^-eps``, so the code keeps too few classes. That costs
+accuracy, not privacy, as k depends only on the prior. Algorithm 2 is implemented here.
 
 Threat model: the attacker holds the student and the noisy labels, all images and all labels but one. Private: labels.
 Public: the images of the private records. Released: the student and the noisy labels. Unit label, adjacency replace,
@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from bench.interface import (
-    BenchError,
     Claim,
     Context,
     Event,
@@ -53,12 +52,10 @@ from bench.privacy.mechanisms.mechanisms import likely_sets, prior_likelihood
 class LP2STConfig(NoisyLabelConfig):
     """Settings of two stages."""
 
-    first: float = setting(0.8, "Ghazi et al. 2021, published code: share of the first stage, CIFAR-10 at epsilon 1")
+    first: float = setting(
+        0.8, "Ghazi et al. 2021, published code: share of the first stage, CIFAR-10 at epsilon 1", gt=0, lt=1
+    )
     temperature: float = setting(0.6, "Ghazi et al. 2021, published code: CIFAR-10 at epsilon 1", gt=0)
-
-    def __post_init__(self) -> None:
-        if not 0 < self.first < 1:
-            raise BenchError(f"first, the share of the first stage, must lie between 0 and 1, not {self.first}.")
 
 
 @register_method("lp-1st")
@@ -72,18 +69,15 @@ class LP1ST(LabelMethod):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         found = {name: {**changes, "loss": "likelihood"} for name, changes in super().presets(facts).items()}
         if facts.private_records > 10_000:
             found["quick"] |= cls.fewer
         return found
 
     def claimed(self, delta: float) -> Claim:
-        """Return the epsilon of each label."""
         return label_response(self.config.epsilon, delta)
 
     def charges(self) -> Sequence[Event]:
-        """Return one answer per label."""
         return [PriorRandomizedResponse(self.config.epsilon, self.facts.classes, answers=self.facts.private_records)]
 
     def stages(self, records: int) -> list[NDArray[np.int64]]:

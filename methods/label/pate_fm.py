@@ -29,7 +29,6 @@ import torch
 from numpy.typing import NDArray
 
 from bench.interface import (
-    BenchError,
     Budget,
     Claim,
     ConfidentGNMax,
@@ -51,7 +50,7 @@ from bench.interface import (
 from bench.methods.label.cluster_rr import principal
 from bench.methods.label.family import LabelMethod, true_labels
 from bench.methods.label.fixmatch import FixMatchSettings, fixmatch
-from bench.methods.shared.settings_checks import student_depends
+from bench.methods.shared.settings_checks import check_parts, student_depends
 
 README = "Malek et al. 2021, authors' code: README, CIFAR-10"
 CODE = "Malek et al. 2021, authors' code: FixMatch's settings"
@@ -73,9 +72,9 @@ class PATEFMConfig:
     sigma2: float = setting(500.0, f"{README}; calibrated to the budget", gt=0)
     student: str = setting("small_cnn", "ours: the paper's wide residual net is for CIFAR")
     student_steps: int = setting(156_000, f"{README}: 200 epochs of 50,000 images in batches of 64", ge=1)
-    batch_size: int = setting(64, CODE)
-    unlabelled: int = setting(7, f"{CODE}: unlabelled images per labelled one in a batch")
-    lr: float = setting(0.03, CODE)
+    batch_size: int = setting(64, CODE, ge=1)
+    unlabelled: int = setting(7, f"{CODE}: unlabelled images per labelled one in a batch", ge=1)
+    lr: float = setting(0.03, CODE, gt=0)
 
     def fixmatch(self, steps: int) -> FixMatchSettings:
         """Return the settings for `steps` training steps."""
@@ -91,7 +90,6 @@ class PATEFM(LabelMethod):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         teachers = max(2, min(800, facts.private_records // 30))
         quick = {
             "teachers": teachers,
@@ -107,11 +105,7 @@ class PATEFM(LabelMethod):
 
     def calibrate(self, budget: Budget) -> PATEFMConfig:
         """Return `config` with the least noise within `budget`, keeping the ratio of sigma1 to sigma2."""
-        if self.config.teachers > self.facts.private_records:
-            raise BenchError(
-                f"{self.config.teachers} teachers need as many labels, and {self.facts.dataset} has "
-                f"{self.facts.private_records} private records. Use fewer teachers."
-            )
+        check_parts(self, self.config.teachers)
         ratio = self.config.sigma1 / self.config.sigma2
 
         def noisy(sigma2: float) -> PATEFMConfig:
@@ -120,12 +114,10 @@ class PATEFM(LabelMethod):
         return noisy(smallest_noise(lambda sigma2: [self.event(noisy(sigma2))], budget, start=100.0, tolerance=1e-6))
 
     def claimed(self, delta: float) -> Claim:
-        """Return the data-independent cost; the paper's is data-dependent."""
         source = "ours: the data-independent cost; the paper's figure depends on the votes and is itself private"
         return claim_by("proven", self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
-        """Return the event of all queries."""
         return [self.event(self.config)]
 
     @staticmethod
@@ -155,7 +147,7 @@ class PATEFM(LabelMethod):
             context.note("no query passed the threshold: the student stays untrained. Lower it, or use less noise.")
         steps = self.config.student_steps
         depends = student_depends(self.config, context)
-        with context.checkpoint("student", depends) as checkpoint, context.progress.stage("student", steps) as stage:
+        with context.stage("student", depends, steps) as (checkpoint, stage):
             fixmatch(
                 student, images, labels, private.images, self.config.fixmatch(steps),
                 context.streams.torch("student/order"), device=context.device, stage=stage, checkpoint=checkpoint,

@@ -50,11 +50,9 @@ class RR(LabelMethod):
     citation = "Ghazi et al. 2021, after Warner 1965"
 
     def claimed(self, delta: float) -> Claim:
-        """Return the epsilon of each label."""
         return label_response(self.config.epsilon, delta)
 
     def charges(self) -> Sequence[Event]:
-        """Return one answer per label."""
         return [RandomizedResponse(self.config.epsilon, self.facts.classes, answers=self.facts.private_records)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:

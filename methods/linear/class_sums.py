@@ -10,27 +10,18 @@ One Gaussian release has an exact cost (Balle and Wang, ICML 2018), so claimed a
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bench.interface import Adjacency, Budget, Claim, Event, Facts, Gaussian, claim_by, setting
+from bench.interface import Adjacency, Budget, Claim, Event, Gaussian, claim_by, setting
 from bench.methods.linear.family import layer_of
-from bench.methods.shared.calibration import least_noise
+from bench.methods.shared.calibration import with_least_noise
 from bench.methods.shared.clipping import EXACT, ROWS
-from bench.methods.shared.settings_checks import positive
-from bench.methods.shared.transfer import (
-    OnBackbone,
-    TransferConfig,
-    paper_transfer,
-    quick_transfer,
-    tiny_transfer,
-    with_digest,
-)
+from bench.methods.shared.transfer import OnBackbone, TransferConfig, with_digest
 from bench.models.frozen_backbone import FrozenTransfer
 
 CHOSEN = "ours: chosen on Fashion-MNIST's public records, which are of its test file, for all data sets"
@@ -40,12 +31,7 @@ CHOSEN = "ours: chosen on Fashion-MNIST's public records, which are of its test 
 class ClassSumsConfig(TransferConfig):
     """Settings of a head that is computed from one noisy table of sums."""
 
-    noise_multiplier: float = setting(1.0, "calibrated to the budget")
-
-    def check(self) -> None:
-        """Raise :class:`BenchError` on a setting out of range."""
-        super().check()
-        positive(self, "noise_multiplier")
+    noise_multiplier: float = setting(1.0, "calibrated to the budget", gt=0)
 
 
 class ClassSums(OnBackbone):
@@ -53,28 +39,15 @@ class ClassSums(OnBackbone):
 
     adjacency = Adjacency.ADD_REMOVE
 
-    @classmethod
-    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
-        return {"paper": paper_transfer(facts), "quick": quick_transfer(facts), "tiny": tiny_transfer(facts)}
-
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with its weights named and the least noise whose exact cost fits `budget`."""
-        named = with_digest(self.config, self.facts)
-
-        def events(noise: float) -> Sequence[Event]:
-            return self.changed(noise_multiplier=noise).charges()
-
-        noise = least_noise(events, budget, EXACT, EXACT, tolerance=1e-6)
-        return dataclasses.replace(named, noise_multiplier=noise)
+        return with_digest(with_least_noise(self, budget, EXACT, EXACT, tolerance=1e-6), self.facts)
 
     def claimed(self, delta: float) -> Claim:
-        """See :meth:`bench.interface.Method.claimed`."""
         source = "Balle and Wang, ICML 2018 (arXiv:1805.06530), theorem 8: the exact cost of Gaussian noise"
         return claim_by(EXACT, self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
-        """See :meth:`bench.interface.Method.charges`."""
         return [Gaussian(self.config.noise_multiplier, adjacency=self.adjacency)]
 
 

@@ -18,7 +18,6 @@ noisy sums. Unit record, adjacency add-remove: one record moves the sums by at m
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -40,10 +39,8 @@ from bench.interface import (
 from bench.methods.linear.class_sums import CHOSEN, ClassSums, ClassSumsConfig, class_sums, set_head
 from bench.methods.linear.family import begin, finish, scale
 from bench.methods.shared.clipping import clipped_rows, finite
-from bench.methods.shared.settings_checks import positive
+from bench.methods.shared.transfer import UNLABELLED
 from bench.training.features import features_of
-
-UNLABELLED = "unlabelled images of the target's distribution"
 
 
 @dataclass(frozen=True)
@@ -56,18 +53,11 @@ class DPFCConfig(ClassSumsConfig):
     1 (noise 3.73), and at 10 (noise 0.5) 88.0 and 88.8% for 0.1 and 0.3: more noise needs a larger ridge.
     """
 
-    ridge: float = setting(0.1, f"r over the mean eigenvalue of the public covariance; {CHOSEN}")
-    max_norm: float = setting(1.0, f"C over the root mean square norm of whitened public rows; {CHOSEN}")
+    ridge: float = setting(0.1, f"r over the mean eigenvalue of the public covariance; {CHOSEN}", gt=0)
+    max_norm: float = setting(1.0, f"C over the root mean square norm of whitened public rows; {CHOSEN}", gt=0)
     ridge_of_noise: float = setting(
-        0.0, "ours: least r over the noise multiplier; on ResNet-50's features 0.3 pays, see above", later=True
+        0.0, "ours: least r over the noise multiplier; on ResNet-50's features 0.3 pays, see above", later=True, ge=0
     )
-
-    def check(self) -> None:
-        """See :meth:`bench.methods.shared.transfer.TransferConfig.check`."""
-        super().check()
-        positive(self, "ridge", "max_norm")
-        if not 0 <= self.ridge_of_noise < math.inf:
-            raise BenchError(f"ridge_of_noise must be at least 0 and finite, not {self.ridge_of_noise}.")
 
 
 @register_method("dp-fc")
@@ -78,10 +68,6 @@ class DPFC(ClassSums):
     citation = "after Mehta et al. 2022"
     public_data = f"{ClassSums.public_data}; {UNLABELLED}"
     public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.TRANSFERRED, PublicKind.UNLABELLED)
-
-    def public_words(self) -> str:
-        """See :meth:`bench.interface.Method.public_words`."""
-        return f"{super().public_words()}; {UNLABELLED}"
 
     def calibrate(self, budget: Budget) -> Any:
         """See `ClassSums.calibrate`; raise BenchError without two public images."""

@@ -32,11 +32,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bench.interface import BenchError, Context, Ledger, PrivateData, PublicData, Released, register_method, setting
+from bench.interface import Context, Ledger, PrivateData, PublicData, Released, register_method, setting
 from bench.methods.linear.class_sums import CHOSEN, ClassSums, ClassSumsConfig, class_sums, set_head
 from bench.methods.linear.family import begin, finish
 from bench.methods.shared.clipping import clipped_rows
-from bench.methods.shared.settings_checks import positive
 
 
 @dataclass(frozen=True)
@@ -47,15 +46,8 @@ class DPLeastSquaresConfig(ClassSumsConfig):
     Fashion-MNIST's public records, whose labels no method uses.
     """
 
-    share: float = setting(0.7, f"part of the budget that A takes; {CHOSEN}")
-    ridge: float = setting(0.2, f"lambda over the bound on the noise's eigenvalues; {CHOSEN}")
-
-    def check(self) -> None:
-        """See :meth:`bench.methods.shared.transfer.TransferConfig.check`."""
-        super().check()
-        positive(self, "ridge")
-        if not 0 < self.share < 1:
-            raise BenchError(f"share must lie in (0, 1), not {self.share}: A and b both need noise.")
+    share: float = setting(0.7, f"part of the budget that A takes, b the rest; {CHOSEN}", gt=0, lt=1)
+    ridge: float = setting(0.2, f"lambda over the bound on the noise's eigenvalues; {CHOSEN}", gt=0)
 
 
 @register_method("dp-least-squares")

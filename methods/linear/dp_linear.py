@@ -32,7 +32,7 @@ from bench.interface import (
 from bench.methods.dpsgd.dp_sgd import DPSGD
 from bench.methods.linear.family import OURS, LinearConfig, begin, finish
 from bench.methods.shared.calibration import PoissonBatches
-from bench.methods.shared.transfer import OnBackbone, paper_transfer, quick_transfer, tiny_transfer, with_digest
+from bench.methods.shared.transfer import OnBackbone, with_digest
 from bench.privacy.accounting.claims import dp_sgd_improved
 
 
@@ -52,29 +52,20 @@ class DPLinear(OnBackbone, DPSGD):
     config: DPLinearConfig
     version = 1
     citation = "De et al. 2022; Tramer and Boneh 2021"
+    claimed_by = "rdp"  # the improved conversion, as in De et al.
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         batch = min(8_192, max(8, facts.private_records // 6))
         fits = {"batch_size": batch} if batch < 8_192 else {}
-        return {
-            "paper": paper_transfer(facts),
-            "quick": {**quick_transfer(facts), **fits},
-            "tiny": {**tiny_transfer(facts), "epochs": 2.0, "batch_size": min(32, batch)},
-        }
+        given = OnBackbone.presets(facts)
+        tiny = {**given["tiny"], "epochs": 2.0, "batch_size": min(32, batch)}
+        return {**given, "quick": {**given["quick"], **fits}, "tiny": tiny}
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with its weights named and the least noise that `budget` allows, as in DP-SGD."""
         return DPSGD.calibrate(type(self)(with_digest(self.config, self.facts), self.facts), budget)
 
-    @classmethod
-    def accountant(cls) -> str:
-        """Return Renyi accounting with the improved conversion, De et al.'s."""
-        return "rdp"
-
     def claimed(self, delta: float) -> Claim:
-        """Return De et al.'s figure: Renyi accounting with the improved conversion."""
         records = self.facts.private_records
         return dp_sgd_improved(
             self.config.sampling_rate(records), self.config.noise_multiplier, self.config.steps(records), delta
@@ -83,7 +74,5 @@ class DPLinear(OnBackbone, DPSGD):
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the head by DP-SGD on the features of the private records."""
         features, student, options = begin(self.config, private, public, context)
-        steps = self.config.steps(private.facts.private_records)
-        with context.progress.stage("student", steps) as stage:
-            ledger.dp_sgd(student.head, features, private.labels, self.dp_sgd_run(stage))
+        self.fit(student.head, features, private.labels, ledger, context)
         return Released(finish(student), "frozen_transfer", options)

@@ -14,7 +14,6 @@ to the budget. Records in the public source have no guarantee.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,9 +36,8 @@ from bench.interface import (
     setting,
 )
 from bench.methods.linear.family import OURS, LinearConfig, begin, clipped_sum, finish, layer_of
-from bench.methods.shared.calibration import least_noise
-from bench.methods.shared.settings_checks import at_least_one
-from bench.methods.shared.transfer import OnBackbone, paper_transfer, quick_transfer, tiny_transfer, with_digest
+from bench.methods.shared.calibration import with_least_noise
+from bench.methods.shared.transfer import OnBackbone, with_digest
 from bench.privacy.accounting.claims import dp_sgd_improved
 
 
@@ -47,12 +45,7 @@ from bench.privacy.accounting.claims import dp_sgd_improved
 class DPLinearGDConfig(LinearConfig):
     """Settings of gradient descent on a linear head; the batch is the private set."""
 
-    steps: int = setting(100, OURS)
-
-    def check(self) -> None:
-        """See :meth:`bench.methods.shared.transfer.TransferConfig.check`."""
-        super().check()
-        at_least_one(self, "steps")
+    steps: int = setting(100, OURS, ge=1)
 
 
 @register_method("dp-linear-gd")
@@ -65,29 +58,18 @@ class DPLinearGD(OnBackbone):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
-        return {
-            "paper": paper_transfer(facts),
-            "quick": quick_transfer(facts),
-            "tiny": {**tiny_transfer(facts), "steps": 5},
-        }
+        given = super().presets(facts)
+        return {**given, "tiny": {**given["tiny"], "steps": 5}}
 
     def calibrate(self, budget: Budget) -> DPLinearGDConfig:
         """Return `config` with the least noise that keeps RDP (claimed) or the exact figure (proven) in `budget`."""
-        named: DPLinearGDConfig = with_digest(self.config, self.facts)
-
-        def events(noise: float) -> Sequence[Event]:
-            return self.changed(noise_multiplier=noise).charges()
-
-        noise = least_noise(events, budget, "rdp", "exact-gaussian", tolerance=1e-6)
-        return dataclasses.replace(named, noise_multiplier=noise)
+        found: DPLinearGDConfig = with_least_noise(self, budget, "rdp", "exact-gaussian", tolerance=1e-6)
+        return with_digest(found, self.facts)
 
     def claimed(self, delta: float) -> Claim:
-        """Return the moments accountant's figure for DP-SGD with full batches."""
         return dp_sgd_improved(1.0, self.config.noise_multiplier, self.config.steps, delta)
 
     def charges(self) -> Sequence[Event]:
-        """Return all steps."""
         return [Gaussian(self.config.noise_multiplier, self.config.steps, adjacency=self.adjacency)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:

@@ -25,7 +25,7 @@ from bench.methods.shared.clipping import clipped_rows
 
 @dataclass(frozen=True)
 class DPPrototypesConfig(ClassSumsConfig):
-    """Settings of the backbone and the noise; the method has no others."""
+    """Settings of the backbone and the noise."""
 
 
 @register_method("dp-prototypes")

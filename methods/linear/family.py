@@ -21,9 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from bench.core import margins
-from bench.interface import BenchError, Context, PrivateData, PublicData, setting
+from bench.interface import Context, PrivateData, PublicData, setting
 from bench.methods.shared.clipping import ROWS
-from bench.methods.shared.settings_checks import positive
 from bench.methods.shared.transfer import TransferConfig, backbone_of, make_transfer
 from bench.models.frozen_backbone import FrozenBackbone, FrozenTransfer
 from bench.training.features import features_of
@@ -35,17 +34,10 @@ OURS = "ours: chosen on Fashion-MNIST's public records, see methods/linear/famil
 class LinearConfig(TransferConfig):
     """Settings of a linear head on frozen features."""
 
-    max_grad_norm: float = setting(0.25, OURS)
-    lr: float = setting(200.0, OURS)
-    momentum: float = setting(0.9, "Tramer and Boneh 2021, appendix C")
+    max_grad_norm: float = setting(0.25, OURS, gt=0)
+    lr: float = setting(200.0, OURS, gt=0)
+    momentum: float = setting(0.9, "Tramer and Boneh 2021, appendix C", ge=0, lt=1)
     noise_multiplier: float = setting(1.0, "calibrated to the budget")
-
-    def check(self) -> None:
-        """Raise :class:`BenchError` on a setting out of range."""
-        super().check()
-        positive(self, "max_grad_norm", "lr")
-        if not 0 <= self.momentum < 1:
-            raise BenchError(f"momentum must lie in [0, 1), not {self.momentum}.")
 
 
 def begin(

@@ -14,16 +14,7 @@ from typing import Any
 
 from bench.interface import Budget, Context, Facts, Ledger, PrivateData, PublicData, Released, register_method, setting
 from bench.methods.nonprivate import NonPrivate
-from bench.methods.shared.transfer import (
-    PAPER,
-    OnBackbone,
-    TransferConfig,
-    make_transfer,
-    paper_transfer,
-    quick_transfer,
-    tiny_transfer,
-    with_digest,
-)
+from bench.methods.shared.transfer import PAPER, OnBackbone, TransferConfig, make_transfer, with_digest
 from bench.training.features import features_of
 
 
@@ -51,12 +42,8 @@ class NonPrivateTransfer(OnBackbone, NonPrivate):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
-        return {
-            "paper": paper_transfer(facts),
-            "quick": {**quick_transfer(facts), "epochs": 5.0 if facts.private_records > 10_000 else 30.0},
-            "tiny": {**tiny_transfer(facts), "epochs": 2.0},
-        }
+        given, epochs = OnBackbone.presets(facts), 5.0 if facts.private_records > 10_000 else 30.0
+        return {**given, "quick": {**given["quick"], "epochs": epochs}, "tiny": {**given["tiny"], "epochs": 2.0}}
 
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with its weights named: there is no noise to calibrate."""

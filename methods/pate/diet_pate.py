@@ -73,7 +73,6 @@ class DietPATE(PATEGNMax):
 
     @classmethod
     def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
-        """See :meth:`bench.methods.pate.family.PATEFamily.scaled`."""
         return {**super().scaled(settings, facts), "teacher": "small_cnn_bn"}
 
     def calibrate(self, budget: Budget) -> Any:
@@ -81,7 +80,6 @@ class DietPATE(PATEGNMax):
         return PATEGNMax.calibrate(type(self)(self.config, asked_about(self.config, self.facts)), budget)
 
     def query_source(self, public: PublicData) -> dict[str, Any]:
-        """See :meth:`bench.methods.pate.family.PATEFamily.query_source`."""
         return {**super().query_source(public), "images": RANDOM, "statistics": self.config.batch_statistics}
 
     def make_shard(self, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int) -> None:

@@ -74,23 +74,19 @@ class PATEFamilyConfig(PublicStartConfig):
     teacher_batch: int = setting(128, CODE, ge=1)
     teacher_lr: float = setting(0.05, CODE, gt=0)
     teacher_settle: int | None = setting(
-        None, "ours: a teacher is done when its labels of public images stay in so many looks, 100 steps apart; none: "
-        "it takes all its steps", later=True
+        None, "ours: stop a teacher whose labels of public images stay the same at so many checks, 100 steps apart; "
+        "none: never", later=True, ge=1
     )  # fmt: skip
     student: str = setting("salimans_mlp", f"PATE 2017, section 4.2, through the {GAN}")
     student_training: Literal["improved-gan", "self-training", "supervised"] = setting(
         "improved-gan", "PATE 2017, sections 2.2 and 4.2; self-training is ours, for the quick preset"
     )
     student_lr: float = setting(
-        0.0006, f"ours: the 0.003 of the {GAN} needs 100 epochs more, and then is the better one", gt=0
+        0.0006, f"ours: the 0.003 of the {GAN} needs 100 more epochs, and is better after these", gt=0
     )
     student_epochs: int = setting(
         600, "PATE 2017's published code, README: the MNIST student; passes over public data", ge=1
     )
-
-    def __post_init__(self) -> None:
-        if self.teacher_settle is not None and self.teacher_settle < 1:
-            raise BenchError(f"teacher_settle must be at least 1 look, or none, not {self.teacher_settle}.")
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
         """Return how a teacher of `part` records is trained."""
@@ -116,7 +112,6 @@ class PATEFamily(StartsPublic, EnsembleMethod):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         return {"quick": cls.scaled(quick_settings(facts), facts), "tiny": cls.scaled(tiny_settings(facts), facts)}
 
     @classmethod
@@ -138,7 +133,7 @@ class PATEFamily(StartsPublic, EnsembleMethod):
         """Return the released label of each query, negative where unanswered; `votes` is (queries, classes)."""
 
     def check_models(self, context: Context) -> None:
-        """Raise :class:`BenchError` if a net cannot be built, before minutes of training and before any charge."""
+        """Raise :class:`BenchError` if a net cannot be built; runs before minutes of training and any charge."""
         unused = context.streams.torch("unused")
         public_start.make_public_student(self.config, self.facts, context, unused)
         if public_start.start_of(self.config, self.facts, context) is None:
@@ -184,7 +179,6 @@ class PATEFamily(StartsPublic, EnsembleMethod):
         context: Context,
         pool: ProcessPoolExecutor | None,
     ) -> None:
-        """See :meth:`bench.methods.shared.teachers.EnsembleMethod.label_in_shard`."""
         chunks = self._chunks(private, context, numbers)
         blocks = query_blocks(self.config.queries, query_order(public, context))
         with context.progress.stage("votes", len(blocks) * len(numbers)) as stage:
@@ -267,7 +261,6 @@ class PATEFamily(StartsPublic, EnsembleMethod):
         return student, self.config.student, options
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """See :meth:`bench.interface.Method.train_student`."""
         self.check_facts()
         self.check_models(context)
         if not self.votes_for_unseen:

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bench.core.progress import Stage
+from bench.core.progress import SILENT, Stage
 from bench.methods.shared.settings_checks import HeadSettings
 from bench.models.frozen_backbone import DenseHead
 from bench.training.ensemble import check_disjoint
@@ -68,7 +68,7 @@ class Heads:
         """Return the logits (k, n, classes) of every head for `features` (n, features)."""
         count, (width, hidden) = len(self), self.start.shape
         if self.own is not None and self.own.shape[1] * (width + hidden) < width * hidden:
-            # Multiply by the heads' records: one large product for all heads, with shorter sums than with weights.
+            # Heads move in the span of their records: multiplying by these takes fewer operations than by weights.
             alike = (features @ self.own.reshape(-1, width).T).add_(1.0).view(len(features), count, -1)
             wide = torch.baddbmm((features @ self.start).expand(count, -1, -1), alike.transpose(0, 1), self.moved)
         else:
@@ -102,7 +102,7 @@ def train_heads(
     *,
     device: torch.device | str = "cpu",
     threads: int = 1,
-    stage: Stage | None = None,
+    stage: Stage = SILENT,
 ) -> Iterator[Heads]:
     """Train one head on each of `parts` (positions); yield them in order, in groups.
 
@@ -112,8 +112,7 @@ def train_heads(
     task = _Task(features, labels, parts, classes, settings, generator, torch.device(device))
     for heads in _in_order(task.train, task.groups, threads if task.device.type == "cpu" else 1):
         yield heads
-        if stage is not None:
-            stage.advance(len(heads))
+        stage.advance(len(heads))
 
 
 def head_labels(
@@ -127,7 +126,7 @@ def head_labels(
     *,
     device: torch.device | str = "cpu",
     threads: int = 1,
-    stage: Stage | None = None,
+    stage: Stage = SILENT,
 ) -> NDArray[np.int64]:
     """Train as :func:`train_heads` and return every head's labels of the `public` features: (parts, m), int64."""
     task = _Task(features, labels, parts, classes, settings, generator, torch.device(device))
@@ -140,8 +139,7 @@ def head_labels(
     found: list[Tensor] = []
     for answers in _in_order(labels_of, task.groups, threads if task.device.type == "cpu" else 1):
         found.append(answers)
-        if stage is not None:
-            stage.advance(len(answers))
+        stage.advance(len(answers))
     result: NDArray[np.int64] = torch.cat(found).numpy()
     return result
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,9 @@ from bench.methods.shared.transfer import (
     PAPER,
     OnBackbone,
     TransferConfig,
-    paper_transfer,
-    quick_transfer,
     shared_features,
-    tiny_transfer,
     transfer_options,
     with_digest,
-    words_of,
 )
 from bench.models.frozen_backbone import DenseHead, FrozenTransfer
 from bench.storage.cache import digest_of
@@ -42,14 +38,13 @@ class HeadTeachersConfig(TransferConfig):
         200, f"{PAPER}, section V.A: 200 teachers of 200 CIFAR-10 records; 80 for Movie Review", ge=1
     )
     queries: int = setting(1000, f"{PAPER}, tables 2 to 5: 100 to 1000; calibrated to the budget", ge=1)
-    hidden: int = setting(256, f"{PAPER}, section V.A.1: two layers, 256 hidden units")
-    epochs: int = setting(50, f"{PAPER}, section V.A.1, said of the baseline")
-    batch_size: int = setting(32, f"{PAPER}, section V.A.1, said of the baseline")
-    lr: float = setting(0.1, "ours: the paper names no optimiser; plain SGD whose rate falls to zero")
+    hidden: int = setting(256, f"{PAPER}, section V.A.1: two layers, 256 hidden units", ge=1)
+    epochs: int = setting(50, f"{PAPER}, section V.A.1, said of the baseline", ge=1)
+    batch_size: int = setting(32, f"{PAPER}, section V.A.1, said of the baseline", ge=1)
+    lr: float = setting(0.1, "ours: the paper names no optimiser; plain SGD whose rate falls to zero", gt=0)
 
     def __post_init__(self) -> None:
         self.check()
-        self.heads()
 
     def heads(self) -> HeadSettings:
         """Return the settings with which all heads are trained."""
@@ -62,7 +57,7 @@ class HeadStudent(OnBackbone):
     def student(
         self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
-        """See :meth:`bench.methods.pate.family.PATEFamily.student`."""
+        """Return a head trained on `labels` (k,) of pool positions `asked` (k,), its timm name and options."""
         backbone = self.backbone(public, context)
         features = features_of(public.images, backbone, context, "public")[asked]
         everything = [np.arange(len(asked), dtype=np.int64)]
@@ -86,44 +81,27 @@ class HeadTeachers(HeadStudent, PATEFamily):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
-        paper, text = paper_transfer(facts), is_text(facts.shape)
-        if text:
-            paper |= {"teachers": 80, "hidden": 250}
-        # Heads learn from few records and noise does not grow with the number of teachers, so quick gives each teacher
-        # about 60 records, not the paper's 200. Chosen on Fashion-MNIST's public records.
+        given, text = OnBackbone.presets(facts), is_text(facts.shape)
+        paper = {**given["paper"], **({"teachers": 80, "hidden": 250} if text else {})}
+        # Heads learn from few records, and noise does not grow with the number of teachers: quick gives each about 60
+        # records, not the paper's 200. Chosen on Fashion-MNIST's public records.
         most, part = (80, 25) if text else (1000, 60 if facts.private_records >= 6_000 else 25)
         few = min(most, max(2, facts.private_records // part))
-        quick = {"teachers": few} if text else {**quick_transfer(facts), "teachers": few}
-        tiny = {**tiny_transfer(facts), "teachers": tiny_teachers(facts), "hidden": 16, "epochs": 2}
+        quick = {"teachers": few} if text else {**given["quick"], "teachers": few}
+        tiny = {**given["tiny"], "teachers": tiny_teachers(facts), "hidden": 16, "epochs": 2}
         if text:
             tiny["backbone"] = paper["backbone"]
         return {"paper": paper, "quick": cls.scaled(quick, facts), "tiny": cls.scaled(tiny, facts)}
 
     def calibrate(self, budget: Budget) -> Any:
-        """See :meth:`bench.interface.Method.calibrate`."""
         self.check_facts()
         return with_digest(super().calibrate(budget), self.facts)  # type: ignore[safe-super]  # next in the MRO
-
-    def public_words(self) -> str:
-        """See :meth:`bench.interface.Method.public_words`."""
-        return f"{words_of(self.config, self.facts)}; unlabelled images of the target's distribution"
 
     shardable = False  # heads are trained all at once, in seconds
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        """See :meth:`bench.interface.Method.shares`."""
         features = shared_features(self.config, self.facts)
-        heads = digest_of(
-            [
-                features,
-                self.config.teachers,
-                self.config.hidden,
-                self.config.epochs,
-                self.config.batch_size,
-                self.config.lr,
-            ]
-        )
+        heads = digest_of([features, self.config.teachers, *astuple(self.config.heads())])
         return (features, f"heads on {self.facts.dataset}, seed {seed}, {heads}")
 
     def check_models(self, context: Context) -> None:

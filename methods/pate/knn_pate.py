@@ -45,14 +45,7 @@ from bench.interface import (
 )
 from bench.methods.pate.heads import HeadStudent
 from bench.methods.shared.settings_checks import HeadSettings
-from bench.methods.shared.transfer import (
-    TransferConfig,
-    paper_transfer,
-    quick_transfer,
-    tiny_transfer,
-    with_digest,
-    words_of,
-)
+from bench.methods.shared.transfer import TransferConfig, with_digest
 from bench.training.features import features_of
 
 CODE = "jeremy43/Private_kNN @aefddd6, digit_pytorch, MNIST"
@@ -64,19 +57,16 @@ class KNNPATEConfig(TransferConfig):
     """Settings of private kNN on a frozen backbone."""
 
     neighbours: int = setting(300, f"{CODE}: nb_teachers", ge=1)
-    sampling_rate: float = setting(0.05, f"{CODE}: prob")
+    sampling_rate: float = setting(0.05, f"{CODE}: prob", gt=0, le=1)
     sigma: float = setting(25.0, f"{CODE}: gau_scale; calibrated to the budget", gt=0)
     queries: int = setting(1000, f"{CODE}: stdnt_share; at most all public images", ge=1)
-    hidden: int = setting(256, "ours: the head of TrPATE's students")
-    epochs: int = setting(50, "ours: as trpate")
-    batch_size: int = setting(32, "ours: as trpate")
-    lr: float = setting(0.1, "ours: as trpate")
+    hidden: int = setting(256, "ours: the head of TrPATE's students", ge=1)
+    epochs: int = setting(50, "ours: as trpate", ge=1)
+    batch_size: int = setting(32, "ours: as trpate", ge=1)
+    lr: float = setting(0.1, "ours: as trpate", gt=0)
 
     def __post_init__(self) -> None:
         self.check()
-        if not 0 < self.sampling_rate <= 1:
-            raise BenchError(f"sampling_rate must lie in (0, 1], not {self.sampling_rate}.")
-        self.heads()
 
     def heads(self) -> HeadSettings:
         """Return how the student's head is trained."""
@@ -95,14 +85,11 @@ class KNNPATE(HeadStudent):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         # Half of a class's expected records in a sample, at most the paper's number.
         near = min(300, max(1, int(facts.private_records * 0.05 / facts.classes / 2)))
-        return {
-            "paper": paper_transfer(facts),
-            "quick": {**quick_transfer(facts), "neighbours": near},
-            "tiny": {**tiny_transfer(facts), "neighbours": near, "hidden": 16, "epochs": 2},
-        }
+        given = super().presets(facts)
+        tiny = {**given["tiny"], "neighbours": near, "hidden": 16, "epochs": 2}
+        return {**given, "quick": {**given["quick"], "neighbours": near}, "tiny": tiny}
 
     def calibrate(self, budget: Budget) -> KNNPATEConfig:
         """Return `config` with the least noise at which its queries cost at most `budget`."""
@@ -122,19 +109,13 @@ class KNNPATE(HeadStudent):
         return found
 
     def claimed(self, delta: float) -> Claim:
-        """Return the Renyi figure of the sampled mechanism."""
         source = "Zhu et al., CVPR 2020: Renyi DP of the sampled Gaussian mechanism"
         return claim_by("rdp", self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
-        """Return the answers to all queries."""
         return [
             SampledGNMax(self.config.sampling_rate, self.config.sigma, self.config.queries, adjacency=self.adjacency)
         ]
-
-    def public_words(self) -> str:
-        """See :meth:`bench.interface.Method.public_words`."""
-        return f"{words_of(self.config, self.facts)}; unlabelled images of the target's distribution"
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Label random public images by their neighbours, and train the head on the labels."""

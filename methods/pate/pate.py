@@ -66,7 +66,6 @@ class PATE(PATEFamily):
 
     @classmethod
     def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
-        """See :meth:`bench.methods.pate.family.PATEFamily.scaled`."""
         # Chosen on MNIST: the student learns more from four noisy labels per class than from one accurate label.
         fewest = {"claim": "closed-form", "least_queries": 4 * facts.classes}
         return {**settings, **fewest, "gamma": 5 / settings["teachers"]}
@@ -111,11 +110,9 @@ class PATE(PATEFamily):
         return pate_2017(release.votes, self.config.gamma, delta)
 
     def charges(self) -> Sequence[Event]:
-        """Return the noisy histograms of all queries."""
         return [LNMax(self.config.gamma, self.config.queries)]
 
     def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
-        """See :meth:`bench.methods.pate.family.PATEFamily.answer`."""
         return ledger.noisy_max(votes, teachers=self.config.teachers, gamma=self.config.gamma)
 
 

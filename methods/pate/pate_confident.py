@@ -93,13 +93,11 @@ class PATEConfident(PATEGNMax):
         return super().calibrate(budget)
 
     def claim_of(self, release: VoteRelease, delta: float) -> Claim:
-        """See :meth:`bench.methods.pate.pate_gnmax.PATEGNMax.claim_of`."""
         return pate_2018(
             release.votes, self.config.sigma2, delta, self.config.threshold, self.config.sigma1, release.answered
         )
 
     def noisy_answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
-        """See :meth:`bench.methods.pate.pate_gnmax.PATEGNMax.noisy_answer`."""
         return ledger.confident_noisy_max(
             votes,
             teachers=self.config.teachers,

@@ -80,7 +80,6 @@ class PATEGNMax(PATEFamily):
 
     @classmethod
     def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
-        """See :meth:`bench.methods.pate.family.PATEFamily.scaled`."""
         noises = {name: share * settings["teachers"] for name, share in cls.noises.items()}
         return {**settings, **noises, "claim": "data-independent"}
 
@@ -116,11 +115,9 @@ class PATEGNMax(PATEFamily):
         return pate_2018(release.votes, self.config.sigma, delta)
 
     def charges(self) -> Sequence[GNMax | ConfidentGNMax]:
-        """Return the one event of all queries."""
         return [self.config.event()]
 
     def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
-        """See :meth:`bench.methods.pate.family.PATEFamily.answer`."""
         if self.config.claim == "sanitised":
             ledger.check_sanitised()
         return self.noisy_answer(votes, ledger)

@@ -47,7 +47,7 @@ from bench.interface import (
     smallest_noise,
 )
 from bench.methods.shared.random_images import random_images
-from bench.methods.shared.settings_checks import SHOWN
+from bench.methods.shared.settings_checks import SHOWN, check_parts
 from bench.methods.shared.teachers import tiny_teachers
 from bench.models.feature_net import OnFixedMap
 from bench.training.features import features_of
@@ -76,27 +76,20 @@ class PATERidge(Method[PATERidgeConfig]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         few = min(2000, max(2, facts.private_records // 30))
         return {"quick": {"teachers": few}, "tiny": {"teachers": tiny_teachers(facts), "queries": 60}}
 
     def calibrate(self, budget: Budget) -> PATERidgeConfig:
         """Return `config` with the least noise that keeps the exact figure within `budget`."""
-        if self.config.teachers > self.facts.private_records:
-            raise BenchError(
-                f"{self.config.teachers} teachers need as many records, and {self.facts.dataset} has "
-                f"{self.facts.private_records} private ones. Use fewer teachers."
-            )
+        check_parts(self, self.config.teachers)
         multiplier = smallest_noise(lambda noise: self.released(noise), budget, tolerance=1e-6)
         return dataclasses.replace(self.config, sigma=multiplier * SENSITIVITY)
 
     def claimed(self, delta: float) -> Claim:
-        """Return the proven figure."""
         source = "the proven figure: no paper claims anything for this method"
         return claim_by("proven", self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
-        """Return the one release of all sums."""
         return self.released(self.config.sigma / SENSITIVITY)
 
     @staticmethod
@@ -105,7 +98,6 @@ class PATERidge(Method[PATERidgeConfig]):
         return [Gaussian(noise_multiplier)]
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        """See :meth:`bench.interface.Method.shares`."""
         return (f"scattering of {self.facts.dataset}",)
 
     def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:

@@ -1,16 +1,21 @@
 """TrPATE: PATE whose teachers and student are small heads on one frozen backbone with public weights.
 
+``trpate`` has the paper's aggregator, LNMax. ``trpate-gnmax`` and ``trpate-confident`` have PATE's newer aggregators,
+which the paper names as better but does not try; their noise and claims are those of
+:mod:`bench.methods.pate.pate_gnmax` and :mod:`bench.methods.pate.pate_confident`.
+
 Wang, Zheng, Cao, Wang, "Enhance PATE on Complex Tasks With Knowledge Transferred From Non-Private Data", IEEE Access
 2019, sections III, IV.A and V.
 
 Threat model: the attacker holds the released student and knows all records but one. Private: images and labels; each
 record trains one teacher, chosen by a hash of its index. Public: the backbone's weights and training data, and
 unlabelled images of the target's distribution. Released: the student's head on the public backbone, the choice of
-queries, and their noisy labels. Unit record: one record changes one teacher and so one vote per query. Records in the
-public source have no guarantee; the row states the known overlap.
+queries (and of those answered), and their noisy labels. Unit record: one record changes one teacher and so one vote per
+query. Records in the public source have no guarantee; the row states the known overlap.
 
-Claimed: Theorem 1, the strong composition of 2*gamma-DP queries; with ``claim=data-dependent`` PATE's moments
-accountant on the votes, which the paper names but does not use. Proven: the composition of the noisy histograms.
+Claimed by ``trpate``: Theorem 1, the strong composition of 2*gamma-DP queries; with ``claim=data-dependent`` PATE's
+moments accountant on the votes, which the paper names but does not use. Proven: the composition of the noisy
+histograms.
 """
 
 from __future__ import annotations
@@ -20,9 +25,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from bench.interface import Claim, Facts, register_method, setting
+from bench.methods.pate import pate_confident
 from bench.methods.pate.heads import HeadTeachers, HeadTeachersConfig
 from bench.methods.pate.pate import PATE, Printed
+from bench.methods.pate.pate_confident import ConfidentEvents, PATEConfident
+from bench.methods.pate.pate_gnmax import GNMaxEvents, PATEGNMax
 from bench.methods.shared.transfer import PAPER
+
+SHARE = "ours: the share of its 250 teachers that PATE 2018 has on MNIST (table 1), for 200"
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,6 @@ class TrPATE(HeadTeachers, PATE):
 
     @classmethod
     def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
-        """See :meth:`bench.methods.pate.family.PATEFamily.scaled`."""
         # Forty queries per 100 teachers, at least four per class; noise of a twentieth of the teachers, or what these
         # queries need. Chosen on Fashion-MNIST's public records.
         teachers = settings["teachers"]
@@ -53,3 +62,44 @@ class TrPATE(HeadTeachers, PATE):
     def claimed(self, delta: float) -> Claim:
         """Return Theorem 1, which needs no votes."""
         return dataclasses.replace(super().claimed(delta), source=f"{PAPER}, Theorem 1")
+
+
+@dataclass(frozen=True)
+class TrPATEGNMaxConfig(GNMaxEvents, HeadTeachersConfig):
+    """Settings of TrPATE with GNMax."""
+
+    sigma: float = setting(32.0, "ours: PATE 2018's 40 for 250 teachers, for 200")
+    claim: Literal["data-dependent", "data-independent", "sanitised"] = setting(
+        "data-dependent", "PATE 2018, section 5"
+    )
+
+
+@register_method("trpate-gnmax")
+class TrPATEGNMax(HeadTeachers, PATEGNMax):
+    """TrPATE with Gaussian noise on the counts."""
+
+    config: TrPATEGNMaxConfig
+    citation = "Wang et al. 2019; Papernot et al. 2018"
+
+
+@dataclass(frozen=True)
+class TrPATEConfidentConfig(ConfidentEvents, HeadTeachersConfig):
+    """Settings of TrPATE with Confident-GNMax."""
+
+    queries: int = setting(640, "PATE 2018, section 5 and appendix: MNIST; calibrated to the budget")
+    max_answers: int = setting(286, "PATE 2018, table 1: MNIST; calibrated to the budget")
+    threshold: float = setting(160.0, SHARE)
+    sigma1: float = setting(120.0, SHARE)
+    sigma2: float = setting(32.0, SHARE)
+    claim: Literal["data-dependent", "data-independent", "sanitised"] = setting(
+        "data-dependent", "PATE 2018, section 5"
+    )
+
+
+@register_method("trpate-confident")
+class TrPATEConfident(HeadTeachers, PATEConfident):
+    """TrPATE that labels those public images on which the teachers clearly agree."""
+
+    config: TrPATEConfidentConfig
+    citation = "Wang et al. 2019; Papernot et al. 2018"
+    printed: ClassVar[pate_confident.Printed] = {}

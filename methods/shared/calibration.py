@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from bench.interface import Budget, Event, smallest_noise
+from bench.interface import Budget, Event, Method, smallest_noise
 from bench.privacy.accounting.accountants import AccountantFunction
+from bench.privacy.accounting.claims import moments_accountant, zcdp_accountant
+
+PAPERS: dict[str, AccountantFunction] = {"moments": moments_accountant, "zcdp": zcdp_accountant}
+"""Accountants of papers alone, which are not tried on a ledger."""
 
 
 class PoissonBatches:
@@ -28,7 +34,23 @@ def least_noise(
     events: Callable[[float], Sequence[Event]], budget: Budget, claimed: AccountantFunction | str, sound: str, *,
     tolerance: float,
 ) -> float:  # fmt: skip
-    """Return the least noise for which `claimed` or the accountant `sound` (proven) fits `budget`, rounded up."""
-    noise = smallest_noise(events, budget, claimed=claimed, sound=sound, tolerance=tolerance)
+    """Return the least noise for which `claimed` or the accountant `sound` (proven) fits `budget`, rounded up.
+
+    `claimed` is a function, or a name among :data:`PAPERS` and those of the ledger's accountants.
+    """
+    paper = PAPERS.get(claimed, claimed) if isinstance(claimed, str) else claimed
+    noise = smallest_noise(events, budget, claimed=paper, sound=sound, tolerance=tolerance)
     # Rounding up stays within the budget, and a short number reads well in a record.
     return math.ceil(noise * 1e4) / 1e4
+
+
+def with_least_noise(
+    method: Method, budget: Budget, claimed: AccountantFunction | str, sound: str, *, tolerance: float
+) -> Any:
+    """Return the config of `method` with :func:`least_noise` as the `noise_multiplier` of its charges."""
+
+    def events(noise: float) -> Sequence[Event]:
+        return method.changed(noise_multiplier=noise).charges() or []
+
+    noise = least_noise(events, budget, claimed, sound, tolerance=tolerance)
+    return dataclasses.replace(method.config, noise_multiplier=noise)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from bench.core.lazy import LazyModule
-from bench.core.progress import Stage
+from bench.core.progress import SILENT, Stage
 from bench.interface import BenchError, Context, Facts, GivenTeacher, predict, setting
 from bench.methods.shared.start_config import RANDOM, PublicStartConfig
 from bench.methods.shared.starts_public import StartsPublic
@@ -33,7 +33,7 @@ class GivenTeacherConfig(PublicStartConfig):
         "", "ours: package (a registry's, public) or file:PATH of safetensors: a trained teacher; empty: trained here",
         later=True,
     )  # fmt: skip
-    teacher_weights_sha256: str = setting("", "ours: what the weights must be; filled in", later=True)
+    teacher_weights_sha256: str = setting("", "ours: the expected SHA-256 of the weights; filled in", later=True)
     teacher_records: int | None = setting(None, "ours: private records that trained a given teacher", later=True)
     teacher_size: int | None = setting(
         None, "ours: pixels a side of a given teacher's input; none: as timm says; 0: the data's images", later=True
@@ -48,8 +48,8 @@ def given_teacher(config: GivenTeacherConfig) -> GivenTeacher | None:
     if not weights:
         if (records, size, config.teacher_weights_sha256) != (None, None, ""):
             raise BenchError(
-                "teacher_records, teacher_size and teacher_weights_sha256 are of a given teacher: set teacher_weights "
-                "too, to package or file:PATH, or leave them out."
+                "teacher_records, teacher_size and teacher_weights_sha256 describe a given teacher: set "
+                "teacher_weights too, to package or file:PATH, or leave them out."
             )
         return None
     if weights != "package" and not weights.startswith("file:"):
@@ -68,7 +68,6 @@ class TakesTeacher(StartsPublic):
     """A method whose teacher may be given."""
 
     def given_teacher(self) -> GivenTeacher | None:
-        """See :meth:`bench.interface.Method.given_teacher`."""
         return given_teacher(self.config)
 
     def pin_teacher(self) -> Any:
@@ -107,9 +106,8 @@ class OneTeacher:
     def __len__(self) -> int:
         return 1
 
-    def logits(self, images: Tensor, stage: Stage | None = None) -> Tensor:
+    def logits(self, images: Tensor, stage: Stage = SILENT) -> Tensor:
         """Return its logits (1, n, classes) of uint8 `images` (n, channels, height, width)."""
         logits = predict(self._net, images, device=self._device)[None]
-        if stage is not None:
-            stage.advance()
+        stage.advance()
         return logits

@@ -9,40 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bench.core.config import as_dict
-from bench.interface import BenchError, Context, Facts, PrivateData
+from bench.interface import BenchError, Context, Facts, Method, PrivateData
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 SHOWN = 100  # synthetic images to release
-
-
-def at_least_one(config: object, *names: str) -> None:
-    """Raise :class:`BenchError` unless each of the settings `names` of `config` is at least 1."""
-    for name in names:
-        if getattr(config, name) < 1:
-            raise BenchError(f"{name} must be at least 1, not {getattr(config, name)}.")
-
-
-def decay(config: object, *names: str) -> None:
-    """Raise :class:`BenchError` unless the settings `names`, decays of moving averages, lie in [0, 1)."""
-    for name in names:
-        if not 0 <= getattr(config, name) < 1:
-            raise BenchError(f"{name} must lie in 0..1, without 1, not {getattr(config, name)}.")
-
-
-def positive(config: object, *names: str) -> None:
-    """Raise :class:`BenchError` unless the settings `names` of `config` are positive and finite, or None."""
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise BenchError(f"{name} must be positive and finite, not {value}.")
-
-
-def check_latent_size(config: object, name: str) -> None:
-    """Raise :class:`BenchError` unless the generator accepts latent inputs of the size given by the setting `name`."""
-    if not 1 <= getattr(config, name) <= 4096:
-        raise BenchError(f"{name} must lie in 1..4096, which the generator takes, not {getattr(config, name)}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +26,6 @@ class HeadSettings:
     batch_size: int = 32
     lr: float = 0.1
 
-    def __post_init__(self) -> None:
-        at_least_one(self, "hidden", "epochs", "batch_size")
-        positive(self, "lr")
-
     def steps(self, records: int) -> int:
         """Return the number of batches in all epochs over `records` records."""
         return self.epochs * math.ceil(records / self.batch_size)
@@ -66,6 +34,26 @@ class HeadSettings:
 def student_depends(config: DataclassInstance, context: Context) -> dict[str, Any]:
     """Return what a stage's checkpoint depends on, so that no other run resumes from it and reuses its noise."""
     return {"cell": context.cell, "kind": type(config).__name__, "config": as_dict(config)}
+
+
+def check_parts(method: Method, parts: int, setting: str = "teachers") -> None:
+    """Raise :class:`BenchError` unless each of `parts`, the value of `setting`, can have a private record."""
+    records = method.facts.private_records
+    if parts > records:
+        raise BenchError(
+            f"more {setting} than records: {parts} {setting}, {records} private records of {method.facts.dataset}. "
+            f"Use --set {method.name}.{setting}=N with N at most {records}."
+        )
+
+
+def check_batch(method: Method) -> None:
+    """Raise :class:`BenchError` unless the setting `batch_size` lies between 1 and the private records."""
+    records, batch = method.facts.private_records, method.config.batch_size
+    if not 1 <= batch <= records:
+        raise BenchError(
+            f"batch_size {batch} must lie between 1 and the {records} private records. Change it with --set "
+            f"{method.name}.batch_size=N."
+        )
 
 
 def check_records(records: int | None, facts: Facts) -> None:

@@ -24,9 +24,9 @@ class PublicStartConfig(NamesNets):
     teacher_init: str = setting(
         RANDOM, "ours: random, or the public weights that teachers start from: package, hub or file:PATH", later=True
     )
-    teacher_init_sha256: str = setting("", "ours: what these weights must be; filled in", later=True)
+    teacher_init_sha256: str = setting("", "ours: the expected SHA-256 of these weights; filled in", later=True)
     teacher_frozen: str = setting(
-        "all", "ours: of teacher_init, the last block that stays as it is, named as in timm; all; nothing", later=True
+        "all", "ours: of teacher_init, the last frozen block, by its timm name; all; nothing", later=True
     )
     teacher_pixels: int = setting(0, "ours: of teacher_init, pixels a side of the input; 0: as timm says", later=True)
     teacher_bf16: bool = setting(False, "ours: of teacher_init, frozen layers run in bfloat16", later=True)

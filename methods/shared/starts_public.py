@@ -33,7 +33,6 @@ class StartsPublic(Method):
         return isinstance(self.config, PublicStartConfig) and self.config.teacher_init != RANDOM
 
     def public_words(self) -> str:
-        """See :meth:`bench.interface.Method.public_words`."""
         stated = super().public_words()
         if not self.starts_public():
             return stated
@@ -41,7 +40,6 @@ class StartsPublic(Method):
         return words if stated == "none" else f"{words}; {stated}"
 
     def public_kinds(self) -> tuple[PublicKind, ...]:
-        """See :meth:`bench.interface.Method.public_kinds`."""
         stated = super().public_kinds()
         if not self.starts_public():
             return stated

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from bench.core.config import as_dict
-from bench.interface import BenchError, Context, Facts, FitSettings, Method, PrivateData, PublicData, partition
+from bench.interface import Context, Facts, FitSettings, Method, PrivateData, PublicData, partition
+from bench.methods.shared.settings_checks import check_parts
 from bench.methods.shared.starts_public import public_start
 from bench.models.build import build
 from bench.storage.cache import digest_of
@@ -52,22 +53,15 @@ class EnsembleMethod(Method):
 
     def check_facts(self) -> None:
         """Raise :class:`BenchError` if there are more teachers than records."""
-        if self.config.teachers > self.facts.private_records:
-            raise BenchError(
-                f"more teachers than records: {self.config.teachers} teachers, {self.facts.private_records} "
-                "private records of "
-                f"{self.facts.dataset}. Use --set {self.name}.teachers=N with N at most {self.facts.private_records}."
-            )
+        check_parts(self, self.config.teachers)
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        """See :meth:`bench.interface.Method.shares`."""
         meant = {name: value for name, value in as_dict(self.config).items() if name.startswith("teacher")}
         if meant.get("teacher_recipe") != "augmented":  # then recipes differ by method
             meant["recipe"] = type(self.config).teacher_settings.__qualname__
         return (f"teachers of {self.facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
     def make_shard(self, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int) -> None:
-        """See :meth:`bench.interface.Method.make_shard`."""
         if self.given_teacher() is not None:
             return
         chunk = teachers_per_artefact(self.config, private.facts, context.device)

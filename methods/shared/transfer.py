@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -35,6 +36,7 @@ from bench.training.pretraining import LazyImages, train_source
 
 PAPER = "TrPATE (IEEE Access 2019)"
 SOURCE = "source"
+UNLABELLED = "unlabelled images of the target's distribution"
 TEXT_NETS = ("text_cnn",)
 AS_GIVEN: dict[str, Any] = {"backbone": "features", "weights": "random", "image_size": 0}
 """Settings for data that is features already."""
@@ -54,31 +56,27 @@ class TransferConfig:
         "auto", "ours: auto (a package where one is known, else timm's hub), package, hub, file:PATH, random, source "
         "(trained here on the data set's labelled public source) or source:NAME (on another data set)"
     )  # fmt: skip
-    weights_sha256: str = setting("", "ours: what the weights must be; filled in for packages and files")
+    weights_sha256: str = setting("", "ours: the expected SHA-256 of the weights; filled in for packages and files")
     image_size: int = setting(
         197,
         f"{PAPER}, section V.A.1: 32 x 32 images are brought to 197 x 197; 0: the size that pretrained weights are "
         "for, or the data's where they are drawn or trained here",
+        ge=0,
     )
     precision: Literal["float32", "bfloat16"] = setting("float32", "the paper does not say; bfloat16 is twice as fast")
-    source_fraction: float = setting(1.0, f"{PAPER}, section V.A.2: ImageNet1x, 0.5x and 0.1x; of sources trained here")
-    source_epochs: float = setting(10.0, "ours: the paper does not say how long it trains on its sources")
+    source_fraction: float = setting(
+        1.0, f"{PAPER}, section V.A.2: ImageNet1x, 0.5x and 0.1x; of sources trained here", gt=0, le=1
+    )
+    source_epochs: float = setting(10.0, "ours: the paper does not say how long it trains on its sources", gt=0)
 
     fraction_of_prior: ClassVar[bool] = False  # whether `source_fraction` also applies to a prior's source
 
     def check(self) -> None:
-        """Raise :class:`BenchError` on a setting out of range."""
-        if self.image_size < 0:
-            raise BenchError(f"image_size must be 0 (the weights' own) or more, not {self.image_size}.")
-        if not 0 < self.source_fraction <= 1:
-            raise BenchError(f"source_fraction must lie in (0, 1], not {self.source_fraction}.")
+        """Raise :class:`BenchError` for a part of a source where there is no source."""
         if self.source_fraction != 1 and not self.trained_here and not self.fraction_of_prior:
             raise BenchError(
-                "source_fraction needs a source to take a part of: weights=source or source:NAME. Pretrained weights "
-                "are what they are."
+                "source_fraction takes a part of a source that is trained on here: set weights=source or source:NAME."
             )
-        if not self.source_epochs > 0:
-            raise BenchError(f"source_epochs must be positive, not {self.source_epochs}.")
 
     @property
     def trained_here(self) -> bool:
@@ -103,13 +101,21 @@ class OnBackbone(Method):
     public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.TRANSFERRED,)
     _loaded: FrozenBackbone | None = None
 
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`: a small backbone at a small size, or a small random net."""
+        if is_features(facts.shape):
+            return dict.fromkeys(("paper", "quick", "tiny"), AS_GIVEN)
+        small = max(facts.shape[1:]) <= 28
+        quick = {"backbone": "tf_efficientnet_lite0", "image_size": 96 if small else 128, "precision": "bfloat16"}
+        return {"paper": paper_transfer(facts), "quick": quick, "tiny": {**AS_GIVEN, "backbone": "small_cnn"}}
+
     def shares(self, seed: int) -> tuple[str, ...]:
-        """See :meth:`bench.interface.Method.shares`."""
         return (shared_features(self.config, self.facts),)
 
     def public_words(self) -> str:
-        """See :meth:`bench.interface.Method.public_words`."""
-        return words_of(self.config, self.facts)
+        unlabelled = [UNLABELLED] if PublicKind.UNLABELLED in self.public_data_kinds else []
+        return "; ".join([words_of(self.config, self.facts), *unlabelled])
 
     def backbone(self, public: PublicData, context: Context) -> FrozenBackbone:
         """Return the backbone, loaded once: an instance serves one cell."""
@@ -118,25 +124,12 @@ class OnBackbone(Method):
         return self._loaded
 
 
-def quick_transfer(facts: Facts) -> dict[str, Any]:
-    """Return the changes of ``quick``: a small backbone at a small size."""
-    if is_features(facts.shape):
-        return AS_GIVEN
-    small = max(facts.shape[1:]) <= 28
-    return {"backbone": "tf_efficientnet_lite0", "image_size": 96 if small else 128, "precision": "bfloat16"}
-
-
-def tiny_transfer(facts: Facts) -> dict[str, Any]:
-    """Return the changes of ``tiny``: a random small net."""
-    return AS_GIVEN if is_features(facts.shape) else {**AS_GIVEN, "backbone": "small_cnn"}
-
-
 def paper_transfer(facts: Facts) -> dict[str, Any]:
     """Return the paper's settings for `facts` where they differ from CIFAR-10's."""
     if is_text(facts.shape):
         # One epoch over long reviews; more would overfit their words.
         return {"backbone": "text_cnn", "weights": SOURCE, "image_size": 0, "source_epochs": 1.0}
-    return AS_GIVEN if is_features(facts.shape) else {}
+    return {}
 
 
 def with_digest(config: T, facts: Facts) -> T:

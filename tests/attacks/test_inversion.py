@@ -89,7 +89,7 @@ def attack(
     observed: Tensor | None = None, **changes: Any,
 ) -> tuple[Reconstructions, Target]:  # fmt: skip
     kind = ATTACKS.get(name)
-    config = kind.Config(**{**kind.presets(scene.facts)[preset], **changes})
+    config, _ = build_config(kind, Preset(preset), scene.facts, changes)
     target = Target(Released(student, "small_cnn", {}), scene.facts, access or kind.access)
     context = Context(torch.device("cpu"), Streams(seed, prefix), cache or Cache(None, {}), Progress())
     known = None
@@ -301,5 +301,5 @@ def test_classes_out_of_reach_are_failures(shapes: World) -> None:
 
 @pytest.mark.parametrize(("name", "field"), [("mi-face", "restarts"), ("gmi", "gan_width"), ("plg-mi", "top")])
 def test_settings_are_checked(name: str, field: str, shapes: World, trained: torch.nn.Module) -> None:
-    with pytest.raises(BenchError, match="must be a positive number"):
+    with pytest.raises(BenchError, match=f"{field} must be at least 1"):
         attack(name, shapes, trained, **{field: 0})

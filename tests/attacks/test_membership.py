@@ -28,7 +28,7 @@ CANDIDATES, CLASSES, DIMENSIONS, MODELS = 300, 5, 60, 40
 
 def score(name: str, signals: Signals, **changes: object) -> np.ndarray:
     kind = ATTACKS.get(name)
-    attack = kind(dataclasses.replace(kind.Config(), **changes), FACTS)
+    attack = kind(build_config(kind, Preset.PAPER, FACTS, changes)[0], FACTS)
     assert isinstance(attack, MembershipAttack)
     return attack.score(signals)
 

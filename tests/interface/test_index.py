@@ -24,8 +24,8 @@ def test_methods_are_listed_as_they_are() -> None:
         method = METHODS.get(name)
         proven = f"infinite: {method.bypass}" if method.bypass else "finite"
         groups, unit = " ".join(sorted(groups_of(method))), method.unit.value
-        entry = Listed(module, groups, unit, method.adjacency.value, proven, method.public_data, method.citation)
-        assert METHODS.index().get(name) == entry, f"put into methods/__init__.py: {name!r}: Listed{tuple(entry)}"
+        entry = Listed(module, method.citation, groups, unit, method.adjacency.value, proven, method.public_data)
+        assert METHODS.index().get(name) == entry, f"put into methods/__init__.py: {name!r}: {entry}"
     assert set(METHODS.index()) == set(registered("methods", "method"))
 
 

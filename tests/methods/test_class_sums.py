@@ -147,7 +147,7 @@ def test_a_budget_for_a_replaced_record_takes_twice_the_noise() -> None:
         ("dp-fc", FMNIST, {"max_norm": math.inf}, "max_norm must be positive"),
         ("dp-fc", FMNIST, {"ridge_of_noise": math.nan}, "ridge_of_noise must be at least 0"),
         ("dp-fc", dataclasses.replace(FMNIST, public_records=0), {}, "unlabelled public images"),
-        ("dp-least-squares", FMNIST, {"share": 1.0}, r"share must lie in \(0, 1\)"),
+        ("dp-least-squares", FMNIST, {"share": 1.0}, "share must be positive and below 1"),
         ("dp-least-squares", FMNIST, {"ridge": -1.0}, "ridge must be positive"),
         ("dp-prototypes", FMNIST, {"backbone": "no_such_net"}, "no_such_net"),
     ],
@@ -155,7 +155,7 @@ def test_a_budget_for_a_replaced_record_takes_twice_the_noise() -> None:
 def test_settings_that_cannot_be_meant_are_refused(name: str, facts: Facts, change: dict[str, Any], words: str) -> None:
     method = METHODS.get(name)
     with pytest.raises(BenchError, match=words):
-        method(method.Config(**change), facts).calibrate(Budget(1.0, 1e-5))
+        method(build_config(method, Preset.PAPER, facts, change)[0], facts).calibrate(Budget(1.0, 1e-5))
 
 
 def test_public_images_that_are_all_alike_are_refused() -> None:

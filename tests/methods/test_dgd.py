@@ -107,8 +107,8 @@ def test_plus_is_calibrated_by_renyi_accounting_of_gaussian_noise() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"latent": 0}, "latent must lie between 1 and 1024"),
-        ({"generator_noise": 5000}, "generator_noise must lie in 1..4096"),
+        ({"latent": 0}, "latent must be at least 1 and at most 1024"),
+        ({"generator_noise": 5000}, "generator_noise must be at least 1 and at most 4096"),
         ({"noise_scale": 0.0}, "noise_scale must be positive"),
         ({"noise_scale": math.nan}, "noise_scale must be positive"),
         ({"queries": 0}, "queries must be at least 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, PrivacyUnit, PublicData, Released
+from bench.experiments.run import run_cell
 from bench.methods.pate.diet_pate import DietPATE, DietPATEConfig
 from bench.methods.pate.family import PATEFamily
 from bench.methods.pate.pate_gnmax import PATEGNMax
@@ -23,6 +25,7 @@ from bench.training.context import Context
 from bench.training.loop import FitSettings
 from bench.training.teacher import TeacherTask, rebuilt, teacher_labels
 from helpers.ledgers import seeded_ledger
+from helpers.one_teacher import one_cell
 from helpers.settings import configured
 from helpers.small_sets import SMALL, private_pair, public_set
 
@@ -100,3 +103,10 @@ def test_its_votes_have_keys_of_their_own() -> None:
 def test_no_image_is_an_error() -> None:
     with pytest.raises(BenchError, match="images must be at least 1"):
         configured("diet-pate", {"images": 0})
+
+
+def test_answers_to_random_images_are_not_compared_with_the_labels_of_public_ones(tmp_path: Path) -> None:
+    with one_cell(tmp_path, "sigma=40", method=DietPATE) as (cell, run_dir, source):
+        record = run_cell(cell, run_dir, source, Progress())
+    assert record.queries is not None, record.failure
+    assert record.queries.label_accuracy is None

@@ -174,7 +174,7 @@ def test_a_batch_of_all_records_is_calibrated_too() -> None:
         ("dp-linear-gd", {"backbone": "no_such_net"}, "no_such_net"),
         ("dp-linear-gd", {"steps": 0}, "steps must be at least 1"),
         ("dp-linear-gd", {"max_grad_norm": 0.0}, "max_grad_norm must be positive and finite"),
-        ("dp-linear-gd", {"momentum": 1.0}, "momentum must lie in"),
+        ("dp-linear-gd", {"momentum": 1.0}, "momentum must be at least 0 and below 1"),
         ("dp-linear-gd", {"lr": math.nan}, "lr must be positive and finite"),
         ("nonprivate-transfer", {"backbone": "no_such_net"}, "no_such_net"),
         ("nonprivate-transfer", {"image_size": -1}, "image_size must be"),
@@ -183,7 +183,7 @@ def test_a_batch_of_all_records_is_calibrated_too() -> None:
 def test_settings_that_cannot_be_meant_are_refused(name: str, change: dict[str, Any], words: str) -> None:
     method = METHODS.get(name)
     with pytest.raises(BenchError, match=words):
-        method(method.Config(**change), FMNIST).calibrate(Budget(1.0, 1e-5))
+        method(build_config(method, Preset.PAPER, FMNIST, change)[0], FMNIST).calibrate(Budget(1.0, 1e-5))
 
 
 def tiny_run(name: str, noise: float | None = None, absent: int = 0, **change: Any) -> tuple[Any, Ledger, Any]:

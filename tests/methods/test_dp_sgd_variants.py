@@ -101,7 +101,7 @@ def test_the_claim_of_zcdp_is_the_papers_formula() -> None:
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
-        ("zcdp", {"decay": 1.1}, "decay must lie in"),
+        ("zcdp", {"decay": 1.1}, "decay must be positive and at most 1"),
         ("zcdp", {"decay_epochs": 0.0}, "decay_epochs must be positive"),
         ("tsadp", {"scale": -1.0}, "scale must be positive"),
         ("tsadp", {"student": "tanh_cnn_mnist"}, "Accepted as student: tempered_cnn_mnist"),
@@ -113,7 +113,7 @@ def test_the_claim_of_zcdp_is_the_papers_formula() -> None:
 def test_settings_that_cannot_be_meant_are_refused(name: str, change: dict[str, Any], words: str) -> None:
     method = METHODS.get(name)
     with pytest.raises(BenchError, match=words):
-        method(method.Config(**change), MNIST).calibrate(Budget(1.0, 1e-5))
+        method(build_config(method, Preset.PAPER, MNIST, change)[0], MNIST).calibrate(Budget(1.0, 1e-5))
 
 
 # --------------------------------------------------------------------------------------------------------------- dpsur

@@ -131,7 +131,7 @@ def test_the_claim_holds() -> None:
 
 def test_wrong_settings_get_a_clear_error() -> None:
     for name, value, says in (
-        ("fresh", 0.0, r"\(0, 1\]"),
+        ("fresh", 0.0, "positive and at most 1"),
         ("regularisation", -1.0, "positive"),
         ("steps", 0, "at least 1"),
         ("generator_average", 1.0, "below 1"),

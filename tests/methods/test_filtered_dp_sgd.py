@@ -79,18 +79,18 @@ def test_they_charge_for_the_steps_that_they_take(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
-        ("spectral-dp", {"filter_ratio": 0.0}, "filter_ratio must lie in"),
-        ("spectral-dp", {"filter_ratio": 1.1}, "filter_ratio must lie in"),
+        ("spectral-dp", {"filter_ratio": 0.0}, "filter_ratio must be positive and at most 1"),
+        ("spectral-dp", {"filter_ratio": 1.1}, "filter_ratio must be positive and at most 1"),
         ("spectral-dp", {"block_size": 0}, "block_size must be at least 1"),
-        ("topagg", {"kept": 0.0}, "kept must lie in"),
-        ("topagg", {"kept": math.nan}, "kept must lie in"),
+        ("topagg", {"kept": 0.0}, "kept must be positive and at most 1"),
+        ("topagg", {"kept": math.nan}, "kept must be positive and at most 1"),
         ("topagg", {"threshold": -0.1}, "threshold must be at least 0"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(name: str, change: dict[str, Any], words: str) -> None:
     method = METHODS.get(name)
     with pytest.raises(BenchError, match=words):
-        method(method.Config(**change), MNIST).calibrate(Budget(1.0, 1e-5))
+        method(build_config(method, Preset.PAPER, MNIST, change)[0], MNIST).calibrate(Budget(1.0, 1e-5))
 
 
 # --------------------------------------------------------------------------------------------------------- the filters

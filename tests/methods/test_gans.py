@@ -344,7 +344,7 @@ def test_more_teachers_than_records_are_refused(method: type[Method]) -> None:
         (lambda: configured("dp-gan", {"mismatch": math.inf}), "mismatch must be at least 0"),
         (lambda: configured("dp-gan", {"generator_average": 1.0}), "generator_average must be at least 0 and below 1"),
         (lambda: configured("pate-gan", {"noise_scale": 0.0}), "noise_scale must be positive"),
-        (lambda: configured("gs-wgan", {"sampling_rate": 1.5}), "sampling_rate is at most 1"),
+        (lambda: configured("gs-wgan", {"sampling_rate": 1.5}), "sampling_rate must be positive and at most 1"),
         (lambda: GPATEConfig().events(1), "the noise depends on the budget"),
         (lambda: DataLensConfig().sensitivity, "kept depends on the budget"),
     ],

@@ -186,7 +186,7 @@ def test_a_generator_comes_near_the_embedding_with_the_released_class_shares() -
         ({"features": 1}, "features must be at least 2"),
         ({"length_scale": 0.0}, "length_scale must be positive"),
         ({"synthetic": 0}, "synthetic must be at least 1"),
-        ({"latent": 0}, "latent must lie in"),
+        ({"latent": 0}, "latent must be at least 1 and at most 4096"),
     ],
 )
 def test_wrong_settings_get_a_clear_error(changes: dict[str, Any], says: str) -> None:

@@ -113,12 +113,6 @@ def test_heads_learn() -> None:
     assert (heads.logits(features)[0].argmax(1) == labels).float().mean() > 0.95
 
 
-@pytest.mark.parametrize("bad", [{"lr": 0.0}, {"lr": float("nan")}, {"epochs": 0}, {"hidden": 0}])
-def test_settings_that_cannot_be_meant_are_refused(bad: dict[str, float]) -> None:
-    with pytest.raises(BenchError):
-        HeadSettings(**bad)
-
-
 def test_overlapping_parts_are_refused() -> None:
     features, labels = records(10, 4)
     with pytest.raises(BenchError, match="overlap"):

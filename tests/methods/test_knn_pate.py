@@ -62,8 +62,8 @@ def test_labels_are_those_of_the_neighbours(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_mistakes_are_refused() -> None:
-    with pytest.raises(BenchError, match="sampling_rate must lie in"):
-        KNNPATEConfig(sampling_rate=0)
+    with pytest.raises(BenchError, match="sampling_rate must be positive"):
+        build_config(KNNPATE, Preset.TINY, SMALL, {"sampling_rate": 0.0})
     config, _ = build_config(KNNPATE, Preset.TINY, SMALL)
     with pytest.raises(BenchError, match="has none"):
         KNNPATE(config, dataclasses.replace(SMALL, public_records=0)).calibrate(Budget(1.0, 1e-5))

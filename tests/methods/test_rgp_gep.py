@@ -272,7 +272,7 @@ def test_gep_with_bounds_that_clip_nothing_is_sgd_whatever_its_anchors() -> None
 def test_settings_that_cannot_be_meant_are_refused(name: str, change: dict[str, Any], words: str) -> None:
     method = METHODS.get(name)
     with pytest.raises(BenchError, match=words):
-        method(method.Config(**change), CIFAR).calibrate(Budget(1.0, 1e-5))
+        method(build_config(method, Preset.PAPER, CIFAR, change)[0], CIFAR).calibrate(Budget(1.0, 1e-5))
 
 
 def test_gep_needs_public_images_and_takes_all_there_are_at_most() -> None:

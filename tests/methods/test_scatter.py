@@ -208,7 +208,7 @@ def test_a_student_with_statistics_takes_images_itself_and_its_ledger_has_them()
 
 def test_noise_of_statistics_below_zero_is_refused() -> None:
     with pytest.raises(BenchError, match="statistics_noise"):
-        METHODS.get("scatter-linear").Config(statistics_noise=0.0)
+        build_config(METHODS.get("scatter-linear"), Preset.PAPER, SMALL, {"statistics_noise": 0.0})
 
 
 def test_a_student_without_scattering_is_refused() -> None:

@@ -58,7 +58,7 @@ def largest_count(
         high_cost = cost(high)
     halve = False
     while high - low > 1:
-        # The cost is roughly a power of the count: interpolate logarithms, and halve so that both ends close in.
+        # The cost is roughly a power of the count: interpolate logarithms, and bisect so that both ends converge.
         middle = (low + high) // 2
         if not halve and 0 < low_cost < high_cost < _HUGE:
             share = math.log(epsilon / low_cost) / math.log(high_cost / low_cost)

@@ -169,16 +169,17 @@ def moments_accountant(events: Sequence[Event], delta: float) -> Accounted:
     return Accounted("moments", epsilon, sound=True, data_dependent=False, releasable=True, order=order)
 
 
+def moments_claim(events: Sequence[Event], delta: float, source: str, note: str = "sound, and loose") -> Claim:
+    """Return :func:`moments_accountant`'s figure for `events` as a claim of `source`."""
+    row = moments_accountant(events, delta)
+    return Claim(row.epsilon, delta, source, f"order {row.order:g}; {note}")
+
+
 def dp_sgd(sampling_rate: float, noise_multiplier: float, steps: int, delta: float) -> Claim:
     """Return the moments accountant's figure for DP-SGD, as Abadi et al. and Tramer and Boneh compute it."""
     check_delta(delta)
-    row = moments_accountant([DPSGD(sampling_rate, noise_multiplier, steps)], delta)
-    return Claim(
-        row.epsilon,
-        delta,
-        "Abadi et al., CCS 2016 (arXiv:1607.00133), theorem 2: moments accountant",
-        f"order {row.order:g}; sound, and loose",
-    )
+    source = "Abadi et al., CCS 2016 (arXiv:1607.00133), theorem 2: moments accountant"
+    return moments_claim([DPSGD(sampling_rate, noise_multiplier, steps)], delta, source)
 
 
 def zcdp_accountant(events: Sequence[Event], delta: float) -> Accounted:

@@ -101,7 +101,6 @@ class GaussianVectors(Comparison):
         return Drawn(answer, loss, -tilt * loss + tilt * (tilt + 1) * mu2 / 2)
 
     def loss_of(self, answer: NDArray[Any]) -> float:
-        """See :meth:`Comparison.loss_of`."""
         away = (self.first - self.second) / self.scale
         return float((away * ((answer - self.first) / self.scale + away / 2)).sum())
 
@@ -133,11 +132,9 @@ class LaplaceVectors(Comparison):
         return Drawn(answer, float(loss.sum()), float((log_total - math.log(2) - tilt * loss).sum()))
 
     def loss_of(self, answer: NDArray[Any]) -> float:
-        """See :meth:`Comparison.loss_of`."""
         return float((np.abs(answer - self.second) - np.abs(answer - self.first)).sum()) / self.scale
 
     def exact(self, interval: float) -> Any | None:
-        """See :meth:`Comparison.exact`."""
         found = identity(interval, pessimistic_estimate=False)
         distances, counts = np.unique(np.abs(self.first - self.second) / self.scale, return_counts=True)
         for distance, count in zip(distances, counts, strict=True):
@@ -153,7 +150,6 @@ class LaplaceVectors(Comparison):
 
     @property
     def spread(self) -> float:
-        """See :meth:`Comparison.spread`."""
         return float(np.linalg.norm(self.first - self.second)) / self.scale
 
     @property
@@ -232,7 +228,6 @@ class LabelRows(Comparison):
 
     @property
     def spread(self) -> float:
-        """See :meth:`Comparison.spread`."""
         finite = np.where(np.isfinite(self._losses), self._losses, 0.0)
         mass = np.exp(self.first)
         variance = (mass * finite**2).sum(axis=1) - (mass * finite).sum(axis=1) ** 2

@@ -59,7 +59,7 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
         + below * math.log1p(-wrong)
         + (guesses - below) * math.log(wrong)
     )
-    # The most that delta can move: the largest mean mass of consecutive counts ending just below `correct`.
+    # Delta can add at most the largest mean mass of consecutive counts that end just below `correct`.
     alpha = float((np.cumsum(np.exp(log_mass)) / np.arange(1, correct + 1)).max())
     return min(beta + 2 * canaries * delta * alpha, 1.0)
 

@@ -142,7 +142,6 @@ class SampledVotes(Comparison):
         return cls(_Records.of(*records), *public)
 
     def draw(self, generator: np.random.Generator, tilt: float) -> Drawn:
-        """See :meth:`Comparison.draw`."""
         noise, given = SeededNoise(generator), self.records
         sampled = mechanisms.poisson_sample(given.first.T[:-1].shape, self.rate, noise)
 
@@ -226,7 +225,6 @@ class SampledUpdates(SampledSums):
         return super().of(*({**given, "values": all_updates(given)} for given in (first, second)))
 
     def draw(self, generator: np.random.Generator, tilt: float) -> Drawn:
-        """See :meth:`Comparison.draw`."""
         drawn = super().draw(generator, tilt)
         return Drawn(drawn.answer[0], drawn.loss, drawn.log_weight)
 

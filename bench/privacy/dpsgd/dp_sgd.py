@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from bench.core.errors import BenchError
+from bench.core.progress import SILENT
 from bench.core.transforms import as_float
 from bench.privacy.dpsgd.anchor_subspace import Subspace
 from bench.privacy.dpsgd.clipping import Adaptive, Clipping, Flat, PerLayer, TopK
@@ -151,7 +152,8 @@ def train(
             held["clipping"] = clipping
         inputs = [images, labels, randomness.bit_generator.state]
         loop = Loop(run.checkpoint, held, inputs, next(model.parameters()).device)
-        first = loop.start(run.stage)
+        stage = run.stage or SILENT
+        first = loop.start(stage)
         # Not drawn from `randomness`, and unpredictable for the method's own code.
         later = first + secrets.randbelow(max(1, run.steps - first))
         for step in range(run.steps):
@@ -167,8 +169,7 @@ def train(
             for layer, name, value in buffers:
                 if not _is(getattr(layer, name), value):
                     setattr(layer, name, value.clone())
-            if run.stage is not None:
-                run.stage.advance()
+            stage.advance()
             loop.done(step + 1, run.steps)
     finally:
         gradients.remove()

@@ -27,11 +27,9 @@ class Choice(Event):
         whole("the number of choices", self.count)
 
     def twice(self) -> dict[str, Any]:
-        """See :meth:`bench.privacy.events.base_event.Event.twice`."""
         return {"epsilon": 2 * self.epsilon}
 
     def pure_step(self) -> tuple[float, int]:
-        """Return epsilon and the count."""
         return self.epsilon, self.count
 
 
@@ -53,7 +51,6 @@ class Exponential(Choice):
     counted: ClassVar[str] = "count"
 
     def describe(self) -> str:
-        """Return one line for people."""
         return f"exponential mechanism, epsilon {self.epsilon:g}, {self.count} choices"
 
     def rdp(self, orders: ArrayLike) -> Floats:
@@ -82,7 +79,6 @@ class PermuteAndFlip(Choice):
     counted: ClassVar[str] = "count"
 
     def describe(self) -> str:
-        """Return one line for people."""
         return f"permute-and-flip, epsilon {self.epsilon:g}, {self.count} choices"
 
     def rdp(self, orders: ArrayLike) -> Floats:

@@ -79,7 +79,6 @@ class LNMax(Event):
             whole("the granularity of secure noise", self.secure_granularity)
 
     def describe(self) -> str:
-        """Return one line for people."""
         exact = "" if self.secure_granularity is None else f", exact discrete noise on 1/{self.secure_granularity} vote"
         return f"LNMax, gamma {self.gamma:g} (Laplace scale {1 / self.gamma:g}), {self.queries} queries{exact}"
 
@@ -130,7 +129,6 @@ class GNMax(GaussianEvent):
         whole("the number of GNMax queries", self.queries)
 
     def describe(self) -> str:
-        """Return one line for people."""
         return f"GNMax, sigma {self.sigma:g}, {self.queries} queries{discrete(self.exact)}"
 
     def twice(self) -> dict[str, Any]:
@@ -172,7 +170,6 @@ class ConfidentGNMax(GaussianEvent):
             raise BenchError(f"at most {self.queries} queries can be answered, not {self.max_answers}.")
 
     def describe(self) -> str:
-        """Return one line for people."""
         return (
             f"Confident-GNMax, threshold {self.threshold:g} with sigma {self.sigma1:g} on {self.queries} queries, "
             f"sigma {self.sigma2:g} on at most {self.max_answers} answers{discrete(self.exact)}"
@@ -209,12 +206,10 @@ class Laplace(Event):
             whole("the sensitivity in steps of the grid", self.grid_steps)
 
     def describe(self) -> str:
-        """Return one line for people."""
         exact = discrete(self.grid_steps is not None)
         return f"Laplace, noise {self.noise_multiplier:g} x sensitivity, {self.count} releases{exact}"
 
     def twice(self) -> dict[str, Any]:
-        """See :meth:`bench.privacy.events.base_event.Event.twice`."""
         steps = None if self.grid_steps is None else 2 * self.grid_steps
         return {"noise_multiplier": self.noise_multiplier / 2, "grid_steps": steps}
 
@@ -247,7 +242,6 @@ class Bypass(Event):
             raise BenchError("a bypass must give the reason why private data is used outside any mechanism.")
 
     def describe(self) -> str:
-        """Return one line for people."""
         return f"bypass: {self.reason}"
 
     def rdp(self, orders: ArrayLike) -> Floats:

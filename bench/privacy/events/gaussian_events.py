@@ -61,11 +61,9 @@ class Gaussian(GaussianEvent):
         whole("the number of Gaussian releases", self.count)
 
     def describe(self) -> str:
-        """Return one line for people."""
         return f"Gaussian, noise {self.noise_multiplier:g} x sensitivity, {self.count} releases{discrete(self.exact)}"
 
     def twice(self) -> dict[str, Any]:
-        """See :meth:`bench.privacy.events.base_event.Event.twice`."""
         return {"noise_multiplier": self.noise_multiplier / 2}
 
     def zcdp(self) -> float:
@@ -98,12 +96,10 @@ class TreeSums(GaussianEvent):
         whole("the number of trees", self.count)
 
     def describe(self) -> str:
-        """Return one line for people."""
         trees = f"{self.count} trees of {self.steps} steps"
         return f"sums by {trees}, noise {self.noise_multiplier:g} x sensitivity a node{discrete(self.exact)}"
 
     def twice(self) -> dict[str, Any]:
-        """See :meth:`bench.privacy.events.base_event.Event.twice`."""
         return {"noise_multiplier": self.noise_multiplier / 2}
 
     def zcdp(self) -> float:
@@ -146,14 +142,12 @@ class BandedSums(GaussianEvent):
             raise BenchError(f"bands must be at most the separation, {self.separation}, and {MOST_BANDS:,}.")
 
     def describe(self) -> str:
-        """Return one line for people."""
         return (
             f"sums over {self.steps} steps by {self.bands} bands, at most one of {self.separation} steps in a row, "
             f"noise {self.noise_multiplier:g} x sensitivity, {self.count} times{discrete(self.exact)}"
         )
 
     def twice(self) -> dict[str, Any]:
-        """See :meth:`bench.privacy.events.base_event.Event.twice`."""
         return {"noise_multiplier": self.noise_multiplier / 2}
 
     @property

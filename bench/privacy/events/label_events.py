@@ -41,7 +41,6 @@ class LabelResponse(Event):
         return replace(self, count=self.count * self.answers, answers=1, unit=PrivacyUnit.RECORD)  # type: ignore[type-var]
 
     def pure_step(self) -> tuple[float, int]:
-        """Return epsilon and the count."""
         return self.epsilon, self.count
 
     def rdp(self, orders: ArrayLike) -> Floats:
@@ -81,7 +80,6 @@ class RandomizedResponse(LabelResponse):
         return self.classes
 
     def describe(self) -> str:
-        """Return one line for people."""
         return f"randomised response over {self.classes} classes, epsilon {self.epsilon:g}, {self.count} times"
 
 
@@ -118,7 +116,6 @@ class TopKRandomizedResponse(LabelResponse):
         return self.k
 
     def describe(self) -> str:
-        """Return one line for people."""
         return (
             f"randomised response over the top {self.k} of {self.classes} classes, epsilon {self.epsilon:g}, "
             f"{self.count} times"
@@ -141,7 +138,6 @@ class PriorRandomizedResponse(RandomizedResponse):
         return 2
 
     def describe(self) -> str:
-        """Return one line for people."""
         return (
             f"randomised response over the likeliest of {self.classes} classes, epsilon {self.epsilon:g}, "
             f"{self.count} times"

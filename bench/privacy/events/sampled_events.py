@@ -173,7 +173,6 @@ class DPSGD(SampledGaussianEvent):
         return self.noise_multiplier
 
     def describe(self) -> str:
-        """Return one line for people."""
         return f"DP-SGD, sampling rate {self.sampling_rate:g}, noise {self.noise_multiplier:g}, {self.steps} steps"
 
 
@@ -203,7 +202,6 @@ class SampledGaussian(SampledGaussianEvent):
         return self.noise_multiplier
 
     def describe(self) -> str:
-        """Return one line for people."""
         return (
             f"sampled Gaussian, sampling rate {self.sampling_rate:g}, noise {self.noise_multiplier:g} x norm, "
             f"{self.count} sums"
@@ -240,7 +238,6 @@ class SampledGNMax(SampledGaussianEvent):
         return 1
 
     def describe(self) -> str:
-        """Return one line for people."""
         return f"sampled GNMax, sampling rate {self.sampling_rate:g}, sigma {self.sigma:g}, {self.queries} queries"
 
     def _sampled_rdp(self, order: Floats) -> Floats:

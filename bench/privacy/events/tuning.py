@@ -100,18 +100,15 @@ class RepeatAndSelect(Event):
         object.__setattr__(self, "runs", tuple(dict.fromkeys(parsed)))
 
     def describe(self) -> str:
-        """Return one line for people."""
         law = {0.0: "logarithmic", 1.0: "geometric"}.get(self.shape, f"of shape {self.shape:g}")
         runs = " or ".join(", ".join(event.describe() for event in run) for run in self.runs)
         return f"the best of a random number of trials ({law}, mean {self.mean:g}), each {runs}"
 
     def replaced(self) -> RepeatAndSelect:
-        """See :meth:`bench.privacy.events.base_event.Event.replaced`."""
         runs = tuple(tuple(event.replaced() for event in run) for run in self.runs)
         return replace(self, runs=runs, adjacency=Adjacency.REPLACE)
 
     def as_dict(self) -> dict[str, Any]:
-        """See :meth:`bench.privacy.events.base_event.Event.as_dict`."""
         # Not super(): a dataclass with slots replaces the class in which this method was defined.
         return {**Event.as_dict(self), "runs": [[event.as_dict() for event in run] for run in self.runs]}
 
@@ -140,6 +137,6 @@ class RepeatAndSelect(Event):
         def factor(epsilon: float) -> float:
             return math.exp(epsilon) + odds * max(delta_at(run, epsilon) for run in self.runs)
 
-        # Convex in its exponential, and a valid bound at every epsilon.
+        # The bound holds at every epsilon, so an inexact minimum is sound; `factor` is convex in exp(epsilon).
         found = optimize.minimize_scalar(factor, bounds=(0.0, min(max(one, 1e-9), 700.0)), method="bounded")
         return one + (self.shape + 1) * math.log(min(float(found.fun), factor(0.0)))

@@ -70,7 +70,7 @@ def mechanism(*private: str) -> Callable[[F], F]:
 
 
 def plain(value: Any) -> Any:
-    """Return `value` as a plain number, text or array: other objects could show charge and noise different values.
+    """Return `value` as a plain number, text or array: other objects could show accountant and noise different values.
 
     Raises :class:`BenchError` on a subclass of torch's tensors and on arrays of objects. Other objects are returned as
     they are.
@@ -200,7 +200,7 @@ class Charging:
         self._executor.charged(event, joined=joined)
 
     def _charge(self, event: Event) -> None:
-        """Record `event` before any draw, so that no failure hides its cost; refuse an event that protects too little.
+        """Record `event` before any draw, so that no failure hides its cost; refuse an event with too weak protection.
 
         With a declared maximum, spend from it instead, and refuse to exceed it.
         """

@@ -51,5 +51,5 @@ class ChoiceMechanisms(Charging):
 
 
 def choice_scale(sensitivity: float, epsilon: float, monotonic: bool) -> float:
-    """Return the scale of the noise on scores, by which a unit may move a score's lead over another times epsilon."""
+    """Return the scale of the noise on scores: the most that one unit moves a difference of scores, over epsilon."""
     return (1 if monotonic else 2) * positive("sensitivity", sensitivity) / positive("epsilon of a choice", epsilon)

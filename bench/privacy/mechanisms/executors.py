@@ -63,5 +63,4 @@ class Noisy(Executor):
     """Draws each answer with its noise: the executor of every real run."""
 
     def answer(self, call: Call, release: Callable[[Noise], A]) -> A:
-        """See :meth:`Executor.answer`."""
         return self.draw(release)

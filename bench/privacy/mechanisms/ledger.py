@@ -228,7 +228,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         exact noise source, which cannot sample these vectors, another adjacency, an expected batch outside
         ``1..run.records``, or a clipping class that is not the ledger's own.
         """
-        # Read each setting once: another type of run could show the charge and the training different values.
+        # Read each setting once: a custom object could show the accountant one value and the training another.
         run = DPSGDRun(**{field.name: plain(getattr(run, field.name)) for field in dataclasses.fields(DPSGDRun)})
         kept = run.checkpoint
         if kept is not None and (type(kept) is not Checkpoint or any(hasattr(Checkpoint, name) for name in vars(kept))):

@@ -57,23 +57,18 @@ class ZeroNoise(Noise):
         self.exact = exact
 
     def laplace(self, shape: tuple[int, ...], scale: float) -> NDArray[np.float64]:
-        """Return zeros."""
         return np.zeros(shape)
 
     def gaussian(self, shape: tuple[int, ...], std: float) -> NDArray[np.float64]:
-        """Return zeros."""
         return np.zeros(shape)
 
     def keep_or_other(self, positions: NDArray[np.int64], count: int, keep: float) -> NDArray[np.int64]:
-        """Return a copy of the positions."""
         return positions.copy()
 
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
-        """Return zeros."""
         return np.zeros(shape, dtype=np.int64)
 
     def largest(self, scores: NDArray[np.float64], scale: float, law: Law) -> NDArray[np.int64]:
-        """Return the index of the largest score."""
         places: NDArray[np.int64] = np.argmax(scores, axis=1)
         return places
 
@@ -87,26 +82,21 @@ class SeededNoise(Noise):
         self._generator = generator
 
     def laplace(self, shape: tuple[int, ...], scale: float) -> NDArray[np.float64]:
-        """See :meth:`Noise.laplace`."""
         return self._generator.laplace(0.0, scale, shape)
 
     def gaussian(self, shape: tuple[int, ...], std: float) -> NDArray[np.float64]:
-        """See :meth:`Noise.gaussian`."""
         return self._generator.normal(0.0, std, shape)
 
     def keep_or_other(self, positions: NDArray[np.int64], count: int, keep: float) -> NDArray[np.int64]:
-        """See :meth:`Noise.keep_or_other`."""
         stays = self._generator.random(positions.shape) < keep
         # A shift by 1..count-1 modulo count is uniform over the other positions.
         shift = self._generator.integers(1, max(count, 2), positions.shape)
         return np.where(stays, positions, (positions + shift) % count)
 
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
-        """See :meth:`Noise.uniform`."""
         return self._generator.integers(0, count, shape)
 
     def largest(self, scores: NDArray[np.float64], scale: float, law: Law) -> NDArray[np.int64]:
-        """See :meth:`Noise.largest`."""
         draw = self._generator.gumbel if law == "gumbel" else self._generator.exponential
         noise = draw(size=scores.shape) * scale
         places: NDArray[np.int64] = np.argmax(scores + noise, axis=1)
@@ -116,7 +106,7 @@ class SeededNoise(Noise):
 class Silence(ZeroNoise):
     """No noise, for checks and power runs; uniform draws (samples, answers outside a set) come from `generator`.
 
-    Sums get a `share` of their noise: without any, rounding would decide directions of low-rank matrices.
+    Sums keep a `share` of their noise: with none, rounding errors would set directions of low-rank matrices.
     """
 
     def __init__(self, generator: np.random.Generator, share: float = 0.0) -> None:
@@ -124,15 +114,12 @@ class Silence(ZeroNoise):
         self._source, self._share = SeededNoise(generator), share
 
     def laplace(self, shape: tuple[int, ...], scale: float) -> NDArray[np.float64]:
-        """See :meth:`Noise.laplace`."""
         return self._source.laplace(shape, self._share * scale)
 
     def gaussian(self, shape: tuple[int, ...], std: float) -> NDArray[np.float64]:
-        """See :meth:`Noise.gaussian`."""
         return self._source.gaussian(shape, self._share * std)
 
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
-        """See :meth:`Noise.uniform`."""
         return self._source.uniform(shape, count)
 
 
@@ -152,27 +139,22 @@ class DiscardedNoise(ZeroNoise):
         self._source = ZeroNoise(exact=True) if source.exact else source
 
     def laplace(self, shape: tuple[int, ...], scale: float) -> NDArray[np.float64]:
-        """Return zeros."""
         self._source.laplace(shape, scale)
         return super().laplace(shape, scale)
 
     def gaussian(self, shape: tuple[int, ...], std: float) -> NDArray[np.float64]:
-        """Return zeros."""
         self._source.gaussian(shape, std)
         return super().gaussian(shape, std)
 
     def keep_or_other(self, positions: NDArray[np.int64], count: int, keep: float) -> NDArray[np.int64]:
-        """Return a copy of the positions."""
         self._source.keep_or_other(positions, count, keep)
         return super().keep_or_other(positions, count, keep)
 
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
-        """Return zeros."""
         self._source.uniform(shape, count)
         return super().uniform(shape, count)
 
     def largest(self, scores: NDArray[np.float64], scale: float, law: Law) -> NDArray[np.int64]:
-        """Return the index of the largest score."""
         self._source.largest(scores, scale, law)
         return super().largest(scores, scale, law)
 
@@ -219,7 +201,6 @@ class SecureNoise(Noise):
         return np.asarray(flat, dtype=np.int64).reshape(positions.shape)
 
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
-        """See :meth:`Noise.uniform`."""
         flat = [secrets.randbelow(count) for _ in range(math.prod(shape))]
         return np.asarray(flat, dtype=np.int64).reshape(shape)
 

@@ -39,7 +39,6 @@ class BinaryTree(Stream):
         self._steps = 0
 
     def released(self, values: Floats) -> Floats:
-        """See :meth:`Stream.released`."""
         self._steps += 1
         node = values.copy()
         for _ in range(self._merged):
@@ -73,7 +72,6 @@ class Banded(Stream):
         self._total: Floats | None = None
 
     def released(self, values: Floats) -> Floats:
-        """See :meth:`Stream.released`."""
         self._private.appendleft(values.copy())
         found: Floats = sum(
             (c * v for c, v in zip(self._coefficients, self._private, strict=False)), start=np.zeros(values.shape)
