@@ -17,13 +17,13 @@ from bench.core.version import __version__
 
 if TYPE_CHECKING:
     from bench.api import load_results, run
-    from bench.api.boards import choose, compare, list_datasets, list_methods, plot
+    from bench.api.boards import choose, compare, compose, list_datasets, list_methods, plot
     from bench.api.evaluations import attack, audit, check
     from bench.privacy.accounting.cost import PrivacyCost, epsilon
 
 __all__ = [
-    "BenchError", "PrivacyCost", "__version__", "attack", "audit", "check", "choose", "compare", "epsilon",
-    "list_datasets", "list_methods", "load_results", "plot", "run",
+    "BenchError", "PrivacyCost", "__version__", "attack", "audit", "check", "choose", "compare",
+    "compose", "epsilon", "list_datasets", "list_methods", "load_results", "plot", "run",
 ]  # fmt: skip
 
 # timm imports torchvision, whose registry build does not load beside a CPU build of torch. This only puts a finder on

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bench.core.errors import BenchError, UnknownNameError
 from bench.metrics.ranking import Contender, difference
 from bench.reports.board_row import BoardRow
@@ -18,22 +21,21 @@ class Comparison:
 
     one: BoardRow
     other: BoardRow
+    difference: float
+    """The accuracy of `one` minus that of `other`, in points: on the same test records where `paired` is not 0."""
+    paired: int
+    """Number of test records on which the answers of both rows are known, 0 where the interval does not pair them."""
     low: float | None
     """Lower end of the 95% interval of `one`'s accuracy minus `other`'s; None on different data, or with one seed."""
     high: float | None
     lines: tuple[tuple[str, str, str], ...]
     """What is compared, and its value in either row."""
 
-    @property
-    def difference(self) -> float:
-        """The accuracy of `one` minus that of `other`, in points."""
-        return self.one.accuracy - self.other.accuracy
-
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison as JSON values."""
         return {
             "keys": [list(self.one.keys), list(self.other.keys)], "difference": self.difference,
-            "low": self.low, "high": self.high,
+            "paired": self.paired, "low": self.low, "high": self.high,
             "lines": [{"what": what, "one": one, "other": other} for what, one, other in self.lines],
         }  # fmt: skip
 
@@ -64,16 +66,29 @@ def compare(
     if first is second:
         raise BenchError(f"{one} and {other} are one row of the board: they differ in the seed only.")
     low = high = None
+    apart, paired = first.accuracy - second.accuracy, 0
     mine, theirs = _contender(first), _contender(second)
     if (first.dataset, first.unit) == (second.dataset, second.unit) and mine is not None and theirs is not None:
-        half = difference(mine, theirs)
-        apart = first.accuracy - second.accuracy
-        low, high = apart - 100 * half, apart + 100 * half
+        answers = _answers_apart(first, second)
+        if answers is not None:
+            apart, paired = 100 * float(answers.mean()), len(answers)
+        half = 100 * difference(mine, theirs, answers)
+        low, high = apart - half, apart + half
     cells = [cells_of(row) for row in rows]
     lines = [("data set", first.dataset, second.dataset), ("unit", first.unit, second.unit)]
     lines += [(name, cells[0][name], cells[1][name]) for name in COMPARED]
     lines += _settings(first.records[0].config, second.records[0].config)
-    return Comparison(first, second, low, high, tuple(line for line in lines if set(line[1:]) != {"–"}))
+    return Comparison(first, second, apart, paired, low, high, tuple(line for line in lines if set(line[1:]) != {"–"}))
+
+
+def _answers_apart(one: BoardRow, other: BoardRow) -> NDArray[np.float64] | None:
+    """Return by how much the shares of right answers differ on each common test record, None where not known."""
+    places = {(row.records[0].dataset_revision, row.test_records) for row in (one, other)}
+    if one.right is None or other.right is None or len(places) > 1:
+        return None
+    whole = len(one.right) == len(other.right)
+    number = len(one.right) if whole else one.test_records
+    return one.right[:number] - other.right[:number]
 
 
 def _contender(row: BoardRow) -> Contender | None:

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from statistics import stdev
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bench.core.types import PrivacyUnit
 from bench.privacy.accounting.risk import Risk
 from bench.reports.order import Band
@@ -84,6 +87,19 @@ class SeedGroup:
         """What the proven curve allows an attacker, between neighbours by :attr:`adjacency`."""
         each = (risk_of(privacy).as_dict().values() for privacy in self._privacy)
         return Risk.from_values(map(max, zip(*each, strict=True)))
+
+    @cached_property
+    def right(self) -> NDArray[np.float64] | None:
+        """For each test record the share of seeds that are right: (n,), None where a seed's answers are not known.
+
+        First the records of :attr:`accuracy`, then the rest of the official test set where that was measured.
+        """
+        each = [record.utility.right for record in self.records if record.utility is not None]
+        known = [np.frombuffer(right, np.uint8) for right in each if right is not None]
+        if self.collapsed or len(known) < len(each) or len({len(right) for right in known}) != 1:
+            return None
+        shares: NDArray[np.float64] = np.stack(known).mean(axis=0)
+        return shares
 
     @property
     def band(self) -> Band:

@@ -60,6 +60,8 @@ COLUMNS = {
     "accuracy_high": "Upper end of that interval, in %. It is of this student: other seeds differ by more.",
     "test_records": "Number of test records.",
     "official": "Accuracy on the whole official test set, in %; NaN where a part of it is public, or unmeasured.",
+    "worst_class": "Accuracy on the class with the lowest, in %; NaN in records without answers.",
+    "calibration_error": "Expected calibration error of the student, in points; NaN in records without answers.",
     "inversion": "Reconstructions by the strongest model inversion, in points above the counterfactual's.",
     "inversion_attack": "That attack.",
     "membership": "AUC of the strongest membership inference, from 0 to 1; 0.5 is chance.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,21 +10,27 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import PrivacyUnit
 from bench.data.datasets import all_datasets
 from bench.interface.registry import METHODS, listed
+from bench.privacy.accounting.cost import PrivacyCost, cost_of
 from bench.reports.choose import Choice, Wanted
 from bench.reports.choose import choose as chosen_from
 from bench.reports.compare import Comparison
 from bench.reports.compare import compare as compared
 from bench.reports.leaderboard import Board, build_board
-from bench.reports.runs import read_board
+from bench.reports.runs import Runs, read_board
+from bench.results.composed import composition, released_together
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
 
-def _board(runs: str | Path | Iterable[str | Path] | None) -> Board:
+def _read(runs: str | Path | Iterable[str | Path] | None) -> Runs:
     paths = [runs] if isinstance(runs, str | Path) else runs
-    found = read_board(None if paths is None else [Path(path) for path in paths])
+    return read_board(None if paths is None else [Path(path) for path in paths])
+
+
+def _board(runs: str | Path | Iterable[str | Path] | None) -> Board:
+    found = _read(runs)
     return build_board(found.records.values(), found.audits.values())
 
 
@@ -74,6 +80,24 @@ def compare(
     """
     board = _board(runs)
     return compared(board, one, other, dataset, _unit(unit), eps)
+
+
+def compose(keys: str | Sequence[str], *, runs: str | Path | Iterable[str | Path] | None = None) -> PrivacyCost:
+    """Return what several released students of the same private records cost together, for one replaced unit.
+
+    Args:
+        keys: Keys of their records; ``mnist-pate-eps1`` stands for every seed and setting of it.
+        runs: Run directories; None: the published records.
+
+    Raises:
+        BenchError: A key is unknown, or the records have different data sets or deltas.
+
+    Examples:
+        >>> bench.compose(["mnist-pate-eps1", "mnist-dgd-sound-eps1"]).proven
+    """
+    names = [keys] if isinstance(keys, str) else keys
+    found = released_together(_read(runs).records, names)
+    return cost_of(composition(found), found[0].delta)
 
 
 def list_methods() -> pandas.DataFrame:

@@ -54,7 +54,10 @@ def compare(
         print_fields(f"A - B: {seen.difference:+.1f} points; a row with one seed gives no interval.")
     else:
         apart = "no difference is shown" if seen.low <= 0 <= seen.high else "the difference is significant"
+        tested = (
+            f"paired on {seen.paired:,} of these" if seen.paired else "which are not paired: a row lacks its answers"
+        )
         print_fields(
             f"A - B: {seen.difference:+.1f} points (95%: {seen.low:+.1f} to {seen.high:+.1f}); {apart}. The interval "
-            "covers seeds and test records, and takes the two rows' test results as independent."
+            f"covers seeds and test records, {tested}."
         )

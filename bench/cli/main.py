@@ -17,6 +17,7 @@ from bench.cli import (
     choose,
     commands,
     compare,
+    compose,
     data,
     epsilon,
     export,
@@ -66,6 +67,7 @@ app.command("audit")(attack.audit)
 app.command("check")(check.check)
 app.command("choose", epilog=choose.EXAMPLES)(choose.choose)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
+app.command("compose", epilog=compose.EXAMPLES)(compose.compose)
 app.command("leaderboard")(leaderboard.leaderboard)
 app.command("report")(report.report)
 app.command("publish")(publish.publish)

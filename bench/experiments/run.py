@@ -35,6 +35,7 @@ from bench.privacy.events.base_event import stored
 from bench.privacy.events.events import Event, RepeatAndSelect
 from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger
+from bench.results.answers import Answers
 from bench.results.provenance import Clock
 from bench.results.record import (
     COLLAPSED,
@@ -55,12 +56,11 @@ from bench.storage.cache import Cache
 from bench.storage.files import write_atomic, writing
 from bench.training.context import Context
 from bench.training.divergence import CollapsedError
+from bench.training.features import student_logits
 from bench.training.loop import predict
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from bench.training.features import Part
 
 
 def run_cell(
@@ -143,18 +143,19 @@ def _train(
         )
     released.student.eval()
     with context.progress.stage("test", 1) as stage:
-        right = _right(released.student, material.test_images, material.test_labels, context, "test")
-        accuracy = right / len(material.test_labels)
-        utility = Utility(accuracy=round(accuracy, 6), test_records=len(material.test_labels))
+        logits, labels = student_logits(released.student, material.test_images, context), material.test_labels
+        accuracy = _right(logits, labels) / len(labels)
+        utility = Utility(accuracy=round(accuracy, 6), test_records=len(labels))
         kinds = set(public_kinds_of(cell))
         if tuned is not None:
             kinds |= {PublicKind.UNLABELLED}  # public labels may have chosen the student
         if material.public_from_test and not {PublicKind.UNLABELLED, PublicKind.NOT_STATED} & kinds:
-            right += _right(released.student, material.public.images, material.public_labels, context, "public")
-            whole = len(material.test_labels) + len(material.public_labels)
-            utility = utility.model_copy(
-                update={"official_accuracy": round(right / whole, 6), "official_records": whole}
-            )
+            rest = student_logits(released.student, material.public.images, context, "public")
+            logits, labels = torch.cat([logits, rest]), torch.cat([labels, material.public_labels])
+            whole = round(_right(logits, labels) / len(labels), 6)
+            utility = utility.model_copy(update={"official_accuracy": whole, "official_records": len(labels)})
+        if cell.facts.disclosure.test_labels:
+            utility = utility.model_copy(update={"answers": Answers.of(logits, labels)})
         if given is not None and given.public:  # a private teacher answers only through the ledger
             notes.append(_agreement(released.student, given, material, context))
         stage.advance()
@@ -201,10 +202,8 @@ def _collapsed(error: CollapsedError, cell: Cell, run_dir: RunDir) -> ImageGrid 
     return None
 
 
-def _right(student: nn.Module, images: Tensor, labels: Tensor, context: Context, part: Part) -> int:
-    from bench.training.features import student_logits
-
-    return int((student_logits(student, images, context, part).argmax(1).cpu() == labels).sum())
+def _right(logits: Tensor, labels: Tensor) -> int:
+    return int((logits.argmax(1) == labels).sum())
 
 
 def _agreement(student: nn.Module, given: GivenTeacher, material: Materialised, context: Context) -> str:
@@ -227,8 +226,10 @@ def _score(cell: Cell, released: Released, material: Materialised, ledger: Ledge
     tuning = cell.spec.tuning
     assert tuning is not None
     if tuning.score_noise is None:
-        return float(_right(released.student, material.public.images, material.public_labels, context, "public"))
-    right = _right(released.student, material.private.images, material.private.labels, context, "private")
+        logits = student_logits(released.student, material.public.images, context, "public")
+        return float(_right(logits, material.public_labels))
+    logits = student_logits(released.student, material.private.images, context, "private")
+    right = _right(logits, material.private.labels)
     # One record changes at most one answer.
     return float(ledger.gaussian(np.array([right]), sensitivity=1.0, noise_multiplier=tuning.score_noise)[0])
 

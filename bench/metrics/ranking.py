@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
 from bench.metrics.intervals import SeedSpread
@@ -36,16 +38,24 @@ class Contender:
         return math.sqrt(2 * (over_records + over_seeds))
 
 
-def difference(one: Contender, other: Contender, confidence: float = 0.95) -> float:
+def difference(
+    one: Contender, other: Contender, apart: NDArray[np.float64] | None = None, confidence: float = 0.95
+) -> float:
     """Return half the two-sided interval of the difference of two mean accuracies, as a share.
 
-    Each row adds its test records (Agresti and Coull's share, not paired) and its seeds (Student's t), in quadrature.
+    Each row adds its seeds (Student's t) and its test records (Agresti and Coull's share), in quadrature. With `apart`
+    the test records are paired: (n,), for each record the share of seeds of `one` that are right less that of `other`.
     """
     level, squares = 0.5 + confidence / 2, 0.0
     for each in (one, other):
-        share = (each.mean * each.test_records + 2) / (each.test_records + 4)
-        squares += ndtri(level) ** 2 * share * (1 - share) / each.test_records
         squares += stdtrit(each.spread.freedom, level) ** 2 * each.spread.variance / each.seeds
+        if apart is None:
+            share = (each.mean * each.test_records + 2) / (each.test_records + 4)
+            squares += ndtri(level) ** 2 * share * (1 - share) / each.test_records
+    if apart is not None:
+        # Agresti and Min (2005) add a half to each cell of the table of pairs, so that equal answers are not certain.
+        n = len(apart) + 2
+        squares += ndtri(level) ** 2 * ((np.square(apart).sum() + 1) / n - (apart.sum() / n) ** 2) / n
     return math.sqrt(squares)
 
 

@@ -34,7 +34,8 @@ def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ())
 
 NUMBERS = (
     "epsilon", "claimed", "proven", "replace_one", "record_level", "impossible", "data_dependent", "audited",
-    "audit_power", "accuracy", "accuracy_low", "accuracy_high", "official", "wall_seconds", *RISKS,
+    "audit_power", "accuracy", "accuracy_low", "accuracy_high", "official", "worst_class",
+    "calibration_error", "wall_seconds", *RISKS,
 )  # fmt: skip
 
 
@@ -105,7 +106,16 @@ def _audited(record: Record, audits: Sequence[AuditRecord]) -> dict[str, Any]:
 
 def _utility(utility: Utility | None) -> dict[str, Any]:
     if utility is None:
-        return dict.fromkeys(("accuracy", "accuracy_low", "accuracy_high", "test_records", "official"))
+        names = (
+            "accuracy",
+            "accuracy_low",
+            "accuracy_high",
+            "test_records",
+            "official",
+            "worst_class",
+            "calibration_error",
+        )
+        return dict.fromkeys(names)
     tested = utility.test_records
     low, high = accuracy_interval([utility.accuracy], tested) if tested > 0 else (math.nan, math.nan)
     return {
@@ -114,4 +124,6 @@ def _utility(utility: Utility | None) -> dict[str, Any]:
         "accuracy_high": 100 * high,
         "test_records": tested,
         "official": None if utility.official_accuracy is None else 100 * utility.official_accuracy,
+        "worst_class": None if utility.answers is None else 100 * utility.answers.worst_class,
+        "calibration_error": None if utility.answers is None else 100 * utility.answers.calibration_error,
     }

@@ -17,6 +17,7 @@ from bench.core.config import NoiseKind
 from bench.core.disclosure import Disclosure
 from bench.core.rows import Change, Epsilon, Row, RunFile, SchemaError, Share, Unbounded, json_object, validated
 from bench.core.types import Adjacency, PrivacyUnit, PublicKind
+from bench.results.answers import Answers
 from bench.results.cell_spec import CellSpec, Specified
 from bench.results.record_upgrades import UPGRADES
 
@@ -166,12 +167,23 @@ class Utility(Row):
     """On the whole official test set, where the split makes a part of it public and the method uses no public data."""
     official_records: int | None = None
     """Size of the whole official test set; null where `official_accuracy` is."""
+    answers: Answers | None = None
+    """On all records of the accuracies above; null in older records, and for data that is no public benchmark."""
 
     @model_validator(mode="after")
-    def _both_or_neither(self) -> Self:
+    def _consistent(self) -> Self:
         if (self.official_accuracy is None) != (self.official_records is None):
             raise ValueError("official_accuracy and official_records are given both or not at all")
+        if (right := self.right) is not None:
+            for number, accuracy in ((self.test_records, self.accuracy), (len(right), self.official_accuracy)):
+                if accuracy is not None and abs(right.count(1, 0, number) / number - accuracy) > 1e-6:
+                    raise ValueError("answers and accuracy disagree")
         return self
+
+    @property
+    def right(self) -> bytes | None:
+        """A byte for each answer, 1 if it is right, on the test records first; None where none are recorded."""
+        return None if self.answers is None else self.answers.right(self.official_records or self.test_records)
 
 
 class Student(Row):

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from functools import lru_cache
 from typing import Any, Literal
 
 from bench.core.types import Adjacency, PrivacyUnit
@@ -22,6 +23,7 @@ Toward = Literal["nearest", "up", "down"]
 _ROUNDING: dict[Toward, str] = {"nearest": ROUND_HALF_EVEN, "up": ROUND_CEILING, "down": ROUND_FLOOR}
 
 
+@lru_cache(maxsize=4096)
 def epsilon_text(epsilon: float | None, toward: Toward = "nearest") -> str:
     """Return an epsilon with two decimals, or two digits in scientific notation below 0.01 and from 1e5.
 
@@ -41,6 +43,7 @@ def epsilon_text(epsilon: float | None, toward: Toward = "nearest") -> str:
     return f"{rounded:.2f}" if plain else f"{rounded:.1e}".replace("e+", "e")
 
 
+@lru_cache(maxsize=4096)
 def risk_text(bound: float, proven: float) -> str:
     """Return an upper bound on success in percent, rounded up; ``unbounded`` without a proof, "–" if unknown."""
     if math.isnan(bound):
@@ -146,6 +149,9 @@ def _about(record: Record) -> Iterator[tuple[str, str]]:
         if record.utility.official_accuracy is not None:
             whole = f"{100 * record.utility.official_accuracy:.2f}% of {record.utility.official_records:,} records"
             yield "whole official test set", whole
+        if (answers := record.utility.answers) is not None:
+            yield "accuracy on the worst class", f"{100 * answers.worst_class:.2f}%"
+            yield "calibration error", f"{100 * answers.calibration_error:.2f} points"
     yield "method", f"{record.method} (version {record.method_version}) {record.citation}"
     if record.cell.plugin is not None:
         yield "plug-in", f"{record.cell.plugin_words}, source SHA-256 {record.cell.plugin.source_sha256}"

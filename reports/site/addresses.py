@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import re
-import sys
 import unicodedata
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 from urllib.parse import quote
 
+from bench.core.listed import Listed
 from bench.interface.registry import METHODS
 
 _PLAIN = re.compile(r"[a-z0-9][a-z0-9._+-]{0,149}")
@@ -24,11 +26,13 @@ def page_name(name: str) -> str:
     return f"{start or 'x'}~{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
 
+@lru_cache(maxsize=1024)  # a page links its neighbours
 def record_href(key: str, part: str = "") -> str:
     """Return the address of a record's page, relative to the site."""
     return f"records/{quote(page_name(key))}.html{part}"
 
 
+@lru_cache(maxsize=1024)
 def method_href(name: str) -> str:
     """Return the address of a method's page, relative to the site."""
     return f"methods/{quote(page_name(name))}.html"
@@ -95,9 +99,13 @@ def paper_href(citation: str) -> str:
     return f"https://arxiv.org/abs/{place}" if place[:1].isdigit() else place
 
 
+@lru_cache
 def code_of(method: str) -> tuple[str, str] | None:
-    """Return the file and source text of a method of this project, or None for others."""
-    if method not in METHODS or not (found := METHODS.get(method)).__module__.startswith("bench.methods."):
+    """Return the file and source text of a method of this project, or None for others; import nothing of it."""
+    entry = METHODS.index().get(method)
+    home = entry.module if isinstance(entry, Listed) else entry
+    found = None if home is None else find_spec(f"bench.methods.{home}")
+    if home is None or found is None or found.origin is None:
         return None
-    place = found.__module__.removeprefix("bench.")  # the folder is at the top of the repository
-    return f"{place.replace('.', '/')}.py", inspect.getsource(sys.modules[found.__module__])
+    # The folder is at the top of the repository.
+    return f"methods/{home.replace('.', '/')}.py", Path(found.origin).read_text(encoding="utf-8")

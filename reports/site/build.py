@@ -31,6 +31,7 @@ from bench.reports.site.front_page import answer, failing, glance, small_print
 from bench.reports.site.rows import GROUPS, Ranking, RowView, interval, rankings
 from bench.reports.site.svg import mark, row_axis, row_picture
 from bench.reports.site.table_data import table_data
+from bench.reports.site.tables import plain_table
 from bench.reports.site.terms import TERMS, term
 from bench.results.attack_record import AttackRecord
 from bench.results.audited import by_student, with_audits
@@ -142,9 +143,8 @@ class _Pages:
             small_print=small_print, terms=TERMS,
         )  # fmt: skip
         self._environment.filters.update(paragraphs=record_pages.paragraphs, term=term)
-        # Seeds of a row share most tables, and all pages share the glossary, so render each once.
         macros = vars(self._environment.get_template("macros.html").module)
-        self._environment.globals.update({name: lru_cache(macros[name]) for name in ("glossary", "plain_table")})
+        self._environment.globals.update(glossary=lru_cache(macros["glossary"]), plain_table=plain_table)
 
     def _render(self, template: str, **values: Any) -> bytes:
         return page(self._environment.get_template(template).render(**values))
@@ -191,7 +191,6 @@ class _Pages:
     ) -> bytes:
         if source := code_of(name):
             self.copies[code_href(name)] = source[1].encode()
-        method = METHODS.get(name) if name in METHODS else None
         groups: dict[str, tuple[Ranking, list[RowView]]] = {}
         for ranking, row in own:
             groups.setdefault(ranking.id, (ranking, []))[1].append(row)
@@ -204,8 +203,8 @@ class _Pages:
         shown = _median(seeds) or next(iter(records), None)
         return self._render(
             "method.html", root="../", name=name, shown=shown,
-            texts=record_pages.method_texts(method) if method else (),
-            facts=record_pages.method_facts(method, shown, code_href(name) if source else ""),
+            texts=record_pages.method_texts(name),
+            facts=record_pages.method_facts(name, shown, code_href(name) if source else ""),
             groups=list(groups.values()), how=record_pages.how_to_read(middle, shown) if middle and shown else "",
             parts=record_pages.method_parts(shown),
             images=list(islice(filter(None, map(self._image, records)), 6)),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import math
 import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 from markupsafe import Markup, escape
 
 from bench.core.types import Adjacency, AuditKind
-from bench.interface.method import Method
+from bench.interface.registry import METHODS, listed
 from bench.reports.attacks import NO_PRIVACY, ROBUSTNESS, percent
 from bench.reports.claims import Claim
 from bench.reports.reported.numbers import Reported
@@ -134,23 +136,39 @@ def method_parts(record: Record | None) -> Parts:
     return {"Epsilons of one run": epsilons, "Ledger of one run": [ledger_table(record.privacy)]}
 
 
-def method_texts(method: type[Method]) -> tuple[str, str]:
-    """Return the docstrings of a method's class and module."""
-    return inspect.cleandoc(method.__doc__ or ""), inspect.getdoc(sys.modules[method.__module__]) or ""
+def method_texts(name: str) -> tuple[str, ...]:
+    """Return the docstrings of a method's class and module, none if nothing registers `name`."""
+    if (code := code_of(name)) is None:
+        if name not in METHODS:
+            return ()
+        method = METHODS.get(name)
+        return inspect.cleandoc(method.__doc__ or ""), inspect.getdoc(sys.modules[method.__module__]) or ""
+    module = ast.parse(code[1])  # importing every method would take most of the site's time
+    return next((ast.get_docstring(part) or "" for part in module.body if _registers(part, name)), ""), (
+        ast.get_docstring(module) or ""
+    )
 
 
-def method_facts(method: type[Method] | None, record: Record | None, code: str) -> list[tuple[str, str, str]]:
-    """Return (label, text, link) facts about a method, from one of its records or from its class."""
+def _registers(part: ast.stmt, name: str) -> TypeGuard[ast.ClassDef]:
+    decorators = part.decorator_list if isinstance(part, ast.ClassDef) else []
+    return any(name in (getattr(a, "value", "") for a in getattr(call, "args", ())) for call in decorators)
+
+
+def method_facts(name: str, record: Record | None, code: str) -> list[tuple[str, str, str]]:
+    """Return (label, text, link) facts about a method, from one of its records or from its entry in the registry."""
     privacy = None if record is None else record.privacy
-    citation = (record and record.citation) or (method.citation if method else "")
+    entry = listed(name) if name in METHODS else None
+    citation = (record and record.citation) or (entry.citation if entry else "")
     facts = [("paper", citation, paper_href(citation))]
-    if (threat := privacy or method) is not None:
-        facts += [("unit", threat.unit.value, ""), ("adjacency", threat.adjacency.value, "")]
+    if privacy is not None:
+        facts += [("unit", privacy.unit.value, ""), ("adjacency", privacy.adjacency.value, "")]
+    elif entry is not None:
+        facts += [("unit", entry.unit, ""), ("adjacency", entry.adjacency, "")]
     if record is not None:
         facts.append(("public data", record.public_data, ""))
     if privacy is not None:
         facts += [("uses private data outside any mechanism", why, "") for why in privacy.bypasses]
-    found = code_of(method.name) if code and method else None
+    found = code_of(name) if code else None
     facts.append(("code", found[0] if found else "not in this repository", code))
     return [fact for fact in facts if fact[1]]
 

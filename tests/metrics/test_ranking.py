@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.metrics.intervals import accuracy_interval, seed_spread
-from bench.metrics.ranking import Contender, rank_groups
+from bench.metrics.intervals import SeedSpread, accuracy_interval, seed_spread
+from bench.metrics.ranking import Contender, difference, rank_groups
 
 RECORDS, DRAWS = 1_000, 200
 
@@ -109,3 +109,34 @@ def test_what_is_borrowed_never_narrows_a_row_whose_own_seeds_differ_more() -> N
     assert seed_spread([0.5]) is None
     five = [0.8, 0.8, 0.8, 0.8, 0.801]
     assert seed_spread(five, [wide]) == seed_spread(five)
+
+
+@pytest.mark.parametrize("deviation", [0.0, 0.01])
+def test_the_interval_of_a_paired_difference_covers_as_often_as_it_says_and_is_shorter(deviation: float) -> None:
+    """Two methods, three seeds each, that err on the same hard records: half the records are hard for both."""
+    draws, covered, halves = np.random.default_rng(5), 0, []
+    for _ in range(400):
+        hard = draws.random(RECORDS) < 0.2
+        right, accuracies = [], []
+        for ability in (0.02, 0.0):
+            luck = draws.normal(0, deviation, 3)
+            chance = np.clip(np.where(hard, 0.5, 0.97)[None] + ability + luck[:, None], 0, 1)
+            each = draws.random((3, RECORDS)) < chance
+            right.append(each.mean(0))
+            accuracies.append(each.mean(1))
+        rows = []
+        for seeds in accuracies:
+            spread = seed_spread(list(seeds))
+            assert spread is not None
+            rows.append(Contender(float(seeds.mean()), 3, spread, RECORDS))
+        apart = right[0] - right[1]
+        half = difference(rows[0], rows[1], apart)
+        covered += abs(float(apart.mean()) - 0.02) <= half
+        halves.append(half / difference(rows[0], rows[1]))
+    assert covered >= 0.93 * 400
+    assert np.mean(halves) < 0.95
+
+
+def test_equal_answers_leave_a_doubt() -> None:
+    row = Contender(0.9, 3, SeedSpread(0.0, 2), RECORDS)
+    assert 0 < difference(row, row, np.zeros(RECORDS)) < difference(row, row)

@@ -86,6 +86,7 @@ class Count:
         self.steps += steps
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_net_of_one() -> None:
     images, labels = records()
     # 61 records in fifteens: batches that do not divide by two, and a last one of a single record.

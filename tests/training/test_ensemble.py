@@ -65,6 +65,7 @@ def test_the_stage_moves_with_each_teacher_and_past_stored_ones(data: Data) -> N
     assert second.taken == [1, 1, 1, 2]
 
 
+@pytest.mark.slow
 def test_result_is_the_same_for_every_chunk_thread_count_and_worker(data: Data) -> None:
     images, labels, queries, task, parts = data
     expected = labelled(data)

@@ -64,11 +64,15 @@ def epsilon(name: str, /, *, delta: float = 1e-5, **setting: Any) -> PrivacyCost
         >>> cost = bench.epsilon("dp-sgd", sigma=1.1, batch=256, records=60_000, steps=7_000)
         >>> cost.claimed, cost.proven
     """
-    asked = _described(name, setting, delta)
+    return cost_of(_described(name, setting, delta), delta)
+
+
+def cost_of(asked: Described, delta: float) -> PrivacyCost:
+    """Return the cost of the events that `asked` describes."""
     listed, claim = asked.events, asked.claim
     rows = account(listed, delta) if claim is not None else asked.accounted(delta)
     return PrivacyCost(
-        mechanism=listed[0].describe(),
+        mechanism=asked.title or listed[0].describe(),
         delta=delta,
         claimed=None if claim is None else claim.epsilon,
         proven=proven(listed, delta).epsilon,

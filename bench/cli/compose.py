@@ -1,0 +1,46 @@
+"""``bench compose``: the joint epsilon of several released students. Parsing and printing only."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.cli.options import Json, Quiet, records
+from bench.core.progress import echo, print_table, starting
+
+EXAMPLES = """\
+python -m bench compose mnist-scatter-linear-eps1 mnist-dp-sgd-eps1   # all seeds of both
+python -m bench compose mnist-pate-eps1-quick-s0 mnist-dgd-sound-eps1-quick-s0 --group 7"""
+
+
+def compose(
+    keys: Annotated[
+        list[str], typer.Argument(help="Keys of records; without seed and hash, a key stands for all of them.")
+    ],
+    runs: Annotated[
+        list[Path] | None, records("--out", "-o", help="Run directories; default: the published records.")
+    ] = None,
+    group: Annotated[int, typer.Option("--group", min=1, help="Records of one person, for the risk.")] = 1,
+    quiet: Quiet = False,
+    json_: Json = False,
+) -> None:
+    """Bound what several released students of the same private records cost together."""
+    with starting(quiet=quiet or json_):
+        from bench.cli.epsilon_output import report
+        from bench.reports.runs import read_board
+        from bench.results.composed import composition, released_together
+        from bench.results.derived import replaced_epsilon
+        from bench.results.text import epsilon_text
+
+        found = released_together(read_board(runs).records, keys)
+        together = composition(found)
+    if not json_:
+        alone = {r.key: (r.privacy.unit.value, replaced_epsilon(r.privacy)) for r in found if r.privacy is not None}
+        total = math.fsum(epsilon for _, epsilon in alone.values())
+        lines = [(key, unit, epsilon_text(epsilon, "up")) for key, (unit, epsilon) in alone.items()]
+        print_table("students, and what each costs", ("record", "unit", "proven, replace-one"), lines)
+        echo(f"sum: {epsilon_text(total, 'up')}, at {len(lines)} times the delta\n")
+    report(together, found[0].delta, json_, group)

@@ -1,0 +1,43 @@
+"""The joint cost of several released students of the same private records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.printable import counted
+from bench.privacy.accounting.described import Described
+from bench.privacy.events.base_event import restored
+from bench.results.record import Record
+
+
+def released_together(records: Mapping[str, Record], names: Iterable[str]) -> list[Record]:
+    """Return the records that `names` name, each once: ``mnist-pate-eps1`` stands for every ``mnist-pate-eps1-...``.
+
+    Raise :class:`BenchError` if a name fits none, or if their private records, or deltas, differ.
+    """
+    done = {key: record for key, record in records.items() if record.privacy is not None}
+    found: dict[str, Record] = {}
+    for name in names:
+        whole = [key for key in sorted(done) if f"{key}-".startswith(f"{name}-")]
+        fitting = whole or [key for key in done if key.startswith(name)]
+        if not fitting or (not whole and len(fitting) > 1):
+            raise UnknownNameError("record", name, done)
+        found |= {key: done[key] for key in fitting}
+    for what, values in (
+        ("data sets", {record.dataset for record in found.values()}),
+        ("revisions of a data set", {record.dataset_revision for record in found.values()}),
+        ("deltas", {f"{record.delta:g}" for record in found.values()}),
+    ):
+        if len(values) > 1:
+            raise BenchError(f"the records have different {what}: {', '.join(sorted(values))}. Compose one at a time.")
+    return list(found.values())
+
+
+def composition(records: Sequence[Record]) -> Described:
+    """Return what the ledgers of `records`, of :func:`released_together`, charged together, for replace neighbours."""
+    costs = [record.privacy for record in records if record.privacy is not None]
+    events = [event.replaced() for privacy in costs for event in restored(privacy.events)]
+    return Described(
+        events, f"{counted(len(records), 'student')} of {records[0].dataset} together, for one replaced unit"
+    )
