@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.core.config import NoiseKind, Preset
 from bench.core.errors import UnknownNameError
@@ -30,6 +31,9 @@ from bench.results.merge import content_of
 from bench.results.provenance import Clock
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
+
+if TYPE_CHECKING:
+    from bench.evaluation.check.noninterference import Stated
 
 LEAST_SPREAD = 0.005
 """How far another machine's arithmetic may move an accuracy where the seeds of a row differ by less."""
@@ -130,7 +134,6 @@ def _replay(found: Publication, records: Sequence[Record], progress: Progress) -
     for record in records:
         if METHODS.get(record.method).private and record.cell.tuning is None and not record.collapsed:
             alike[record.method, record.preset, record.dataset].append(record)
-    here = Clock().stop()
     with progress.stage("replays", len(alike)) as stage:
         for those in alike.values():
             record = secrets.choice(those)
@@ -139,15 +142,25 @@ def _replay(found: Publication, records: Sequence[Record], progress: Progress) -
                 why = "its noise is secure" if cell is not None else "its settings cannot be planned again"
                 found.items.append(Item("replay", record.key, Fate.FLAGGED, f"not replayed: {why}"))
                 continue
-            same = all(getattr(here, name) == getattr(record.provenance, name) for name in MACHINE)
-            sha256 = record.student.sha256 if record.student is not None and same else ""
             try:
-                check = check_row(cell, record.noise_salt, sha256)
+                check = check_row(cell, record.noise_salt, stated_here(record))
                 fate, why = Fate.PASSED if check.ok else Fate.REFUSED, f"{check.verdict.value}: {check.reason}"
             except Exception as error:  # noqa: BLE001 (of a plug-in: no other record may be added unchecked)
                 fate, why = Fate.REFUSED, f"it cannot be replayed: {type(error).__name__}: {error}"
             found.items.append(Item("replay", record.key, fate, why))
             stage.advance()
+
+
+def stated_here(record: Record) -> Stated | None:
+    """Return what `record` states of its run; None without a student, or from another machine, which may round."""
+    from bench.evaluation.check.noninterference import Stated
+
+    here = Clock().stop()
+    if record.student is None or record.utility is None or record.privacy is None:
+        return None
+    if any(getattr(here, name) != getattr(record.provenance, name) for name in MACHINE):
+        return None
+    return Stated(record.student.sha256, record.utility.accuracy, record.privacy.events)
 
 
 def _chosen(records: Sequence[Record], rerun: Sequence[str]) -> list[Record]:

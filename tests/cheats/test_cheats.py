@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 
 from bench.core.config import Grid, Preset
+from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import AuditKind, PublicKind
 from bench.data.datasets import DATASETS
 from bench.evaluation.audit.audit import audit_student
 from bench.evaluation.audit.options import AuditOptions
-from bench.evaluation.check.noninterference import SEEDS, CheckVerdict, check_method, check_row, random_seeds
+from bench.evaluation.check.noninterference import (
+    SEEDS,
+    CheckVerdict,
+    Stated,
+    check_method,
+    check_row,
+    random_seeds,
+)  # fmt: skip
 from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
 from bench.experiments.plan import expand
@@ -22,6 +31,8 @@ from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.results.run_dir import RunDir
 from cheats import (
+    after_the_charge,
+    between_processes,
     channels,
     choices,
     declarations,
@@ -103,6 +114,7 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (public_arguments.SecondTeacher, "its call 1 of prior_randomized_response has another prior"),
     ],
     [  # Inside DP-SGD.
+        (inside_dp_sgd.HeldByTorch, "its net and loss give other gradients for the same records"),
         (inside_dp_sgd.SwappedImages, "its call 1 of dp_sgd has another model"),
         (inside_dp_sgd.PrivateStart, "its call 1 of dp_sgd has another model"),
         (inside_dp_sgd.HeldByStreams, "its call 1 of dp_sgd has another model"),
@@ -124,6 +136,17 @@ FOUND: list[list[tuple[type[Method], str]]] = [
     [  # Honest until a noise or a seed comes up: silent runs differ, as the recorded answer less other data looks like noise.
         (triggers.LoudNoise, "the released sums differs"),
         (triggers.RealNoise, "the released sums differs"),
+    ],
+    [  # Charges that say less than ran.
+        (after_the_charge.Rewrites, "its code changes what the ledger has charged"),
+        (after_the_charge.ReplacesKind, r"its code replaces .*EVENTS\['gaussian'\]"),
+    ],
+    [  # Between processes, and after the end.
+        (between_processes.SharedMemory, "its code maps memory that other processes share"),
+        (between_processes.FileSizes, "its code writes the file cheat-"),
+        (between_processes.LateThread, "its code leaves a thread running"),
+        (between_processes.SecondState, "what the student holds beside its weights differs"),
+        (between_processes.ReadsTape, "the released counts differs"),
     ],
     [  # Declarations.
         (declarations.UndeclaredBypass, "class attribute bypass is empty"),
@@ -150,6 +173,19 @@ def named(method: type[Method]) -> str:
 def test_the_check_rejects(cheat: type[Method], why: str) -> None:
     with pytest.raises(AssertionError, match=why):
         assert_passes(cheat, walks=30.0)  # as long as it takes: a busy machine must not end the walk
+
+
+@pytest.mark.parametrize(
+    ("cheat", "why"),
+    [
+        (after_the_charge.CheapMaximum, "Matches is no event of bench"),
+        (after_the_charge.GrowingNumbers, "takes arrays of numbers, not of objects"),
+    ],
+    ids=["cheap maximum", "growing numbers"],
+)
+def test_the_ledger_refuses(cheat: type[Method], why: str) -> None:
+    with pytest.raises(BenchError, match=why):
+        check_method(cheat)
 
 
 @pytest.mark.slow
@@ -180,6 +216,10 @@ def test_honest_twins_pass(honest: type[Method]) -> None:
         thresholds.HonestMeans,
         public_arguments.HonestQueries,
         reaches.HonestFile,
+        after_the_charge.HonestReader,
+        after_the_charge.HonestMaximum,
+        between_processes.HonestFileSizes,
+        between_processes.HonestThread,
     ],
     ids=named,
 )
@@ -205,8 +245,37 @@ def test_publish_replays_a_row_s_own_run(
     monkeypatch.setitem(METHODS.members, cheat.name, cheat)
     source = DataSource(Progress())
     (cell,) = expand(Grid((cheat.name,), ("digits",), (1.0,), preset=Preset(preset)), source.describe)
-    checks = (check_row(cell, f"salt {number}", "") for number in range(salts))
+    checks = (check_row(cell, f"salt {number}") for number in range(salts))
     assert any("the released sums differs" in check.reason for check in checks)
+
+
+@pytest.mark.parametrize(
+    ("cheat", "why"),
+    [
+        (after_the_charge.RewritesUnwatched, "its ledger charges for other events than its record states"),
+        pytest.param(
+            after_the_charge.CorrectsUnwatched, "its student reaches .* and its record states", marks=pytest.mark.slow
+        ),
+        pytest.param(after_the_charge.Watchful, "", marks=pytest.mark.slow),
+    ],
+    ids=["events", "accuracy", "honest"],
+)
+def test_publish_compares_the_replay_with_the_record(
+    cheat: type[Method], why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The student is the record's, and what the record states of its run is not."""
+    monkeypatch.setitem(METHODS.members, cheat.name, cheat)
+    source = DataSource(Progress())
+    (cell,) = expand(Grid((cheat.name,), ("digits",), (1.0,), preset=Preset.TINY), source.describe)
+    prepare_device()
+    record = run_cell(cell, RunDir(tmp_path).create(), source, Progress())
+    assert record.student is not None
+    assert record.utility is not None
+    assert record.privacy is not None
+    stated = Stated(record.student.sha256, record.utility.accuracy, record.privacy.events)
+    check = check_row(cell, record.noise_salt, stated)
+    assert check.ok is (why == "")
+    assert re.search(why, check.reason)
 
 
 def assert_passes(method: type[Method], walks: float = 1.0) -> None:

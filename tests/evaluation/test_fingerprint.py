@@ -7,6 +7,7 @@ import itertools
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from bench.core.errors import BenchError
-from bench.core.progress import Progress
+from bench.core.progress import LineProgress, Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.evaluation.check.fingerprint import fingerprint
@@ -22,6 +23,7 @@ from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import ZeroNoise
 from bench.storage.cache import Cache
+from bench.storage.checkpoint import Checkpoint
 
 KEPT: list[torch.Tensor] = []  # alive while a weak reference is compared
 
@@ -46,6 +48,24 @@ class Slotted:
 def attached(value: Any, held: object) -> Any:
     value.held = held
     return value
+
+
+def stored(value: Any, name: str, held: object) -> Any:
+    setattr(value, name, held)
+    return value
+
+
+def ledger() -> Ledger:
+    return Ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, Noisy(ZeroNoise(exact=False)))
+
+
+def hooked(number: int) -> torch.nn.Module:
+    layer = torch.nn.Linear(1, 1)
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.bias.zero_()
+    layer._forward_hooks[number] = print
+    return layer
 
 
 def of_class(held: object) -> object:
@@ -104,9 +124,18 @@ HOLDERS: dict[str, Callable[[torch.Tensor], object]] = {
     "class that says it is torch's": of_disguised_class,
     "global of a function that says it is torch's": disguised,
     "array of objects": lambda held: np.array([held.tolist(), None], dtype=object),
-    "ledger": lambda held: attached(Ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, Noisy(ZeroNoise(exact=False))), held),
+    "ledger": lambda held: attached(ledger(), held),
+    "what a ledger keeps": lambda held: stored(ledger(), "_votes", [held]),
+    "what it keeps for its executor": lambda held: stored(ledger(), "_executor", held),
+    "what a cache keeps": lambda held: stored(Cache(None, {}), "_memory", {"votes": {"held": held}}),
+    "names in a cache": lambda held: stored(Cache(None, {}), "made", [str(held.tolist())]),
+    "folder of a cache": lambda held: stored(Cache(None, {}), "root", Path(str(held.tolist()))),
+    "clock of a cache": lambda held: stored(Cache(None, {}), "waited", held),
+    "what a checkpoint found": lambda held: stored(Checkpoint(Cache(None, {}), "student", {}), "_found", [held]),
     "progress": lambda held: attached(Progress(), held),
+    "clock of a progress display": lambda held: LineProgress(float(held[0])),
     "cache": lambda held: Cache(None, {"held": held}),
+    "number of a hook": lambda held: hooked(int(1e9 * held[0])),
     "hook": lambda held: attached(torch.nn.Linear(1, 1).register_forward_hook(print), held),
 }  # fmt: skip
 
@@ -124,6 +153,8 @@ def test_a_difference_is_seen_wherever_it_is_held(place: str) -> None:
 def test_the_running_state_of_two_runs_is_equal(one: object, other: object) -> None:
     if isinstance(one, Cache):
         one.made.append("votes")
+        other.found.append("votes")  # where one run makes an artefact, another may find it
+        one.waited = 3.0
     assert fingerprint(one) == fingerprint(other)
 
 

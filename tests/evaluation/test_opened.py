@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import socket
 import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Callable
+from multiprocessing import shared_memory
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +20,18 @@ import pytest
 from bench.core.fetch_progress import silent
 from bench.data.datasets import get_dataset
 from bench.data.spec import LoadRequest
-from bench.evaluation.check.opened import Watch, watched
+from bench.evaluation.check.opened import Watch, temporary_files_in, watched
 from bench.storage.files import write_atomic
+from helpers.paths import ROOT
 
 Act = Callable[[Path], object]
+NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
 
 
-def seen(act: Act, folder: Path) -> str:
-    with watched(Watch(__name__, "digits")) as watch:
+def seen(act: Act, folder: Path, own: Path | None = None) -> str:
+    with watched(Watch(__name__, "digits", own)) as watch:
         act(folder)
+        watch.threads_ended(0.1)
     return watch.found
 
 
@@ -69,6 +76,84 @@ def connected(folder: Path) -> None:
 def test_what_a_method_reaches_is_its_own(act: Act, what: str, tmp_path: Path) -> None:
     (tmp_path / "there").write_text("1 2")
     assert what in seen(act, tmp_path)
+
+
+def shared(folder: Path) -> None:
+    block = shared_memory.SharedMemory(create=True, size=8)
+    block.close()
+    block.unlink()
+
+
+def callers(folder: Path) -> None:
+    with pytest.raises(ValueError, match="looked up") as raised:
+        raise ValueError("looked up")
+    assert raised.tb.tb_frame.f_back
+
+
+def waiting(folder: Path) -> None:
+    threading.Thread(target=threading.Event().wait, args=(5.0,), daemon=True).start()
+
+
+@pytest.mark.parametrize(
+    ("act", "what"),
+    [
+        (lambda folder: (folder / "mine").write_text(""), "writes the file mine"),
+        (lambda folder: (folder / "1011").mkdir(), "lists or changes files outside"),
+        (os.listdir, "lists or changes files outside"),
+        (lambda folder: os.utime(folder / "there", (1, 1)), "lists or changes files outside"),
+        (lambda folder: os.rename(folder / "there", folder / "1011"), "lists or changes files outside"),
+        pytest.param(shared, "memory that other processes share", marks=NEEDS_PROC),
+        (callers, "reads the frames of its callers"),
+        (lambda folder: ctypes.CDLL(None), "reaches into its process by ctypes"),
+        (waiting, "leaves a thread running"),
+    ],
+)  # fmt: skip
+def test_what_other_runs_could_find_is_not_its_own(act: Act, what: str, tmp_path: Path) -> None:
+    (tmp_path / "there").write_text("")
+    (tmp_path / "own").mkdir()
+    assert what in seen(act, tmp_path, tmp_path / "own")
+
+
+def sized(folder: Path) -> None:
+    (folder / "below").mkdir()
+    (folder / "below" / "mine").write_text("1")
+    os.utime(folder / "below" / "mine", (1, 1))
+    assert os.listdir(folder / "below") == ["mine"]
+
+
+def brief(folder: Path) -> None:
+    thread = threading.Thread(target=print)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    "act", [sized, lambda folder: tempfile.TemporaryFile().close(), brief, lambda folder: np.arange(3).ctypes.data]
+)
+def test_its_own_folder_and_threads_that_end_are_not_counted(act: Act, tmp_path: Path) -> None:
+    with temporary_files_in(tmp_path):
+        assert seen(act, tmp_path, tmp_path) == ""
+
+
+def test_a_library_of_another_environment_is_no_code_of_the_method(tmp_path: Path) -> None:
+    """A virtual environment on top of another one's packages, for instance by PYTHONPATH."""
+    libraries, own = tmp_path / "libraries", tmp_path / "libraries of its own"
+    (libraries / "elsewhere-1.dist-info").mkdir(parents=True)
+    own.mkdir()
+    for file in (libraries / "elsewhere.py", own / "ours.py"):
+        file.write_text("import sys\ndef frame():\n    return sys._getframe()\n")
+    code = (
+        "import elsewhere, ours\n"
+        "from bench.evaluation.check.opened import Watch, watched\n"
+        "for module in (elsewhere, ours):\n"
+        "    with watched(Watch('plugin', 'digits')) as watch:\n"
+        "        module.frame()\n"
+        "    print(repr(watch.found))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (libraries, own, ROOT)))}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["''", "'its code reads the frames of its callers'"]
 
 
 def scratch(folder: Path) -> None:

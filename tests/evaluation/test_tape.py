@@ -58,7 +58,7 @@ def test_the_answers_are_the_tapes(ask: Callable[[Ledger, np.ndarray], np.ndarra
     assert all(np.array_equal(a, b) for a, b in zip(answers, again, strict=True))
     assert [event.as_dict() for event in first.events] == [event.as_dict() for event in second.events]
     assert (first.asked, first.answered) == (second.asked, second.answered)
-    taping.finish()
+    taping.finish(second.events)
     assert taping.difference == ""
     again[0][:] = 0  # what a method does with an answer does not reach the tape
     assert np.array_equal(ask(replaying()[0], VOTES), answers[0])
@@ -96,7 +96,7 @@ def test_too_few_calls_leave_the_tape() -> None:
     first, replaying = pair()
     first.noisy_max(VOTES, teachers=10, gamma=0.5)
     _, taping = replaying()
-    taping.finish()
+    taping.finish(())
     assert "0 times, not 1" in taping.difference
 
 
@@ -147,7 +147,7 @@ def test_an_optimiser_that_a_method_keeps_for_its_next_call_replays() -> None:
     weights = twice(first, 0)
     second, taping = replaying()
     assert twice(second, 1).equal(weights)
-    taping.finish()
+    taping.finish(second.events)
     assert not taping.difference
 
 

@@ -289,3 +289,53 @@ def test_answers_of_a_maximum_are_runs_for_query_labels_alone() -> None:
         assert book.events == (declared,)
     with pytest.raises(BenchError, match="rows"):
         Ledger(PrivacyUnit.LABEL, Adjacency.REPLACE, Watching()).at_most([PriorRandomizedResponse(1.0, 3)])
+
+
+class Matching(Gaussian):
+    """Little noise that declares itself much."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return hash(Gaussian(2.0))
+
+
+def test_a_maximum_holds_the_program_s_own_events() -> None:
+    book, _ = watched()
+    with pytest.raises(BenchError, match="Matching is no event of bench"):
+        book.at_most([Matching(100.0)])
+    assert book.events == ()
+
+
+def test_no_class_takes_another_s_place_in_records() -> None:
+    with pytest.raises(TypeError, match="takes the kind 'gaussian' of Gaussian"):
+        type("Other", (Gaussian,), {"kind": "gaussian"})
+
+
+def test_what_is_charged_does_not_change_afterwards() -> None:
+    book, _ = watched()
+    declared = Gaussian(2.0)
+    book.at_most([declared])
+    for event in (declared, *book.events):
+        object.__setattr__(event, "noise_multiplier", 100.0)  # it is frozen
+    assert book.events == (Gaussian(2.0),)
+
+
+class Growing:
+    """A number that is larger when it is read again."""
+
+    reads = 0
+
+    def __float__(self) -> float:
+        self.reads += 1
+        return float(self.reads)
+
+
+def test_numbers_are_read_once() -> None:
+    book, executor = watched()
+    book.gaussian([Growing(), 1.0], sensitivity=Growing(), noise_multiplier=2.0)  # type: ignore[arg-type,list-item]
+    assert executor.calls[0].private == {"values": [1.0, 1.0]}
+    assert executor.calls[0].public["sensitivity"] == 1.0
+    with pytest.raises(BenchError, match="not of objects"):
+        book.gaussian(np.array([Growing()]), **GAUSSIAN)

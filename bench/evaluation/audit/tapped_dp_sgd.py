@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
-from bench.evaluation.check.probe import probed
+from bench.evaluation.check.probe import RECORDS, probed
 from bench.privacy.auditing.compared import Drawn
 from bench.privacy.auditing.sampled_loss import sampled_shift
 from bench.privacy.auditing.transcript_loss import PublicDifference
@@ -216,10 +216,11 @@ def tapped_loss_change(
 
 
 def _compare_code(more: Mapping[str, Any], fewer: Mapping[str, Any]) -> None:
-    """Raise :class:`PublicDifference` if nets and losses give the same public records different gradients."""
-    first, second = (probed(one["model"], one["run"].loss, one["images"], one["labels"]) for one in (more, fewer))
+    """Raise :class:`PublicDifference` if nets and losses give the same records different gradients."""
+    shown = more["images"][:RECORDS].detach().cpu(), more["labels"][:RECORDS].detach().cpu()
+    first, second = (probed(one["model"], one["run"].loss, *shown) for one in (more, fewer))
     if first != second:
-        raise PublicDifference("net and loss of DP-SGD give other gradients for the same public records in one run")
+        raise PublicDifference("net and loss of DP-SGD give other gradients for the same records in one run")
 
 
 def tapped_dp_sgd(

@@ -33,7 +33,8 @@ from bench.core.seeds import Streams, new_salt
 from bench.core.types import Facts, PrivateData, PublicData, Released
 from bench.data.splits import Materialised
 from bench.evaluation.check.check_data import Few, Step, Variant, generated, lacks_one, renamed_source, variant_of
-from bench.evaluation.check.opened import Watch, watched
+from bench.evaluation.check.fingerprint import fingerprint
+from bench.evaluation.check.opened import Watch, temporary_files_in, watched
 from bench.evaluation.check.replaced import Originals
 from bench.evaluation.check.sensitivity import Given, violation, walk
 from bench.evaluation.check.shaped_kernels import Product, ShapedKernels
@@ -44,6 +45,7 @@ from bench.experiments.release import save_released
 from bench.interface.method import Method
 from bench.interface.registry import import_file
 from bench.models.registration import OWN_NETS
+from bench.privacy.events.base_event import stored
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import Noise, SeededNoise, Silence, salted_noise
 from bench.storage.cache import Cache
@@ -147,6 +149,7 @@ class Outcome:
     moved: str = ""  # the mechanism input that one record moved by more than its charge
     outside: str = ""  # what the method's code accessed or replaced beyond its arguments
     sha256: str = ""  # of the released student of a row
+    charged: list[dict[str, Any]] = field(default_factory=list)  # the ledger's events of a row, as records store them
     products: tuple[Product, ...] = ()
     predicted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     accuracy: float = 0.0
@@ -226,7 +229,7 @@ def _run(
     if row is not None and tape is None:
         noise = salted_noise(row.salt, trial.seed, row.key)
     kernels, steps = ShapedKernels(trial.products), None if row is None else Path(row.folder) / "steps"
-    watch = Watch(method.__module__, trial.facts.dataset)
+    watch = Watch(method.__module__, trial.facts.dataset, folder)
     if tape is not None:
         taping: Recording = Replaying(noise, tape, originals, kernels.paused)
     else:
@@ -236,8 +239,9 @@ def _run(
     config, before = method.Config(**trial.config), _handed(private, public)
     try:
         around = kernels if isinstance(which, Few) else contextlib.nullcontext()
-        with no_exit(method.name), watched(watch), around:
+        with no_exit(method.name), watched(watch), around, temporary_files_in(folder):
             released = method(config, private.facts).train_student(private, public, ledger, context)
+            watch.threads_ended()
     except Exception as error:
         if tape is None:
             raise
@@ -245,11 +249,13 @@ def _run(
         return Outcome(
             difference=said, moved=_moved(taping, tape, method, absent), outside=_outside(watch, taping, originals)
         )
-    taping.finish()
+    taping.finish(ledger.events)
     with watched(watch):
         logits = student_logits(released.student.eval(), material.test_images, context, "test")
     # The record's accuracy is measured on the student in memory, which may hold more than its weights.
     seen = [*released_parts(released), ("the student's outputs on test images", _digest(logits))]
+    nets = {"student": released.student, "generator": released.generator}
+    seen += [(f"what the {name} holds beside its weights", fingerprint(net)) for name, net in nets.items() if net]
     seen += [(f"event {number}", json.dumps(event.as_dict())) for number, event in enumerate(ledger.events, 1)]
     seen += [(f"note {number}", note) for number, note in enumerate(notes, 1)]
     outcome = Outcome(seen, ledger.bypasses, len(ledger.events), bool(taping.given), difference=taping.difference)
@@ -260,7 +266,8 @@ def _run(
         calls = taping.calls if keep else []
         return dataclasses.replace(outcome, moved=_moved(taping, tape, method, absent), calls=calls)
     if row is not None and row.digest:
-        outcome = dataclasses.replace(outcome, sha256=save_released(released, folder / "student"))
+        sha256, charged = save_released(released, folder / "student"), stored(ledger.events)
+        outcome = dataclasses.replace(outcome, sha256=sha256, charged=charged)
     predicted = logits.argmax(1).cpu()
     accuracy = float((predicted == material.test_labels).double().mean())
     return dataclasses.replace(
@@ -277,7 +284,7 @@ def _handed(private: PrivateData, public: PublicData) -> list[str]:
 
 def _outside(watch: Watch, taping: Recording, originals: Originals) -> str:
     name = taping.replaced or originals.replaced()
-    return watch.found or (f"its code replaces {name} while it runs" if name else "")
+    return watch.found or taping.changed or (f"its code replaces {name} while it runs" if name else "")
 
 
 def _moved(taping: Recording, tape: list[Taped], method: type[Method], absent: int | None) -> str:

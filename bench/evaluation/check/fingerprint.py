@@ -13,6 +13,8 @@ import dataclasses
 import functools
 import gc
 import hashlib
+import os
+import re
 import sys
 import sysconfig
 import types
@@ -21,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from importlib.metadata import entry_points
 from inspect import GEN_CREATED, getgeneratorlocals, getgeneratorstate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,25 +31,25 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from bench.core.errors import BenchError
-from bench.core.progress import Progress
 from bench.interface.registry import GROUPS
 from bench.privacy.mechanisms.charging import Charging
-from bench.privacy.mechanisms.executors import Call
+from bench.privacy.mechanisms.executors import Call, Executor
 from bench.storage.cache import Cache
 from bench.storage.checkpoint import Checkpoint
 
-RUNNING: Mapping[type, tuple[str, ...]] = {
-    Charging: (),
-    Cache: ("base",),
-    Checkpoint: ("kind", "_depends"),
-    RemovableHandle: (),
-    Progress: (),
-}
-"""Types of running state (folders, clocks, hook numbers), which differs between runs, and attributes that are compared
-all the same."""
+CLOCKS: Mapping[type, tuple[str, ...]] = {Cache: ("waited",), Checkpoint: ("_last", "_wait")}
+"""Types of running state, and their attributes that hold a time in seconds, the only ones that are not compared."""
+RUN_FOLDER = re.compile(r"/runs-\w{8}/")
+HOOKS = 10**6
+"""Above this, a hook's number says more than its order."""
 HEAP_TYPE = 1 << 9  # Python's Py_TPFLAGS_HEAPTYPE
 PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device, torch.Size)
-LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+LIBRARIES = tuple(
+    {os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    # Also what lies in another environment, on PYTHONPATH for instance: any folder into which packages were installed.
+    | {os.path.join(path, "") for path in sys.path if path and any(Path(path).glob("*.dist-info"))}
+)
+"""The folders of Python's and of installed libraries, with a separator at their ends."""
 KNOWN = (*sys.stdlib_module_names, "bench", "torch", "torchvision", "timm", "numpy", "scipy", "sklearn", "opacus")
 PLUGINS = ("bench.methods.", "bench.attacks.")  # traversed like a user's own file
 _TIMED = [
@@ -69,6 +72,9 @@ def public_arguments(call: Call) -> dict[str, str]:
     for name, value in call.public.items():
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             parts = {f"{name}.{field.name}": getattr(value, field.name) for field in dataclasses.fields(value)}
+            kept = parts.get("run.checkpoint")
+            if type(kept) is Checkpoint:  # which holds the private set's digest; held elsewhere it is compared in full
+                parts["run.checkpoint"] = [kept.kind, kept._depends, kept._name]
         else:
             parts = {name: value}
         found.update({part: fingerprint(held) for part, held in parts.items()})
@@ -133,11 +139,8 @@ def _held(value: Any) -> Iterator[tuple[str, Any]]:
     for kind in type(value).__mro__:
         if not _is_known(kind):
             yield "class", kind
-    running = next((kind for kind in RUNNING if isinstance(value, kind)), None)
-    if running is not None:
-        own = {name for kind in type(value).__mro__ for name in _stored(kind)}
-        names = [name for name in _attributes(value) if name not in own or name in RUNNING[running]]
-        yield from ((name, getattr(value, name, None)) for name in names)
+    if isinstance(value, Charging | Cache | Checkpoint | RemovableHandle):
+        yield from _of_running(value)
     elif isinstance(value, types.FunctionType):
         yield from _of_function(value)
     elif isinstance(value, torch.nn.Module):
@@ -154,10 +157,35 @@ def _attributes(value: object) -> list[str]:
     return [*getattr(value, "__dict__", ()), *sorted(slots - {"__dict__", "__weakref__"})]
 
 
-def _stored(kind: type) -> tuple[str, ...]:
-    """Return the attributes that the constructor of a class of this program or of torch sets."""
-    code = getattr(kind.__dict__.get("__init__"), "__code__", None)
-    return code.co_names if code is not None and _is_known(kind) else ()
+def _of_running(value: Charging | Cache | Checkpoint | RemovableHandle) -> Iterator[tuple[str, Any]]:
+    """Yield what objects of the harness hold, without what differs between honest runs: folders, clocks, hook numbers.
+
+    Votes and labels that a ledger keeps differ too, but are private, so that no public argument may hold them.
+    """
+    held: dict[str, Any] = {name: getattr(value, name, None) for name in _attributes(value)}
+    if isinstance(value, RemovableHandle):
+        for name in ("hooks_dict_ref", "extra_dict_ref"):
+            refs: tuple[Any, ...] = held[name] if isinstance(held[name], tuple) else (held[name],)
+            held[name] = [_hooks(ref()) if isinstance(ref, weakref.ref) else ref for ref in refs]
+        if _numbered(held["id"]):
+            del held["id"]
+    if isinstance(value, Charging) and isinstance(held.get("_executor"), Executor):
+        del held["_executor"]
+    if isinstance(value, Cache):
+        held["root"] = RUN_FOLDER.sub("/runs-/", str(value.root)) if isinstance(value.root, Path) else value.root
+        if isinstance(value.made, list) and isinstance(value.found, list):
+            held["found"] = held["made"] = {*value.made, *value.found}  # where one run makes, another finds
+    clocks = next((names for kind, names in CLOCKS.items() if isinstance(value, kind)), ())
+    yield from ((name, one) for name, one in held.items() if not (name in clocks and type(one) is float))
+
+
+def _hooks(hooks: Any) -> Any:
+    """Return a dictionary of hooks in their order, without their numbers, which keep growing between runs."""
+    return list(hooks.values()) if isinstance(hooks, dict) and all(map(_numbered, hooks)) else hooks
+
+
+def _numbered(number: object) -> bool:
+    return type(number) is int and 0 <= number < min(RemovableHandle.next_id, HOOKS)
 
 
 def _slots(kind: type) -> list[str]:
@@ -212,8 +240,8 @@ def _pickled(value: object) -> Iterator[tuple[str, Any]]:
         state = value.__reduce_ex__(4)
     except TypeError as error:
         raise BenchError(
-            f"{type(value).__qualname__}: what a value of this type holds cannot be compared between runs; a "
-            "mechanism's argument may hold plain values, arrays and functions"
+            f"{type(value).__qualname__}: what a value of this type holds cannot be compared between runs; mechanisms' "
+            "arguments and released nets may hold plain values, arrays and functions"
         ) from error
     if isinstance(state, str):
         yield state, None
@@ -249,8 +277,7 @@ def _of_net(net: torch.nn.Module) -> Iterator[tuple[str, Any]]:
         for name, held in vars(layer).items():
             if name in OF_EVERY_NET:
                 continue
-            # For hooks only the order counts; their numbers keep growing between runs.
-            yield f"{path}.{name}", list(held.values()) if "_hooks" in name and isinstance(held, dict) else held
+            yield f"{path}.{name}", _hooks(held) if "_hooks" in name else held
 
 
 @functools.lru_cache(maxsize=100_000)

@@ -57,6 +57,7 @@ from bench.experiments.plan import Cell, bound_method
 from bench.experiments.run import cache_base
 from bench.interface.method import Method, check_costs, check_public
 from bench.interface.registry import METHODS
+from bench.privacy.events.base_event import restored
 
 SEEDS = (0, 1)
 """Seeds that repeat one check; see :func:`random_seeds` for others."""
@@ -229,11 +230,21 @@ def check_method(
     return Check(method.name, CheckVerdict.PASSED, reason)
 
 
-def check_row(cell: Cell, salt: str | None, sha256: str) -> Check:
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What a record states of its run: the digest of the student, the accuracy, and the ledger's stored events."""
+
+    sha256: str
+    accuracy: float
+    events: list[dict[str, Any]]
+
+
+def check_row(cell: Cell, salt: str | None, stated: Stated | None = None) -> Check:
     """Return the outcome of replaying `cell` itself: its data, settings, seed, and noise drawn from `salt`.
 
-    Its student must have the digest `sha256`, unless that is empty. The other runs use unrelated, renamed and
-    neighbouring data of the same size. Exceptions of the method in the first run propagate.
+    Its run must give what is `stated`, unless that is None: a method that takes the replay for a check gives another.
+    The other runs use unrelated, renamed and neighbouring data of the same size. Exceptions of the method in the first
+    run propagate.
     """
     method, processes = METHODS.get(cell.method), Processes()
     if bound_method(cell).given_teacher() is not None:
@@ -242,14 +253,12 @@ def check_row(cell: Cell, salt: str | None, sha256: str) -> Check:
     with tempfile.TemporaryDirectory(prefix="runs-") as folder:
         trial = Trial(
             MethodPlace.of(method) or method, values, cell.facts, cell.seed, cell.dataset, noisy=True,
-            cell=cell_token(cell, salt), row=Row(cell.key, salt, cache_base(cell), folder, bool(sha256)),
+            cell=cell_token(cell, salt), row=Row(cell.key, salt, cache_base(cell), folder, stated is not None),
         )  # fmt: skip
         try:
             (first,) = processes.run(trial, ["given"])
-            if sha256 and first.sha256 != sha256:
-                raise Rejected(
-                    "with the same data, settings, seed and noise it trains another student than its record's"
-                )
+            if stated is not None and (found := _otherwise(first, stated)):
+                raise Rejected(f"with the same data, settings, seed and noise {found}")
             declared = _declared(method, first)
             if not declared:
                 replayed(first, processes.run(trial, [*FAR, NEAR[0]], first.calls))
@@ -262,6 +271,16 @@ def check_row(cell: Cell, salt: str | None, sha256: str) -> Check:
         "equal releases, to the byte, on unrelated, renamed and neighbouring records with the answers and the noise of "
         f"its own run, in which the student reached {first.accuracy:.0%}",
     )  # fmt: skip
+
+
+def _otherwise(first: Outcome, stated: Stated) -> str:
+    """Return what `first` gives otherwise than its record states, empty if nothing."""
+    if first.sha256 != stated.sha256:
+        return "it trains another student than its record's"
+    if round(first.accuracy, 6) != round(stated.accuracy, 6):
+        return f"its student reaches {first.accuracy:.2%}, and its record states {stated.accuracy:.2%}"
+    same = restored(first.charged) == restored(stated.events)
+    return "" if same else "its ledger charges for other events than its record states"
 
 
 def trial_for(

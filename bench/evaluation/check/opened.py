@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
 import threading
+import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,13 +21,32 @@ from pathlib import Path
 from bench.data.spec import LOADED
 from bench.evaluation.check.fingerprint import LIBRARIES, PLUGINS
 
+FRAMES = ("tb_frame", "gi_frame", "cr_frame", "ag_frame")
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "pty.spawn")
+FOLDERS = (
+    "os.mkdir", "os.rename", "os.link", "os.symlink", "os.utime", "os.truncate", "os.chmod", "os.setxattr",
+    "os.getxattr", "os.listxattr", "os.listdir", "os.scandir",
+)  # fmt: skip
+"""Events of a path by whose name, size, time or attributes one run could tell another something."""
 REACHES = ("socket.connect", "socket.sendto", "socket.bind", "sqlite3.connect", "urllib.Request")
 LOOKS = {
     "sys._getframe": "reads the frames of its callers",
     "sys._current_frames": "reads the frames of all threads",
     "sys.settrace": "traces what is called",
     "sys.setprofile": "traces what is called",
+    "sys.monitoring.register_callback": "traces what is called",
+    **dict.fromkeys(
+        (
+            "ctypes.dlopen",
+            "ctypes.dlsym",
+            "ctypes.dlsym/handle",
+            "ctypes.call_function",
+            "ctypes.cdata",
+            "ctypes.string_at",
+            "ctypes.PyObj_FromPtr",
+        ),
+        "reaches into its process by ctypes",
+    ),
     "gc.get_objects": "searches all objects of its process",
     "gc.get_referrers": "searches all objects of its process",
     "gc.get_referents": "searches all objects of its process",
@@ -34,16 +55,23 @@ LOOKS = {
 MACHINERY = ("importlib.", "_frozen_importlib", "traceback", "warnings")
 """Code that opens files unasked: to import modules, or to show source lines in a message."""
 LINKS = ("os.rename", "os.link", "os.symlink")
+PASSED_ON = ("inspect", "ctypes")
+"""Modules whose calls of this kind are their callers'."""
 
 
 class Watch:
-    """The events of one method, whose code is in `module` and in the same package, on private data of `dataset`."""
+    """The events of one method, whose code is in `module` and in the same package, on private data of `dataset`.
 
-    def __init__(self, module: str, dataset: str) -> None:
+    It may write below `folder`; None: anywhere, as it does not train yet.
+    """
+
+    def __init__(self, module: str, dataset: str, folder: Path | None = None) -> None:
         self.found = ""
         """The first thing that the method accessed outside, empty if none."""
         self._top, self._dataset = module.partition(".")[0], dataset
+        self._folder = None if folder is None else os.path.join(os.path.realpath(folder), "")
         self._written: set[str] = set()
+        self._threads = set(sys._current_frames())
         self._here = threading.local()  # whether this thread is in `note`, which reads paths itself
 
     def note(self, event: str, arguments: tuple[object, ...]) -> None:
@@ -56,8 +84,14 @@ class Watch:
                 self.found = f"its code loads {self._dataset}, the data set of which the private records are a part"
             elif event == "open":
                 self._opened(arguments[0], int(str(arguments[2])))
+            elif event in FOLDERS and self._is_elsewhere(*arguments[: 1 + (event in LINKS)]) and self._is_its_own():
+                self.found = f"its code lists or changes files outside its folder ({event} {arguments[0]})"
             elif event in LINKS:
                 self._moved(*arguments[:2])
+            elif event == "mmap.__new__" and _is_shared(arguments[0]) and self._is_its_own():
+                self.found = "its code maps memory that other processes share"
+            elif event == "object.__getattr__" and arguments[1] in FRAMES and self._is_its_own(directly=True):
+                self.found = f"its code {LOOKS['sys._getframe']}"
             elif event in LOOKS and self._is_its_own(directly=True):
                 self.found = f"its code {LOOKS[event]}"
             elif event in STARTS and self._is_its_own():
@@ -73,10 +107,26 @@ class Watch:
         name = _full(path)
         if flags & (os.O_TRUNC | os.O_EXCL):  # new or truncated: what is read from it later is the method's own
             self._written.add(name)
+            if self._is_elsewhere(name) and self._is_its_own():
+                self.found = f"its code writes the file {Path(name).name} (in {Path(name).parent})"
             return
         writes = flags & (os.O_WRONLY | os.O_RDWR) == os.O_WRONLY
         if not (writes or name in self._written or name == os.devnull) and self._is_its_own():
             self.found = f"its code opens the file {Path(name).name} (in {Path(name).parent})"
+
+    def _is_elsewhere(self, *paths: object) -> bool:
+        named = (path for path in paths if not isinstance(path, int))  # no descriptors
+        full = (os.path.join(_full("." if path is None else path), "") for path in named)
+        return self._folder is not None and not all(path.startswith(self._folder) for path in full)
+
+    def threads_ended(self, patience: float = 2.0) -> None:
+        """Note a thread that runs after the training: it could change what was released."""
+        begin, self._here.busy = time.monotonic(), True
+        while set(sys._current_frames()) - self._threads and not self.found:
+            if time.monotonic() - begin > patience:
+                self.found = "its code leaves a thread running"
+            time.sleep(0.01)
+        self._here.busy = False
 
     def _moved(self, source: object, target: object) -> None:
         if _full(source) in self._written:
@@ -95,10 +145,17 @@ class Watch:
                     return False
             elif not file.startswith(("<", *LIBRARIES)):
                 return True  # the method's own file beside its module
-            elif directly and module != "inspect":
+            elif directly and module not in PASSED_ON:
                 return False
             frame = frame.f_back
         return True  # a thread that only runs a library's function
+
+
+def _is_shared(descriptor: object) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}").startswith("/dev/shm")
+    except OSError:  # without a file, or on another system
+        return False
 
 
 def _full(path: object) -> str:
@@ -125,3 +182,14 @@ def watched(watch: Watch) -> Iterator[Watch]:
         yield watch
     finally:
         _WATCHES.remove(watch)
+
+
+@contextlib.contextmanager
+def temporary_files_in(folder: Path) -> Iterator[None]:
+    """Create temporary files in `folder` instead of the folder that all runs share."""
+    before = tempfile.tempdir
+    tempfile.tempdir = str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before

@@ -1,4 +1,4 @@
-"""A net's and a loss's results on public records, to compare the code inside DP-SGD between two runs."""
+"""A net's and a loss's results on given records, to compare the code inside DP-SGD between two runs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def probed(
 ) -> str:  # fmt: skip
     """Return a fingerprint of the outputs, gradients and buffers of ``loss(model(probe), targets)``.
 
-    The probe has the shape and type of `images` (n, ...) and `labels` (n,), whose values are not read, and is the same
-    in every call. Weights, gradients, buffers and random states stay unchanged.
+    The probe is `images` (n, ...) with `labels` (n,), those of the recorded run, after as many random ones of their
+    kind as :data:`RECORDS`, the same in every call. Weights, gradients, buffers and random states stay unchanged.
     """
     draws = torch.Generator().manual_seed(RECORDS)
     shape = (RECORDS, *images.shape[1:])
@@ -36,9 +36,10 @@ def probed(
         for watcher in _watchers(model):
             stack.enter_context(watcher.paused())
         torch.manual_seed(RECORDS)
-        outputs = model(as_float(drawn.to(device, images.dtype)))
+        outputs = model(as_float(torch.cat([drawn.to(images.dtype), images]).to(device)))
         classes = outputs.shape[1] if outputs.dim() > 1 and outputs.shape[1] > 1 else 2
-        mean = loss(outputs, known_labels((targets % classes).to(device, labels.dtype), outputs))
+        wanted = torch.cat([(targets % classes).to(labels.dtype), labels]).to(device)
+        mean = loss(outputs, known_labels(wanted, outputs))
         gradients = torch.autograd.grad(mean, trained, allow_unused=True)
         found = fingerprint([outputs, *gradients, *model.buffers()])
     with torch.no_grad():

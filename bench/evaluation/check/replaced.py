@@ -6,6 +6,7 @@ import functools
 import sys
 import types
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -36,9 +37,8 @@ class Originals:
     def replaced(self, packages: tuple[str, ...] = WATCHED) -> str:
         """Return the name of the first function or class that was replaced, empty if none."""
         for module in _modules(packages):
-            for owner, name, value in self._before.get(module, ()):  # no entry for modules imported since
-                last = name.rpartition(".")[2]
-                if owner.get(last) is not value:
+            for owner, key, name, value in self._before.get(module, ()):  # no entry for modules imported since
+                if owner.get(key) is not value:
                     return f"{module}.{name}"
         return ""
 
@@ -49,16 +49,18 @@ def _modules(packages: tuple[str, ...]) -> list[str]:
     return [name for name in list(sys.modules) if name in known or name.startswith(below)]
 
 
-def _code_of(module: str) -> Iterator[tuple[Mapping[str, object], str, object]]:
-    """Yield the functions and classes in `module` and in its own classes: owner, name and value."""
+def _code_of(module: str) -> Iterator[tuple[Mapping[Any, object], Any, str, object]]:
+    """Yield the functions and classes in `module`, its own classes and its tables: owner, key, name and value."""
     held = vars(sys.modules[module])
     for name, value in list(held.items()):
+        if type(value) is dict:
+            yield from ((value, key, f"{name}[{key!r}]", one) for key, one in list(value.items()) if _is_code(one))
         if not _is_code(value):
             continue
-        yield held, name, value
+        yield held, name, name, value
         if issubclass(type(value), type) and value.__module__ == module:
             yield from (
-                (vars(value), f"{name}.{part}", one) for part, one in list(vars(value).items()) if _is_code(one)
+                (vars(value), part, f"{name}.{part}", one) for part, one in list(vars(value).items()) if _is_code(one)
             )
 
 

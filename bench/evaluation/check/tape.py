@@ -28,6 +28,7 @@ from bench.evaluation.check.probe import probed
 from bench.evaluation.check.replaced import AT_CALLS, Originals
 from bench.evaluation.check.sensitivity import NORMS, Given
 from bench.privacy.auditing.sampled_loss import all_updates, function_values
+from bench.privacy.events.base_event import Event
 from bench.privacy.mechanisms.executors import Call, Executor
 from bench.privacy.mechanisms.noise import Noise
 from bench.storage.cache import canonical_json
@@ -41,6 +42,9 @@ ROOM = 2**30
 """Bytes of mechanism inputs that a tape keeps; for later calls it keeps only the answers."""
 PROBES = 3
 """Number of DP-SGD steps, besides the first, before which net and loss are probed."""
+SHOWN = 8
+"""Number of the recorded run's records among those that they are probed with: code that tells these from random ones,
+or the private records from others, would not behave with random ones as it does in the training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,8 @@ class Taped:
     charged: str
     answers: list[NDArray[Any] | OnDisk]
     public: dict[str, str]  # fingerprints of the public arguments
-    probes: dict[int, str]  # by DP-SGD step: fingerprints of net and loss on public records
+    probes: dict[int, str]  # by DP-SGD step: fingerprints of net and loss on random records and on `shown`
+    shown: tuple[torch.Tensor, ...] = ()  # images and labels of some records of the recorded run
 
 
 def charged_for(call: Call) -> str:
@@ -106,6 +111,9 @@ class Recording(Executor):
         self._originals = originals
         self.replaced = ""
         """The function of this project that had been replaced when the ledger was called."""
+        self.changed = ""
+        """That what the ledger charged was changed afterwards, empty if it was not."""
+        self._charges: list[str] = []
         self._file, self._room = steps, ROOM
         self.calls: list[Taped] = []
         self.difference = ""
@@ -116,6 +124,7 @@ class Recording(Executor):
         self._hooks: list[RemovableHandle] = []
         self._asked: Call | None = None  # the call as the method made it
         self._public: dict[str, str] = {}
+        self._shown: tuple[torch.Tensor, ...] = ()
         self._answering = False
 
     @property
@@ -128,14 +137,15 @@ class Recording(Executor):
         if self._originals is not None:
             self.replaced = self.replaced or self._originals.replaced(AT_CALLS)
         self._steps, self._probes, self._asked, self._public = [], {}, call, public_arguments(call)
+        self._shown = ()
         if call.name != "dp_sgd":
             return call
         run, wanted = call.public["run"], self._probed_steps(call)
-        of_call = call.public["model"], run.loss, call.private["images"], call.private["labels"]
+        self._shown = self._records_shown(call)
 
         def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             if len(self._steps) in wanted:
-                self._probe(len(self._steps), probed(*of_call))
+                self._probe(len(self._steps), probed(call.public["model"], run.loss, *self._shown))
             self._before_step(optimizer)
 
         def make(parameters: Any) -> torch.optim.Optimizer:
@@ -160,7 +170,7 @@ class Recording(Executor):
                 self._public |= {f"{name} afterwards": digest for name, digest in after.items()}
             given = _given(call) if self._room > 0 else None
             self._room -= 0 if given is None else given.values.nbytes
-            found = Taped(call.name, given, charged_for(call), answers, self._public, self._probes)
+            found = Taped(call.name, given, charged_for(call), answers, self._public, self._probes, self._shown)
             self.calls.append(found)
         return answer
 
@@ -172,8 +182,14 @@ class Recording(Executor):
         self.calls.append(Taped("draw", None, "", [np.array(drawn)], {}, {}))
         return drawn
 
-    def finish(self) -> None:
-        """Note a difference if the run did not make all calls on the tape."""
+    def charged(self, event: Event, *, joined: bool) -> None:
+        """Keep a copy of what is charged."""
+        self._charges[len(self._charges) - joined :] = [canonical_json(event.as_dict())]
+
+    def finish(self, events: Sequence[Event]) -> None:
+        """Note whether the run's `events` are those that were charged."""
+        if [canonical_json(event.as_dict()) for event in events] != self._charges:
+            self.changed = "its code changes what the ledger has charged"
 
     def _mechanism(self, release: Callable[[Noise], A]) -> A:
         self._answering = True
@@ -189,6 +205,9 @@ class Recording(Executor):
     def _probed_steps(self, call: Call) -> Container[int]:
         """Return the steps before which net and loss are probed: the first, and some unpredictable ones."""
         return {0, *(secrets.randbelow(max(1, call.public["run"].steps)) for _ in range(PROBES))}
+
+    def _records_shown(self, call: Call) -> tuple[torch.Tensor, ...]:
+        return tuple(call.private[name][:SHOWN].detach().cpu().clone() for name in ("images", "labels"))
 
     def _probe(self, step: int, found: str) -> None:
         self._probes[step] = found
@@ -216,7 +235,9 @@ class Replaying(Recording):
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:  # fmt: skip
         super().__init__(noise, originals, around)
-        self._tape, self._number = tape, 0  # number of the current call
+        # Without the recorded run's inputs, which are the first private set's.
+        self._tape = [replace(call, given=None) for call in tape]
+        self._number = 0  # of the current call
 
     def begin(self, call: Call) -> Call:
         """Check that the tape's next call is of this mechanism, with these public arguments."""
@@ -250,8 +271,9 @@ class Replaying(Recording):
         kept = self._tape[number].answers[0].copy()
         return kept if isinstance(drawn, np.ndarray) else kept.item()
 
-    def finish(self) -> None:
-        """See :meth:`Recording.finish`."""
+    def finish(self, events: Sequence[Event]) -> None:
+        """Also note a difference if the run did not make all calls on the tape."""
+        super().finish(events)
         if len(self.calls) < len(self._tape) and not self.difference:
             self.difference = (
                 f"it calls the ledger {len(self.calls)} times, not {len(self._tape)}, on other private data with the "
@@ -267,12 +289,14 @@ class Replaying(Recording):
     def _probed_steps(self, call: Call) -> Container[int]:
         return self._tape[self._number].probes
 
+    def _records_shown(self, call: Call) -> tuple[torch.Tensor, ...]:
+        return self._tape[self._number].shown
+
     def _probe(self, step: int, found: str) -> None:
         super()._probe(step, found)
         if found != self._tape[self._number].probes[step]:
             self._differ(
-                f"before step {step + 1} of its DP-SGD, its net and loss give other gradients for the same public "
-                "records",
+                f"before step {step + 1} of its DP-SGD, its net and loss give other gradients for the same records",
                 "A hook, the loss or the net holds private data: clipping bounds none of what that changes",
             )
 

@@ -57,6 +57,9 @@ class Event(abc.ABC):
 
     def __init_subclass__(cls) -> None:
         if "kind" in vars(cls):  # skip base classes
+            known = EVENTS.get(cls.kind, cls)
+            if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):  # a slotted copy has both
+                raise TypeError(f"{cls.__qualname__} takes the kind {cls.kind!r} of {known.__qualname__}")
             EVENTS[cls.kind] = cls
 
     @abc.abstractmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import inspect
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.accounting.accountants import proven
-from bench.privacy.events.base_event import Event
+from bench.privacy.events.base_event import EVENTS, Event
 from bench.privacy.events.events import Bypass
 from bench.privacy.events.label_events import LabelResponse, PriorRandomizedResponse
 from bench.privacy.mechanisms import mechanisms
@@ -71,7 +72,8 @@ def mechanism(*private: str) -> Callable[[F], F]:
 def plain(value: Any) -> Any:
     """Return `value` as a plain number, text or array: other objects could show charge and noise different values.
 
-    Raises :class:`BenchError` on a subclass of torch's tensors. Other objects are returned as they are.
+    Raises :class:`BenchError` on a subclass of torch's tensors and on arrays of objects. Other objects are returned as
+    they are.
     """
     if isinstance(value, torch.Tensor):
         if type(value) not in (torch.Tensor, torch.nn.Parameter):
@@ -84,9 +86,13 @@ def plain(value: Any) -> Any:
             return kind(value)
     if isinstance(value, list | tuple):
         return [plain(entry) for entry in value] if isinstance(value, list) else tuple(map(plain, value))
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        raise BenchError("a mechanism takes arrays of numbers, not of objects. Give float64 or int64.")
     if isinstance(value, np.ndarray):  # a subclass, such as a memory map, becomes a plain array on the same memory
         return value if type(value) is np.ndarray else np.ndarray.view(value, np.ndarray)
-    return np.array(value) if hasattr(type(value), "__array__") else value
+    if hasattr(type(value), "__array__"):
+        return plain(np.array(value))
+    return float(value) if hasattr(type(value), "__float__") else value
 
 
 class Charging:
@@ -124,8 +130,8 @@ class Charging:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """All events so far, in order."""
-        return tuple(self._events)
+        """Copies of all events so far, in order."""
+        return tuple(map(copy.deepcopy, self._events))
 
     @property
     def bypasses(self) -> list[str]:
@@ -134,7 +140,7 @@ class Charging:
 
     def bypass(self, reason: str) -> None:
         """Declare a use of private data outside any mechanism, which makes the proven epsilon infinite."""
-        self._events.append(Bypass(reason))
+        self._record(Bypass(reason))
 
     def at_most(self, events: Iterable[Event]) -> None:
         """Charge now for `events`, the maximum of later calls: each call spends its own from them, or is refused.
@@ -144,10 +150,14 @@ class Charging:
         steps; answers of query labels). Raises :class:`BenchError` on a second maximum, on events that protect too
         little, and on answers with a prior, whose cost depends on their rows.
         """
-        declared = list(events)
+        declared = [copy.deepcopy(event) for event in events]  # the caller keeps its own
         if self._left is not None:
             raise BenchError("a ledger has one maximum: declare all that the method may spend at once.")
         for event in declared:
+            if not any(type(event) is kind for kind in EVENTS.values()):  # a subclass may equal what costs more
+                raise BenchError(
+                    f"{type(event).__name__} is no event of bench: a maximum holds what mechanisms charge."
+                )
             self._check_protects(event)
             if isinstance(event, PriorRandomizedResponse):
                 raise BenchError(f"what {event.kind} costs depends on its rows: leave it out of the maximum.")
@@ -155,7 +165,8 @@ class Charging:
         for event in declared:
             single, times = _runs_of(event)
             self._left[single] = self._left.get(single, 0) + times
-        self._events += declared
+        for event in declared:
+            self._record(event)
 
     def record_level(self, delta: float) -> Accounted | None:
         """Return the epsilon for a training record, None unless the unit is a label.
@@ -183,6 +194,11 @@ class Charging:
         finally:
             self._again = before
 
+    def _record(self, event: Event, *, joined: bool = False) -> None:
+        """Add `event`, or put it in the place of the last, which it `joined`, and tell the executor."""
+        self._events[len(self._events) - joined :] = [event]
+        self._executor.charged(event, joined=joined)
+
     def _charge(self, event: Event) -> None:
         """Record `event` before any draw, so that no failure hides its cost; refuse an event that protects too little.
 
@@ -190,7 +206,7 @@ class Charging:
         """
         self._check_protects(event)
         if self._left is None:
-            self._events.append(event)
+            self._record(event)
             return
         single, times = _runs_of(event)
         left = self._left.get(single, 0)

@@ -47,6 +47,9 @@ class Executor(abc.ABC):
         """Return the call to charge for and to answer, by default `call` itself; runs before anything is charged."""
         return call
 
+    def charged(self, event: Event, *, joined: bool) -> None:  # noqa: B027 (not every executor keeps charges)
+        """Note that the ledger charges `event`, which replaces the last one if it has `joined` that."""
+
     @abc.abstractmethod
     def answer(self, call: Call, release: Callable[[Noise], A]) -> A:
         """Return the answer to `call`; ``release(noise)`` runs the mechanism itself."""

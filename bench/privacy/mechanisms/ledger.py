@@ -168,7 +168,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         k = int(sets.shape[1])
         if outside == "printed":
             # Positional: reason, epsilon, k, classes, answers.
-            self._events.append(PrintedTopK(DPSD_LABEL_GAP, epsilon, k, classes, len(given), unit=self._label_unit))
+            self._record(PrintedTopK(DPSD_LABEL_GAP, epsilon, k, classes, len(given), unit=self._label_unit))
             return self._ask(partial(mechanisms.printed_top_k, given, sets, epsilon, classes))
         self._charge_labels(TopKRandomizedResponse(epsilon, k, classes, answers=len(given), unit=self._label_unit))
         return self._ask(partial(mechanisms.top_k_randomized_response, given, sets, epsilon, classes))
@@ -196,7 +196,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
             self._hidden = given, np.zeros(len(given), dtype=np.bool_)
             self._charge(event)
         elif isinstance(last, LabelResponse) and dataclasses.replace(event, answers=last.answers) == last:
-            self._events[-1] = dataclasses.replace(event, answers=event.answers + last.answers)
+            self._record(dataclasses.replace(event, answers=event.answers + last.answers), joined=True)
         else:
             self._charge(event)
         self._hidden[1][chosen] = True
@@ -213,7 +213,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         if event.unit is PrivacyUnit.QUERY_LABEL and isinstance(last, LabelResponse) and self._left is None:
             joined = dataclasses.replace(event, answers=event.answers + last.answers)
             if dataclasses.replace(last, answers=joined.answers) == joined:  # type: ignore[type-var]
-                self._events[-1] = joined
+                self._record(joined, joined=True)
                 return
         self._charge(event)
 

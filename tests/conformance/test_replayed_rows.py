@@ -1,0 +1,53 @@
+"""What `publish` asks of new rows holds for committed ones: each method's cheapest cell replays on other records."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from bench.core.config import NoiseKind
+from bench.evaluation.check.noninterference import check_row
+from bench.experiments.device import prepare_device
+from bench.interface.registry import METHODS
+from bench.publishing.reproduce import planned_again
+from bench.publishing.verify import stated_here
+from bench.results.record import Record
+from bench.results.run_dir import RunDir
+from helpers.paths import ROOT
+
+
+@functools.cache
+def cheapest() -> dict[str, Record]:
+    """Return each private method's committed record that took the least time, the cheapest first.
+
+    Records that `publish` does not replay are left out: secure noise, tuned, failed or collapsed ones.
+    """
+    found: dict[str, Record] = {}
+    for record in RunDir(ROOT / "leaderboards").read_records(set_aside=False).found:
+        if record.epsilon is None or record.student is None or record.cell.tuning is not None:
+            continue
+        known = found.get(record.method)
+        if record.noise is not NoiseKind.SECURE and (known is None or seconds(record) < seconds(known)):
+            found[record.method] = record
+    return dict(sorted(found.items(), key=lambda item: seconds(item[1])))
+
+
+def seconds(record: Record) -> float:
+    return record.provenance.wall_seconds
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.parametrize("name", [name for name in METHODS.names() if METHODS.get(name).private])
+def test_a_row_s_own_run_replays_on_other_records(name: str) -> None:
+    """Hours for all methods: run one by ``-k NAME``. Fetches MNIST and others where they are not here."""
+    record = cheapest().get(name)
+    if record is None:
+        pytest.skip("no committed row that publish replays")
+    again = planned_again(record)
+    if again.cell is None:
+        pytest.skip(again.reason)
+    prepare_device()
+    check = check_row(again.cell, record.noise_salt, stated_here(record))
+    assert check.ok, check.reason
