@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.ndimage import gaussian_filter
 from torch import Tensor
 from torch.nn import functional
 
@@ -63,6 +64,17 @@ def world(classes: int = CLASSES, size: int = 16) -> World:
     images, labels = draw(400)
     facts = Facts("shapes", 400, 300, 0, classes, (1, size, size), True)
     return World(facts, prototypes, images, labels, draw(300)[0])
+
+
+@pytest.mark.parametrize("sigma", [0.5, 3.0, 8.0])
+def test_the_blur_is_a_gaussian_that_extends_the_border(sigma: float) -> None:
+    from bench.attacks._inversion import blurred
+
+    images = torch.rand(2, 3, 20, 12, generator=torch.Generator().manual_seed(0))
+    usual = gaussian_filter(
+        images.numpy(), (0, 0, sigma, sigma), mode="nearest", radius=(0, 0, *[round(3 * sigma + 0.4)] * 2)
+    )
+    np.testing.assert_allclose(blurred(images, sigma), usual, atol=1e-6)
 
 
 @pytest.fixture(scope="module")

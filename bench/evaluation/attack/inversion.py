@@ -23,7 +23,7 @@ from bench.evaluation.attack.data_roles import OTHER_PEOPLE, AttackData
 from bench.evaluation.attack.evaluators import Committee, gate
 from bench.evaluation.attack.face_judge import FaceJudge, face_judge
 from bench.evaluation.attack.figures import Column, comparison_grid
-from bench.evaluation.attack.inversion_figure import ROWS, column_of, draw
+from bench.evaluation.attack.inversion_figure import ROWS, column_of, draw, turned
 from bench.evaluation.attack.inversion_scores import Observed, Scored, margin, score, summarise
 from bench.evaluation.attack.inversion_tuning import Tuned, tune
 from bench.evaluation.attack.noise_verdicts import named_on_noise
@@ -42,7 +42,7 @@ from bench.training.context import Context
 from bench.training.features import trained_part
 from bench.training.loop import accuracy
 
-MOST = 8  # largest number of students on an image grid
+MOST = 40  # largest number of students on an image grid
 OBSERVED = 100  # largest number of members, and of non-members, with observed answers
 
 
@@ -224,9 +224,9 @@ def comparison_file(dataset: str, name: str) -> str:
     return f"attacks/compare-{dataset}-{name}.png"
 
 
-def _rank(record: Record) -> tuple[float, str, int]:
-    # Non-private first, then by descending epsilon.
-    return (-math.inf if record.epsilon is None else -record.epsilon, record.method, record.seed)
+def _rank(record: Record) -> tuple[bool, str, float, int]:
+    # Non-private first, then each method by descending epsilon.
+    return (record.epsilon is not None, record.method, -(record.epsilon or math.inf), record.seed)
 
 
 def compare(dataset: str, name: str, students: Sequence[Record], place: Workplace) -> None:
@@ -265,21 +265,20 @@ def compare(dataset: str, name: str, students: Sequence[Record], place: Workplac
                 good &= made.reached
             into.append((title, made, good.tolist()))
     classes = list(dict.fromkeys(shown[0][1].labels.tolist()))[:ROWS]
-    columns = [
-        column_of(title, made, good, classes, 0, apart=number == len(shown))
-        for number, (title, made, good) in enumerate([*shown, *controls])
-    ]
     images, labels = data.members
     members = torch.stack([images[labels == label][0].float() / 255 for label in classes])
+    rows = [Column("a member", members, [""] * len(classes), [None] * len(classes))]
+    rows += [column_of(title, made, good, classes, 0, apart=False) for title, made, good in [*shown, *controls]]
     comparison_grid(
         place.run_dir.path / comparison_file(dataset, name),
-        [get_dataset(dataset).class_names[label] for label in classes], columns, [Column("a member", members)],
+        [row.title for row in rows], turned(rows, [get_dataset(dataset).class_names[label] for label in classes]), [],
         title=f"{name} on students of {dataset}",
-        note="the first try on each student; yes: all three evaluators name it",
+        note="first row: a private record; below: the first try on each student and on the controls; "
+        "yes: all three evaluators name it",
     )  # fmt: skip
 
 
 def _title(record: Record) -> str:
     if record.epsilon is None:
         return f"{record.method}, s{record.seed}"
-    return f"{record.method} {record.epsilon:g}, s{record.seed}"
+    return f"{record.method}, {record.cell.basis} {record.epsilon:g}, s{record.seed}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bench.evaluation.attack.inversion_scores import Labelled, Scored
 
 ROWS = 10  # largest number of classes on a grid
-TRIES = 3  # tries shown of the student; each control shows one
+TRIES = 3  # most tries shown of the student; each control shows one
 SEARCHED = 500  # images searched per class for the nearest, equally many members and non-members
 
 
@@ -32,9 +32,10 @@ def draw(
 ) -> None:
     """Write the grid of first tries of the first classes, with the nearest of `records` (members, non-members)."""
     classes = list(dict.fromkeys(made[Role.STUDENT].labels.tolist()))[:ROWS]
+    tries = min(TRIES, int((made[Role.STUDENT].labels == classes[0]).sum()))
     columns: list[Column] = []
     for role in made:
-        for place in range(TRIES if role is Role.STUDENT else 1):
+        for place in range(tries if role is Role.STUDENT else 1):
             name = role.value if role is not Role.STUDENT else f"student, try {place + 1}"
             good = (scored[role].values["top1"] > 0).tolist()
             columns.append(column_of(name, made[role], good, classes, place, apart=role is Role.NON_PRIVATE))
@@ -60,6 +61,20 @@ def column_of(
     absent = [] if made.reached is None else [not bool(made.reached[row]) for row in rows]
     captions = ["yes" if verdict else "no" for verdict in verdicts]
     return Column(name, made.images[torch.tensor(rows)], captions, verdicts, apart, absent)
+
+
+def turned(rows: Sequence[Column], names: Sequence[str]) -> list[Column]:
+    """Return `rows`, each a student's images with their captions, as one column for each class, called `names`."""
+    return [
+        Column(
+            name,
+            torch.stack([row.images[place] for row in rows]),
+            [row.captions[place] for row in rows],
+            [row.good[place] for row in rows],
+            absent=[bool(row.absent) and row.absent[place] for row in rows],
+        )
+        for place, name in enumerate(names)
+    ]
 
 
 def _nearest(name: str, made: Reconstructions, pool: Labelled, other: Labelled, classes: list[int]) -> Column:
