@@ -156,6 +156,13 @@ class LaunchOptions:
     time: Annotated[
         str | None, on_slurm("--time", help="Time limit, minutes or H:MM:SS; longer jobs are requeued.")
     ] = None
+    max_memory: Annotated[
+        float | None,
+        on_slurm("--max-memory", help="GB: a job out of memory comes back with twice as much, up to this."),
+    ] = None
+    max_time: Annotated[
+        str | None, on_slurm("--max-time", help="A job out of time comes back with twice as much, up to this.")
+    ] = None
     parallel: Annotated[int | None, on_slurm("--parallel", help="Maximum number of concurrent jobs.", min=1)] = None
     account: Annotated[str | None, on_slurm("--account", help="Account.")] = None
     slurm: Annotated[list[str] | None, on_slurm("--slurm", help="KEY=VALUE directive; repeatable.")] = None

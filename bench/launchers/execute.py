@@ -11,13 +11,13 @@ from bench.core.progress import Progress
 from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
 from bench.experiments.noise_salt import RANDOM
-from bench.launchers import slurm
+from bench.launchers import slurm_run
 from bench.launchers.dry_run import jobs_of
 from bench.launchers.local import Done, run_inline, run_local, visible_devices
 from bench.launchers.manifest import Launch, Options, begin
 from bench.launchers.schedule import Unit
 from bench.launchers.settings import Cluster
-from bench.launchers.slurm_cli import check
+from bench.launchers.slurm_cli import check, limits
 from bench.launchers.worker import Outcome
 from bench.results.run_dir import RunDir
 
@@ -41,12 +41,16 @@ def execute(
 
     if on_slurm:
         packs = jobs_of(units, run_dir, settings)
-        check([settings.of(name) for name in {pack.resources for pack in packs}], run_dir.path, len(packs))
+        wanted = [settings.of(name) for name in {pack.resources for pack in packs}]
+        check(wanted, run_dir.path)
+        limit = limits(wanted)
+        if detach:
+            limit.check_room(len(packs))
         launch = launched(0)
-        job_of = slurm.start(launch, packs, settings, run_dir, progress)
+        started = slurm_run.start(launch, packs, settings, run_dir, progress, limit, detach=detach)
         if detach:
             return Outcome(left=len(units))
-        return slurm.wait_for(launch, packs, settings, run_dir, progress, done, job_of)
+        return slurm_run.wait_for(launch, packs, run_dir, progress, done, started)
     if settings.launcher == "local":
         devices = visible_devices(settings.gpus) if resources.device in ("auto", "cuda") else []
         jobs = settings.jobs or len(devices) or max(1, available_cores() // resources.threads)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.options import LaunchOptions
@@ -29,6 +30,10 @@ class JobResources(BaseModel):
     cpus: int = Field(1, ge=1)
     memory: float | None = Field(None, gt=0)  # GB
     time: int = Field(240, ge=1)  # minutes; a job near this limit is requeued and resumes, up to `retries` times
+    max_memory: float | None = Field(
+        None, gt=0
+    )  # GB; after a job out of memory the next gets twice as much, up to this
+    max_time: int | None = Field(None, ge=1)  # minutes; after a job out of time the next gets twice as much, up to this
     account: str | None = None
     qos: str | None = None
     extra: dict[str, str | int | float | bool] = {}
@@ -51,10 +56,50 @@ class JobResources(BaseModel):
             raise ValueError(f"{name} is set by this program, whose jobs would not be found under another")
         return value
 
-    @field_validator("time", mode="before")
+    @field_validator("time", "max_time", mode="before")
     @classmethod
     def _minutes(cls, value: Any) -> Any:
         return minutes(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _limits(self) -> Self:
+        for name, least, most in (("time", self.time, self.max_time), ("memory", self.memory, self.max_memory)):
+            if least is not None and most is not None and most < least:
+                raise ValueError(f"max_{name} is at least {name}, which is {least:g}; not {most:g}")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """What a job needs beyond its settings, as earlier ones showed: minutes and GB; None: nothing more."""
+
+    time: int | None = None
+    memory: float | None = None
+
+    def of(self, own: JobResources) -> JobResources:
+        """Return `own` resources with these."""
+        told = {"time": self.time, "memory": self.memory}
+        return own.model_copy(update={name: value for name, value in told.items() if value is not None})
+
+    @property
+    def words(self) -> str:
+        """Return them in words: " with 8 GB and 20 min"."""
+        memory = "" if self.memory is None else f"{self.memory:.3g} GB"
+        time = "" if self.time is None else f"{self.time} min"
+        told = " and ".join(filter(None, (memory, time)))
+        return f" with {told}" if told else ""
+
+
+NOTHING_MORE = More()
+
+
+def largest(needs: Iterable[More]) -> More:
+    """Return what suffices for all `needs`."""
+    every = list(needs)
+    return More(
+        max((more.time for more in every if more.time is not None), default=None),
+        max((more.memory for more in every if more.memory is not None), default=None),
+    )
 
 
 class Cluster(JobResources):
@@ -122,9 +167,11 @@ def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
             cluster.of(method)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "methods"
+        where = ".".join(str(part) for part in first["loc"])
         said = first["msg"].removeprefix("Value error, ")
-        raise BenchError(f"launcher setting {where}: {said}, not {first.get('input')!r}.") from error
+        # Of several settings together the input is all of them.
+        given_ = f", not {first.get('input')!r}" if where else ""
+        raise BenchError(f"launcher setting {where + ': ' if where else ''}{said}{given_}.") from error
     return cluster
 
 
@@ -133,13 +180,16 @@ def launch_settings(options: LaunchOptions) -> Cluster:
     flags = options.flags()
     settings = read_cluster(options.cluster, {**flags, "extra": directives(options.slurm or ())})
     given = {*flags, *(["slurm"] if options.slurm else []), *(["detach"] if options.detach else [])}
-    only_slurm = {"partition", "cpus", "memory", "time", "parallel", "account", "pack", "slurm", "detach"}
+    only_slurm = {
+        "partition", "cpus", "memory", "max_memory", "time", "max_time", "parallel", "account", "pack", "slurm",
+        "detach",
+    }  # fmt: skip
     wrong = given & only_slurm if settings.launcher != "slurm" else given & {"jobs"}
     wrong |= given & {"jobs", "gpus", "retries"} if settings.launcher == "inline" else set()
     if wrong:
         other = "local" if not wrong & only_slurm else "slurm"
         instead = "--parallel" if settings.launcher == "slurm" else f"--launcher {other}"
-        names = ", ".join(f"--{name}" for name in sorted(wrong))
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(wrong))
         raise BenchError(f"--launcher {settings.launcher} does not use {names}. Use {instead}, or leave it out.")
     return settings
 
