@@ -82,7 +82,7 @@ def launch_jobs(
     commands = {
         name: ["-m", "bench", *job.words, *shared, "--launcher", "inline", "--quiet"] for name, job in jobs.items()
     }
-    tasks = [task for job in jobs.values() for task in job.tasks]
+    tasks = [task.model_copy(update={"command": name}) for name, job in jobs.items() for task in job.tasks]
     with open_progress(quiet=quiet) as progress, run_dir.joined():
         try:
             folder, statuses = run_commands(commands, tasks, run_dir, settings, count, progress)
