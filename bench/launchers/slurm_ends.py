@@ -60,7 +60,8 @@ def reason_of(state: str, status: str, last_words: str = "") -> Reason:
         if state.startswith(name):  # "CANCELLED by 0"
             return reason
     code, _, number = status.partition(":")
-    if code == str(OUT_OF_TIME_STATUS):
+    unready = number == "12" or code == "140" or "timed-out too many times" in last_words  # before the cell began
+    if code == str(OUT_OF_TIME_STATUS) or unready:
         return Reason.TIME
     if number == "125" or re.search("exceeded memory limit|oom.kill|out of memory", last_words, re.IGNORECASE):
         return Reason.MEMORY

@@ -33,12 +33,13 @@ class Job:
 
     def __call__(self) -> str:
         """Run this job's unfinished units."""
-        from bench.storage.checkpoint import saving_every
-
         try:
-            # Slurm repeats SIGTERM; only the first may interrupt, or it would disturb the cleanup.
-            with _time_limit_stops(self.ends_itself), saving_every(60 * self.minutes / SAVES_PER_JOB):
-                run_units(Path(self.folder), self.keys, wait=False, once=True)
+            with _time_limit_stops(self.ends_itself):
+                from bench.storage.checkpoint import saving_every  # imports torch, which may take long
+
+                # Slurm repeats SIGTERM; only the first may interrupt, or it would disturb the cleanup.
+                with saving_every(60 * self.minutes / SAVES_PER_JOB):
+                    run_units(Path(self.folder), self.keys, wait=False, once=True)
         except Stopped as stopped:
             if self.ends_itself and stopped.number == signal.SIGUSR2:
                 raise SystemExit(OUT_OF_TIME_STATUS) from stopped

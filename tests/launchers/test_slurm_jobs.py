@@ -14,7 +14,7 @@ from bench.launchers.attempts import attempt, attempts_of
 from bench.launchers.manifest import Options, begin
 from bench.launchers.schedule import Order
 from bench.launchers.settings import Cluster, JobResources, More
-from bench.launchers.slurm_cli import Limits
+from bench.launchers.slurm_cli import Limits, limits
 from bench.launchers.slurm_ends import End, Reason, ends_of, more_after, reason_of
 from bench.launchers.slurm_job import Job
 from bench.launchers.slurm_jobs import Jobs
@@ -32,6 +32,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     [
         ("TIMEOUT", "0:15", "", Reason.TIME),
         ("FAILED", "124:0", "", Reason.TIME),
+        ("FAILED", "140:0", "task 0: User defined signal 2", Reason.TIME),
+        ("FAILED", "1:0", "Job not requeued because: timed-out too many times.", Reason.TIME),
         ("OUT_OF_MEMORY", "0:125", "", Reason.MEMORY),
         ("FAILED", "137:0", "slurmstepd: error: Exceeded job memory limit", Reason.KILLED),
         ("FAILED", "137:0", "error: StepId=1.0 exceeded memory limit (411131904 > 104857600)", Reason.MEMORY),
@@ -166,6 +168,60 @@ def test_out_of_memory_and_out_of_time_come_back_with_more(fake: FakeSlurm, tmp_
     assert made.again(["a"], "cell") == ["a"]
     assert said(made)[-1] == f"1 cell has lost its job (job {made.job_of['a']} on n1: out of memory): given up"
     assert made.ends["a"].reason is Reason.MEMORY
+
+
+CONFIG = "MaxArraySize = 4\nMaxJobCount = 7\nMinJobAge = 9\nAccountingStorageType = accounting_storage/{storage}\n"
+
+
+def test_orders_are_submitted_as_places_become_free(fake: FakeSlurm, tmp_path: Path) -> None:
+    fake.says("scontrol", CONFIG.format(storage="none"))
+    found = limits()
+    assert found == Limits(array=4, jobs=7, keep=9)
+    assert found.most == 6
+    made = jobs(tmp_path, "abcdefghij", found)
+    made.waiting[1:] = [Order((key,), ("a",)) for key in "bcdefghij"]  # b to j wait for a
+    fake.says("squeue", "99\n")  # another's
+    assert made.submit() == 5
+    assert made.job_of == {"a": "1", "b": "2_0", "c": "2_1", "d": "2_2", "e": "2_3"}
+    assert "--dependency=afterany:1" in scripts(made)[-1]
+    assert said(made) == [
+        "5 jobs wait for places in Slurm and will be submitted as others end (fewer than 7 jobs in the cluster, "
+        "MaxJobCount in slurm.conf; 1 are there)"
+    ]
+    fake.says("squeue", "1\n2_0\n2_1\n2_2\n2_3\n99\n")
+    assert made.submit() == 0
+    assert made.mine == set("abcdefghij")
+    fake.says("squeue", "2_3|RUNNING|None\n1|COMPLETED|None\n")
+    assert made.lost("fghij") == []  # they wait for a place, and are not lost
+    fake.says("squeue", "2_3\n")
+    assert made.submit() == 5
+    assert not any("dependency" in text for text in scripts(made)[-2:])  # Slurm has forgotten a's job
+    assert len(said(made)) == 1
+    assert [int(call) for call in re.findall(r"array=0-(\d+)", "".join(scripts(made)))] == [3, 3]
+
+
+def test_a_user_who_may_submit_few_jobs(fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SBATCH_ACCOUNT", raising=False)
+    fake.says("scontrol", CONFIG.format(storage="slurmdbd"))
+    fake.says("sacctmgr", "20|normal\nnormal|5\nlong|2\n")  # both of its tables
+    assert limits([JobResources()]).submit == 5
+    assert limits([JobResources(qos="long")]).submit == 2
+    fake.says("squeue", "1\n2\n3\n")
+    assert limits([JobResources()]).places() == (2, "5 jobs of yours, by sacctmgr; 3 are there")
+    fake.says("sacctmgr", "denied\n", status=1)
+    assert limits([JobResources()]).submit is None
+
+
+def test_a_controller_that_restarts_does_not_end_a_grid(fake: FakeSlurm, tmp_path: Path) -> None:
+    made = jobs(tmp_path, "ab", Limits(jobs=2))
+    assert made.submit() == 1
+    fake.says("sbatch", "", status=1)
+    fake.says("squeue", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n", status=1)
+    assert made.submit() == 0
+    assert made.submit() == 0
+    assert [order.keys for order in made.waiting] == [("b",)]
+    assert len([line for line in said(made) if "Unable to contact slurm controller" in line]) == 1
+    assert not [call for call in fake.calls if call.startswith("scancel")]
 
 
 def test_what_more_does_not_help_is_given_up_after_three(fake: FakeSlurm, tmp_path: Path) -> None:
