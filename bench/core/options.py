@@ -147,6 +147,10 @@ class LaunchOptions:
     gpus: Annotated[
         int | None, where("--gpus", help="GPUs per job; local default: 1 if the machine has any.", min=0)
     ] = None
+    scratch: Annotated[
+        str | None,
+        where("--scratch", help="Folder on a node's own disk, for copies of data and artefacts: '$TMPDIR', in quotes."),
+    ] = None
     cluster: Annotated[Path | None, where("--cluster", help="YAML file with launcher settings; flags override it.")] = (
         None
     )

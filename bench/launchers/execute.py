@@ -55,6 +55,8 @@ def execute(
         devices = visible_devices(settings.gpus) if resources.device in ("auto", "cuda") else []
         jobs = settings.jobs or len(devices) or max(1, available_cores() // resources.threads)
         launch = launched(max(1, available_cores() // jobs))
-        return run_local(launch, units, run_dir, progress, jobs=jobs, devices=devices, done=done)
+        return run_local(
+            launch, units, run_dir, progress, jobs=jobs, devices=devices, done=done, scratch=settings.scratch or ""
+        )
     chosen = prepare_device(resources)
     return run_inline(launched(chosen.workers), units, run_dir, source, progress, chosen, done=done)

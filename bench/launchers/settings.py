@@ -112,6 +112,7 @@ class Cluster(JobResources):
     pack: float = Field(10.0, ge=0)  # Target minutes of a job of small cells; 0: one job per cell.
     retries: int | None = Field(None, ge=0)
     """Restarts of a cell whose process died; with Slurm also requeues after a time limit. None: 3, and 10 for Slurm."""
+    scratch: str | None = None  # A folder on the disk of a node, such as $TMPDIR, for copies of data and artefacts.
     setup: list[str] = []  # Shell lines that run before the program, for example to load modules.
     methods: dict[str, dict[str, Any]] = {}  # Different resources, by method.
 
@@ -120,6 +121,13 @@ class Cluster(JobResources):
     def _shell_lines(cls, value: list[str]) -> list[str]:
         if any(CONTROL.search(line.replace("\t", " ").replace("\n", " ")) for line in value):
             raise ValueError("shell lines without control characters")
+        return value
+
+    @field_validator("scratch")
+    @classmethod
+    def _folder(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[\w./$~+-]+", value):
+            raise ValueError("a path, with variables as $NAME: letters, digits and . / _ - + ~ $")
         return value
 
     def of(self, method: str) -> JobResources:
@@ -185,7 +193,7 @@ def launch_settings(options: LaunchOptions) -> Cluster:
         "detach",
     }  # fmt: skip
     wrong = given & only_slurm if settings.launcher != "slurm" else given & {"jobs"}
-    wrong |= given & {"jobs", "gpus", "retries"} if settings.launcher == "inline" else set()
+    wrong |= given & {"jobs", "gpus", "retries", "scratch"} if settings.launcher == "inline" else set()
     if wrong:
         other = "local" if not wrong & only_slurm else "slurm"
         instead = "--parallel" if settings.launcher == "slurm" else f"--launcher {other}"

@@ -20,6 +20,7 @@ from bench.launchers.manifest import Launch
 from bench.launchers.schedule import Order
 from bench.launchers.settings import Cluster, JobResources, More
 from bench.launchers.slurm_cli import LARGEST_ARRAY, account_of_shell, command, undisturbed
+from bench.storage.scratch import VARIABLE
 
 
 class RefusedError(BenchError):
@@ -101,7 +102,8 @@ def job_parameters(cluster: Cluster, resources: JobResources, launch_id: str, wa
         "gpus_per_node": resources.gpus or None,
         "mem": None if resources.memory is None else f"{int(resources.memory * 1024)}M",
         "array_parallelism": cluster.parallel or LARGEST_ARRAY,
-        "setup": list(cluster.setup) or None,
+        # The shell of the node knows the variables.
+        "setup": [*cluster.setup, *([f'export {VARIABLE}="{cluster.scratch}"'] if cluster.scratch else [])] or None,
         # Leave time to close a large cell, but little of a short limit: Slurm signals up to half a minute early.
         "signal_delay_s": max(5, min(90, resources.time * 60 // 12)),
         "stderr_to_stdout": True,

@@ -263,7 +263,8 @@ class SlurmNode:
         )
         if done.returncode:
             raise RuntimeError(f"{daemon}: {(done.stderr or done.stdout).strip()}")
-        _wait(f"{daemon} of {self.folder}", lambda: self.pid(daemon, words[-1] if daemon == "slurmd" else "") is not None, 20)
+        name = words[-1] if daemon == "slurmd" else ""
+        _wait(f"{daemon} of {self.folder}", lambda: self.pid(daemon, name) is not None, 20)
 
     def _start_munged(self) -> None:
         key = self.folder / "munge.key"

@@ -102,6 +102,7 @@ def test_resources_of_one_method(tmp_path: Path) -> None:
         ('extra: {"qos low": true}', ["extra", "long names"]),
         ('methods: {pate: {account: "a\\ntouch here"}}', ["account", "without line breaks"]),
         ('setup: ["a\\x1b"]', ["setup", "shell lines"]),
+        ("scratch: '$(touch here)'", ["scratch", "a path, with variables as $NAME"]),
         ("{time: 60, max_time: 30}", ["max_time is at least time, which is 60; not 30."]),
         ("{memory: 8, max_memory: 4}", ["max_memory is at least memory, which is 8; not 4."]),
         ("- a", ["NAME: VALUE"]),
@@ -269,6 +270,13 @@ def test_the_account_of_the_shell_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("SBATCH_ACCOUNT", "ours")
     assert slurm.job_parameters(Cluster(), JobResources(), "id", [])["account"] == "ours"
     assert slurm.job_parameters(Cluster(), JobResources(account="mine"), "id", [])["account"] == "mine"
+
+
+def test_the_node_expands_the_path_of_scratch() -> None:
+    settings = Cluster(setup=["module load cuda"], scratch="$TMPDIR/bench")
+    assert slurm.job_parameters(settings, JobResources(), "id", [])["setup"] == [
+        "module load cuda", 'export BENCH_SCRATCH="$TMPDIR/bench"',
+    ]  # fmt: skip
 
 
 def test_dependencies_of_the_user_are_kept() -> None:
