@@ -31,14 +31,6 @@ Names = str | Iterable[str]
 """One name, several comma-separated names, or a list of names."""
 
 
-class Launcher(StrEnum):
-    """Where cells run."""
-
-    INLINE = "inline"
-    LOCAL = "local"
-    SLURM = "slurm"
-
-
 PRESET = what("--preset", "-p", help="paper, quick (minutes) or tiny (seconds).")
 SET = what("--set", help="FIELD=VALUE or METHOD.FIELD=VALUE; repeatable.")
 
@@ -133,8 +125,12 @@ class LaunchOptions:
     """Where to run. None: the value in the file `cluster`, else the launcher's default."""
 
     launcher: Annotated[
-        Launcher | None,
-        where("--launcher", help="inline (default), local (--jobs N processes on this machine) or slurm."),
+        str | None,
+        where(
+            "--launcher",
+            help="inline (default), local (--jobs N processes on this machine), slurm, or submitit:NAME.",
+            metavar="LAUNCHER",
+        ),
     ] = None
     jobs: Annotated[
         int | None,

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.core.errors import BenchError
 from bench.core.processes import peak_memory_mib
 from bench.core.progress import Progress, Stage
 from bench.launchers import slurm, slurm_cli
@@ -24,7 +25,7 @@ from bench.launchers.attempts import attempt
 from bench.launchers.local import doing, end
 from bench.launchers.manifest import Launch, Options, Task, begin
 from bench.launchers.schedule import Order
-from bench.launchers.settings import Cluster, JobResources
+from bench.launchers.settings import LAUNCHERS, Cluster, JobResources
 from bench.launchers.slurm_ends import OUT_OF_TIME_STATUS
 from bench.launchers.slurm_jobs import POLL_SECONDS as SLURM_POLL_SECONDS
 from bench.launchers.slurm_jobs import Jobs
@@ -45,6 +46,8 @@ def run_commands(
     Commands and jobs end with this process; Ctrl-C, SIGTERM and `bench cancel` raise :class:`Stopped`. Raises
     :class:`BenchError` if Slurm refuses the jobs.
     """
+    if settings.launcher not in LAUNCHERS:
+        raise BenchError(f"attacks and audits run by --launcher inline, local or slurm, not {settings.launcher}.")
     if settings.launcher == "slurm":
         slurm_cli.check([settings.of("")], run_dir.path)
     launch = begin(

@@ -89,7 +89,7 @@ def forecast(
     times = running_times(units, run_dir)
     title_of = {unit.key: unit.title for unit in units}
     number_of = {unit.key: number for number, unit in enumerate(units)}
-    jobs = jobs_of(units, run_dir, settings) if settings.launcher == "slurm" else []
+    jobs = [] if settings.launcher in ("inline", "local") else jobs_of(units, run_dir, settings)
     job_of = {unit.key: number for number, pack in enumerate(jobs, 1) for unit in pack.units}
     limit = _limits(settings, jobs)
     slots = _slots(settings, jobs, limit)

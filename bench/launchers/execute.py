@@ -1,4 +1,4 @@
-"""Single entry point of the launchers `inline`, `local` and `slurm`."""
+"""Single entry point of the launchers `inline`, `local`, `slurm` and `submitit:NAME`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from bench.launchers.dry_run import jobs_of
 from bench.launchers.local import Done, run_inline, run_local, visible_devices
 from bench.launchers.manifest import Launch, Options, begin
 from bench.launchers.schedule import Unit
-from bench.launchers.settings import Cluster
+from bench.launchers.settings import SUBMITIT, Cluster
 from bench.launchers.slurm_cli import check, limits
+from bench.launchers.submitit_run import run_submitit
 from bench.launchers.worker import Outcome
 from bench.results.run_dir import RunDir
 
@@ -51,6 +52,8 @@ def execute(
         if detach:
             return Outcome(left=len(units))
         return slurm_run.wait_for(launch, packs, run_dir, progress, done, started)
+    if settings.launcher.startswith(SUBMITIT):
+        return run_submitit(launched(0), jobs_of(units, run_dir, settings), settings, run_dir, progress, done)
     if settings.launcher == "local":
         devices = visible_devices(settings.gpus) if resources.device in ("auto", "cuda") else []
         jobs = settings.jobs or len(devices) or max(1, available_cores() // resources.threads)

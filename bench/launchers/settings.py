@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -14,7 +14,10 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.core.options import LaunchOptions
 from bench.core.yaml_files import read_yaml
 from bench.experiments.plan import Cell
+from bench.storage.scratch import VARIABLE
 
+LAUNCHERS = ("inline", "local", "slurm")
+SUBMITIT = "submitit:"  # before the name of an executor
 OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "signal", "wrap"})  # only this program sets them
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # a line break would turn what follows into a command of Slurm's script
@@ -28,6 +31,7 @@ class JobResources(BaseModel):
     partition: str | None = None
     gpus: int = Field(0, ge=0)
     cpus: int = Field(1, ge=1)
+    nodes: int = Field(1, ge=1)  # The cells of a job are shared among its nodes.
     memory: float | None = Field(None, gt=0)  # GB
     time: int = Field(240, ge=1)  # minutes; a job near this limit is requeued and resumes, up to `retries` times
     max_memory: float | None = Field(
@@ -105,7 +109,7 @@ def largest(needs: Iterable[More]) -> More:
 class Cluster(JobResources):
     """All settings of a launch, in the layout of the YAML file."""
 
-    launcher: Literal["inline", "local", "slurm"] = "inline"
+    launcher: str = "inline"
     jobs: int = Field(0, ge=0)  # Processes of the local launcher; 0: one per GPU, or one per core.
     shards: int = Field(1, ge=1)  # Jobs per ensemble.
     parallel: int | None = Field(None, ge=1)  # Jobs that run at once in the whole launch; None: no cap.
@@ -113,10 +117,31 @@ class Cluster(JobResources):
     retries: int | None = Field(None, ge=0)
     """Restarts of a cell whose process died; with Slurm also requeues after a time limit. None: 3, and 10 for Slurm."""
     scratch: str | None = None  # A folder on the disk of a node, such as $TMPDIR, for copies of data and artefacts.
+    python: str | None = None  # What starts Python in a job, as the shell reads it: a container, for example.
+    srun_args: list[str] = []
     setup: list[str] = []  # Shell lines that run before the program, for example to load modules.
     methods: dict[str, dict[str, Any]] = {}  # Different resources, by method.
 
-    @field_validator("setup")
+    @property
+    def shell(self) -> list[str]:
+        """The lines that a node's shell runs first; it knows the variables in `scratch`."""
+        return [*self.setup, *([f'export {VARIABLE}="{self.scratch}"'] if self.scratch else [])]
+
+    @field_validator("launcher")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in LAUNCHERS and not value.startswith(SUBMITIT):
+            raise ValueError(f"{', '.join(LAUNCHERS)} or {SUBMITIT}NAME, with the name of an executor of submitit")
+        return value
+
+    @field_validator("python")
+    @classmethod
+    def _command(cls, value: str | None) -> str | None:
+        if value is not None and (CONTROL.search(value) or not value.strip()):
+            raise ValueError("a command without control characters")
+        return value
+
+    @field_validator("setup", "srun_args")
     @classmethod
     def _shell_lines(cls, value: list[str]) -> list[str]:
         if any(CONTROL.search(line.replace("\t", " ").replace("\n", " ")) for line in value):
@@ -192,11 +217,15 @@ def launch_settings(options: LaunchOptions) -> Cluster:
         "partition", "cpus", "memory", "max_memory", "time", "max_time", "parallel", "account", "pack", "slurm",
         "detach",
     }  # fmt: skip
-    wrong = given & only_slurm if settings.launcher != "slurm" else given & {"jobs"}
+    if settings.launcher.startswith(SUBMITIT):
+        only_slurm = {"partition", "max_memory", "max_time", "account", "detach"}
+    elsewhere = settings.launcher not in ("inline", "local")
+    wrong = given & only_slurm if settings.launcher != "slurm" else set()
+    wrong |= given & {"jobs"} if elsewhere else set()
     wrong |= given & {"jobs", "gpus", "retries", "scratch"} if settings.launcher == "inline" else set()
     if wrong:
         other = "local" if not wrong & only_slurm else "slurm"
-        instead = "--parallel" if settings.launcher == "slurm" else f"--launcher {other}"
+        instead = "--parallel" if elsewhere and "jobs" in wrong else f"--launcher {other}"
         names = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(wrong))
         raise BenchError(f"--launcher {settings.launcher} does not use {names}. Use {instead}, or leave it out.")
     return settings

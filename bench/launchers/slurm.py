@@ -20,7 +20,6 @@ from bench.launchers.manifest import Launch
 from bench.launchers.schedule import Order
 from bench.launchers.settings import Cluster, JobResources, More
 from bench.launchers.slurm_cli import LARGEST_ARRAY, account_of_shell, command, undisturbed
-from bench.storage.scratch import VARIABLE
 
 
 class RefusedError(BenchError):
@@ -49,7 +48,7 @@ def submit_array(
     import submitit
 
     logging.getLogger("submitit").setLevel(logging.ERROR)
-    executor = submitit.SlurmExecutor(launch.folder / "jobs", max_num_timeout=requeues)
+    executor = submitit.SlurmExecutor(launch.folder / "jobs", max_num_timeout=requeues, python=cluster.python)
     executor.update_parameters(**job_parameters(cluster, resources, launch.id, waits))
     try:
         # submitit prints sbatch's errors to stderr; the BenchError below repeats them.
@@ -102,8 +101,10 @@ def job_parameters(cluster: Cluster, resources: JobResources, launch_id: str, wa
         "gpus_per_node": resources.gpus or None,
         "mem": None if resources.memory is None else f"{int(resources.memory * 1024)}M",
         "array_parallelism": cluster.parallel or LARGEST_ARRAY,
-        # The shell of the node knows the variables.
-        "setup": [*cluster.setup, *([f'export {VARIABLE}="{cluster.scratch}"'] if cluster.scratch else [])] or None,
+        "setup": cluster.shell or None,
+        "nodes": resources.nodes if resources.nodes > 1 else None,
+        "ntasks_per_node": 1 if resources.nodes > 1 else None,
+        "srun_args": list(cluster.srun_args) or None,
         # Leave time to close a large cell, but little of a short limit: Slurm signals up to half a minute early.
         "signal_delay_s": max(5, min(90, resources.time * 60 // 12)),
         "stderr_to_stdout": True,

@@ -108,7 +108,7 @@ def wait_for(
                     stage.advance(watch.look())  # what was lost may have left a record
                     if lost := [key for key in lost if key in watch.left]:
                         given_up = jobs.again(lost, "cell")
-                        _give_up([watch.left[key] for key in given_up], watch, run_dir, jobs.ends)
+                        give_up([watch.left[key] for key in given_up], watch, run_dir, jobs.ends)
                         stage.advance(len(given_up))
                     jobs.submit()
                     pause = POLL_SECONDS if jobs.some_gone else min(jobs.pause, 1.5 * pause)
@@ -139,7 +139,8 @@ def _until_gone(launch: Launch) -> None:
             time.sleep(0.5)
 
 
-def _give_up(units: Sequence[Unit], watch: Watch, run_dir: RunDir, ends: dict[str, End]) -> None:
+def give_up(units: Sequence[Unit], watch: Watch, run_dir: RunDir, ends: dict[str, End]) -> None:
+    """Write the records of `units`, whose jobs ended without one, as `ends` tell."""
     from bench.experiments.run import record_failure  # imports torch, which `bench status` does not need
 
     for unit in units:

@@ -18,7 +18,7 @@ from bench.core.errors import BenchError
 from bench.launchers import slurm, slurm_cli
 from bench.launchers.schedule import Order, Unit, packs_of, shared_names, units_of, waves_of
 from bench.launchers.settings import Cluster, JobResources, More, directives, minutes, read_cluster, resources_of
-from bench.launchers.slurm_cli import Limits, Nodes, Partition, at_once, check, limits, partitions
+from bench.launchers.slurm_cli import Nodes, Partition, at_once, check, limits, partitions
 from bench.storage.interrupts import Stopped, stopping_signals
 from bench.training.processes import worker_pool
 from helpers.cells import any_cell, cells
@@ -89,7 +89,9 @@ def test_resources_of_one_method(tmp_path: Path) -> None:
         ("gpus: -1", ["gpus", "-1"]),
         ("time: soon", ["time", "soon"]),
         ("memory: 0", ["memory"]),
-        ("launcher: sge", ["launcher", "'sge'"]),
+        ("launcher: sge", ["launcher", "submitit:NAME", "'sge'"]),
+        ('python: "a\\nb"', ["python", "without control characters"]),
+        ('srun_args: ["a\\x1b"]', ["srun_args", "shell lines"]),
         ("methods: {pate: {gpu: 1}}", ["gpu"]),
         ("methods: [pate]", ["methods"]),
         ("extra: [a]", ["extra"]),
@@ -220,18 +222,6 @@ def test_how_many_jobs_an_empty_cluster_runs_at_once(sinfo: Callable[..., None])
     assert at_once([]) == 1
 
 
-def test_more_jobs_than_slurm_holds_are_refused_without_a_launcher_that_waits(sinfo: Callable[..., None]) -> None:
-    sinfo(SINFO, CONFIG.format(size=1001, jobs=10), "1\n" * 4)
-    found = limits()
-    found.check_room(5)
-    assert found.places()[0] == 5
-    with pytest.raises(BenchError, match=r"fewer than 10 jobs .*MaxJobCount in slurm.conf; 4 are there.* 6 more"):
-        found.check_room(6)
-    sinfo(SINFO, "MaxArraySize = 5\n")
-    assert limits() == Limits(array=5)
-    assert limits().places() == (None, "")
-
-
 @pytest.mark.parametrize(("size", "most"), [(1001, 1000), (10, 10), (1, 1)])
 def test_arrays_are_as_long_as_slurm_takes_them(sinfo: Callable[..., None], size: int, most: int) -> None:
     sinfo(SINFO, CONFIG.format(size=size, jobs=10_000))
@@ -270,13 +260,6 @@ def test_the_account_of_the_shell_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("SBATCH_ACCOUNT", "ours")
     assert slurm.job_parameters(Cluster(), JobResources(), "id", [])["account"] == "ours"
     assert slurm.job_parameters(Cluster(), JobResources(account="mine"), "id", [])["account"] == "mine"
-
-
-def test_the_node_expands_the_path_of_scratch() -> None:
-    settings = Cluster(setup=["module load cuda"], scratch="$TMPDIR/bench")
-    assert slurm.job_parameters(settings, JobResources(), "id", [])["setup"] == [
-        "module load cuda", 'export BENCH_SCRATCH="$TMPDIR/bench"',
-    ]  # fmt: skip
 
 
 def test_dependencies_of_the_user_are_kept() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.core.errors import BenchError
 from bench.core.options import ONE_CPU
 from bench.core.progress import Progress
 from bench.launchers import slurm_jobs
@@ -171,6 +172,19 @@ def test_out_of_memory_and_out_of_time_come_back_with_more(fake: FakeSlurm, tmp_
 
 
 CONFIG = "MaxArraySize = 4\nMaxJobCount = 7\nMinJobAge = 9\nAccountingStorageType = accounting_storage/{storage}\n"
+
+
+def test_more_jobs_than_slurm_holds_are_refused_without_a_launcher_that_waits(fake: FakeSlurm) -> None:
+    fake.says("scontrol", "MaxArraySize = 1001\nMaxJobCount = 10\n")
+    fake.says("squeue", "1\n" * 4)
+    found = limits()
+    found.check_room(5)
+    assert found.places()[0] == 5
+    with pytest.raises(BenchError, match=r"fewer than 10 jobs .*MaxJobCount in slurm.conf; 4 are there.* 6 more"):
+        found.check_room(6)
+    fake.says("scontrol", "MaxArraySize = 5\n")
+    assert limits() == Limits(array=5)
+    assert limits().places() == (None, "")
 
 
 def test_orders_are_submitted_as_places_become_free(fake: FakeSlurm, tmp_path: Path) -> None:
