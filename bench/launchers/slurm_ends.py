@@ -54,20 +54,32 @@ class End:
         return f"job {self.job}{f' on {self.node}' if self.node else ''}: {self.reason}{status}"
 
 
+WORDS = {
+    Reason.MEMORY: "exceeded memory limit|oom.kill|out of memory",
+    Reason.TIME: f"DUE TO TIME LIMIT|exit code {OUT_OF_TIME_STATUS}$|exit code 140$|timed-out too many times",
+    Reason.NODE: "DUE TO NODE FAILURE",
+    Reason.CANCELLED: r"CANCELLED AT \S+ \*\*\*",
+    Reason.KILLED: "task 0: Killed",
+}
+"""What the log of a job says that Slurm has forgotten, the first that fits."""
+
+
 def reason_of(state: str, status: str, last_words: str = "") -> Reason:
     """Return why a job ended, by Slurm's state and exit code (STATUS:SIGNAL) and the end of its log."""
+    said = [r for r, words in WORDS.items() if re.search(words, last_words, re.IGNORECASE | re.MULTILINE)]
+    if not state:
+        return (said or [Reason.UNKNOWN])[0]
     for name, reason in STATES.items():
         if state.startswith(name):  # "CANCELLED by 0"
             return reason
     code, _, number = status.partition(":")
-    unready = number == "12" or code == "140" or "timed-out too many times" in last_words  # before the cell began
-    if code == str(OUT_OF_TIME_STATUS) or unready:
-        return Reason.TIME
-    if number == "125" or re.search("exceeded memory limit|oom.kill|out of memory", last_words, re.IGNORECASE):
+    if number == "125" or Reason.MEMORY in said:
         return Reason.MEMORY
+    if code in (str(OUT_OF_TIME_STATUS), "140") or number == "12" or Reason.TIME in said:  # 12: before the cell began
+        return Reason.TIME
     if number == "9" or code == "137":
         return Reason.KILLED
-    return Reason.FAILED if state else Reason.UNKNOWN
+    return Reason.FAILED
 
 
 def ends_of(jobs: Collection[str], logs: Path) -> dict[str, End]:
@@ -76,6 +88,7 @@ def ends_of(jobs: Collection[str], logs: Path) -> dict[str, End]:
     found = {}
     for job in jobs:
         state, status, node, peak, given = told.get(job, ("", "", "", None, None))
+        state = "" if state.startswith(("PENDING", "RUNNING", "COMPLETING", "REQUEUED")) else state  # accounting lags
         node = "" if node in ("(null)", "None assigned") else node
         found[job] = End(job, reason_of(state, status, last_words(logs, job)), status, node, peak, given)
     return found
@@ -85,7 +98,7 @@ def last_words(logs: Path, job: str) -> str:
     """Return the end of the newest log of `job`, on the terminal only: it may quote private data."""
     try:
         newest = max(logs.glob(f"{job}_*_log.out"), key=lambda log: log.stat().st_mtime)
-        return newest.read_text(errors="replace")[-4000:].strip()
+        return newest.read_text(errors="replace")[-4000:].rpartition("Loading pickle")[2].strip()  # of its last start
     except (OSError, ValueError):
         return ""
 

@@ -11,7 +11,7 @@ from bench.core.errors import BenchError
 from bench.core.printable import counted
 from bench.core.progress import Progress
 from bench.launchers import slurm
-from bench.launchers.attempts import ended
+from bench.launchers.attempts import attempts_of, ended
 from bench.launchers.manifest import Launch
 from bench.launchers.schedule import Order, waves_of
 from bench.launchers.settings import Cluster, JobResources, More, largest
@@ -45,6 +45,7 @@ class Jobs:
     grows: bool = True
     job_of: dict[str, str] = field(default_factory=dict)
     ends: dict[str, End] = field(default_factory=dict)  # the last of each key without a result
+    _known: dict[str, End] = field(default_factory=dict)  # of jobs, asked at once: Slurm soon forgets them
     _orders: dict[str, Order] = field(default_factory=dict)
     _there: set[str] = field(default_factory=set)  # at the last look, and submitted since
     _gone: dict[str, float] = field(default_factory=dict)  # since when
@@ -123,7 +124,11 @@ class Jobs:
         waiting = {key for order in self.waiting for key in order.keys}
         gone = [key for key in left if key not in waiting and self.job_of.get(key) not in self._there]
         self._gone = {key: self._gone.get(key, now) for key in gone}
-        cancelled = {job for job, (state, _) in seen.items() if state == "CANCELLED"}
+        new = {self.job_of[key] for key in gone if key in self.job_of} - self._known.keys()
+        found = ends_of(new, self.launch.folder / "jobs") if new else {}
+        self._known |= {job: end for job, end in found.items() if end.reason is not Reason.UNKNOWN}
+        cancelled = {job for job, end in self._known.items() if end.reason is Reason.CANCELLED}
+        cancelled |= {job for job, (state, _) in seen.items() if state == "CANCELLED"}
         return [
             key
             for key, since in self._gone.items()
@@ -146,8 +151,8 @@ class Jobs:
         That is after min(`retries`, 3) jobs that ended for nothing that more would help, or out of all the memory that
         is allowed. Print both.
         """
-        logs = self.launch.folder / "jobs"
-        ends = ends_of({self.job_of[key] for key in lost if key in self.job_of}, logs)
+        new = {self.job_of[key] for key in lost if key in self.job_of} - self._known.keys()
+        ends = self._known | (ends_of(new, self.launch.folder / "jobs") if new else {})
         most = min(self.launch.options.retries, 3)
         said: dict[tuple[str, Reason | None], list[str]] = defaultdict(list)
         need: dict[str, More] = {}
@@ -156,18 +161,15 @@ class Jobs:
             order, end = self._orders[key], ends.get(self.job_of.get(key, ""))
             own, need[key] = self.cluster.of(order.resources), order.more
             if end is not None:
+                tried = [one for one in attempts_of(self.launch.folder, key) if one.job == end.job]
+                if not end.node and tried:
+                    ends[end.job] = end = replace(end, node=tried[-1].node)
                 self.ends[key] = end
                 need[key] = more_after(end, own, order.more)
                 owner = look(self.run_dir.claims_path / key)
                 peak = owner.memory if owner and owner.about.get("job") == end.job else None
-                ended(
-                    self.launch.folder,
-                    key,
-                    end.job,
-                    end.node,
-                    str(end.reason),
-                    max(filter(None, (peak, end.peak)), default=None),
-                )
+                peak = max(filter(None, (peak, end.peak)), default=None)
+                ended(self.launch.folder, key, end.job, end.node, str(end.reason), peak)
             grew = need[key] != order.more
             self._losses[key] += not grew
             full = end is not None and end.reason is Reason.MEMORY and not grew and own.max_memory is not None
@@ -197,7 +199,8 @@ class Jobs:
     def _last_words(self, jobs: Iterable[str]) -> str:
         for job in jobs:
             lines = last_words(self.launch.folder / "jobs", job).splitlines()
-            if lines and not lines[-1].endswith("Exiting after successful completion"):
+            lines = [line for line in lines if not line.startswith("submitit INFO")]
+            if lines:
                 return f"; the last words of one: {' / '.join(line.strip() for line in lines[-2:])}"
         return ""
 

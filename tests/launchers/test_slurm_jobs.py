@@ -46,6 +46,16 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
         ("FAILED", "3:0", "no such module", Reason.FAILED),
         ("COMPLETED", "0:0", "", Reason.COMPLETED),
         ("", "", "", Reason.UNKNOWN),
+        ("", "", "srun: error: n1: task 0: Exited with exit code 124", Reason.TIME),
+        (
+            "",
+            "",
+            "*** JOB 7 ON n1 CANCELLED AT 2026-11-26T08:48:38 ***\nsrun: error: n1: task 0: Killed",
+            Reason.CANCELLED,
+        ),
+        ("", "", "*** STEP 1.0 ON n1 CANCELLED AT 2026-11-26T08:48:38 ***\nExceeded memory limit", Reason.MEMORY),
+        ("", "", "*** JOB 7 ON n1 CANCELLED AT 2026-11-26T08:48:38 DUE TO TIME LIMIT ***", Reason.TIME),
+        ("", "", "*** JOB 7 ON n1 CANCELLED AT 2026-11-26T08:48:38 DUE TO JOB REQUEUE ***", Reason.UNKNOWN),
     ],
 )
 def test_why_a_job_ended(state: str, status: str, log: str, reason: Reason) -> None:

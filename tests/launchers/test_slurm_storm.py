@@ -31,7 +31,7 @@ JobAcctGatherParams=OverMemoryKill
 JobAcctGatherFrequency=task=1
 """
 SIXTY = ["--eps", "1,2,3,4,5,6,7,8,9,10", "--seeds", "0,1,2,3,4,5"]
-NEEDS = ["--memory", "1", "--max-memory", "4", "--time", "2", "--max-time", "30"]
+NEEDS = ["--memory", "1", "--max-memory", "4", "--time", "3", "--max-time", "60"]
 
 
 class Places:
@@ -104,7 +104,7 @@ def test_sixty_cells_through_fourteen_places_and_every_failure(tmp_path: Path) -
     assert re.search(r"\d+ jobs wait for places in Slurm .*MaxJobCount in slurm.conf", said)
     assert "cancelled): submitted again at once" in said
     assert "out of memory): submitted again with 2 GB" in said
-    assert "out of time): submitted again with 4 min" in said
+    assert "out of time): submitted again with 6 min" in said
     (launch,) = out.glob("launches/*")
     reasons = Counter(one.reason for record in records for one in attempts_of(launch, record.key))
     print(reasons, f"most jobs at once: {places.most}", f"arrays: {sorted(sizes)}", sep="\n")
