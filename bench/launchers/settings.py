@@ -120,6 +120,9 @@ class Cluster(JobResources):
     python: str | None = None  # What starts Python in a job, as the shell reads it: a container, for example.
     srun_args: list[str] = []
     setup: list[str] = []  # Shell lines that run before the program, for example to load modules.
+    on_record: str = ""  # Shell commands of the launcher's machine, see bench.launchers.hooks.
+    on_failure: str = ""
+    on_end: str = ""
     methods: dict[str, dict[str, Any]] = {}  # Different resources, by method.
 
     @property
