@@ -98,7 +98,8 @@ def last_words(logs: Path, job: str) -> str:
     """Return the end of the newest log of `job`, on the terminal only: it may quote private data."""
     try:
         newest = max(logs.glob(f"{job}_*_log.out"), key=lambda log: log.stat().st_mtime)
-        return newest.read_text(errors="replace")[-4000:].rpartition("Loading pickle")[2].strip()  # of its last start
+        text = newest.read_text(errors="replace")[-4000:]
+        return re.split("Loading pickle.*\n", text)[-1].strip()  # of the job's last start
     except (OSError, ValueError):
         return ""
 
