@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.core.config import Reuse
 from bench.core.errors import BenchError, UnknownNameError
-from bench.core.options import GridOptions, Launcher, LaunchOptions, Names, Resources, member
+from bench.core.options import GridOptions, LaunchOptions, Names, Resources, member
 from bench.core.printable import counted
 from bench.core.progress import open_progress
 from bench.experiments.noise_salt import RANDOM
@@ -196,7 +196,7 @@ def run(
     ).grid()  # fmt: skip
     if launcher not in ("local", "inline"):
         raise UnknownNameError("launcher", launcher, ["local", "inline"], "Slurm: `python -m bench run`.")
-    launch = LaunchOptions(launcher=Launcher(launcher), jobs=jobs, resources=Resources(device, workers, threads))
+    launch = LaunchOptions(launcher=launcher, jobs=jobs, resources=Resources(device, workers, threads))
     if not isinstance(out, str | Path) or not str(out):
         raise BenchError(f"out takes a folder, not {out!r}. The working directory is '.'.")
     folder = Path(out)

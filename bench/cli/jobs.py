@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -80,7 +82,7 @@ def launch_jobs(
     commands = {
         name: ["-m", "bench", *job.words, *shared, "--launcher", "inline", "--quiet"] for name, job in jobs.items()
     }
-    tasks = [task for job in jobs.values() for task in job.tasks]
+    tasks = [task.model_copy(update={"command": name}) for name, job in jobs.items() for task in job.tasks]
     with open_progress(quiet=quiet) as progress, run_dir.joined():
         try:
             folder, statuses = run_commands(commands, tasks, run_dir, settings, count, progress)
@@ -92,7 +94,7 @@ def launch_jobs(
         if status == 0 or (status == 1 and any(map(bad, found.values()))):
             ended.elsewhere += [key for key, result in found.items() if result is None]
         else:
-            log = folder / f"{name}.log"
             how = "its jobs ended without a status" if status is None else f"its process ended with status {status}"
-            ended.lost.append(f"failed: {name}: {how} (log: {log if log.exists() else folder / 'jobs'})")
+            log = max(folder.glob(f"attempts/{glob.escape(name)}.*.log"), default=folder / "jobs", key=os.path.getmtime)
+            ended.lost.append(f"failed: {name}: {how} (log: {log})")
     return ended

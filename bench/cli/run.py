@@ -13,7 +13,15 @@ from bench.core.config import Grid, Reuse, check_overrides
 from bench.core.errors import BenchError
 from bench.core.options import GridOptions, LaunchOptions, hints_of, what
 from bench.core.printable import counted
-from bench.core.progress import echo, fits_unfolded, open_progress, print_fields, print_json, print_table
+from bench.core.progress import (
+    echo,
+    fits_unfolded,
+    open_progress,
+    print_fields,
+    print_json,
+    print_table,
+    print_text,
+)
 from bench.core.types import PrivacyUnit
 
 if TYPE_CHECKING:
@@ -235,3 +243,34 @@ def cancel(former: Former = None, out: Out = Path("runs")) -> None:
 
     for line in cancel_all(former or out):
         echo(line)
+
+
+def logs(
+    key: Annotated[str, typer.Argument(help="Key of a cell, audit or attack, or the beginning of one.")],
+    out: Out = Path("runs"),
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", "-n", help="Number of the attempt, from 1; default: the last.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", "-l", help="List the attempts: job, node, end, memory.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print what comes, later attempts too, until the result is there.")
+    ] = False,
+) -> None:
+    """Print the output of a cell, audit or attack that a launcher ran, from any terminal."""
+    from bench.launchers.logs import Attempts
+
+    found = Attempts(out, key)
+    if list_:
+        for one in found.all() or [found.chosen(None)]:
+            echo(f"{one.number}: {one.attempt.words}")
+        return
+    if follow:
+        for text in found.followed(attempt):
+            print_text(text)
+        return
+    chosen = found.chosen(attempt)
+    echo(found.heading(chosen), err=True)
+    for path in chosen.logs:
+        with path.open(errors="replace") as lines:
+            for line in lines:
+                echo(line.removesuffix("\n"))

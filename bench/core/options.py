@@ -31,14 +31,6 @@ Names = str | Iterable[str]
 """One name, several comma-separated names, or a list of names."""
 
 
-class Launcher(StrEnum):
-    """Where cells run."""
-
-    INLINE = "inline"
-    LOCAL = "local"
-    SLURM = "slurm"
-
-
 PRESET = what("--preset", "-p", help="paper, quick (minutes) or tiny (seconds).")
 SET = what("--set", help="FIELD=VALUE or METHOD.FIELD=VALUE; repeatable.")
 
@@ -135,8 +127,12 @@ class LaunchOptions:
     """Where to run. None: the value in the file `cluster`, else the launcher's default."""
 
     launcher: Annotated[
-        Launcher | None,
-        where("--launcher", help="inline (default), local (--jobs N processes on this machine) or slurm."),
+        str | None,
+        where(
+            "--launcher",
+            help="inline (default), local (--jobs N processes on this machine), slurm, or submitit:NAME.",
+            metavar="LAUNCHER",
+        ),
     ] = None
     jobs: Annotated[
         int | None,
@@ -149,6 +145,10 @@ class LaunchOptions:
     gpus: Annotated[
         int | None, where("--gpus", help="GPUs per job; local default: 1 if the machine has any.", min=0)
     ] = None
+    scratch: Annotated[
+        str | None,
+        where("--scratch", help="Folder on a node's own disk, for copies of data and artefacts: '$TMPDIR', in quotes."),
+    ] = None
     cluster: Annotated[Path | None, where("--cluster", help="YAML file with launcher settings; flags override it.")] = (
         None
     )
@@ -157,6 +157,13 @@ class LaunchOptions:
     memory: Annotated[float | None, on_slurm("--memory", help="GB per job.")] = None
     time: Annotated[
         str | None, on_slurm("--time", help="Time limit, minutes or H:MM:SS; longer jobs are requeued.")
+    ] = None
+    max_memory: Annotated[
+        float | None,
+        on_slurm("--max-memory", help="GB: a job out of memory comes back with twice as much, up to this."),
+    ] = None
+    max_time: Annotated[
+        str | None, on_slurm("--max-time", help="A job out of time comes back with twice as much, up to this.")
     ] = None
     parallel: Annotated[int | None, on_slurm("--parallel", help="Maximum number of concurrent jobs.", min=1)] = None
     account: Annotated[str | None, on_slurm("--account", help="Account.")] = None

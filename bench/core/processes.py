@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -32,6 +33,14 @@ def end_with_parent() -> None:
         set_parent_death_signal = 1
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+def peak_memory_mib(*, children: bool = False) -> float:
+    """Return the peak memory of this process in MiB so far; with `children`, of its largest ended child if more."""
+    kinds = [resource.RUSAGE_SELF, *([resource.RUSAGE_CHILDREN] if children else [])]
+    peak = max(resource.getrusage(kind).ru_maxrss for kind in kinds)
+    # Kibibytes on Linux, bytes on macOS.
+    return round(peak / (1024 * 1024 if sys.platform == "darwin" else 1024), 1)
 
 
 @contextlib.contextmanager

@@ -60,6 +60,11 @@ def echo(text: object, *, err: bool = False) -> None:
     print(printable(str(text)), file=sys.stderr if err else sys.stdout, flush=err)
 
 
+def print_text(text: str) -> None:
+    """Print sanitised text to standard output at once, as it is: without another line break."""
+    print(printable(text), end="", flush=True)
+
+
 NARROW = 100
 """On narrower terminals, a table that does not fit without folding is printed as blocks."""
 

@@ -11,15 +11,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.core.errors import BenchError
+from bench.core.processes import peak_memory_mib
 from bench.core.progress import Progress, Stage
 from bench.launchers import slurm, slurm_cli
+from bench.launchers.attempts import attempt
 from bench.launchers.local import doing, end
 from bench.launchers.manifest import Launch, Options, Task, begin
-from bench.launchers.settings import Cluster
+from bench.launchers.schedule import Order
+from bench.launchers.settings import LAUNCHERS, Cluster, JobResources
+from bench.launchers.slurm_ends import OUT_OF_TIME_STATUS
+from bench.launchers.slurm_jobs import POLL_SECONDS as SLURM_POLL_SECONDS
+from bench.launchers.slurm_jobs import Jobs
 from bench.launchers.worker import POLL_SECONDS, die_with_parent
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_atomic
@@ -33,12 +42,14 @@ def run_commands(
 ) -> tuple[Path, dict[str, int | None]]:
     """Run `commands` (arguments of Python by name), at most `jobs` local processes at once; they claim the `tasks`.
 
-    Return a folder with the output of each as NAME.log, and the exit statuses (None if a Slurm job ended without one).
+    Return the launch's folder, and the exit statuses (None if a Slurm job ended without one).
     Commands and jobs end with this process; Ctrl-C, SIGTERM and `bench cancel` raise :class:`Stopped`. Raises
     :class:`BenchError` if Slurm refuses the jobs.
     """
+    if settings.launcher not in LAUNCHERS:
+        raise BenchError(f"attacks and audits run by --launcher inline, local or slurm, not {settings.launcher}.")
     if settings.launcher == "slurm":
-        slurm_cli.check([settings.of("")], run_dir.path, len(commands))
+        slurm_cli.check([settings.of("")], run_dir.path)
     launch = begin(
         run_dir, settings.launcher, (), Options(retries=10 if settings.retries is None else settings.retries),
         tasks=tasks,
@@ -66,7 +77,7 @@ def _begin(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
 def _locally(
     launch: Launch, commands: Commands, run_dir: RunDir, jobs: int, progress: Progress, stage: Stage
 ) -> dict[str, int | None]:
-    waiting, found = list(commands), dict[str, int | None]()
+    waiting, found, trials = list(commands), dict[str, int | None](), dict[str, ExitStack]()
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
         while waiting or running:
@@ -74,14 +85,19 @@ def _locally(
             while waiting and len(running) < jobs:
                 with unstopped():  # a signal in between would leave a process without an owner
                     key = waiting.pop(0)
-                    running[key] = _begin(commands[key], launch.folder / f"{key}.log")
+                    trial = trials.setdefault(key, ExitStack()).enter_context(attempt(launch.folder, key, lambda: None))
+                    running[key] = _begin(commands[key], trial.log)
+                    trial.reason = "ended"
             for key in [key for key, process in running.items() if process.poll() is not None]:
                 found[key] = running.pop(key).returncode
+                trials[key].close()
                 stage.advance()
             progress.doing(doing(run_dir, keys={task.key for task in launch.tasks}))
             time.sleep(POLL_SECONDS)
     finally:
         end(list(running.values()))
+        for key in running:
+            trials[key].close()
     return found
 
 
@@ -90,18 +106,30 @@ class Command:
     """Body of a Slurm job, pickled by submitit: it runs `words` and writes the exit status to the file `status`."""
 
     words: tuple[str, ...]
-    log: str
+    launch: str
+    name: str
     status: str
+    ends_itself: bool = False
 
     def __call__(self) -> str:
         """Run the command."""
-        process = _begin(self.words, Path(self.log))
-        try:
-            status = process.wait()
-        finally:
-            end([process])
-        if status in (128 + signal.SIGTERM, -signal.SIGTERM, -signal.SIGUSR2):  # cancelled, requeued, or out of time
-            return "stopped"
+        from submitit.core.utils import UncompletedJobError
+
+        with attempt(Path(self.launch), self.name, partial(peak_memory_mib, children=True)) as trial:
+            process = _begin(self.words, trial.log)
+            try:
+                status = process.wait()
+            except UncompletedJobError:
+                trial.reason = "out of time"
+                if self.ends_itself:
+                    raise SystemExit(OUT_OF_TIME_STATUS) from None
+                raise
+            finally:
+                end([process])
+            if status in (128 + signal.SIGTERM, -signal.SIGTERM, -signal.SIGUSR2):  # cancelled, requeued, out of time
+                trial.reason = "stopped"
+                return "stopped"
+            trial.reason = "done" if status == 0 else f"ended with status {status}"
         write_atomic(Path(self.status), str(status).encode(), mode=0o600)
         return "done"
 
@@ -117,31 +145,30 @@ def _by_slurm(
 ) -> dict[str, int | None]:
     folder = launch.folder.resolve()
     files = {key: folder / f"{key}.status" for key in commands}
-    left, jobs, pause = list(commands), slurm.Jobs(launch, progress), slurm.POLL_SECONDS
 
-    def submit(keys: Sequence[str]) -> None:
-        most = slurm_cli.largest_array()
-        for some in (keys[i : i + most] for i in range(0, len(keys), most)):
-            calls = [Command(tuple(commands[key]), str(folder / f"{key}.log"), str(files[key])) for key in some]
-            made = slurm.submit_array(launch, calls, settings, settings.of(""))
-            jobs.job_of.update(zip(some, made, strict=True))
+    def body(keys: tuple[str, ...], own: JobResources, ends_itself: bool) -> Command:
+        (key,) = keys
+        return Command(tuple(commands[key]), str(folder), key, str(files[key]), ends_itself)
 
+    left, pause = list(commands), SLURM_POLL_SECONDS
+    limits = slurm_cli.limits([settings.of("")])
+    jobs = Jobs(launch, run_dir, settings, limits, progress, body, [Order((key,)) for key in commands])
     try:
-        submit(left)
+        jobs.submit()
         while left:
             _check_cancelled(launch)
             time.sleep(pause)
-            pause = min(slurm.LONGEST_PAUSE, 1.5 * pause)
+            pause = min(jobs.pause, 1.5 * pause)
             lost = jobs.lost(left)
             if there := [key for key in left if files[key].exists()]:
                 left = [key for key in left if key not in there]
                 stage.advance(len(there))
             if there or jobs.some_gone:
-                pause = slurm.POLL_SECONDS
+                pause = SLURM_POLL_SECONDS
             if lost := [key for key in lost if key in left]:
-                again, given_up = jobs.resubmitted(lost, "command")
+                given_up = jobs.again(lost, "command")
                 left = [key for key in left if key not in given_up]
-                submit(again)
+            jobs.submit()
             progress.doing(doing(run_dir, keys={task.key for task in launch.tasks}))
     except BaseException:
         slurm.cancel(launch.id)

@@ -18,7 +18,7 @@ from bench.interface.registry import METHODS
 from bench.launchers.runtime_estimate import EarlierRuns, RunningTime, duration, earlier_records, total
 from bench.launchers.schedule import Pack, Unit, packs_of, shared_names, waves_of
 from bench.launchers.settings import Cluster, resources_of
-from bench.launchers.slurm_cli import at_once
+from bench.launchers.slurm_cli import Limits, at_once, limits
 from bench.results.run_dir import RunDir
 
 TINY_SECONDS = 10.0  # assumed for a tiny cell without earlier records, so that tiny cells share a job
@@ -89,9 +89,10 @@ def forecast(
     times = running_times(units, run_dir)
     title_of = {unit.key: unit.title for unit in units}
     number_of = {unit.key: number for number, unit in enumerate(units)}
-    jobs = jobs_of(units, run_dir, settings) if settings.launcher == "slurm" else []
+    jobs = [] if settings.launcher in ("inline", "local") else jobs_of(units, run_dir, settings)
     job_of = {unit.key: number for number, pack in enumerate(jobs, 1) for unit in pack.units}
-    slots = _slots(settings, jobs)
+    limit = _limits(settings, jobs)
+    slots = _slots(settings, jobs, limit)
     rows = [
         {
             **_planned(unit.cell, state[unit.cell.key], risk),
@@ -126,6 +127,12 @@ def forecast(
         most = settings.parallel or "any number"
         waves = counted(len(waves_of(jobs)), "wave")
         notes.append(f"{counted(len(jobs), 'job')} of Slurm in {waves}, {most} at a time.")
+        if limit.most is not None and limit.most < len(jobs):
+            told = "MaxJobCount in slurm.conf" if limit.jobs and limit.most == limit.jobs - 1 else "sacctmgr"
+            notes.append(
+                f"Slurm takes {counted(limit.most, 'job')} ({told}), in arrays of at most {limit.array}: the others "
+                "are submitted as these end, while the launcher runs."
+            )
     if unknown < len(units):
         where = " on an empty cluster" if settings.launcher == "slurm" else ""
         notes.append(f"Time: {duration(seconds)} with {slots} at a time{where}, by earlier records.")
@@ -142,9 +149,15 @@ def _together(pack: Pack, times: Mapping[str, RunningTime | None]) -> RunningTim
     return RunningTime(sum(known), "the cells of a job")
 
 
-def _slots(settings: Cluster, packs: Sequence[Pack]) -> int:
+def _limits(settings: Cluster, packs: Sequence[Pack]) -> Limits:
+    if settings.launcher != "slurm" or shutil.which("scontrol") is None:
+        return Limits()
+    return limits(settings.of(name) for name in {pack.resources for pack in packs})
+
+
+def _slots(settings: Cluster, packs: Sequence[Pack], limit: Limits) -> int:
     if settings.launcher == "slurm":
-        most = [len(packs), *([settings.parallel] if settings.parallel else [])]
+        most = [n for n in (len(packs), settings.parallel, limit.most) if n is not None]
         if shutil.which("sinfo") is not None:
             most.append(at_once(settings.of(name) for name in {pack.resources for pack in packs}))
         return max(1, min(most))

@@ -1,4 +1,4 @@
-"""Single entry point of the launchers `inline`, `local` and `slurm`."""
+"""Single entry point of the launchers `inline`, `local`, `slurm` and `submitit:NAME`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from bench.core.progress import Progress
 from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
 from bench.experiments.noise_salt import RANDOM
-from bench.launchers import slurm
+from bench.launchers import slurm_run
 from bench.launchers.dry_run import jobs_of
+from bench.launchers.hooks import at_end, hooked
 from bench.launchers.local import Done, run_inline, run_local, visible_devices
 from bench.launchers.manifest import Launch, Options, begin
 from bench.launchers.schedule import Unit
-from bench.launchers.settings import Cluster
-from bench.launchers.slurm_cli import check
+from bench.launchers.settings import SUBMITIT, Cluster
+from bench.launchers.slurm_cli import check, limits
+from bench.launchers.submitit_run import run_submitit
 from bench.launchers.worker import Outcome
 from bench.results.run_dir import RunDir
 
@@ -28,9 +30,23 @@ def execute(
 ) -> Outcome:  # fmt: skip
     """Run `units` with the launcher of `settings`, call `done` with each record, and return the outcome.
 
-    With `detach`, return after submission to Slurm. Raises :class:`BenchError` for a missing device, a refusal by
-    Slurm, or workers that cannot run.
+    With `detach`, return after submission to Slurm, without the commands of the user's that follow a record or the end.
+    Raises :class:`BenchError` for a missing device, a refusal by Slurm, or workers that cannot run.
     """
+    then = hooked(done, settings, run_dir, progress)
+    outcome = _execute(
+        units, run_dir, source, progress, settings, resources, plugins=plugins, detach=detach, done=then,
+        noise_salt=noise_salt,
+    )  # fmt: skip
+    if not detach:
+        at_end(outcome, settings, run_dir, progress)
+    return outcome
+
+
+def _execute(
+    units: Sequence[Unit], run_dir: RunDir, source: DataSource, progress: Progress, settings: Cluster,
+    resources: Resources, *, plugins: Sequence[str], detach: bool, done: Done, noise_salt: str,
+) -> Outcome:  # fmt: skip
     on_slurm = settings.launcher == "slurm"
     retries = settings.retries if settings.retries is not None else 10 if on_slurm else 3
 
@@ -41,16 +57,24 @@ def execute(
 
     if on_slurm:
         packs = jobs_of(units, run_dir, settings)
-        check([settings.of(name) for name in {pack.resources for pack in packs}], run_dir.path, len(packs))
+        wanted = [settings.of(name) for name in {pack.resources for pack in packs}]
+        check(wanted, run_dir.path)
+        limit = limits(wanted)
+        if detach:
+            limit.check_room(len(packs))
         launch = launched(0)
-        job_of = slurm.start(launch, packs, settings, run_dir, progress)
+        started = slurm_run.start(launch, packs, settings, run_dir, progress, limit, detach=detach)
         if detach:
             return Outcome(left=len(units))
-        return slurm.wait_for(launch, packs, settings, run_dir, progress, done, job_of)
+        return slurm_run.wait_for(launch, packs, run_dir, progress, done, started)
+    if settings.launcher.startswith(SUBMITIT):
+        return run_submitit(launched(0), jobs_of(units, run_dir, settings), settings, run_dir, progress, done)
     if settings.launcher == "local":
         devices = visible_devices(settings.gpus) if resources.device in ("auto", "cuda") else []
         jobs = settings.jobs or len(devices) or max(1, available_cores() // resources.threads)
         launch = launched(max(1, available_cores() // jobs))
-        return run_local(launch, units, run_dir, progress, jobs=jobs, devices=devices, done=done)
+        return run_local(
+            launch, units, run_dir, progress, jobs=jobs, devices=devices, done=done, scratch=settings.scratch or ""
+        )
     chosen = prepare_device(resources)
     return run_inline(launched(chosen.workers), units, run_dir, source, progress, chosen, done=done)

@@ -26,6 +26,7 @@ from bench.launchers.worker import POLL_SECONDS, Outcome, settled, work_through
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from bench.storage.interrupts import Stopped, stopping_signals
+from bench.storage.scratch import VARIABLE
 
 Done = Callable[[Record], None]
 
@@ -85,9 +86,10 @@ def run_inline(
 
 
 class _Worker:
-    def __init__(self, folder: Path, number: int, devices: Sequence[str]) -> None:
+    def __init__(self, folder: Path, number: int, devices: Sequence[str], scratch: str) -> None:
         self.folder, self.log = folder, folder / f"worker-{number}.log"
         visible = {"CUDA_VISIBLE_DEVICES": devices[number % len(devices)]} if devices else {}
+        visible |= {VARIABLE: os.path.expandvars(scratch)} if scratch else {}
         self.environment = {**os.environ, **visible}
         self.start()
 
@@ -106,11 +108,12 @@ class _Worker:
 
 def run_local(
     launch: Launch, units: Sequence[Unit], run_dir: RunDir, progress: Progress, *, jobs: int,
-    devices: Sequence[str] = (), done: Done,
+    devices: Sequence[str] = (), done: Done, scratch: str = "",
 ) -> Outcome:  # fmt: skip
     """Run `units` in `jobs` local processes and call `done` with each record; replace dead workers.
 
-    `devices` holds one value of CUDA_VISIBLE_DEVICES per worker; if empty, workers share all devices.
+    `devices` holds one value of CUDA_VISIBLE_DEVICES per worker; if empty, workers share all devices. `scratch`: see
+    :mod:`bench.storage.scratch`.
     Raises :class:`BenchError` if workers keep dying without a record, or the launch cannot be read.
     """
     watch = Watch(launch, units, run_dir, done)
@@ -119,7 +122,7 @@ def run_local(
     try:
         with stopping_signals(), progress.stage("cells", len(watch.left)) as stage:
             for number in range(max(1, min(jobs, len(units)))):
-                crew.append(_Worker(launch.folder, number, devices))
+                crew.append(_Worker(launch.folder, number, devices, scratch))
             while watch.left:
                 if launch.cancelled:
                     raise Stopped(signal.SIGTERM)

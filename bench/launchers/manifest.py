@@ -2,6 +2,7 @@
 
     RUN_DIR/launches/ID/launch.json   units and their cells, or tasks; who launched them
     RUN_DIR/launches/ID/*.log         output of workers
+    RUN_DIR/launches/ID/attempts/     each attempt and its output, see bench.launchers.attempts
     RUN_DIR/launches/ID/cancelled     written by `bench cancel`, for launchers on other machines
     RUN_DIR/launches/ID/jobs/         submitit's own files, for Slurm
 
@@ -72,12 +73,20 @@ class Entry(Row):
 
 
 class Task(Row):
-    """A result that a command of a launch makes, in the `file` of the run directory; `before`: of an older one."""
+    """A result that a launch's `command`, by name, makes in the `file` of the run directory; `before`: of an older."""
 
     key: str
     title: str
     file: str
     before: Signature | None
+    command: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What it is: an attack, an audit, or a picture of several students."""
+        if not self.file.endswith(".json"):
+            return "picture"
+        return {"attacks": "attack", "audits": "audit"}[Path(self.file).parts[0]]
 
     @classmethod
     def of(cls, run_dir: RunDir, key: str, title: str, file: str) -> Task:
@@ -95,7 +104,7 @@ class Launch(Row):
     `plugins` are method files for workers to load.
     """
 
-    version: Literal[6] = 6  # Increased with every layout change, new fields included; other versions are refused.
+    version: Literal[7] = 7  # Increased with every layout change, new fields included; other versions are refused.
     id: str
     kind: str
     machine: str

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from bench.core.errors import BenchError
 from bench.experiments.plan import Cell, bound_method
 from bench.interface.registry import METHODS
+from bench.launchers.settings import NOTHING_MORE, More
 
 Signature = tuple[int, int]  # of a record's file, see bench.results.run_dir.RunDir.signature
 
@@ -92,6 +94,31 @@ class Pack:
     after: tuple[str, ...]
     resources: str
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The units' keys."""
+        return tuple(unit.key for unit in self.units)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What one job is to do: units or commands by key, those it waits for, a resource group, and what more it needs."""
+
+    keys: tuple[str, ...]
+    after: tuple[str, ...] = ()
+    resources: str = ""
+    more: More = NOTHING_MORE
+
+
+class _Ordered(Protocol):
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+    @property
+    def after(self) -> tuple[str, ...]: ...
+
+
+Ordered = TypeVar("Ordered", bound=_Ordered)
+
 
 def packs_of(
     units: Sequence[Unit],
@@ -118,12 +145,12 @@ def packs_of(
     return [Pack(tuple(pack), pack[0].after, name) for pack, name in together]
 
 
-def waves_of(packs: Sequence[Pack]) -> list[list[Pack]]:
-    """Return `packs` in waves; a pack waits for packs of earlier waves only."""
+def waves_of(packs: Sequence[Ordered]) -> list[list[Ordered]]:
+    """Return packs or orders in waves; one waits for those of earlier waves only."""
     wave_of: dict[str, int] = {}
-    waves: dict[int, list[Pack]] = defaultdict(list)
+    waves: dict[int, list[Ordered]] = defaultdict(list)
     for pack in packs:
         wave = 1 + max((wave_of[key] for key in pack.after if key in wave_of), default=-1)
-        wave_of.update(dict.fromkeys((unit.key for unit in pack.units), wave))
+        wave_of.update(dict.fromkeys(pack.keys, wave))
         waves[wave].append(pack)
     return [waves[number] for number in sorted(waves)]

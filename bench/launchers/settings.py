@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.options import LaunchOptions
 from bench.core.yaml_files import read_yaml
 from bench.experiments.plan import Cell
+from bench.storage.scratch import VARIABLE
 
+LAUNCHERS = ("inline", "local", "slurm")
+SUBMITIT = "submitit:"  # before the name of an executor
 OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "signal", "wrap"})  # only this program sets them
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # a line break would turn what follows into a command of Slurm's script
@@ -27,8 +31,13 @@ class JobResources(BaseModel):
     partition: str | None = None
     gpus: int = Field(0, ge=0)
     cpus: int = Field(1, ge=1)
+    nodes: int = Field(1, ge=1)  # The cells of a job are shared among its nodes.
     memory: float | None = Field(None, gt=0)  # GB
     time: int = Field(240, ge=1)  # minutes; a job near this limit is requeued and resumes, up to `retries` times
+    max_memory: float | None = Field(
+        None, gt=0
+    )  # GB; after a job out of memory the next gets twice as much, up to this
+    max_time: int | None = Field(None, ge=1)  # minutes; after a job out of time the next gets twice as much, up to this
     account: str | None = None
     qos: str | None = None
     extra: dict[str, str | int | float | bool] = {}
@@ -51,30 +60,102 @@ class JobResources(BaseModel):
             raise ValueError(f"{name} is set by this program, whose jobs would not be found under another")
         return value
 
-    @field_validator("time", mode="before")
+    @field_validator("time", "max_time", mode="before")
     @classmethod
     def _minutes(cls, value: Any) -> Any:
         return minutes(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _limits(self) -> Self:
+        for name, least, most in (("time", self.time, self.max_time), ("memory", self.memory, self.max_memory)):
+            if least is not None and most is not None and most < least:
+                raise ValueError(f"max_{name} is at least {name}, which is {least:g}; not {most:g}")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """What a job needs beyond its settings, as earlier ones showed: minutes and GB; None: nothing more."""
+
+    time: int | None = None
+    memory: float | None = None
+
+    def of(self, own: JobResources) -> JobResources:
+        """Return `own` resources with these."""
+        told = {"time": self.time, "memory": self.memory}
+        return own.model_copy(update={name: value for name, value in told.items() if value is not None})
+
+    @property
+    def words(self) -> str:
+        """Return them in words: " with 8 GB and 20 min"."""
+        memory = "" if self.memory is None else f"{self.memory:.3g} GB"
+        time = "" if self.time is None else f"{self.time} min"
+        told = " and ".join(filter(None, (memory, time)))
+        return f" with {told}" if told else ""
+
+
+NOTHING_MORE = More()
+
+
+def largest(needs: Iterable[More]) -> More:
+    """Return what suffices for all `needs`."""
+    every = list(needs)
+    return More(
+        max((more.time for more in every if more.time is not None), default=None),
+        max((more.memory for more in every if more.memory is not None), default=None),
+    )
 
 
 class Cluster(JobResources):
     """All settings of a launch, in the layout of the YAML file."""
 
-    launcher: Literal["inline", "local", "slurm"] = "inline"
+    launcher: str = "inline"
     jobs: int = Field(0, ge=0)  # Processes of the local launcher; 0: one per GPU, or one per core.
     shards: int = Field(1, ge=1)  # Jobs per ensemble.
     parallel: int | None = Field(None, ge=1)  # Jobs that run at once in the whole launch; None: no cap.
     pack: float = Field(10.0, ge=0)  # Target minutes of a job of small cells; 0: one job per cell.
     retries: int | None = Field(None, ge=0)
     """Restarts of a cell whose process died; with Slurm also requeues after a time limit. None: 3, and 10 for Slurm."""
+    scratch: str | None = None  # A folder on the disk of a node, such as $TMPDIR, for copies of data and artefacts.
+    python: str | None = None  # What starts Python in a job, as the shell reads it: a container, for example.
+    srun_args: list[str] = []
     setup: list[str] = []  # Shell lines that run before the program, for example to load modules.
+    on_record: str = ""  # Shell commands of the launcher's machine, see bench.launchers.hooks.
+    on_failure: str = ""
+    on_end: str = ""
     methods: dict[str, dict[str, Any]] = {}  # Different resources, by method.
 
-    @field_validator("setup")
+    @property
+    def shell(self) -> list[str]:
+        """The lines that a node's shell runs first; it knows the variables in `scratch`."""
+        return [*self.setup, *([f'export {VARIABLE}="{self.scratch}"'] if self.scratch else [])]
+
+    @field_validator("launcher")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in LAUNCHERS and not value.startswith(SUBMITIT):
+            raise ValueError(f"{', '.join(LAUNCHERS)} or {SUBMITIT}NAME, with the name of an executor of submitit")
+        return value
+
+    @field_validator("python")
+    @classmethod
+    def _command(cls, value: str | None) -> str | None:
+        if value is not None and (CONTROL.search(value) or not value.strip()):
+            raise ValueError("a command without control characters")
+        return value
+
+    @field_validator("setup", "srun_args")
     @classmethod
     def _shell_lines(cls, value: list[str]) -> list[str]:
         if any(CONTROL.search(line.replace("\t", " ").replace("\n", " ")) for line in value):
             raise ValueError("shell lines without control characters")
+        return value
+
+    @field_validator("scratch")
+    @classmethod
+    def _folder(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[\w./$~+-]+", value):
+            raise ValueError("a path, with variables as $NAME: letters, digits and . / _ - + ~ $")
         return value
 
     def of(self, method: str) -> JobResources:
@@ -122,9 +203,11 @@ def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
             cluster.of(method)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "methods"
+        where = ".".join(str(part) for part in first["loc"])
         said = first["msg"].removeprefix("Value error, ")
-        raise BenchError(f"launcher setting {where}: {said}, not {first.get('input')!r}.") from error
+        # Of several settings together the input is all of them.
+        given_ = f", not {first.get('input')!r}" if where else ""
+        raise BenchError(f"launcher setting {where + ': ' if where else ''}{said}{given_}.") from error
     return cluster
 
 
@@ -133,13 +216,20 @@ def launch_settings(options: LaunchOptions) -> Cluster:
     flags = options.flags()
     settings = read_cluster(options.cluster, {**flags, "extra": directives(options.slurm or ())})
     given = {*flags, *(["slurm"] if options.slurm else []), *(["detach"] if options.detach else [])}
-    only_slurm = {"partition", "cpus", "memory", "time", "parallel", "account", "pack", "slurm", "detach"}
-    wrong = given & only_slurm if settings.launcher != "slurm" else given & {"jobs"}
-    wrong |= given & {"jobs", "gpus", "retries"} if settings.launcher == "inline" else set()
+    only_slurm = {
+        "partition", "cpus", "memory", "max_memory", "time", "max_time", "parallel", "account", "pack", "slurm",
+        "detach",
+    }  # fmt: skip
+    if settings.launcher.startswith(SUBMITIT):
+        only_slurm = {"partition", "max_memory", "max_time", "account", "detach"}
+    elsewhere = settings.launcher not in ("inline", "local")
+    wrong = given & only_slurm if settings.launcher != "slurm" else set()
+    wrong |= given & {"jobs"} if elsewhere else set()
+    wrong |= given & {"jobs", "gpus", "retries", "scratch"} if settings.launcher == "inline" else set()
     if wrong:
         other = "local" if not wrong & only_slurm else "slurm"
-        instead = "--parallel" if settings.launcher == "slurm" else f"--launcher {other}"
-        names = ", ".join(f"--{name}" for name in sorted(wrong))
+        instead = "--parallel" if elsewhere and "jobs" in wrong else f"--launcher {other}"
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(wrong))
         raise BenchError(f"--launcher {settings.launcher} does not use {names}. Use {instead}, or leave it out.")
     return settings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -105,10 +106,10 @@ def at_once(wanted: Iterable[JobResources]) -> int:
     return max(1, min(fits, default=1))
 
 
-def check(wanted: Iterable[JobResources], folder: Path, jobs: int) -> None:
-    """Raise :class:`BenchError` if one of `jobs` jobs with the run directory `folder` could never start.
+def check(wanted: Iterable[JobResources], folder: Path) -> None:
+    """Raise :class:`BenchError` if a job of `wanted` resources with the run directory `folder` could never start.
 
-    That is without Slurm, in an unknown partition, with too many resources, or beyond the cluster's number of jobs.
+    That is without Slurm, in an unknown partition, or with too many resources.
     """
     for what, text in (("run directory's path", str(folder.resolve())), ("SBATCH_ACCOUNT", account_of_shell())):
         if CONTROL.search(text):
@@ -127,15 +128,16 @@ def check(wanted: Iterable[JobResources], folder: Path, jobs: int) -> None:
         _at_most("--cpus ", resources.cpus, cpus, f"{counted(cpus, 'core')} of a node {words}")
         memory = max(each.memory for each in nodes)
         said = f"{memory:.3g} GB" if memory >= 1 else f"{1024 * memory:.0f} MB"
-        _at_most("--memory ", resources.memory or 0, memory, f"{said} of a node {words}")
+        for name, asked in (("--memory ", resources.memory), ("--max-memory ", resources.max_memory)):
+            _at_most(name, asked or 0, memory, f"{said} of a node {words}")
         limits = [p.minutes for p in chosen]
         if None not in limits:
             most = max(limit or 0 for limit in limits)
-            _at_most("--time ", resources.time, most, f"{counted(most, 'minute')} {words}")
-        asked = re.match(r"\d+", str(resources.extra.get("nodes", "")))  # the 2 of 2-4
+            for name, asked in (("--time ", resources.time), ("--max-time ", resources.max_time)):
+                _at_most(name, asked or 0, most, f"{counted(most, 'minute')} {words}")
+        nodes_asked = re.match(r"\d+", str(resources.extra.get("nodes", resources.nodes)))  # the 2 of 2-4
         most = max(sum(each.count for each in p.nodes) for p in chosen)
-        _at_most("--slurm nodes=", int(asked[0]) if asked else 0, most, f"{counted(most, 'node')} {words}")
-    check_room(jobs)
+        _at_most("--slurm nodes=", int(nodes_asked[0]) if nodes_asked else 0, most, f"{counted(most, 'node')} {words}")
 
 
 def _at_most(option: str, asked: float, most: float, what: str) -> None:
@@ -148,31 +150,86 @@ def account_of_shell() -> str:
     return os.environ.get("SBATCH_ACCOUNT", "")
 
 
-def _limit(name: str) -> int | None:
-    """Return the number `name` of slurm.conf; None if Slurm does not tell."""
-    found = re.search(rf"^{name}\s*=\s*(\d+)", command("scontrol", "show", "config"), re.MULTILINE)
-    return int(found[1]) if found else None
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Most jobs of an array, of the whole cluster (MaxJobCount) and of this user by accounting; None where not told.
+
+    Slurm remembers a job for `keep` seconds after its end, and counts it until then in `jobs`.
+    """
+
+    array: int = LARGEST_ARRAY
+    jobs: int | None = None
+    submit: int | None = None
+    keep: int = 300
+
+    def places(self) -> tuple[int | None, str]:
+        """Return how many jobs more Slurm takes now, None without a limit, and which limit it is, in words.
+
+        Beyond the cluster's limit sbatch would wait silently.
+        """
+        free: list[tuple[int, str]] = []
+        if self.jobs is not None:
+            there = _count("-a", "-t", "all")
+            said = f"fewer than {self.jobs} jobs in the cluster, MaxJobCount in slurm.conf; {there} are there"
+            free.append((self.jobs - 1 - there, said))
+        if self.submit is not None:
+            there = _count("-u", str(os.getuid()))
+            free.append((self.submit - there, f"{self.submit} jobs of yours, by sacctmgr; {there} are there"))
+        return min(free, default=(None, ""), key=lambda one: one[0] or 0)
+
+    @property
+    def most(self) -> int | None:
+        """The most jobs of an empty cluster."""
+        return min((n for n in (self.jobs and self.jobs - 1, self.submit) if n is not None), default=None)
+
+    def check_room(self, jobs: int) -> None:
+        """Raise :class:`BenchError` if Slurm does not take `jobs` more now."""
+        places, limit = self.places()
+        if places is not None and jobs > places:
+            raise BenchError(
+                f"Slurm takes {limit}, and this needs {jobs} more. Leave out --detach: then they are submitted as "
+                "others end. Or give a larger --pack or fewer cells."
+            )
 
 
-def largest_array() -> int:
-    """Return the maximum number of tasks of an array job. Raises :class:`BenchError` if Slurm takes no arrays."""
-    most = _limit("MaxArraySize")
-    if most == 0:
+def _count(*words: str) -> int:
+    return len(command("squeue", "-h", "-r", "-o", "%i", *words).splitlines())
+
+
+def limits(wanted: Iterable[JobResources] = ()) -> Limits:
+    """Return the cluster's limits on jobs of `wanted` resources.
+
+    Raises :class:`BenchError` without Slurm, and if it takes no arrays.
+    """
+    config = command("scontrol", "show", "config")
+
+    def number(name: str, otherwise: int | None = None) -> int | None:
+        found = re.search(rf"^{name}\s*=\s*(\d+)", config, re.MULTILINE)
+        return int(found[1]) if found else otherwise
+
+    array = number("MaxArraySize", LARGEST_ARRAY)
+    if array == 0:
         raise BenchError("this Slurm takes no job arrays (MaxArraySize=0 in slurm.conf), which --launcher slurm needs.")
-    return LARGEST_ARRAY if most is None else min(LARGEST_ARRAY, most)
+    submit = None
+    if re.search(r"^AccountingStorageType\s*=\s*accounting_storage/slurmdbd", config, re.MULTILINE):
+        submit = min((n for one in wanted if (n := _submit_limit(one)) is not None), default=None)
+    return Limits(min(LARGEST_ARRAY, array or LARGEST_ARRAY), number("MaxJobCount"), submit, number("MinJobAge") or 300)
 
 
-def check_room(jobs: int) -> None:
-    """Raise :class:`BenchError` if Slurm cannot hold `jobs` more, because sbatch would wait silently."""
-    most = _limit("MaxJobCount")
-    if most is None:
-        return
-    there = len(command("squeue", "-h", "-a", "-r", "-t", "all", "-o", "%i").splitlines())
-    if there + jobs >= most:
-        raise BenchError(
-            f"Slurm holds fewer than {counted(most, 'job')} (MaxJobCount in slurm.conf), {there} are there, and this "
-            f"needs {jobs} more. Give a larger --pack or fewer cells, or try again when others have ended."
-        )
+def _submit_limit(wanted: JobResources) -> int | None:
+    """Return how many jobs of these resources this user may have in the queue, by association and QOS; None: any."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+        account = wanted.account or account_of_shell()
+        of = [f"user={user}", *([f"account={account}"] if account else [])]
+        told = command("sacctmgr", "-n", "-P", "show", "assoc", *of, "format=MaxSubmitJobs,DefaultQOS").splitlines()
+        rows = [line.partition("|") for line in told]
+        names = {wanted.qos} if wanted.qos else {qos for _, _, qos in rows if qos}
+        qos = command("sacctmgr", "-n", "-P", "show", "qos", "format=Name,MaxSubmitPU").splitlines()
+    except (BenchError, KeyError):  # no right to ask, or a user without a name
+        return None
+    found = [most for most, _, _ in rows] + [most for name, _, most in (q.partition("|") for q in qos) if name in names]
+    return min((int(most) for most in found if most.isdigit()), default=None)
 
 
 def undisturbed(environment: Mapping[str, str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from bench.core.errors import BenchError
+from bench.launchers.slurm_ends import OUT_OF_TIME_STATUS
 from bench.launchers.worker import run_units
 from bench.storage.interrupts import Stopped, stop
 
@@ -20,21 +21,28 @@ SAVES_PER_JOB = 20  # at least, since training that is not saved at a time limit
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Body of a Slurm job of at most `minutes`, pickled by submitit; `folder` is the launch's folder."""
+    """Body of a Slurm job of at most `minutes`, pickled by submitit; `folder` is the launch's folder.
+
+    Near its time limit it goes back to the queue or, with `ends_itself`, ends for the launcher to submit a longer one.
+    """
 
     folder: str
     keys: tuple[str, ...]
     minutes: int
+    ends_itself: bool = False
 
     def __call__(self) -> str:
         """Run this job's unfinished units."""
-        from bench.storage.checkpoint import saving_every
-
         try:
-            # Slurm repeats SIGTERM; only the first may interrupt, or it would disturb the cleanup.
-            with _time_limit_stops(), saving_every(60 * self.minutes / SAVES_PER_JOB):
-                run_units(Path(self.folder), self.keys, wait=False, once=True)
+            with _time_limit_stops(self.ends_itself):
+                from bench.storage.checkpoint import saving_every  # imports torch, which may take long
+
+                # Slurm repeats SIGTERM; only the first may interrupt, or it would disturb the cleanup.
+                with saving_every(60 * self.minutes / SAVES_PER_JOB):
+                    run_units(Path(self.folder), self.keys, wait=False, once=True)
         except Stopped as stopped:
+            if self.ends_itself and stopped.number == signal.SIGUSR2:
+                raise SystemExit(OUT_OF_TIME_STATUS) from stopped
             # Cancelled or requeued by Slurm. Records are in files; the remaining units stay unfinished.
             return f"stopped by signal {stopped.number}"
         return "done"
@@ -49,10 +57,11 @@ class Job:
 
 
 @contextlib.contextmanager
-def _time_limit_stops() -> Iterator[None]:
+def _time_limit_stops(ends_itself: bool) -> Iterator[None]:
     """Make submitit's handler of the signal before a time limit raise :class:`Stopped` instead of calling `sys.exit`.
 
-    A `sys.exit` in the middle of a cell would count as a failure of the cell.
+    A `sys.exit` in the middle of a cell would count as a failure of the cell, and so does a limit reached too often,
+    unless the job `ends_itself`.
     """
     from submitit.core.utils import UncompletedJobError
 
@@ -63,6 +72,8 @@ def _time_limit_stops() -> Iterator[None]:
         try:
             theirs(number, frame)
         except UncompletedJobError as error:
+            if ends_itself:
+                stop(number)
             raise BenchError(
                 "its job reached its time limit too often. Give more --time, or more --retries."
             ) from error

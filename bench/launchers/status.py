@@ -21,6 +21,7 @@ from bench.launchers import slurm
 from bench.launchers.manifest import CANCELLED, Launch, Task, launches
 from bench.launchers.runtime_estimate import duration
 from bench.launchers.worker import settled
+from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.record import Record, Status
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_atomic
@@ -31,7 +32,7 @@ WAIT_SECONDS = 60.0  # `cancel` kills processes after this time
 
 @dataclass(frozen=True, slots=True)
 class LaunchRow:
-    """One launch: number of results (`cells`, attacks or audits) and of queued Slurm jobs by state."""
+    """One launch: number of results (`cells`, attacks or audits, `what` in words) and of queued Slurm jobs by state."""
 
     id: str
     kind: str
@@ -43,6 +44,7 @@ class LaunchRow:
     running: int
     left: int
     jobs: dict[str, int] = field(default_factory=dict)
+    what: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class Overview:
             "launches",
             ("launch", "launcher", "state", "results", "done", "failed", "running", "left", "Slurm's jobs"),
             [
-                (r.id, f"{r.kind} ({r.where})", r.state, str(r.cells), str(r.done), str(r.failed), str(r.running),
+                (r.id, f"{r.kind} ({r.where})", r.state, r.what, str(r.done), str(r.failed), str(r.running),
                  str(r.left), ", ".join(f"{n} {state.lower()}" for state, n in sorted(r.jobs.items())))
                 for r in self.launches
             ],
@@ -94,7 +96,7 @@ class Overview:
         others: list[tuple[str, tuple[str, ...], list[Any]]] = [
             ("running now", ("what", "stage", "steps", "where", "for", "attempt"), running),
             ("not begun", ("what",), shown),
-            ("failed", ("cell", "why"), self.failures),
+            ("failed", ("what", "why"), self.failures),
         ]
         yield from (table for table in others if table[2])
 
@@ -128,6 +130,9 @@ def overview(path: Path) -> Overview:
             if task.key not in claims and not task.settled(run_dir):
                 waiting[task.key] = task.title
     failures = [(record.key, record.failure.words(path)) for record in records.values() if record.failure is not None]
+    for task in {task.key: task for launch in found for task in launch.tasks}.values():
+        if (result := _result(task, run_dir)) is not None and result.failure is not None:
+            failures.append((task.title, result.failure.words(path)))
     if waiting and not any(row.state == "at work" for row in rows):
         notes.append("Nothing runs, and results are left: give the `run`, `attack` or `audit` command again to resume.")
     running = [_running_row(key, owner) for key, owner in claims.items()]
@@ -139,8 +144,8 @@ def _launch_row(
 ) -> tuple[LaunchRow, str]:
     count = Counter(records[entry.key].status for entry in launch.records if settled(entry, run_dir, records))
     made = [task for task in launch.tasks if task.settled(run_dir)]
-    for failed in (_failed(task, run_dir) for task in made):
-        count[Status.FAILED if failed else Status.DONE] += 1
+    for result in (_result(task, run_dir) for task in made):
+        count[Status.FAILED if result is not None and result.failure is not None else Status.DONE] += 1
     mine = {task.key for task in launch.tasks} - {task.key for task in made}
     at_work = launch.launcher_lives
     running = sum(owner.about.get("launch") == launch.id or (at_work and key in mine) for key, owner in claims.items())
@@ -150,15 +155,20 @@ def _launch_row(
     state = "finished" if left == 0 else "at work" if at_work or jobs or running else "stopped"
     return LaunchRow(
         launch.id, launch.kind, launch.machine.partition("/")[0], state, total, count[Status.DONE],
-        count[Status.FAILED], running, left, jobs,
+        count[Status.FAILED], running, left, jobs, _what(launch),
     ), note  # fmt: skip
 
 
-def _failed(task: Task, run_dir: RunDir) -> bool:
-    """Return whether the attack or audit of `task` failed; False for a picture."""
-    read = {"attacks": run_dir.read_attack, "audits": run_dir.read_audit}.get(Path(task.file).parts[0])
-    found = read(task.key) if read is not None and task.file.endswith(".json") else None
-    return found is not None and found.failure is not None
+def _what(launch: Launch) -> str:
+    kinds = Counter(["cell"] * len(launch.records) + [task.kind for task in launch.tasks])
+    return ", ".join(counted(count, kind) for kind, count in sorted(kinds.items()))
+
+
+def _result(task: Task, run_dir: RunDir) -> AttackRecord | AuditRecord | None:
+    """Return what `task` made; None for a picture."""
+    if task.kind == "attack":
+        return run_dir.read_attack(task.key)
+    return run_dir.read_audit(task.key) if task.kind == "audit" else None
 
 
 def _jobs(launch: Launch) -> tuple[dict[str, int], str]:

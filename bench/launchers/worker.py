@@ -23,6 +23,7 @@ from bench.core.options import Resources
 from bench.core.printable import counted
 from bench.core.progress import LineProgress, Progress, Stage, echo
 from bench.experiments.data_source import DataSource
+from bench.launchers.attempts import Trial, attempt, job_here, output_into
 from bench.launchers.manifest import load
 from bench.launchers.schedule import Unit
 from bench.results.record import Record
@@ -147,7 +148,9 @@ def work_through(
             with claiming(run_dir, unit.key, _about(launch, unit)) as held:
                 if held is None or _finished(launch, unit, run_dir):
                     continue
-                record = run_unit(launch, unit, run_dir, source, progress, resources, held)
+                with _trying(launch, unit) as trial:
+                    record = run_unit(launch, unit, run_dir, source, progress, resources, held)
+                    trial.reason = record.status.value if record else "done"
             del left[unit.key]
             done(unit, record)
             moved = said = False
@@ -190,11 +193,19 @@ def _unsure(key: str, run_dir: RunDir) -> bool:
 
 def _about(launch: Launch, unit: Unit) -> dict[str, object]:
     about: dict[str, object] = {"title": unit.title[:200], "launch": launch.id}
-    job = os.environ.get("SLURM_ARRAY_JOB_ID", os.environ.get("SLURM_JOB_ID"))
-    if job and launch.kind == "slurm":
-        task = os.environ.get("SLURM_ARRAY_TASK_ID")
-        about["job"] = f"{job}_{task}" if task else job
+    if launch.kind == "slurm" and (job := job_here()):
+        about["job"] = job
     return about
+
+
+@contextlib.contextmanager
+def _trying(launch: Launch, unit: Unit) -> Iterator[Trial]:
+    """Write an attempt at `unit`, with its output in a file of its own, unless that is on the user's terminal."""
+    if launch.kind == "inline":
+        yield Trial(Path(os.devnull))
+        return
+    with attempt(launch.folder, unit.key) as trial, output_into(trial.log):
+        yield trial
 
 
 def run_unit(
@@ -207,9 +218,8 @@ def run_unit(
     lost = held.attempt > launch.options.retries + 1
     if lost and unit.shard is None:
         error = BenchError(
-            f"the process that ran it died {counted(held.attempt - 1, 'time')}: killed, or out of memory. Its last "
-            f"words are in the logs under {launch.folder.relative_to(run_dir.path)} of the run directory; --retries N "
-            "allows more."
+            f"the process that ran it died {counted(held.attempt - 1, 'time')}: killed, or out of memory. `bench logs "
+            f"{unit.key}` shows its last words; --retries N allows more."
         )
         return record_failure(unit.cell, run_dir, error)
     if not lost:  # a lost shard needs no record: the cell that needs it gets one

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-import resource
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from bench.core.processes import peak_memory_mib
 from bench.results.record import Provenance
 
 PACKAGES = ("private-student-bench", "torch", "torchvision", "timm", "opacus", "dp-accounting", "numpy", "scipy")
@@ -43,7 +42,7 @@ class Clock:
         minutes, and the memory rounded up to a power of 2.
         """
         unread: dict[str, str] = {}
-        started, seconds, memory = self.started, time.perf_counter() - self._begin - waited, _peak_memory_mib()
+        started, seconds, memory = self.started, time.perf_counter() - self._begin - waited, peak_memory_mib()
         if private:
             started, seconds, memory = started[:10], 60.0 * math.ceil(seconds / 60), 2.0 ** math.ceil(math.log2(memory))
             unread |= {
@@ -74,12 +73,6 @@ class Clock:
             artefacts=dict(artefacts or {}),
             unread=unread,
         )
-
-
-def _peak_memory_mib() -> float:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # Kibibytes on Linux, bytes on macOS.
-    return round(peak / (1024 * 1024 if sys.platform == "darwin" else 1024), 1)
 
 
 def _git(unread: dict[str, str]) -> tuple[str | None, bool | None]:

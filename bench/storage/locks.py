@@ -26,6 +26,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from bench.core.errors import BenchError
+from bench.core.processes import peak_memory_mib
 from bench.core.rows import json_object
 from bench.storage.files import explain_os_error, writing
 from bench.storage.interrupts import unstopped
@@ -81,6 +82,7 @@ class Owner:
     seconds: float  # seconds from taking the claim to the last beat, on the owner's clock
     about: Mapping[str, Any]
     held: bool
+    memory: float | None = None  # peak of the owner in MiB, at its last beat
 
     @property
     def attempt(self) -> int:
@@ -137,6 +139,7 @@ class Held:
                 "beat": self._beat,
                 "attempts": self.attempts,
                 "seconds": round(time.monotonic() - self._begin, 1),
+                "memory": peak_memory_mib(),
             }
             text = json.dumps({**state, "about": self.about}, ensure_ascii=False).encode()
             if len(text) > _LENGTH:  # keep the launch, which is needed to count attempts
@@ -296,7 +299,7 @@ def _parse(text: bytes, held: bool) -> Owner | None:
         return Owner(
             str(state["machine"]), int(state["pid"]), state["start"], int(state["beat"]),
             {str(launch): int(count) for launch, count in state["attempts"].items()},
-            float(state["seconds"]), dict(state["about"]), held,
+            float(state["seconds"]), dict(state["about"]), held, state.get("memory"),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError):
         # The content is missing or foreign, but the lock still counts as held.

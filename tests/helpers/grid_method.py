@@ -1,7 +1,8 @@
 """A method whose cells take a moment, for tests of launchers: it writes down what it does where GRID_LOG says.
 
 Its cells of one seed share an artefact. A cell that runs twice at once says so in the log. While a file beside the
-log, with .hold behind its name, is there, no cell ends.
+log, with .hold behind its name, is there, no cell ends; with .hold-NAME, that cell does not, and the number in
+.memory-NAME is what that cell takes in MiB.
 """
 
 from __future__ import annotations
@@ -127,7 +128,11 @@ class GridMethod(Method):
                 raise BenchError("this cell cannot succeed")
             if self.config.dies and self.config.noise == 10.0:
                 os.kill(os.getpid(), 9)
-            while Path(f"{os.environ.get('GRID_LOG')}.hold").exists():
+            beside = os.environ.get("GRID_LOG")
+            asked = Path(f"{beside}.memory-{name}")
+            mib = int(asked.read_text()) if asked.exists() else int(length("MEMORY", 0))
+            held = np.ones(mib << 20, dtype=np.uint8)
+            while any(Path(f"{beside}.{hold}").exists() for hold in ("hold", f"hold-{name}")):
                 time.sleep(0.1)
             with context.progress.stage("work", 10) as stage:
                 for _ in range(10):
@@ -138,4 +143,5 @@ class GridMethod(Method):
             for parameter in student.parameters():
                 parameter.data.fill_(float(told[0]))
         log(f"end {name}")
+        del held
         return Released(student, "softmax_regression", options)

@@ -14,8 +14,8 @@ from helpers.paths import GRID_METHOD
 METHOD = str(GRID_METHOD)
 
 
-def finish(process: subprocess.Popen[bytes], status: int = 0) -> str:
-    output, errors = process.communicate(timeout=500)
+def finish(process: subprocess.Popen[bytes], status: int = 0, seconds: float = 500) -> str:
+    output, errors = process.communicate(timeout=seconds)
     assert process.returncode == status, errors.decode()
     return output.decode() + errors.decode()
 

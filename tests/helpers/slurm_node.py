@@ -7,6 +7,8 @@ A test takes `with slurm_node(folder) as node:`; a person takes the command line
     python tests/helpers/slurm_node.py restart-slurmd /tmp/node
     python tests/helpers/slurm_node.py stop /tmp/node
 
+With `nodes`, several slurmd on this machine are nodes n1, n2, ... of one Slurm (`slurmd -N`), each with its own cores.
+
 A node that a test started also ends when the test's process is killed; one from the command line stays.
 
 It wants root, slurm-wlm and munge. Each node has ports, a munge socket and a munge key of its own, so several nodes
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -46,18 +49,17 @@ CONF = """\
 ClusterName=tests
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ctld_port}
-SlurmdPort={d_port}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CredType=cred/munge
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -78,7 +80,7 @@ BatchStartTimeout=5
 MinJobAge=3600
 ReturnToService=2
 SlurmdTimeout=20
-{gpus}NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} {gres}State=UNKNOWN
+{gpus}{nodes}
 {partitions}
 """
 
@@ -117,6 +119,13 @@ def _name(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    except (OSError, IndexError):
+        return 0
 
 
 def _alive(pid: int) -> bool:
@@ -166,10 +175,17 @@ class SlurmNode:
         lines = self.run("squeue", "-h", "-a", "-r", "-o", "%i %T").splitlines()
         return {line.split()[0]: line.split()[1] for line in lines}
 
-    def pid(self, daemon: str) -> int | None:
-        """The process of a daemon, if it runs."""
+    @property
+    def names(self) -> list[str]:
+        """The names of the nodes."""
+        text = self.conf.read_text() if self.conf.exists() else ""
+        return re.findall(r"^NodeName=(\S+)", text, re.MULTILINE) or [HOST]
+
+    def pid(self, daemon: str, name: str = "") -> int | None:
+        """The process of a daemon, if it runs; of slurmd that of the node `name`, by default the first."""
+        file = f"slurmd-{name or self.names[0]}" if daemon == "slurmd" else daemon
         try:
-            pid = int((self.folder / f"{daemon}.pid").read_text())
+            pid = int((self.folder / f"{file}.pid").read_text())
         except (OSError, ValueError):
             return None
         return pid if _name(pid) == daemon and _alive(pid) else None
@@ -182,6 +198,7 @@ class SlurmNode:
         gpus: int = 0,
         more: str = "",
         stays: bool = False,
+        nodes: int = 1,
     ) -> None:
         """Starts the daemons and waits for an idle node.
 
@@ -192,6 +209,7 @@ class SlurmNode:
             gpus: accelerators that Slurm hands out by number; none of them exists.
             more: further lines of slurm.conf.
             stays: whether it outlives this process.
+            nodes: how many, each with these cores and this memory.
         """
         if reason := why_not():
             raise RuntimeError(reason)
@@ -200,21 +218,23 @@ class SlurmNode:
         if len(f"{self.folder}/munge.socket") > SOCKET_LENGTH or any(sign in str(self.folder) for sign in " ,#="):
             raise ValueError(f"{self.folder}: the path is too long or holds a sign that slurm.conf cannot")
         self.folder.mkdir(parents=True, exist_ok=True)
-        for each in (self.folder / "state", self.folder / "spool"):  # a node drained in an earlier life would stay so
-            shutil.rmtree(each, ignore_errors=True)
-            each.mkdir()
-        ctld_port, d_port = _free_ports(2)
+        names = [HOST] if nodes == 1 else [f"n{number}" for number in range(1, nodes + 1)]
+        for each in ("state", *(f"spool-{name}" for name in names)):  # a node drained in an earlier life would stay so
+            shutil.rmtree(self.folder / each, ignore_errors=True)
+            (self.folder / each).mkdir()
+        ctld_port, *d_ports = _free_ports(1 + nodes)
         parts = [f"PartitionName={name} Nodes=ALL State=UP {rest}" for name, rest in partitions.items()]
         text = CONF.format(
             folder=self.folder,
             host=HOST,
             ctld_port=ctld_port,
-            d_port=d_port,
-            cpus=cpus,
-            memory=memory,
             memory_per_cpu=memory // cpus,
             gpus="GresTypes=gpu\n" if gpus else "",
-            gres=f"Gres=gpu:{gpus} " if gpus else "",
+            nodes="\n".join(
+                f"NodeName={name} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory={memory} "
+                f"{f'Gres=gpu:{gpus} ' if gpus else ''}State=UNKNOWN"
+                for name, port in zip(names, d_ports, strict=True)
+            ),
             partitions="\n".join(parts),
         )
         self.conf.write_text(text + more)
@@ -230,7 +250,8 @@ class SlurmNode:
         try:
             self._start_munged()
             self._start("slurmctld")
-            self._start("slurmd")
+            for name in names:
+                self._start("slurmd", "-N", name)
             self.wait_for_node()
         except BaseException:
             self.stop()
@@ -242,7 +263,8 @@ class SlurmNode:
         )
         if done.returncode:
             raise RuntimeError(f"{daemon}: {(done.stderr or done.stdout).strip()}")
-        _wait(f"{daemon} of {self.folder}", lambda: self.pid(daemon) is not None, 20)
+        name = words[-1] if daemon == "slurmd" else ""
+        _wait(f"{daemon} of {self.folder}", lambda: self.pid(daemon, name) is not None, 20)
 
     def _start_munged(self) -> None:
         key = self.folder / "munge.key"
@@ -263,14 +285,24 @@ class SlurmNode:
 
         _wait(f"the node of {self.folder}", ready, seconds)
 
-    def start_slurmd(self) -> None:
+    def start_slurmd(self, name: str = "") -> None:
         """Starts slurmd after a kill and waits for the node."""
-        self._start("slurmd")
+        self._start("slurmd", "-N", name or self.names[0])
         self.wait_for_node()
 
-    def stop_slurmd(self, number: signal.Signals = signal.SIGTERM) -> None:
+    def restart_controller(self, pause: float = 0.0) -> None:
+        """Stops slurmctld and starts it again after `pause` seconds, in which no command is answered; jobs go on."""
+        pid = self.pid("slurmctld")
+        assert pid is not None
+        os.kill(pid, signal.SIGTERM)
+        _wait("the end of slurmctld", lambda: not _alive(pid), 30)
+        time.sleep(pause)
+        self._start("slurmctld")
+        self.wait_for_node()
+
+    def stop_slurmd(self, number: signal.Signals = signal.SIGTERM, name: str = "") -> None:
         """Stops slurmd and nothing else: its jobs go on."""
-        if (pid := self.pid("slurmd")) is None:
+        if (pid := self.pid("slurmd", name)) is None:
             return
         os.kill(pid, number)
         _wait("the end of slurmd", lambda: not _alive(pid), 20)
@@ -280,18 +312,18 @@ class SlurmNode:
         self.stop_slurmd()
         self.start_slurmd()
 
-    def crash(self) -> None:
+    def crash(self, name: str = "") -> None:
         """What a power cut does to a node: slurmd and all processes of its jobs are gone, and the node is DOWN.
 
         The controller would see it by itself after SlurmdTimeout seconds and more; here it is told at once. It puts
         the jobs back in the queue; `start_slurmd` brings the node back.
         """
-        self.stop_slurmd(signal.SIGKILL)
-        self._kill_job_processes()
-        self.run("scontrol", "update", f"NodeName={HOST}", "State=DOWN", "Reason=crash")
+        self.stop_slurmd(signal.SIGKILL, name)
+        self._kill_job_processes(name)
+        self.run("scontrol", "update", f"NodeName={name or self.names[0]}", "State=DOWN", "Reason=crash")
 
-    def job_processes(self) -> list[int]:
-        """The processes that jobs of this node left or still run, slurmstepd among them."""
+    def job_processes(self, name: str = "") -> list[int]:
+        """The processes that jobs, of the node `name` where given, left or still run, slurmstepd among them."""
         mine = f"SLURM_CONF={self.conf}".encode()
         found = []
         for each in Path("/proc").iterdir():
@@ -302,15 +334,21 @@ class SlurmNode:
             except OSError:
                 continue
             in_job = any(variable.startswith(b"SLURM_JOB_ID=") for variable in variables)
+            if name and in_job and f"SLURMD_NODENAME={name}".encode() not in variables:
+                continue
+            if name and not in_job:  # slurmstepd has nothing of its node but the children
+                continue
             if mine in variables and (in_job or _name(int(each.name)) == "slurmstepd") and _alive(int(each.name)):
                 found.append(int(each.name))
         return found
 
-    def _kill_job_processes(self) -> None:
+    def _kill_job_processes(self, name: str = "") -> None:
         # Again until none is left, since they start others.
         def none_left() -> bool:
-            _kill(self.job_processes(), signal.SIGKILL)
-            return not self.job_processes()
+            found = self.job_processes(name)
+            steps = [pid for pid in map(_parent, found) if _name(pid) == "slurmstepd"]
+            _kill([*steps, *found], signal.SIGKILL)
+            return not self.job_processes(name)
 
         _wait("the end of the jobs' processes", none_left, 20)
 
@@ -328,8 +366,9 @@ class SlurmNode:
         """Cancels all jobs and stops the daemons; no process is left."""
         if self.pid("slurmctld") is not None and self.pid("slurmd") is not None:
             self.cancel_all()
-        for daemon in reversed(DAEMONS):
-            if (pid := self.pid(daemon)) is None:
+        slurmds = [("slurmd", name) for name in self.names]
+        for daemon, name in (*slurmds, ("slurmctld", ""), ("munged", "")):
+            if (pid := self.pid(daemon, name)) is None:
                 continue
             _kill([pid], signal.SIGTERM)
             try:
@@ -350,6 +389,7 @@ def slurm_node(
     memory: int = 4000,
     gpus: int = 0,
     more: str = "",
+    nodes: int = 1,
 ) -> Iterator[SlurmNode]:
     """A node for the length of a with-block; SLURM_CONF names it and PATH finds it meanwhile.
 
@@ -357,7 +397,7 @@ def slurm_node(
     """
     node = SlurmNode(folder)
     before = dict(os.environ)
-    node.start(cpus, partitions, memory, gpus, more)
+    node.start(cpus, partitions, memory, gpus, more, nodes=nodes)
     try:
         wanted = node.environment
         for key in before.keys() - wanted.keys():

@@ -41,7 +41,7 @@ def attacks(out: Path) -> dict[str, AttackRecord]:
 
 
 def logs(out: Path) -> set[str]:
-    return {path.name for path in out.glob("launches/*/*.log")}
+    return {path.name for path in out.glob("launches/*/attempts/*.log")}
 
 
 def start(*words: str) -> subprocess.Popen[bytes]:
@@ -62,7 +62,7 @@ def test_local_processes_make_what_is_missing(out: Path) -> None:
     assert set(attacks(out)) >= {first}
     assert len(attacks(out)) == 2
     assert RunDir(out).file_signature(f"attacks/{first}.json") == before
-    assert logs(out) == {f"{keys[1]}--membership.log"}
+    assert logs(out) == {f"{keys[1]}--membership.1.log"}
     launch = overview(out).launches[-1]
     assert (launch.kind, launch.cells, launch.done, launch.left, launch.state) == ("local", 1, 1, 0, "finished")
     assert bench(*words).returncode == 0
@@ -116,7 +116,7 @@ def test_local_processes_make_the_attacks_and_pictures_of_the_inline_launcher(ou
     inversions = {name for name in pictures if "mi-face" in name}
     assert len(inversions) == 3, "one for each student, and one of both"
     assert all(pictures[name] == others[name] for name in inversions)
-    assert "compare-digits-mi-face.log" in logs(out)
+    assert "compare-digits-mi-face.1.log" in logs(out)
 
 
 @pytest.mark.slow

@@ -75,10 +75,10 @@ def test_local_processes_make_the_audits_of_the_inline_launcher(out: Path, tmp_p
         assert audit.model_dump(exclude=drawn) == inline[student].model_dump(exclude=drawn)
         names = {(bound.instrument, bound.tests, bound.seen) for bound in audit.pairs}
         assert names == {(bound.instrument, bound.tests, bound.seen) for bound in inline[student].pairs}
-    assert len(list(out.glob("launches/*/*.log"))) == 2
+    assert len(list(out.glob("launches/*/attempts/*.log"))) == 2
     again = bench("audit", "-o", out, *OPTIONS, "--launcher", "local", "-q")
     assert again.returncode == done.returncode
-    assert len(list(out.glob("launches/*/*.log"))) == 2, "audits that are kept need no process"
+    assert len(list(out.glob("launches/*/attempts/*.log"))) == 2, "audits that are kept need no process"
 
 
 @pytest.mark.slow

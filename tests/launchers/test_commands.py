@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.core.progress import Progress
+from bench.launchers.attempts import log_of
 from bench.launchers.commands import run_commands
 from bench.launchers.settings import Cluster
 from bench.results.run_dir import RunDir
@@ -32,7 +33,7 @@ sys.exit(int(me.name))
     commands = {f"key-{n}": ["-c", code, str(there), str(n)] for n in range(4)}
     folder, statuses = run_commands(commands, [], run_dir, LOCAL, 2, Progress())
     assert statuses == {"key-0": 0, "key-1": 1, "key-2": 2, "key-3": 3}
-    said = [(folder / f"{key}.log").read_text() for key in commands]
+    said = [log_of(folder, key, 1).read_text() for key in commands]
     assert all(line in ("1 at once\n", "2 at once\n") for line in said)
     assert folder.stat().st_mode & 0o077 == 0
 
@@ -50,4 +51,4 @@ time.sleep(600)
         run_commands({key: ["-c", code, str(tmp_path)] for key in ("a", "b")}, [], run_dir, LOCAL, 1, Progress())
     (folder,) = tmp_path.glob("launches/*")
     assert not Path("/proc", (folder / "pid").read_text()).exists()
-    assert {path.name for path in folder.glob("*.log")} == {"a.log"}
+    assert {path.name for path in folder.glob("attempts/*.log")} == {"a.1.log"}

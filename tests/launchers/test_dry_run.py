@@ -64,6 +64,17 @@ def test_without_slurm_all_jobs_are_taken_to_run_at_once(monkeypatch: pytest.Mon
     assert told(10, pack=0).totals["slots"] == 10
 
 
+def test_the_plan_says_what_slurm_takes_at_once(tmp_path: Path) -> None:
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.write_text("#!/bin/sh\necho 'MaxArraySize = 11'; echo 'MaxJobCount = 4'\n")
+    scontrol.chmod(0o755)
+    seen = told(10, pack=0)
+    (note,) = [note for note in seen.notes if "MaxJobCount" in note]
+    assert note.startswith("Slurm takes 3 jobs (MaxJobCount in slurm.conf), in arrays of at most 11: the others are")
+    assert seen.totals["slots"] == 3
+    assert not [note for note in told(1, pack=0).notes if "MaxJobCount" in note]
+
+
 def test_one_is_singular() -> None:
     seen = told(1)
     assert seen.title == "1 cell; 1 would run, in this order"

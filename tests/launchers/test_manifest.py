@@ -10,12 +10,14 @@ import pytest
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.options import Resources
+from bench.core.progress import Progress
 from bench.experiments.plan import Dataset
-from bench.launchers import slurm, worker
+from bench.launchers import slurm, slurm_run, worker
 from bench.launchers.manifest import Launch, Options, begin, launches, load
 from bench.launchers.schedule import Unit, units_of
 from bench.launchers.settings import Cluster
-from bench.launchers.slurm import in_hand
+from bench.launchers.slurm_cli import Limits
+from bench.launchers.slurm_run import in_hand, other_launches
 from bench.launchers.worker import work_through
 from bench.results.run_dir import RunDir
 from bench.storage import locks
@@ -83,12 +85,12 @@ def test_a_launch_with_other_fields_is_refused(run_dir: RunDir, where: tuple[str
 
 def test_cells_in_the_jobs_of_others(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     queued: set[str] = set()
-    monkeypatch.setattr(slurm, "queue", lambda name: {"1": ("PENDING", "")} if name in queued else {})
+    monkeypatch.setattr(slurm, "queue", lambda name, over=False: {"1": ("PENDING", "")} if name in queued else {})
     units = units_of(cells())
     names = iter(["20260101-000000-a", "20260101-000001-b", "20260101-000002-c"])
     monkeypatch.setattr("bench.launchers.manifest.time.strftime", lambda form: next(names) if "-%H" in form else "then")
     old, mine, young = (launched(run_dir, units) for _ in range(3))
-    others = slurm.other_launches(mine, run_dir)
+    others = other_launches(mine, run_dir)
     assert {other.id for other in others} == {old.id, young.id}
     keys = [unit.key for unit in units]
     # All three live. Each waits for older ones only, so that no two wait for each other.
@@ -108,14 +110,16 @@ def test_a_job_waits_until_it_is_known_that_an_owner_elsewhere_is_dead(
 ) -> None:
     monkeypatch.setattr(locks, "PATIENCE_SECONDS", 0.3)
     monkeypatch.setattr(worker, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(worker, "run_unit", lambda launch, unit, *rest: run_dir.write_record(record(key=unit.key)))
+    monkeypatch.setattr(
+        worker, "run_unit", lambda launch, unit, *rest: run_dir.write_record(record(key=unit.key)) and None
+    )
     units = units_of(cells(1, 2))
     launch = launched(run_dir, units)
 
     def go() -> list[str]:
         run: list[str] = []
         work_through(
-            launch, units, run_dir, None, slurm.Progress(), resources=Resources("cpu"), wait=False,  # type: ignore[arg-type]
+            launch, units, run_dir, None, Progress(), resources=Resources("cpu"), wait=False,  # type: ignore[arg-type]
             done=lambda unit, record: run.append(unit.key),
         )  # fmt: skip
         return run
@@ -130,4 +134,4 @@ def test_a_job_waits_until_it_is_known_that_an_owner_elsewhere_is_dead(
 def test_what_is_unknown_among_methods(run_dir: RunDir) -> None:
     launch = launched(run_dir, units_of(cells()))
     with pytest.raises(UnknownNameError, match="grid-test"):
-        slurm.start(launch, [], Cluster(methods={"grid-tset": {}}), run_dir, slurm.Progress())
+        slurm_run.start(launch, [], Cluster(methods={"grid-tset": {}}), run_dir, Progress(), Limits())

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,9 @@ from hypothesis import strategies as st
 
 from bench.core.errors import BenchError
 from bench.launchers import slurm, slurm_cli
-from bench.launchers.schedule import Pack, Unit, packs_of, shared_names, units_of, waves_of
-from bench.launchers.settings import Cluster, JobResources, directives, minutes, read_cluster, resources_of
-from bench.launchers.slurm_cli import Nodes, Partition, at_once, check, check_room, largest_array, partitions
+from bench.launchers.schedule import Order, Unit, packs_of, shared_names, units_of, waves_of
+from bench.launchers.settings import Cluster, JobResources, More, directives, minutes, read_cluster, resources_of
+from bench.launchers.slurm_cli import Nodes, Partition, at_once, check, limits, partitions
 from bench.storage.interrupts import Stopped, stopping_signals
 from bench.training.processes import worker_pool
 from helpers.cells import any_cell, cells
@@ -88,7 +89,9 @@ def test_resources_of_one_method(tmp_path: Path) -> None:
         ("gpus: -1", ["gpus", "-1"]),
         ("time: soon", ["time", "soon"]),
         ("memory: 0", ["memory"]),
-        ("launcher: sge", ["launcher", "'sge'"]),
+        ("launcher: sge", ["launcher", "submitit:NAME", "'sge'"]),
+        ('python: "a\\nb"', ["python", "without control characters"]),
+        ('srun_args: ["a\\x1b"]', ["srun_args", "shell lines"]),
         ("methods: {pate: {gpu: 1}}", ["gpu"]),
         ("methods: [pate]", ["methods"]),
         ("extra: [a]", ["extra"]),
@@ -101,6 +104,9 @@ def test_resources_of_one_method(tmp_path: Path) -> None:
         ('extra: {"qos low": true}', ["extra", "long names"]),
         ('methods: {pate: {account: "a\\ntouch here"}}', ["account", "without line breaks"]),
         ('setup: ["a\\x1b"]', ["setup", "shell lines"]),
+        ("scratch: '$(touch here)'", ["scratch", "a path, with variables as $NAME"]),
+        ("{time: 60, max_time: 30}", ["max_time is at least time, which is 60; not 30."]),
+        ("{memory: 8, max_memory: 4}", ["max_memory is at least memory, which is 8; not 4."]),
         ("- a", ["NAME: VALUE"]),
         ("a: [", ["cannot be read as YAML"]),
         ("time: 2024-13-45", ["time", "2024-13-45"]),
@@ -183,13 +189,15 @@ def test_partitions(sinfo: Callable[..., None]) -> None:
         (JobResources(partition="short", time=2), ["--time 2 is more than the 1 minute of partition short"]),
         (JobResources(partition="bare", cpus=2), ["--cpus 2 is more than the 1 core of a node"]),
         (JobResources(partition="bare", memory=1), ["--memory 1 is more than the 1 MB of a node"]),
+        (JobResources(partition="gpu", max_memory=501), ["--max-memory 501", "500 GB"]),
+        (JobResources(partition="gpu", max_time=2881), ["--max-time 2881", "2880 minutes"]),
         (JobResources(partition="bare", extra={"nodes": 2}), ["--slurm nodes=2 is more than the 1 node of partition"]),
         (JobResources(extra={"nodes": "5-6"}), ["--slurm nodes=5 is more than the 4 nodes of partition main"]),
     ],
 )
 def test_what_could_never_start(sinfo: Callable[..., None], resources: JobResources, words: list[str]) -> None:
     with pytest.raises(BenchError) as caught:
-        check([JobResources(), resources], Path("runs"), 2)
+        check([JobResources(), resources], Path("runs"))
     for word in words:
         assert word in str(caught.value)
 
@@ -199,10 +207,10 @@ def test_what_can_start(sinfo: Callable[..., None]) -> None:
         JobResources(), JobResources(cpus=64, memory=250, time=100_000),
         JobResources(partition="gpu", gpus=4, time=2880),
         JobResources(partition="short,main", time=5000), JobResources(extra={"nodes": "4"}),
-    ], Path("runs"), 7)  # fmt: skip
+    ], Path("runs"))  # fmt: skip
     sinfo("")
     with pytest.raises(BenchError, match="no partition that is up"):
-        check([JobResources()], Path("runs"), 1)
+        check([JobResources()], Path("runs"))
 
 
 def test_how_many_jobs_an_empty_cluster_runs_at_once(sinfo: Callable[..., None]) -> None:
@@ -214,26 +222,16 @@ def test_how_many_jobs_an_empty_cluster_runs_at_once(sinfo: Callable[..., None])
     assert at_once([]) == 1
 
 
-def test_more_jobs_than_slurm_holds_are_refused(sinfo: Callable[..., None]) -> None:
-    config = CONFIG.format(size=1001, jobs=10)
-    sinfo(SINFO, config, "1\n" * 4)
-    check_room(5)
-    check([JobResources()], Path("runs"), 5)
-    for ask in (lambda: check_room(6), lambda: check([JobResources()], Path("runs"), 6)):
-        with pytest.raises(BenchError, match=r"10 jobs \(MaxJobCount in slurm.conf\), 4 are there, .* 6 more"):
-            ask()
-
-
 @pytest.mark.parametrize(("size", "most"), [(1001, 1000), (10, 10), (1, 1)])
 def test_arrays_are_as_long_as_slurm_takes_them(sinfo: Callable[..., None], size: int, most: int) -> None:
     sinfo(SINFO, CONFIG.format(size=size, jobs=10_000))
-    assert largest_array() == most
+    assert limits().array == most
 
 
 def test_a_slurm_without_arrays(sinfo: Callable[..., None]) -> None:
     sinfo(SINFO, CONFIG.format(size=0, jobs=10_000))
     with pytest.raises(BenchError, match="takes no job arrays"):
-        largest_array()
+        limits()
 
 
 @pytest.mark.parametrize(("folder", "account"), [("runs\ntouch here", ""), ("runs", "ours\ntouch here")])
@@ -242,7 +240,7 @@ def test_no_name_of_outside_becomes_a_command(
 ) -> None:
     monkeypatch.setenv("SBATCH_ACCOUNT", account)
     with pytest.raises(BenchError, match="has a control character"):
-        check([JobResources()], Path(folder), 1)
+        check([JobResources()], Path(folder))
 
 
 def test_variables_that_would_change_the_answers_of_slurm_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,13 +360,14 @@ def test_small_cells_are_packed_to_the_target() -> None:
 
 
 def test_arrays_are_no_longer_than_slurm_allows() -> None:
-    (cell, *_) = cells(1, 1)
-    wave = [Pack((Unit(str(i), "", cell),), ("a",) if i % 2 else (), "") for i in range(2500)]
+    wave = [Order((str(i),), ("a",) if i % 2 else ()) for i in range(2500)]
     arrays = slurm.arrays(wave, capped=False)
-    assert [len(packs) for _, _, packs in arrays] == [1000, 250, 1000, 250]
-    assert {after for _, after, _ in arrays} == {(), ("a",)}
-    assert [len(packs) for _, _, packs in slurm.arrays(wave, capped=True)] == [1000, 1000, 500]
-    assert [len(packs) for _, _, packs in slurm.arrays(wave[:7], capped=True, largest=3)] == [3, 3, 1]
+    assert [len(orders) for orders in arrays] == [1000, 250, 1000, 250]
+    assert all(len({order.after for order in orders}) == 1 for orders in arrays)
+    assert [len(orders) for orders in slurm.arrays(wave, capped=True)] == [1000, 1000, 500]
+    assert [len(orders) for orders in slurm.arrays(wave[:7], capped=True, largest=3)] == [3, 3, 1]
+    needy = [replace(order, more=More(time=480 if order.keys == ("3",) else None)) for order in wave[:7]]
+    assert [len(orders) for orders in slurm.arrays(needy, capped=True)] == [6, 1]  # more time for one alone
 
 
 # Launches

@@ -32,7 +32,7 @@ from helpers.slurm_jobs import (
     running,
     start,
 )
-from helpers.slurm_node import SlurmNode, slurm_node, why_not
+from helpers.slurm_node import HOST, SlurmNode, slurm_node, why_not
 
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 
@@ -273,7 +273,7 @@ def test_a_cancelled_job_comes_back_while_others_run(node: SlurmNode, inline: di
     assert other in node.queue()
     hold.unlink()
     said = finish(process)
-    assert f"1 cell has lost its job ({cancelled} CANCELLED): submitted again" in said
+    assert f"1 cell has lost its job (job {cancelled} on {HOST}: cancelled): submitted again at once" in said
     ended_well(out, inline, 2)
 
 
@@ -287,7 +287,8 @@ def test_a_job_that_nothing_will_start_is_told(node: SlurmNode, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("limit", "words"), [("MaxJobCount=5", "fewer than 5 jobs (MaxJobCount"), ("MaxArraySize=0", "takes no job arrays")]
+    ("limit", "words"),
+    [("MaxJobCount=5", "fewer than 5 jobs in the cluster, MaxJobCount"), ("MaxArraySize=0", "takes no job arrays")],
 )
 def test_limits_of_a_cluster_are_told(tmp_path: Path, limit: str, words: str) -> None:
     with slurm_node(tmp_path / "node", more=f"{limit}\n") as other:

@@ -20,7 +20,7 @@ from bench.experiments.data_source import DataSource
 from bench.experiments.plan import expand
 from bench.launchers.manifest import Options, begin
 from bench.launchers.schedule import units_of
-from bench.launchers.slurm import Job
+from bench.launchers.slurm_job import Job
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from helpers.commands import registries_restored

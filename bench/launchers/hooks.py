@@ -1,0 +1,54 @@
+"""Commands of the user that a launcher runs per record, on a failure, and at the end: mail, a tracker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections import Counter
+
+from bench.core.progress import Progress
+from bench.launchers.local import Done
+from bench.launchers.settings import Cluster
+from bench.launchers.worker import Outcome
+from bench.results.record import Record
+from bench.results.run_dir import RunDir
+
+LONGEST_SECONDS = 60
+
+
+def hooked(done: Done, settings: Cluster, run_dir: RunDir, progress: Progress) -> Done:
+    """Return `done`, followed by the commands per record and on failure."""
+
+    def then(record: Record) -> None:
+        done(record)
+        path = run_dir.records_path / f"{record.key}.json"
+        told = {"KEY": record.key, "STATUS": record.status.value, "RECORD": str(path.resolve())}
+        _run("on_record", settings.on_record, run_dir, progress, told)
+        if record.failure is not None:
+            _run("on_failure", settings.on_failure, run_dir, progress, told)
+
+    return then
+
+
+def at_end(outcome: Outcome, settings: Cluster, run_dir: RunDir, progress: Progress) -> None:
+    """Run the command at the end of a launch."""
+    count = Counter(record.status.value for record in outcome.records)
+    told = {"DONE": str(count["done"]), "FAILED": str(count["failed"]), "LEFT": str(outcome.left)}
+    _run("on_end", settings.on_end, run_dir, progress, told)
+
+
+def _run(name: str, command: str, run_dir: RunDir, progress: Progress, told: dict[str, str]) -> None:
+    """Run a shell command that finds what it is about in variables BENCH_*; no failure of it fails a run."""
+    if not command:
+        return
+    variables = {f"BENCH_{key}": value for key, value in {"OUT": str(run_dir.path.resolve()), **told}.items()}
+    try:
+        ran = subprocess.run(
+            command, shell=True, env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, timeout=LONGEST_SECONDS, start_new_session=True, check=False,
+        )  # fmt: skip
+        if ran.returncode:
+            said = ran.stdout.decode(errors="replace").strip().splitlines()
+            progress.say(f"{name} ended with status {ran.returncode}{': ' + said[-1] if said else ''}")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        progress.say(f"{name} did not run to its end: {error}")
