@@ -100,7 +100,7 @@ def test_no_path_of_the_machine_is_in_a_command() -> None:
     own = cell_for(dataset="folder:/home/alice/mine@1x28x28", facts=folder)
     text, missing = command(own)
     assert text == "python -m bench run --methods pate --datasets folder:PATH@1x28x28 --eps 10 --seeds 0"
-    assert "PATH is the folder of the images" in missing
+    assert "PATH is the path of the data" in missing
     assert "alice" not in own.spec.model_dump_json()
 
     plain = cell_for(method="trpate", preset=Preset.TINY)
