@@ -295,7 +295,9 @@ def test_own_folder_gives_nothing_private_away(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     # The owner sees what is taken for a class. How many images each has is private.
     said = done.stderr
-    assert re.search(r"folder:mine\n +read +images, 1 x 12 x 12; .*\n +classes +2: cat, dog\n +private +\d+ records", said)
+    assert re.search(
+        r"folder:mine\n +read +images, 1 x 12 x 12; .*\n +classes +2: cat, dog\n +private +\d+ records", said
+    )
     (path,) = (tmp_path / "runs" / "records").glob("*.json")
     text = path.read_text()
     assert "secret-place" not in text + path.name
