@@ -126,7 +126,7 @@ def test_results_on_a_public_benchmark_are_for_everyone_and_exact(tmp_path: Path
 def test_how_much_memory_private_data_took_is_told_to_a_power_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     for peak, told in ((700.3, 1024.0), (1024.0, 1024.0), (1024.1, 2048.0)):
         usage = SimpleNamespace(ru_maxrss=peak * (1 << (20 if sys.platform == "darwin" else 10)))
-        monkeypatch.setattr("bench.results.provenance.resource.getrusage", lambda who, usage=usage: usage)
+        monkeypatch.setattr("resource.getrusage", lambda who, usage=usage: usage)
         assert Clock().stop(private=True).peak_memory_mib == told
         assert Clock().stop().peak_memory_mib == peak
 

@@ -138,5 +138,5 @@ def test_wrong_settings_get_a_clear_error() -> None:
     ):
         with pytest.raises(BenchError, match=says):
             configured("dp-sinkhorn", {name: value})
-    with pytest.raises(BenchError, match="at most the 240 private records"):
+    with pytest.raises(BenchError, match="between 1 and the 240 private records"):
         DPSinkhorn(DPSinkhornConfig(batch_size=300), SMALL).calibrate(Budget(1.0, 1e-5))

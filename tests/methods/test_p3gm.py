@@ -242,7 +242,7 @@ def test_draws_are_normal_and_follow_their_row_alone() -> None:
         ({"radius": 0.0}, "radius must be positive"),
         ({"warm_start_steps": -1}, "warm_start_steps must be at least 0"),
         ({"latent": 795}, "latent must be at most"),
-        ({"batch_size": 500}, "batch_size 500 must be at most"),
+        ({"batch_size": 500}, "batch_size 500 must lie between"),
     ],
 )
 def test_wrong_settings_get_a_clear_error(changes: dict[str, Any], says: str) -> None:
