@@ -287,12 +287,15 @@ def test_a_job_that_nothing_will_start_is_told(node: SlurmNode, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("limit", "words"),
-    [("MaxJobCount=5", "fewer than 5 jobs in the cluster, MaxJobCount"), ("MaxArraySize=0", "takes no job arrays")],
+    ("limit", "options", "words"),
+    [
+        ("MaxJobCount=5", ["--detach"], "fewer than 5 jobs in the cluster, MaxJobCount"),
+        ("MaxArraySize=0", [], "takes no job arrays"),
+    ],
 )
-def test_limits_of_a_cluster_are_told(tmp_path: Path, limit: str, words: str) -> None:
+def test_limits_of_a_cluster_are_told(tmp_path: Path, limit: str, options: list[str], words: str) -> None:
     with slurm_node(tmp_path / "node", more=f"{limit}\n") as other:
-        said = refused(tmp_path / "runs", environment=other.environment)
+        said = refused(tmp_path / "runs", *options, environment=other.environment)
         assert words in said
         assert other.queue() == {}
 
