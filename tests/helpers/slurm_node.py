@@ -2,10 +2,10 @@
 
 A test takes `with slurm_node(folder) as node:`; a person takes the command line:
 
-    eval "$(python tests/helpers/slurm_node.py start /tmp/node)"   # the shell now speaks to that node
+    eval "$(PYTHONPATH=tests python -m helpers.slurm_node start /tmp/node)"   # the shell now speaks to that node
     sinfo; sbatch --wrap "sleep 10"; squeue
-    python tests/helpers/slurm_node.py restart-slurmd /tmp/node
-    python tests/helpers/slurm_node.py stop /tmp/node
+    PYTHONPATH=tests python -m helpers.slurm_node restart-slurmd /tmp/node
+    PYTHONPATH=tests python -m helpers.slurm_node stop /tmp/node
 
 With `nodes`, several slurmd on this machine are nodes n1, n2, ... of one Slurm (`slurmd -N`), each with its own cores.
 
@@ -31,8 +31,10 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from helpers import processes
 
 PARTITIONS = {
     "main": "Default=YES MaxTime=INFINITE PriorityTier=10 PreemptMode=OFF",
@@ -97,58 +99,6 @@ def why_not() -> str:
     return ""
 
 
-def _wait(what: str, ready: Callable[[], bool], seconds: float) -> None:
-    """Asks again and again; raises once the time is over."""
-    end = time.monotonic() + seconds
-    while not ready():
-        if time.monotonic() > end:
-            raise TimeoutError(f"{what}: not within {seconds:g} seconds")
-        time.sleep(0.1)
-
-
-def _state(pid: int) -> str:
-    """The state letter of a process, empty where there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except (OSError, IndexError):
-        return ""
-
-
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    except (OSError, IndexError):
-        return 0
-
-
-def _alive(pid: int) -> bool:
-    return _state(pid) not in ("", "Z", "X")
-
-
-def _kill(pids: list[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
 class SlurmNode:
     """One node: its controller, its slurmd and its munged, all known by the pid files in its folder."""
 
@@ -188,7 +138,7 @@ class SlurmNode:
             pid = int((self.folder / f"{file}.pid").read_text())
         except (OSError, ValueError):
             return None
-        return pid if _name(pid) == daemon and _alive(pid) else None
+        return pid if processes.name(pid) == daemon and processes.alive(pid) else None
 
     def start(
         self,
@@ -222,7 +172,7 @@ class SlurmNode:
         for each in ("state", *(f"spool-{name}" for name in names)):  # a node drained in an earlier life would stay so
             shutil.rmtree(self.folder / each, ignore_errors=True)
             (self.folder / each).mkdir()
-        ctld_port, *d_ports = _free_ports(1 + nodes)
+        ctld_port, *d_ports = processes.free_ports(1 + nodes)
         parts = [f"PartitionName={name} Nodes=ALL State=UP {rest}" for name, rest in partitions.items()]
         text = CONF.format(
             folder=self.folder,
@@ -245,8 +195,9 @@ class SlurmNode:
         (self.folder / "gres.conf").write_text("".join(f"Name=gpu File={device}\n" for device in devices))
         if not stays:
             # It reads until this process ends, however it ends, and then stops the daemons.
-            words = [sys.executable, __file__, "guard", str(self.folder)]
-            self._guard = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
+            words = [sys.executable, "-m", "helpers.slurm_node", "guard", str(self.folder)]
+            modules = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+            self._guard = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True, env=modules)
         try:
             self._start_munged()
             self._start("slurmctld")
@@ -264,7 +215,7 @@ class SlurmNode:
         if done.returncode:
             raise RuntimeError(f"{daemon}: {(done.stderr or done.stdout).strip()}")
         name = words[-1] if daemon == "slurmd" else ""
-        _wait(f"{daemon} of {self.folder}", lambda: self.pid(daemon, name) is not None, 20)
+        processes.wait(f"{daemon} of {self.folder}", lambda: self.pid(daemon, name) is not None, 20)
 
     def _start_munged(self) -> None:
         key = self.folder / "munge.key"
@@ -283,7 +234,7 @@ class SlurmNode:
             states = self.run("sinfo", "-h", "-N", "-o", "%T", check=False).split()
             return bool(states) and all(state in ("idle", "mixed", "allocated") for state in states)
 
-        _wait(f"the node of {self.folder}", ready, seconds)
+        processes.wait(f"the node of {self.folder}", ready, seconds)
 
     def start_slurmd(self, name: str = "") -> None:
         """Starts slurmd after a kill and waits for the node."""
@@ -295,7 +246,7 @@ class SlurmNode:
         pid = self.pid("slurmctld")
         assert pid is not None
         os.kill(pid, signal.SIGTERM)
-        _wait("the end of slurmctld", lambda: not _alive(pid), 30)
+        processes.wait("the end of slurmctld", lambda: not processes.alive(pid), 30)
         time.sleep(pause)
         self._start("slurmctld")
         self.wait_for_node()
@@ -305,7 +256,7 @@ class SlurmNode:
         if (pid := self.pid("slurmd", name)) is None:
             return
         os.kill(pid, number)
-        _wait("the end of slurmd", lambda: not _alive(pid), 20)
+        processes.wait("the end of slurmd", lambda: not processes.alive(pid), 20)
 
     def restart_slurmd(self) -> None:
         """Stops slurmd and starts it again; jobs go on."""
@@ -338,19 +289,20 @@ class SlurmNode:
                 continue
             if name and not in_job:  # slurmstepd has nothing of its node but the children
                 continue
-            if mine in variables and (in_job or _name(int(each.name)) == "slurmstepd") and _alive(int(each.name)):
-                found.append(int(each.name))
+            pid = int(each.name)
+            if mine in variables and (in_job or processes.name(pid) == "slurmstepd") and processes.alive(pid):
+                found.append(pid)
         return found
 
     def _kill_job_processes(self, name: str = "") -> None:
         # Again until none is left, since they start others.
         def none_left() -> bool:
             found = self.job_processes(name)
-            steps = [pid for pid in map(_parent, found) if _name(pid) == "slurmstepd"]
-            _kill([*steps, *found], signal.SIGKILL)
+            steps = [pid for pid in map(processes.parent, found) if processes.name(pid) == "slurmstepd"]
+            processes.kill([*steps, *found], signal.SIGKILL)
             return not self.job_processes(name)
 
-        _wait("the end of the jobs' processes", none_left, 20)
+        processes.wait("the end of the jobs' processes", none_left, 20)
 
     def cancel_all(self, seconds: float = 20) -> None:
         """Cancels every job and waits until none is left; the running ones are killed without grace."""
@@ -358,9 +310,9 @@ class SlurmNode:
         if not jobs:
             return
         self.run("scancel", *jobs, check=False)
-        _kill([pid for pid in self.job_processes() if _name(pid) != "slurmstepd"], signal.SIGKILL)
+        processes.kill([pid for pid in self.job_processes() if processes.name(pid) != "slurmstepd"], signal.SIGKILL)
         with contextlib.suppress(TimeoutError):
-            _wait("the end of all jobs", lambda: not self.queue(), seconds)
+            processes.wait("the end of all jobs", lambda: not self.queue(), seconds)
 
     def stop(self) -> None:
         """Cancels all jobs and stops the daemons; no process is left."""
@@ -370,11 +322,11 @@ class SlurmNode:
         for daemon, name in (*slurmds, ("slurmctld", ""), ("munged", "")):
             if (pid := self.pid(daemon, name)) is None:
                 continue
-            _kill([pid], signal.SIGTERM)
+            processes.kill([pid], signal.SIGTERM)
             try:
-                _wait(daemon, lambda pid=pid: not _alive(pid), 15)
+                processes.wait(daemon, lambda pid=pid: not processes.alive(pid), 15)
             except TimeoutError:
-                _kill([pid], signal.SIGKILL)
+                processes.kill([pid], signal.SIGKILL)
         self._kill_job_processes()
         if self._guard is not None:
             self._guard.communicate()
@@ -415,7 +367,7 @@ def slurm_node(
 def main(words: list[str]) -> int:
     """The command line: start, stop or restart-slurmd, and a folder; guard is for start itself."""
     if len(words) != 2 or words[0] not in ("start", "stop", "restart-slurmd", "guard"):
-        print("usage: python tests/helpers/slurm_node.py start|stop|restart-slurmd FOLDER", file=sys.stderr)
+        print("usage: PYTHONPATH=tests python -m helpers.slurm_node start|stop|restart-slurmd FOLDER", file=sys.stderr)
         return 2
     node = SlurmNode(words[1])
     try:

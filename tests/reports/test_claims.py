@@ -101,3 +101,16 @@ def test_bad_marks_on_the_board_are_those_that_something_contradicts() -> None:
         if one.claim is Claim.DATA_DEPENDENT:
             assert one.method in ("g-pate", "trpate-gnmax", "trpate-confident", "pate-gnmax", "pate-confident")
             assert one.proven > one.claimed
+
+
+@pytest.mark.parametrize(
+    ("method", "config", "said"),
+    [
+        ("dgd-sound", {"teachers": 1000}, True),
+        ("dgd-sound", {"teachers": 250}, False),
+        ("pate", {"teachers": 1000}, False),
+    ],
+)
+def test_settings_chosen_by_hand_on_training_records_are_said(method: str, config: dict[str, int], said: bool) -> None:
+    (row,) = build_board([record(method=method, config=config)]).rows
+    assert any("chosen on this data set's training records" in remark for remark in row.remarks) == said

@@ -265,13 +265,6 @@ def test_command_is_the_recorded_one_or_says_what_it_lacks() -> None:
     assert "--set" in remark
 
 
-def test_docstrings_become_paragraphs() -> None:
-    found = site_pages.paragraphs("A ``code``\nline.\n\n<b> & :mod:`bench.experiments.run`\n\n- a list\n- of two")
-    assert found[0] == (False, "A <code>code</code> line.")
-    assert found[1] == (False, "&lt;b&gt; &amp; <code>bench.experiments.run</code>")
-    assert found[2][0]
-
-
 def test_every_method_has_a_page_with_its_docstrings(site: Path) -> None:
     text = Page((site / "methods" / "dpsd-t.html").read_text()).text
     assert "The board has no run of it." in text
@@ -387,17 +380,3 @@ def test_what_an_audit_contradicts_is_nobodys_best() -> None:
     assert board.rows[0].audited > board.rows[0].proven
     (line,) = glance(rankings(Source([one], [audit(one.key)])))
     assert line[1] == [None] * 4
-
-
-def test_a_method_page_tells_of_the_median_seed_at_the_middle_budget(tmp_path: Path) -> None:
-    found = [
-        record(epsilon=epsilon, seed=seed, claimed=epsilon, proven=epsilon / 2, accuracy=accuracy)
-        for epsilon in (1.0, 3.0, 10.0)
-        for seed, accuracy in enumerate((0.7, 0.9, 0.8))
-    ]
-    found += [record(dataset="att-faces-a")]
-    write_site(tmp_path, Source(found))
-    text = Page((tmp_path / "site" / "methods" / "pate.html").read_text()).text
-    assert text.index("mnist, unit record") < text.index("att-faces-a, unit record")
-    assert "A typical run: mnist-pate-3.0-s2" in text
-    assert "claims epsilon 3.00" in text
