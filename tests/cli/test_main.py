@@ -303,6 +303,8 @@ def test_own_folder_gives_nothing_private_away(tmp_path: Path) -> None:
     assert "secret-place" not in text + path.name
     record = parse_record(text)
     assert record.dataset == "folder:mine"
+    assert record.utility is not None
+    assert record.utility.answers is None
     assert record.privacy is not None
     assert record.privacy.withheld
     assert not any(figure.data_dependent for figure in record.privacy.accountants)
