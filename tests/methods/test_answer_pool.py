@@ -110,6 +110,7 @@ def test_error_on_noisy_answers_ranks_students_as_clean_answers_would() -> None:
     assert true["bad"] - true["good"] > 0.4
 
 
+@pytest.mark.slow
 def test_student_of_noisy_votes_stops_before_it_fits_the_noise() -> None:
     """Squared error to the true answers, on images that were not asked: less for the student that stopped in time."""
     images = random_images(600, SHAPE, torch.Generator().manual_seed(1))
