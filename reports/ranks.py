@@ -37,29 +37,32 @@ def set_ranks(rows: Iterable[BoardRow]) -> None:
     ranked: dict[str, BoardRow] = {}
     contenders: list[Contender] = []
     for row in rows:
-        seeds = len(row.seeds) + row.collapsed
         if not row.band.private or math.isinf(row.band.limit):
             row.unranked = f"no epsilon up to {BUDGETS[-1]:g} is proven"
         elif above(row.audited, row.proven):
             row.unranked = "audited above proven"
-        elif seeds < FEWEST or row.seed_spread is None:
+        elif len(row.seeds) + row.collapsed < FEWEST or row.contender is None:
             row.unranked = "fewer than three seeds"
         elif row.method in ranked:
             row.unranked = "another row of the method holds its rank"
         else:
             ranked[row.method] = row
-            contenders.append(Contender(row.accuracy / 100, seeds, row.seed_spread, row.test_records))
-    places, ends = rank_groups(contenders)
+            contenders.append(row.contender)
+    places, needed = rank_groups(contenders)
     for row, place in zip(ranked.values(), places, strict=True):
         row.place, row.place_last = place
     if len(ranked) > 1:
-        first = next(iter(ranked.values()))
-        first.gap = 100 * (first.accuracy / 100 - ends[0])
+        next(iter(ranked.values())).gap = 100 * needed
 
 
 def resolution(rows: Iterable[BoardRow]) -> str:
     """Return a sentence with the smallest lead that the ranking of `rows` resolves, "" if fewer than two are ranked."""
+    rows = list(rows)
     gap = next((row.gap for row in rows if row.gap is not None), None)
     if gap is None:
         return ""
-    return f"Methods less than {gap:.1f} points below the first cannot be told from it."
+    paired = sum(row.place is not None and row.right is not None for row in rows) > 1
+    return (
+        f"Methods less than {gap:.1f} points below the first cannot be told from it"
+        f"{', unless both rows have their answers on record: those are compared record by record' * paired}."
+    )
