@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from bench.metrics.intervals import seed_spread
-from bench.metrics.ranking import Contender, rank_groups
+from bench.metrics.ranking import HALVES, Contender, rank_groups, steadiness
 from bench.reports.board_row import BoardRow
 from bench.reports.order import BUDGETS, FEWEST
 from bench.results.attack_record import above
@@ -56,13 +56,21 @@ def set_ranks(rows: Iterable[BoardRow]) -> None:
 
 
 def resolution(rows: Iterable[BoardRow]) -> str:
-    """Return a sentence with the smallest lead that the ranking of `rows` resolves, "" if fewer than two are ranked."""
-    rows = list(rows)
-    gap = next((row.gap for row in rows if row.gap is not None), None)
+    """Return the smallest lead that the ranking of `rows` resolves and how steady its first is, in words.
+
+    Return "" if fewer than two rows are ranked.
+    """
+    ranked = [row for row in rows if row.place is not None]
+    gap = next((row.gap for row in ranked if row.gap is not None), None)
     if gap is None:
         return ""
-    paired = sum(row.place is not None and row.right is not None for row in rows) > 1
+    said = f"Methods less than {gap:.1f} points below the first cannot be told from it"
+    found = steadiness([row.contender for row in ranked if row.contender is not None])
+    if found is None:
+        return f"{said}."
+    kept, known = found
     return (
-        f"Methods less than {gap:.1f} points below the first cannot be told from it"
-        f"{', unless both rows have their answers on record: those are compared record by record' * paired}."
+        f"{said}, unless the answers of both are on record and can be compared one by one. "
+        f"Of {HALVES} random halves of the test records, {ranked[0].method} is first on {kept}, "
+        f"among the {known} of {len(ranked)} methods with answers on record."
     )

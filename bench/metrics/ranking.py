@@ -122,3 +122,21 @@ def rank_groups(contenders: Sequence[Contender], confidence: float = 0.95) -> tu
     bounds = [*starts, len(contenders)]
     ranks = [(start + 1, end) for start, end in pairwise(bounds) for _ in range(start, end)]
     return ranks, needed
+
+
+HALVES = 50
+"""Random halves of the test records on which :func:`steadiness` ranks again."""
+
+
+def steadiness(contenders: Sequence[Contender]) -> tuple[int, int] | None:
+    """Return on how many of :data:`HALVES` halves of the test records the first stays first, and among how many.
+
+    Only contenders whose answers can be compared with those of the first take part; None if there is none.
+    """
+    known = [apart for other in contenders[1:] if (apart := contenders[0].apart(other)) is not None]
+    if not known:
+        return None
+    common = min(map(len, known))
+    leads, draws = np.stack([apart[:common] for apart in known]), np.random.default_rng(0)
+    halves = (draws.permutation(common)[: (common + 1) // 2] for _ in range(HALVES))
+    return sum(bool((leads[:, half].mean(1) >= 0).all()) for half in halves), 1 + len(known)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.metrics.intervals import SeedSpread, accuracy_interval, seed_spread
-from bench.metrics.ranking import Contender, difference, rank_groups
+from bench.metrics.ranking import Contender, difference, rank_groups, steadiness
 
 RECORDS, DRAWS = 1_000, 200
 
@@ -155,6 +155,18 @@ def test_known_answers_tell_more_methods_apart_and_keep_the_best_in_the_first_gr
             missed += paired and ranks[0][0] > 1
     assert missed <= 0.05 * DRAWS
     assert told[True] > 1.5 * told[False] > 0
+
+
+def test_the_steadiness_of_the_first_tells_a_clear_lead_from_a_close_one() -> None:
+    draws = np.random.default_rng(7)
+    clear, close = answering((0.02, -0.06, -0.06), 0.0, draws), answering((0.0, 0.0, 0.0), 0.0, draws)
+    close.sort(key=lambda row: -row.mean)
+    assert steadiness(clear) == (50, 3)
+    kept = steadiness(close)
+    assert kept is not None
+    assert kept[0] < 50
+    assert steadiness([*clear, unpaired(clear[1])]) == (50, 3)
+    assert steadiness([clear[0], unpaired(clear[1])]) is None
 
 
 def test_answers_in_another_order_are_not_paired() -> None:
