@@ -168,6 +168,7 @@ class Sleeps(Honest):
             time.sleep(60)
 
 
+@pytest.mark.slow
 def test_a_brief_check_says_which_preset_was_too_slow_to_replay() -> None:
     check = check_method(Sleeps, awake=Preset.QUICK, patience=0.5)
     assert check.ok

@@ -51,6 +51,7 @@ def test_further_steps_on_the_answers_cost_nothing_and_leave_the_generator(name:
         assert all(map(torch.equal, once.generator.state_dict().values(), again.generator.state_dict().values()))
 
 
+@pytest.mark.slow
 def test_student_gains_by_further_steps_on_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     def annotator(*_: Any) -> Any:
         return lambda images, student: torch.nn.functional.one_hot((images.mean((1, 2, 3)) > 0.15).long(), 10).float()

@@ -38,6 +38,7 @@ from helpers.paths import ROOT
 ADD_REMOVE, REPLACE = Adjacency.ADD_REMOVE, Adjacency.REPLACE
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("noise", "own", "replaced"), [(1.4225, 0.905, 1.64), (0.8373, 2.53, 3.52), (0.5613, 8.56, 9.91)]
 )
