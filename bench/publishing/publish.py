@@ -18,13 +18,13 @@ from bench.core.plain_files import listed, read_plain
 from bench.core.progress import Progress
 from bench.core.rows import SchemaError
 from bench.experiments.calibration_cache import Calibrations
+from bench.publishing.completed import same_run, student_of, with_answers, with_overrides
 from bench.publishing.reproduce import planned_again
 from bench.publishing.shared_audits import sharing_problem
 from bench.publishing.validate import audited_above_proven, vet_attack, vet_audit, vet_record
 from bench.reports.pages import gather, write_pages
 from bench.reports.summary import BEGIN
 from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
-from bench.results.cell_spec import CellSpec
 from bench.results.merge import content_of
 from bench.results.pictures import picture_file, read_picture
 from bench.results.record import Record, Status, parse_record
@@ -165,7 +165,7 @@ class _Work:
         if there is None and (self._into / "records" / path.name).exists():
             self._say("record", name, Fate.REFUSED, "the published one is damaged. Restore it by git, then try again.")
             return None
-        there = _with_answers(there, record)
+        there = with_answers(there, record)
         fate, why = self._compared(record, there)
         if fate is Fate.SKIPPED and there is not None:
             return self._completed(run, name, record, there, why)
@@ -183,7 +183,7 @@ class _Work:
             self.found.unchecked[what] = self.found.unchecked.get(what, 0) + 1
         if there is not None:
             self._forget(record, there)
-        record = _with_overrides(record, vetted.cell)
+        record = with_overrides(record, vetted.cell)
         self._board[record.key] = record
         self.found.added[record.key] = record, run
         self.found.files[f"records/{path.name}"] = record.to_json().encode()
@@ -203,6 +203,8 @@ class _Work:
                 Fate.SKIPPED,
                 "it is there already" if same else "the same cell, the same result: the first stays",
             )
+        if same_run(record, there):
+            return Fate.SKIPPED, "the same student and ledger, with accounting of another version: the first stays"
         if self._replace:
             return Fate.REPLACED, "other content than the published one"
         elsewhere = [p.model_dump(include=set(MACHINE)) for p in (record.provenance, there.provenance)]
@@ -230,7 +232,7 @@ class _Work:
         if there.cell.overrides is None:
             again = planned_again(record, self._calibrations).cell
             if again is not None:
-                there = _with_overrides(there, again.spec)
+                there = with_overrides(there, again.spec)
                 lacks.append("its settings as requested")
         if there != self._board[there.key]:
             self._board[there.key] = there
@@ -282,7 +284,7 @@ class _Work:
                 self._say(what, name, Fate.SKIPPED, "its student's record is not published")
             elif own is None or board is None:
                 self._say(what, name, Fate.REFUSED, "its student's record is not in the same directory. Delete it.")
-            elif _student(own) != _student(board):
+            elif student_of(own) != student_of(board):
                 self._say(what, name, Fate.SKIPPED, "it is of another student than the one that is published")
             elif there.exists() and target not in self.found.gone and not self._replace:
                 lacking = isinstance(row, AttackRecord) and _same(there, row) and self._picture(run, row)
@@ -351,27 +353,6 @@ def _same(path: Path, attack: AttackRecord) -> bool:
     with suppress(OSError, ValueError):
         return parse_row(read_plain(path), AttackRecord) == attack
     return False
-
-
-def _student(record: Record) -> str | None:
-    return None if record.student is None else record.student.sha256
-
-
-def _with_answers(there: Record | None, record: Record) -> Record | None:
-    """Return the published record, with the answers of `record` if it has none and the student is the same."""
-    if there is None or there.utility is None or record.utility is None or _student(there) != _student(record):
-        return there
-    own, other = (utility.model_dump(exclude_none=True) for utility in (there.utility, record.utility))
-    if "answers" in own or "answers" not in other or own | other != other:
-        return there
-    return there.model_copy(update={"utility": record.utility})
-
-
-def _with_overrides(record: Record, planned: CellSpec | None) -> Record:
-    """Return `record`, with the ``--set`` values of its `planned` cell if it has none."""
-    if planned is None or record.cell.overrides is not None:
-        return record
-    return record.model_copy(update={"cell": record.cell.model_copy(update={"overrides": planned.overrides})})
 
 
 def write(publication: Publication, into: Path) -> None:

@@ -202,6 +202,17 @@ def test_a_published_record_gets_the_answers_that_it_lacks(into: Path, tmp_path:
     assert examine([tmp_path / "again"], into).items[0].fate is Fate.SKIPPED
 
 
+def test_the_same_student_and_ledger_are_the_same_run_whatever_the_accountants_say(into: Path, tmp_path: Path) -> None:
+    values = values_of(PATE)
+    put(into, values)
+    accountants = [{**one, "epsilon": one["epsilon"] * (1 + 1e-12)} for one in values["privacy"]["accountants"]]
+    put(tmp_path / "again", {**values, "privacy": {**values["privacy"], "accountants": accountants}})
+    found = examine([tmp_path / "again"], into)
+    assert found.items[0].fate is Fate.SKIPPED
+    assert "accounting of another version" in found.items[0].why
+    assert not found.files
+
+
 def test_a_record_that_does_not_tell_its_settings_gets_them(into: Path, tmp_path: Path) -> None:
     values = values_of(PATE)
     put(tmp_path / "run", {**values, "cell": {**values["cell"], "overrides": None}})
