@@ -41,7 +41,7 @@ from helpers.commands import refused
         (["export", "pate", "-o", "leaderboards"], "unknown record 'pate'. Did you mean"),
         (["export", "a-key", "-o", "no-such-folder"], "no such run directory: no-such-folder"),
         (["report", "--paper", "dgdd"], "unknown paper 'dgdd'. Did you mean 'dgd'?"),
-        (["leaderboard", "leaderboards", "--into", __file__], "Choose another place to write to."),
+        (["leaderboard", "leaderboards", "--into", __file__], "Choose another path."),
         (["run", "pate", "dp-sgd"], "pate dp-sgd is not expected here. Did you mean --methods pate,dp-sgd?"),
         (["run", "-m", "pate", "digits"], "Did you mean --datasets digits?"),
         (["run", "pate,trpate"], "Did you mean --methods pate,trpate?"),

@@ -114,4 +114,4 @@ def test_the_command_shares_and_publish_compares_with_the_owner(tmp_path: Path) 
     assert "is not on the board" in examine([run], board).refused[0].why
     both = bench("audit", "--share", "--plan", "-o", run)
     assert both.returncode == 2
-    assert both.stderr.endswith("error: --plan lists what --share would write: give one of them.\n")
+    assert both.stderr.endswith("error: --plan lists what --share would write: give only one of them.\n")

@@ -126,7 +126,7 @@ def test_the_command_prints_what_python_returns(tmp_path: Path, monkeypatch: pyt
     assert "Take pate: its lead is larger than" in text
     assert "python -m bench run --methods pate --datasets mnist" in text
     assert max(map(len, [line for line in text.splitlines() if not line.startswith("  python")])) <= 80
-    assert "10m or 2h; not 'fast'" in commands.refused("choose", str(home.path), "--time", "fast")
+    assert "10m or 2h, not 'fast'" in commands.refused("choose", str(home.path), "--time", "fast")
 
 
 def test_two_rows_side_by_side(tmp_path: Path, board: Board) -> None:

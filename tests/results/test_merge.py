@@ -101,7 +101,7 @@ def test_the_command_says_what_it_did(runs: tuple[RunDir, RunDir, RunDir]) -> No
     first, second, into = runs
     put(first, record(seed=0))
     done = bench("merge", first.path, "--out", into.path)
-    assert (done.returncode, done.stdout) == (0, f"1 added to {into.path}, 0 there already, 0 left out\n")
+    assert (done.returncode, done.stdout) == (0, f"1 added to {into.path}, 0 already there, 0 left out\n")
     put(second, record(seed=0, accuracy=0.1))
     done = bench("merge", second.path, "--out", into.path)
     assert done.returncode == 1
