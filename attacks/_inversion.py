@@ -61,7 +61,7 @@ class ImageFilter:
             return
         if auxiliary is None or len(auxiliary) < 2:
             raise BenchError(
-                "subspace needs 2 or more images that the attacker owns. Choose them with --auxiliary, or subspace=0."
+                "subspace needs 2 or more images of the attacker. Choose them with --auxiliary, or subspace=0."
             )
         rows = as_float(auxiliary).flatten(1)
         self._mean = rows.mean(0).to(device)
@@ -118,7 +118,7 @@ def check_auxiliary(auxiliary: PublicData | None, target: Target, attack: str, l
     if tuple(auxiliary.images.shape[1:]) != target.shape:
         raise BenchError(
             f"{attack} takes auxiliary images of the target's shape {target.shape}, not "
-            f"{tuple(auxiliary.images.shape[1:])}. Resize them, or take auxiliary images of the same data set."
+            f"{tuple(auxiliary.images.shape[1:])}. Resize them, or use auxiliary images of the same data set."
         )
     return auxiliary.images
 

@@ -81,8 +81,8 @@ class MIFaceConfig:
     def __post_init__(self) -> None:
         if self.prior == "relative" and (self.keep == "best" or self.patience > 0):
             raise BenchError(
-                "prior=relative goes with keep=last and patience=0 only: its unit changes at every step, so the costs "
-                "of two steps cannot be compared. Set these, or prior=absolute."
+                "prior=relative requires keep=last and patience=0, because its unit changes at every step "
+                "and the costs of two steps cannot be compared. Set these, or prior=absolute."
             )
 
 

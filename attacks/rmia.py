@@ -55,7 +55,7 @@ class RMIA(MembershipAttack[RMIAConfig]):
         config = self.config
         need_references(self.name, signals, self.references)
         if not len(signals.population_labels):
-            raise BenchError("rmia compares with population records that nobody trained on, and was given none.")
+            raise BenchError("rmia needs population records that no model was trained on, and was given none.")
         log_p = log_probability(signals.references, signals.labels, config.temperature)
         p_in, p_out = _means(np.exp(log_p), signals.inside)
         population = np.exp(

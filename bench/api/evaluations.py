@@ -62,7 +62,7 @@ def audit(
         quiet: Whether to show no progress.
 
     Raises:
-        BenchError: A name or value is unknown, or another process makes an audit of these.
+        BenchError: A name or value is unknown, or another process is making an audit of these.
         KeyboardInterrupt: The audit was stopped; the same call resumes it.
     """
     options = AuditOptions(kind=member(AuditKind, "kind", kind), minutes=minutes, seed=seed)
@@ -72,7 +72,7 @@ def audit(
         key = audit_key(record, options)
         with claiming(run_dir, key, {"title": f"audit of {record.key}"}, patience=PATIENCE_SECONDS + 5) as held:
             if held is None:
-                raise BenchError(f"another process makes {key}. Wait for it.")
+                raise BenchError(f"another process is making {key}. Wait until it ends.")
             known = run_dir.read_audit(key)
             if known is None or known.failure is not None:
                 folder = data if record.cell.own_folder else None
@@ -103,7 +103,7 @@ def attack(
         quiet: Whether to show no progress.
 
     Raises:
-        BenchError: A name or value is unknown, or another process makes an attack of these.
+        BenchError: A name or value is unknown, or another process is making an attack of these.
         KeyboardInterrupt: The attack was stopped; the same call resumes it.
     """
     names = attack_names(attacks if isinstance(attacks, str) else ",".join(attacks))
@@ -119,7 +119,7 @@ def attack(
                 key = planned_key(record, name, place)
                 with claiming(run_dir, key, {"title": f"{name} on {record.key}"}) as held:
                     if held is None:
-                        raise BenchError(f"another process makes {key}. Wait for it.")
+                        raise BenchError(f"another process is making {key}. Wait until it ends.")
                     known = run_dir.read_attack(key)
                     if known is None or known.failure is not None:
                         known = attack_student(record, name, place)

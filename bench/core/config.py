@@ -142,7 +142,7 @@ def config_from(kind: type[Configured], values: Mapping[str, Any]) -> Any:
     try:
         config: object = TypeAdapter(kind.Config).validate_python(dict(values))
     except ValidationError as error:
-        raise BenchError(f"a setting of {kind.name} does not fit any more: {error.errors()[0]['msg']}.") from error
+        raise BenchError(f"a setting of {kind.name} is no longer valid: {error.errors()[0]['msg']}.") from error
     check_bounds(kind, values)
     return config
 
@@ -178,7 +178,7 @@ class Grid:
             if math.isnan(epsilon) or math.isinf(epsilon) or epsilon <= 0:
                 raise BenchError(f"epsilon must be a positive finite number, not {epsilon}. Try --eps 1,10.")
         if self.risk is not None and self.basis is not Basis.PROVEN:
-            raise BenchError("--risk is a bound by the proven curve. Leave out --basis, or give --basis proven.")
+            raise BenchError("--risk bounds the proven curve. Leave out --basis, or give --basis proven.")
         if self.delta is not None and not 0 < self.delta < 1:
             raise BenchError(f"delta must lie strictly between 0 and 1, not {self.delta}. Try --delta 1e-5.")
         if any(seed < 0 for seed in self.seeds):
@@ -195,7 +195,7 @@ def seed_numbers(text: str) -> tuple[int, ...]:
             start, end = map(int, ends)
         except ValueError:
             raise BenchError(
-                f"--seeds takes whole numbers and ranges with commas, as 0,3 or 0-4; not {word!r}."
+                f"--seeds takes comma-separated whole numbers and ranges, such as 0,3 or 0-4, not {word!r}."
             ) from None
         if (dash and first and not last) or end < start or end - start >= MOST_SEEDS:
             raise BenchError(f"--seeds {word} is no range of at most {MOST_SEEDS:,} seeds. Write 0-4 for 0,1,2,3,4.")

@@ -262,4 +262,4 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise BenchError(f"--eps takes comma-separated numbers, for instance 1,10; not {text!r}.") from None
+        raise BenchError(f"--eps takes comma-separated numbers, for instance 1,10, not {text!r}.") from None

@@ -28,11 +28,11 @@ def open_plain(path: Path, *, links: bool = False) -> Iterator[BufferedReader]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW))
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
-            raise ValueError("no plain file") from error
+            raise ValueError("not a regular file") from error
         raise
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("no plain file")
+            raise ValueError("not a regular file")
         with open(descriptor, "rb", closefd=False) as file:
             yield file
     finally:
@@ -61,7 +61,7 @@ def listed(folder: Path, end: str = "") -> list[Path]:
         return []
     except OSError as error:
         raise BenchError(
-            f"{folder} cannot be read ({error.strerror}): what it holds is not known. Make it readable."
+            f"{folder} cannot be read ({error.strerror}), so its contents are unknown. Make it readable."
         ) from error
 
 
@@ -78,6 +78,6 @@ def check_unshared(folder: Path) -> None:
     with suppress(FileNotFoundError):
         if os.stat(folder).st_mode & 0o022:
             raise BenchError(
-                f"{folder} can be written by other users, who could exchange what runs on private data take from it. "
-                f"Give `chmod go-w {folder}` if you trust what is in it, or delete it."
+                f"{folder} can be written by other users, who could replace files that runs on private data read. "
+                f"Give `chmod go-w {folder}` if you trust its contents, or delete it."
             )

@@ -32,7 +32,7 @@ class RiskTarget:
         target = cls(name, _share(text, where) if at else None, _share(text, value))
         if target.at is not None and target.largest <= target.at:
             raise BenchError(
-                f"--risk {text}: no setting reaches it, because an attacker who guesses has {name} {target.at:g}. Ask "
+                f"--risk {text}: no setting reaches it, because mere guessing already gives {name} {target.at:g}. Ask "
                 f"for a value above {target.at:g}."
             )
         return target

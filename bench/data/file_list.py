@@ -92,7 +92,7 @@ def stamp(path: Path, *, plain: bool = False) -> tuple[int, int]:
     except OSError as error:
         raise ChangedError(f"cannot read the image {path}: {error.strerror}.") from error
     if plain and not S_ISREG(found.st_mode):
-        raise BenchError(f"cannot read the image {path}: it is no plain file. Remove it from the folder.")
+        raise BenchError(f"cannot read the image {path}: it is not a regular file. Remove it from the folder.")
     return found.st_size, found.st_mtime_ns
 
 

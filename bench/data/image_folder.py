@@ -42,9 +42,9 @@ def folder_spec(name: str) -> DatasetSpec:
     own = parse(name)
     path = own.path
     if own.values:
-        raise BenchError(f"{path} holds images, whose values have a range: leave out what follows @.")
+        raise BenchError(f"{path} holds images, whose range of values is known: leave out what follows @.")
     if not path.is_dir():
-        raise BenchError(f"{path} is no folder. Accepted: {LAYOUT}, or a file of arrays or a table (docs/data.md).")
+        raise BenchError(f"{path} is not a folder. Accepted: {LAYOUT}, or a file of arrays or a table (docs/data.md).")
     train, _ = _halves(path)
     classes = list_classes(train)
     if len(classes) < 2:
@@ -53,7 +53,7 @@ def folder_spec(name: str) -> DatasetSpec:
         )
     if {one.casefold() for one in classes} <= HALVES:
         raise BenchError(
-            f"the folders in {train} are halves, not classes: {', '.join(classes)}. Rename them: {LAYOUT}."
+            f"the folders in {train} are names of splits, not classes: {', '.join(classes)}. Rename them: {LAYOUT}."
         )
     return DatasetSpec(
         name=name,

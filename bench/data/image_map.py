@@ -133,7 +133,7 @@ def mapped(loaded: Loaded, order: Indices, progress: Progress = silent) -> Loade
                 _make(target, tag, (train, test), order, progress)
                 found = _look(target, tag)
     if found is None:
-        raise BenchError(f"{target} was just made and is gone or damaged. Is the disk sound?")
+        raise BenchError(f"{target} was just written but is missing or damaged. Check the disk.")
     mapping, rows = found
     halves = [
         MappedRecords(mapping, records.labels, which)
@@ -195,7 +195,7 @@ def _make(target: Path, tag: str, halves: tuple[FileRecords, FileRecords], order
             digests[np.array(wrong)] = 0
             digests.flush()
         else:
-            raise StorageError(f"{partial} does not keep what is written to it: {len(wrong)} rows differ.")
+            raise StorageError(f"{partial} does not keep what was written to it: {len(wrong)} rows differ.")
         np.save(partial / "order.npy", order)
         arrays = {name: _entry(partial / f"{name}.npy") for name in ("images", "digests", "order")}
         put_in_place(

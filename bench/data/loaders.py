@@ -85,7 +85,7 @@ class StoredLoader:
                 return loaded
         except DamagedError as error:
             if not request.fetch:
-                raise BenchError(f"{error} Fetch it anew with: python -m bench data get {spec.name}") from error
+                raise BenchError(f"{error} Fetch it again with: python -m bench data get {spec.name}") from error
         if not request.fetch:
             raise BenchError(
                 f"data set {spec.name!r} is not under {root}. Fetch it with: python -m bench data get {spec.name}"
@@ -102,7 +102,7 @@ class StoredLoader:
             self._fetch(request, damage)
             loaded = self._stored(request)
         if loaded is None:
-            raise BenchError(f"{spec.name}: what was just stored under {root} is gone")
+            raise BenchError(f"{spec.name}: the files just stored under {root} is gone")
         return loaded
 
     def _stored(self, request: LoadRequest) -> Loaded | None:

@@ -90,7 +90,7 @@ def stamped(path: Path) -> tuple[int, int]:
     except OSError as error:
         raise BenchError(f"cannot read {path}: {error.strerror or error}.") from error
     if not S_ISREG(found.st_mode):
-        raise BenchError(f"{path} is no plain file.")
+        raise BenchError(f"{path} is not a regular file.")
     return found.st_size, found.st_mtime_ns
 
 
@@ -117,7 +117,7 @@ def _public_facts(own: OwnName, when: tuple[int, int]) -> tuple[tuple[str, ...],
         if PATH in table:
             files, _, _, classes = _labelled(own.path, table)
             if own.values:
-                raise BenchError(f"{own.path} lists images, whose values have a range: leave out what follows @.")
+                raise BenchError(f"{own.path} lists images, whose range of values is known: leave out what follows @.")
             if own.shape:
                 return classes, own.shape, True
             stamped(own.path.parent / files[0])
@@ -149,7 +149,7 @@ def read_table(path: Path) -> pandas.DataFrame:
                 f"reading {path} needs pyarrow: pip install pyarrow. Or save it as .csv or .npz."
             ) from error
         except ValueError as error:  # pandas' and Arrow's own errors are ValueErrors
-            raise BenchError(f"{path} is damaged or no {path.suffix} file ({str(error).strip()[:200]}).") from error
+            raise BenchError(f"{path} is damaged or not a {path.suffix} file ({str(error).strip()[:200]}).") from error
     if LABEL not in table:
         names = ", ".join(map(str, table.columns[:8]))
         raise BenchError(
@@ -210,8 +210,8 @@ def _labelled(
         raise BenchError(f"{path}: a path holds the character NUL.")
     if (again := pandas.Series(files).duplicated()).any():
         raise BenchError(
-            f"{path} lists {files[int(again.to_numpy().argmax())]} more than once. An epsilon protects one record, and "
-            "a file listed twice would be two."
+            f"{path} lists {files[int(again.to_numpy().argmax())]} more than once. Epsilon protects one "
+            "record, but a file listed twice counts as two."
         )
     labels, classes = numbered(path, table[LABEL].to_numpy().astype(str), None)
     test = _split_of(path, table)

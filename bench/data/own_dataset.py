@@ -75,7 +75,7 @@ def _arrays(
         x, y = _stacked(given)
         if values is None and not is_bytes(x):
             raise BenchError(
-                f"{type(given).__name__} gives numbers of type {x.dtype}. State the range that they lie in, which is "
+                f"{type(given).__name__} gives numbers of type {x.dtype}. State their range, which is "
                 "public: bench.save_dataset('mine.npz', train, values=(0, 1)) returns a name for bench.run."
             )
         arrays |= {f"x{half}": x, f"y{half}": y}

@@ -117,7 +117,7 @@ def _divide(name: str, rule: str, train: int, test: int) -> tuple[Indices, Indic
             return order[train * 2 // 7 :], order[: train * 2 // 7], tested
         case "pate" | "trpate":
             raise BenchError(
-                f"the split rule {rule!r} says nothing of {name!r} with {train} training and {test} test records. "
+                f"the split rule {rule!r} does not cover {name!r} with {train} training and {test} test records. "
                 "Use the rule 'hash' or 'official'."
             )
         case _:
@@ -241,6 +241,6 @@ def _check_memory(spec: DatasetSpec, split: Split) -> None:
         need += (spec.labelled.records or 0) * int(np.prod(spec.labelled.shape))
     if need > memory_bytes():
         raise BenchError(
-            f"the {images:,} images of {spec.name!r} need {need / 2**30:.0f} GiB of memory, this machine has "
+            f"the {images:,} images of {spec.name!r} need {need / 2**30:.0f} GiB of memory, but this machine has "
             f"{memory_bytes() / 2**30:.0f}. Use fewer private records."
         )

@@ -148,7 +148,7 @@ def decode_reviews(folder: Path) -> Mapping[str, Blocks]:
                 texts[row["source"]].append(tokenise(row["text"]))
                 labels[row["source"]].append(int(row["label"]))
     except (csv.Error, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{REVIEWS} is damaged or another table ({error})") from error
+        raise ValueError(f"{REVIEWS} is damaged or not the expected table ({error})") from error
     for kind, rows in texts.items():
         if not rows:
             raise ValueError(f"{REVIEWS} has no row of {kind}")
@@ -169,7 +169,7 @@ def read_tree(line: str, name: str) -> tuple[int, list[str]]:
     line = line.strip()
     leaves = LEAF.findall(line)
     if not re.match(r"\([0-4] ", line) or line.count("(") != line.count(")") or not leaves:
-        raise ValueError(f"{name}: a line is no tree with labels 0 to 4")
+        raise ValueError(f"{name}: a line is not a tree with labels 0 to 4")
     plain = " ".join(BRACKETS.get(leaf, leaf.replace("\\/", "/")) for leaf in leaves).translate(APOSTROPHES)
     return int(line[1]), tokenise(CLITIC.sub(r"\1", plain))
 

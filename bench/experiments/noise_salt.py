@@ -35,8 +35,8 @@ def check_salt(given: str, cell: Cell) -> None:
         raise BenchError(f"--noise-salt takes {RANDOM}, {NONE} or the 64 hex digits of a record, not {given!r}.")
     if given != RANDOM and not cell.facts.disclosure.noise_salt:
         raise BenchError(
-            f"--noise-salt {given} would make the noise on {cell.facts.dataset}, which is no public benchmark, known. "
-            "Leave the option out: each run draws its own."
+            f"--noise-salt {given} would reveal the noise on {cell.facts.dataset}, which is not a public "
+            "benchmark. Leave the option out: each run then draws its own salt."
         )
     if given != RANDOM and cell.noise is NoiseKind.SECURE:
         raise BenchError("--noise secure has no salt: its noise cannot be drawn again. Leave --noise-salt out.")

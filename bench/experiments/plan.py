@@ -170,8 +170,8 @@ def private_facts(method: type[Method], config: object, facts: Facts) -> Facts:
         return given.facts(facts)
     if not facts.private_records:
         raise BenchError(
-            f"{facts.dataset} has test records alone, none to train {method.name} on. Give a trained teacher to a "
-            "method that takes one, by --set teacher_weights=package or file:PATH, or choose another data set."
+            f"{facts.dataset} has only test records, none to train {method.name} on. Use a method that "
+            "takes a trained teacher (--set teacher_weights=package or file:PATH), or another data set."
         )
     return facts
 

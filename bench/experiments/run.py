@@ -138,8 +138,8 @@ def _train(
     released = method(cell.config, private.facts).train_student(private, material.public, ledger, context)
     if method.private and not ledger.events:
         raise BenchError(
-            f"{method.name} took nothing through the ledger, so nothing is known of its privacy. Route what it takes "
-            "from private data through the ledger, or declare ledger.bypass; a baseline sets private = False."
+            f"{method.name} never used the ledger, so its privacy is unknown. Route its access to private "
+            "data through the ledger, or declare ledger.bypass; a baseline sets private = False."
         )
     released.student.eval()
     with context.progress.stage("test", 1) as stage:
@@ -246,7 +246,7 @@ def _privacy(
     events: Sequence[Event] = ledger.events
     if tuned is not None:
         if set(merged(events)) != set(trial_events(cell)):
-            raise BenchError(f"{method.name} did not cost what it states before a run, so it cannot be tuned.")
+            raise BenchError(f"{method.name} did not cost what it stated before the run, so it cannot be tuned.")
         events = [tuned]
         claim = tuned_claim(claim, proven(events, cell.delta))
     accountants = account(events, cell.delta)

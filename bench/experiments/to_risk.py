@@ -69,7 +69,7 @@ def risk_of(cell: Cell, target: RiskTarget) -> float:
     """
     events = bound_method(cell).charges()
     if events is None:
-        raise BenchError(f"{cell.method}: only a run tells what it charges. Use --eps with --basis proven.")
+        raise BenchError(f"{cell.method}: its charges are known only after a run. Use --eps with --basis proven.")
     return bound_on(target, events)
 
 
@@ -82,7 +82,9 @@ def _largest(grid: Grid, target: RiskTarget, describe: Callable[[str], Dataset],
     """Return the largest epsilon of :data:`DIGITS` digits at which the one method of `grid` keeps `target`."""
     title = f"{grid.methods[0]} on {grid.datasets[0]}"
     if not METHODS.get(grid.methods[0]).private:
-        raise BenchError(f"{title}: no privacy, so no proven curve. Leave it out of --risk, or run it without.")
+        raise BenchError(
+            f"{title}has no privacy and so no proven curve. Leave it out of --risk, or run it without --risk."
+        )
 
     @functools.cache
     def cell_at(epsilon: float) -> Cell:

@@ -66,9 +66,7 @@ def tuning_of(
         raise BenchError(f"--score-noise is a positive number of records, not {score_noise:g}. Try 100.")
     candidates = _candidates(space)
     if len(candidates) == 1:
-        raise BenchError(
-            "the space holds one candidate: nothing is tuned, and tuning costs nothing. Use `bench run --set`."
-        )
+        raise BenchError("the space holds only one candidate, so there is nothing to tune. Use `bench run --set`.")
     return Tuning(
         candidates=candidates, law=law, trials_mean=trials_mean, score=kind, score_noise=score_noise, epsilon=0.0
     )
@@ -77,7 +75,8 @@ def tuning_of(
 def _score(name: str) -> Score:
     if name in ("private", "train", "training"):
         raise BenchError(
-            f"--score {name} reads private records: which trial is best would tell of them, uncharged. Use --score "
+            f"--score {name} reads private records: the choice of the best trial would reveal something "
+            "about them, uncharged. Use --score "
             "noisy, whose noise every trial pays for, or --score public."
         )
     if name == "test":
@@ -100,7 +99,7 @@ def _candidates(space: Any) -> list[dict[str, str]]:
             if not isinstance(values, list) or not values:
                 raise wrong
             if len(found) * len(values) > MOST:
-                raise BenchError(f"the space has more than {MOST:,} candidates. List the ones that are meant.")
+                raise BenchError(f"the space has more than {MOST:,} candidates. List fewer.")
             found = [{**one, name: value} for one in found for value in values]
     elif isinstance(space, list) and space and all(isinstance(one, Mapping) for one in space):
         found = [dict(one) for one in space]
@@ -201,7 +200,7 @@ def _trials(planned: Planned, home: Path, source: DataSource, resources: Resourc
     best = home / str(state["best"])
     found = RunDir(best).read_record(planned.cells[state["drawn"][state["best"]]].key)
     if found is None:
-        raise BenchError(f"{home} is damaged. Delete it, and tune again: what it has spent is spent.")
+        raise BenchError(f"{home} is damaged. Delete it and tune again; the privacy already spent stays spent.")
     return found, best
 
 

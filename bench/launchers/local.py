@@ -144,8 +144,8 @@ def run_local(
                     if deaths > len(crew) * (launch.options.retries + 2):
                         ended = counted(deaths, "worker has", "workers have")
                         raise BenchError(
-                            f"{ended} ended (status {status}) since a cell was last finished. The last "
-                            f"words of one: {worker.last_words()}"
+                            f"{ended} ended (status {status}) since a cell was last finished. Its last "
+                            f"output: {worker.last_words()}"
                         )
                     if status != 0:
                         progress.say(f"a worker ended (status {status}); another takes its place (log: {worker.log})")

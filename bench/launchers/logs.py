@@ -54,7 +54,7 @@ class Attempts:
             raise UnknownNameError("key", start, names, hint=f"`python -m bench status -o {path}` lists launches.")
         if len(found) > 1:
             shown = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
-            raise BenchError(f"{start!r} is the beginning of {len(found)} keys: {shown}. Give more of one.")
+            raise BenchError(f"{start!r} is a prefix of {len(found)} keys: {shown}. Give more of the one you mean.")
         (self.key,) = found
         self._seen: list[Path] = []
         self._launches: list[Launch] = []

@@ -78,7 +78,9 @@ def units_of(
         units.append(Unit(cell.key, cell.title, cell, tuple(sorted(after)), before(cell)))
     if shards > 1 and units and not any(unit.shard for unit in units):
         able = ", ".join(name for name in METHODS.names() if METHODS.get(name).shardable)
-        raise BenchError(f"--shards {shards}: nothing here is left to split. Methods whose ensembles can be: {able}.")
+        raise BenchError(
+            f"--shards {shards}: there is nothing left to split. Methods with ensembles that can be split: {able}."
+        )
     depth: dict[str, int] = {}  # longest chain of dependencies of a unit; `after` names earlier units only
     for unit in units:
         depth[unit.key] = 1 + max((depth[key] for key in unit.after), default=-1)

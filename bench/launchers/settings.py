@@ -57,7 +57,7 @@ class JobResources(BaseModel):
             if not re.fullmatch(r"[a-z][a-z0-9_-]*", name) or CONTROL.search(str(given)):
                 raise ValueError("long names of sbatch's options, with values without control characters")
         for name in OURS & {name.replace("_", "-") for name in value}:
-            raise ValueError(f"{name} is set by this program, whose jobs would not be found under another")
+            raise ValueError(f"{name} is set by this program, which could not find its jobs under another")
         return value
 
     @field_validator("time", "max_time", mode="before")

@@ -114,7 +114,7 @@ def check(wanted: Iterable[JobResources], folder: Path) -> None:
     for what, text in (("run directory's path", str(folder.resolve())), ("SBATCH_ACCOUNT", account_of_shell())):
         if CONTROL.search(text):
             raise BenchError(
-                f"the {what} {text!r} has a control character, which a script of Slurm cannot hold. Give another."
+                f"the {what} {text!r} has a control character, which a Slurm script cannot hold. Use another value."
             )
     there = {partition.name: partition for partition in partitions()}
     if not there:
@@ -187,8 +187,8 @@ class Limits:
         places, limit = self.places()
         if places is not None and jobs > places:
             raise BenchError(
-                f"Slurm takes {limit}, and this needs {jobs} more. Leave out --detach: then they are submitted as "
-                "others end. Or give a larger --pack or fewer cells."
+                f"Slurm takes {limit}, and this needs {jobs} more. Leave out --detach, so that they are "
+                "submitted as others end; or use a larger --pack or fewer cells."
             )
 
 

@@ -56,7 +56,7 @@ def fetch_from_hub(backbone: str, packages: Sequence[str], say: Progress) -> tup
     if not offline and endpoint.startswith("http") and not answers(endpoint):
         raise BenchError(
             f"could not fetch weights of {backbone}: {endpoint} does not answer. {_else(packages)} "
-            "HF_HUB_OFFLINE=1 takes what the hub's own cache holds."
+            "HF_HUB_OFFLINE=1 uses the hub's own cache."
         )
     try:
         with torch.random.fork_rng(devices=[]):  # keep the caller's random state

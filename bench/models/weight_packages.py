@@ -85,7 +85,7 @@ def read_tfjs(folder: Path, file: str = "model.json") -> dict[str, NDArray[np.fl
     except FileNotFoundError as error:
         raise BenchError(f"the file {Path(error.filename).name} of the TensorFlow.js model is missing") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise BenchError(f"{file} is no TensorFlow.js model ({type(error).__name__}: {error})") from error
+        raise BenchError(f"{file} is not a TensorFlow.js model ({type(error).__name__}: {error})") from error
     return arrays
 
 

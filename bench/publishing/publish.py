@@ -82,15 +82,15 @@ def opened(into: Path) -> Iterator[None]:
     """Lock the board in `into`. Raises :class:`BenchError` if there is no board or another command holds it."""
     if not (into / "records").is_dir():
         raise BenchError(
-            f"{into} is no board: it has no folder records. Give this command in the root of a clone of the project, "
-            "or name its leaderboards with --into."
+            f"{into} is not a board: it has no folder named records. Run this command in the root of a "
+            "clone of the project, or name its leaderboards with --into."
         )
     descriptor = os.open(into, os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise BenchError(f"another command publishes into {into}. Wait for it.") from error
+            raise BenchError(f"another command is publishing into {into}. Wait until it ends.") from error
         except OSError:
             pass  # a disk without locks
         yield
@@ -377,7 +377,7 @@ def _with_overrides(record: Record, planned: CellSpec | None) -> Record:
 def write(publication: Publication, into: Path) -> None:
     """Write `publication` to `into`, no pages. Raises :class:`BenchError`, nothing changed, if refused or disk full."""
     if publication.refused:
-        raise BenchError("nothing is written while something is refused.")
+        raise BenchError("nothing is written, because something was refused.")
     for folder in _FOLDERS:
         for aside in (into / folder).glob(".*.tmp"):
             aside.unlink(missing_ok=True)  # of a killed command: this one holds the lock

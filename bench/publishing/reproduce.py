@@ -116,7 +116,7 @@ def check_method(record: Record) -> None:
     if why := other_program(record.cell, METHODS.get(record.method)):
         commit = record.provenance.git_commit
         then = f"commit {commit[:12]}" if commit and record.cell.plugin is None else "then"
-        raise BenchError(f"{why}: only the program of {then} makes it again.")
+        raise BenchError(f"{why}: only the program of {then} reproduces it.")
 
 
 def planned_again(record: Record, calibrations: Calibrations | None = None) -> Reproduction:
@@ -133,7 +133,7 @@ def planned_again(record: Record, calibrations: Calibrations | None = None) -> R
         if config_from(METHODS.get(record.method), record.config) != cell.config:
             wrong.append("config")
         if wrong:
-            raise BenchError(f"its {', '.join(wrong)} is another than its key says.")
+            raise BenchError(f"its {', '.join(wrong)} differs from what its key says.")
     except _ERRORS as error:
         return Reproduction(None, str(error))
     return Reproduction(cell)

@@ -98,7 +98,7 @@ class AttackRecord(Row):
     @model_validator(mode="after")
     def _scores_the_student(self) -> Self:
         if self.status is Status.DONE and Role.STUDENT.value not in self.targets:
-            raise ValueError("an attack that is done has the scores of its student in targets.student")
+            raise ValueError("a finished attack has its student's scores in targets.student")
         return self
 
 

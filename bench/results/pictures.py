@@ -26,10 +26,10 @@ def read_picture(home: Path, attack: AttackRecord) -> bytes:
     """
     file = picture_file(attack)
     if not file:
-        raise ValueError("the record names no picture of its own")
+        raise ValueError("the record names no picture")
     data = read_plain(home / file, LARGEST_PICTURE)
     if not data.startswith(_SIGNATURE):
-        raise ValueError("no PNG file")
+        raise ValueError("not a PNG file")
     place, names = len(_SIGNATURE), list[bytes]()
     while place < len(data) and names[-1:] != [b"IEND"]:
         names.append(data[place + 4 : place + 8])

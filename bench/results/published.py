@@ -37,8 +37,8 @@ def need_published() -> Path:
     found = published()
     if found is None:
         raise BenchError(
-            "the published records are not here: this package was built without them. Give a run directory, or work "
-            "in a clone of the project."
+            "the published records are missing: this package was built without them. Give a run "
+            "directory, or work in a clone of the project."
         )
     return found
 

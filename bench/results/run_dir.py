@@ -346,7 +346,7 @@ class RunDir:
             return None
         except OSError as error:
             raise BenchError(
-                f"{path} cannot be read ({error.strerror}). Make it readable, or delete it to have it made again."
+                f"{path} cannot be read ({error.strerror}). Make it readable, or delete it to regenerate it."
             ) from error
 
     def read_attacks(self) -> tuple[list[AttackRecord], list[str]]:

@@ -55,7 +55,7 @@ def extract(archive: Path, into: Path, wanted: Wanted) -> int:
         for name, size, stream in _members(archive, wanted):
             path = _inside(into, str(wanted(name)))
             if stream is None or size > LARGEST_MEMBER:
-                raise BenchError(f"{archive.name}: {name!r} is no plain file of a sensible size; refused")
+                raise BenchError(f"{archive.name}: {name!r} is not a regular file of a plausible size; refused")
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as target:
                 shutil.copyfileobj(stream, target, 1 << 20)
@@ -63,14 +63,14 @@ def extract(archive: Path, into: Path, wanted: Wanted) -> int:
     except _UNREADABLE as error:
         raise BenchError(f"{archive.name} is damaged, cut short or encrypted ({error})") from error
     if not count:
-        raise BenchError(f"{archive.name} holds none of the files that were looked for")
+        raise BenchError(f"{archive.name} holds none of the expected files")
     return count
 
 
 def _inside(into: Path, relative: str) -> Path:
     pure = PurePosixPath(relative)
     if pure.is_absolute() or ".." in pure.parts or "\\" in relative or not pure.parts:
-        raise BenchError(f"the path {relative!r} leaves the folder that is unpacked into; refused")
+        raise BenchError(f"the path {relative!r} leaves the target folder; refused")
     return into.joinpath(*pure.parts)
 
 

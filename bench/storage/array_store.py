@@ -90,9 +90,7 @@ def storage_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         where = f"{path} (set BENCH_DATA to use another folder)"
         if error.errno in _FULL:
-            raise StorageError(
-                f"the disk is full: could not write {where}. What was stored before is untouched."
-            ) from error
+            raise StorageError(f"the disk is full: could not write {where}. Earlier files are unchanged.") from error
         # A parent folder cannot be created, for instance in a missing home.
         nowhere = isinstance(error, FileNotFoundError) and not os.path.isdir(path.parent)
         refused = isinstance(error, PermissionError | NotADirectoryError | FileExistsError) or nowhere
@@ -220,7 +218,7 @@ def read_store(
     here = near(root / store, json.dumps(manifest))
     sizes = {path.name: path.stat().st_size for path in here.iterdir()}
     if any(sizes.get(entry["file"]) != entry["bytes"] for entry in manifest["arrays"].values()):
-        here = root / store  # a copy that is cut off says nothing of the store
+        here = root / store  # a copy that is cut off says nothing about the store
     for name, entry in manifest["arrays"].items():
         path = here / entry["file"]
         try:
@@ -237,7 +235,7 @@ def read_store(
         arrays[name] = array
     for name, digest in (pinned or {}).items():
         if manifest["arrays"].get(name, {}).get("sha256") != digest:
-            raise DamagedError(root / store / "manifest.json", f"{name} is not the array that this version pins")
+            raise DamagedError(root / store / "manifest.json", f"{name} is not the array pinned by this version")
     return arrays, manifest
 
 

@@ -94,9 +94,11 @@ def fit_on_devices(
     """
     kinds = {torch.device(device).type for device in devices}
     if len(kinds) != 1 or (kinds != {"cpu"} and len(set(devices)) != len(devices)):
-        raise BenchError(f"training on several devices needs different ones of one kind, not {', '.join(devices)}.")
+        raise BenchError(f"training on several devices needs distinct devices of one kind, not {', '.join(devices)}.")
     if settings.settle is not None:
-        raise BenchError("training on several devices has no early stopping: their copies might not stop together.")
+        raise BenchError(
+            "training on several devices does not support early stopping, because the copies might not stop together."
+        )
     check_precision(precision, devices[0])
     payload = io.BytesIO()
     # Pass tensors by value: sharing them would need /dev/shm, which is small in containers.

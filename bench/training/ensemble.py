@@ -276,7 +276,7 @@ def check_disjoint(parts: Sequence[Labels], records: int) -> None:
         raise BenchError("every teacher needs at least one private record of its own.")
     every = np.concatenate(parts)
     if len(np.unique(every)) != len(every):
-        raise BenchError("teachers' parts overlap: a record in two of them would change two votes.")
+        raise BenchError("teachers' parts overlap: a record in two parts would change two votes.")
     if every.min() < 0 or every.max() >= records:
         raise BenchError(f"a teacher's part names a record outside the {records} private ones.")
 

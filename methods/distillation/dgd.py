@@ -114,7 +114,9 @@ class DGD(DGDFamily):
         """Return it; raise :class:`BenchError` if the images setting needs its records."""
         given = given_teacher(self.config)
         if given is not None and self.config.images != "data-free":
-            raise BenchError(f"images={self.config.images} needs the private records, which no given teacher brings.")
+            raise BenchError(
+                f"images={self.config.images} needs the private records, which a given teacher does not provide."
+            )
         return given
 
     @classmethod

@@ -82,7 +82,7 @@ class DPSDLabel(Alternation):
         """Return `config` with the budget as the epsilon of each query's label."""
         k = self.config.top_k(self.facts)
         if self.config.outside == "printed" and budget.basis is Basis.PROVEN:
-            raise BenchError(f"outside=printed has no finite proven epsilon: {DPSD_LABEL_GAP}. Take outside=set.")
+            raise BenchError(f"outside=printed has no finite proven epsilon: {DPSD_LABEL_GAP}. Use outside=set.")
         return dataclasses.replace(self.config, k=k, epsilon=budget.epsilon)
 
     def claimed(self, delta: float) -> Claim:

@@ -107,7 +107,9 @@ def whitening(pool: Tensor, ridge: float) -> tuple[Tensor, Tensor, float]:
     covariance = x.T @ x / len(x)
     level = float(covariance.trace()) / len(covariance)
     if level < 1e-12:
-        raise BenchError("all public images have the same features: they cannot whiten. Take others, or more of them.")
+        raise BenchError(
+            "all public images have the same features, so they cannot be used for whitening. Use other or more images."
+        )
     factor = torch.linalg.cholesky(covariance + ridge * level * torch.eye(len(covariance), dtype=x.dtype))
     return mean, factor, float(whitened(x + mean, mean, factor).square().sum(1).mean().sqrt())
 

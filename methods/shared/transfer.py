@@ -75,7 +75,8 @@ class TransferConfig:
         """Raise :class:`BenchError` for a part of a source where there is no source."""
         if self.source_fraction != 1 and not self.trained_here and not self.fraction_of_prior:
             raise BenchError(
-                "source_fraction takes a part of a source that is trained on here: set weights=source or source:NAME."
+                "source_fraction selects part of a source that the backbone is trained on here: set "
+                "weights=source or source:NAME."
             )
 
     @property

@@ -210,7 +210,7 @@ def read_reported(folder: Path | None = None) -> list[Reported]:
         if (reported.epsilon == math.inf) != (reported.unit == "none") and reported.measure == "accuracy":
             raise BenchError(
                 f"{where}: {number.system} has the unit {reported.unit}, but epsilon {number.epsilon}. "
-                "Write inf for a system without privacy, and only for one."
+                "Write inf for a system without privacy, and only then."
             )
         found.append(reported)
     return found

@@ -70,7 +70,7 @@ from helpers.commands import refused
         (["bundle", "-m", "pate", "-o", ""], "an empty path is given for out"),
         (["leaderboard", ""], "an empty path is given for runs"),
         (["check", "dp-sgd", "--set", "noise_multiplier=3", "-q"], "noise_multiplier=3.0 has no effect"),
-        (["check", "pate", "--seeds", "one"], "--seeds takes whole numbers"),
+        (["check", "pate", "--seeds", "one"], "--seeds takes comma-separated whole numbers"),
         (["check", "pate", "--set", "teachers=2000", "--quiet"], "pate: more teachers than records"),
         (["leaderboard", "no-such-folder"], "no such run directory"),
         (["epsilon", "lnmax", "--gamma", "0", "--queries", "10"], "gamma"),

@@ -187,7 +187,7 @@ def test_a_folder_that_another_user_keeps_shut_is_named_and_is_not_none(
 
     monkeypatch.setattr(os, "scandir", lambda path: refuse(path, scan))
     monkeypatch.setattr(os, "listdir", lambda path: refuse(path, ask))
-    said = f"{shut} cannot be read (Permission denied): what it holds is not known"
+    said = f"{shut} cannot be read (Permission denied), so its contents are unknown"
     status = bench("status", "-o", run.path)
     stopped = bench("cancel", "-o", run.path)
     made = bench("leaderboard", run.path, tmp_path / "good", "--into", tmp_path / "pages")

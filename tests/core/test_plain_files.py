@@ -34,7 +34,7 @@ def test_what_is_no_plain_file_is_refused_at_once(kind: str, tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)  # a socket's name must be short
     path = Path("strange")
     STRANGE[kind](path)
-    with pytest.raises(ValueError, match="no plain file"), open_plain(path):
+    with pytest.raises(ValueError, match="not a regular file"), open_plain(path):
         pass
 
 

@@ -376,7 +376,7 @@ def test_a_folder_one_level_too_high_is_refused(halves: tuple[str, ...], tmp_pat
     (tmp_path / "up" / "empty").mkdir()
     with pytest.raises(BenchError, match=r"no training image in .*/empty\. .* whose folders are the classes"):
         datasets.load(f"folder:{tmp_path / 'up'}", root=tmp_path / "root")
-    with pytest.raises(BenchError, match="are halves, not classes: Test, Train"):
+    with pytest.raises(BenchError, match="are names of splits, not classes: Test, Train"):
         datasets.load(f"folder:{make_folder(tmp_path / 'named', ('Train', 'Test'))}", root=tmp_path / "root")
 
 

@@ -82,9 +82,9 @@ def test_every_builtin_set_has_a_rule_that_works() -> None:
 def test_unknown_and_unfit_rules() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'pate'"):
         split(fake("mnist", 20, 10), rule="patee")
-    with pytest.raises(BenchError, match="says nothing of 'digits'"):
+    with pytest.raises(BenchError, match="does not cover 'digits'"):
         split(fake("digits", 1400, 397), rule="pate")
-    with pytest.raises(BenchError, match="says nothing of 'mnist' with 20"):
+    with pytest.raises(BenchError, match="does not cover 'mnist' with 20"):
         split(fake("mnist", 20, 10))
     assert set(RULES) >= {spec.split_rule for spec in DATASETS.values()}
 

@@ -162,7 +162,7 @@ def test_polarity_and_trees(tmp_path: Path) -> None:
         ([("x", "2", "imdb")], "label '2'"),
         ([("x", "1", "elsewhere")], "source 'elsewhere'"),
         ([("x", "1", "imdb")], "no row of rotten_tomatoes"),
-        ([("x",)], "damaged or another table"),
+        ([("x",)], "damaged or not the expected table"),
     ],
 )
 def test_another_table_is_refused(tmp_path: Path, rows: Any, reason: str) -> None:

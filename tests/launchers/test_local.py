@@ -313,7 +313,7 @@ def test_flags_that_cannot_be_meant_are_refused(tmp_path: Path, flags: list[str]
 def test_shards_where_nothing_can_be_split(tmp_path: Path) -> None:
     done = bench("run", "-m", "nonprivate", "-d", "digits", "-p", "tiny", "-o", str(tmp_path / "runs"), "--shards", "3")
     assert done.returncode == 2
-    assert "nothing here is left to split" in done.stderr
+    assert "there is nothing left to split" in done.stderr
     assert "pate" in done.stderr
 
 

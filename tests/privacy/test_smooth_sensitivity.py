@@ -320,5 +320,5 @@ def test_votes_of_a_whole_ledger_compose() -> None:
     (discrete,) = release_rows([(LNMax(0.05, 50, 1024), votes, everything)], 1e-5)
     assert not discrete.sound
     assert release_rows([], 1e-5) == []
-    with pytest.raises(BenchError, match="no accountant looks at the votes"):
+    with pytest.raises(BenchError, match="no accountant uses the votes"):
         release_rows([(Gaussian(1.0), votes, everything)], 1e-5)

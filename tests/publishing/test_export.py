@@ -136,7 +136,7 @@ def test_a_file_that_timm_would_read_otherwise_is_not_kept(tmp_path: Path, monke
         return save(shifted, **options)
 
     monkeypatch.setattr(export, "save", other)
-    with pytest.raises(BenchError, match="timm loads another student"):
+    with pytest.raises(BenchError, match="timm loads a student different"):
         export_student(record, run_dir, tmp_path / "students")
     assert not (tmp_path / "students").exists()
 

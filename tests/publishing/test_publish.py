@@ -77,7 +77,7 @@ def test_pipes_links_and_huge_files_are_refused(run: Path, into: Path) -> None:
     lines = refusals(run, into)
     assert [line.partition(":")[0] for line in lines] == [f"runs/records/{n}.json" for n in ("huge", "link", "pipe")]
     assert "larger than" in lines[0]
-    assert all("no plain file" in line for line in lines[1:])
+    assert all("not a regular file" in line for line in lines[1:])
 
 
 def test_all_problems_are_listed_and_one_bad_record_keeps_the_good_ones_out(run: Path, into: Path) -> None:

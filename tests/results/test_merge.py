@@ -106,7 +106,7 @@ def test_the_command_says_what_it_did(runs: tuple[RunDir, RunDir, RunDir]) -> No
     done = bench("merge", second.path, "--out", into.path)
     assert done.returncode == 1
     assert "another one is there" in done.stderr
-    with pytest.raises(BenchError, match="is what is merged into"):
+    with pytest.raises(BenchError, match="is the target of the merge"):
         merge([into], into)
     assert bench("merge", first.path.parent / "nowhere", "--out", into.path).returncode == 2
 
@@ -129,5 +129,5 @@ def test_a_strangers_file_that_is_no_plain_one_is_left_out(
         os.mkfifo(path) if kind == "pipe" else path.symlink_to(outside / path.name)
     done = merge([first], into)
     (line,) = done.left_out
-    assert "no plain file" in line or "outside of its directory" in line
+    assert "not a regular file" in line or "outside of its directory" in line
     assert (done.added, list(into.released_path.iterdir())) == ([], [])

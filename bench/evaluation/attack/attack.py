@@ -153,4 +153,4 @@ def _run(record: Record, cell: Cell, attack: Attack, key: str, place: Workplace,
         return membership(record, cell, attack, key, place, context)
     if isinstance(attack, ReleaseAttack):
         return attack_release(record, cell, attack, key, place, context)
-    raise BenchError(f"{attack.name} is of none of the four kinds of attack: derive it from one of them.")
+    raise BenchError(f"{attack.name} derives from none of the four attack classes. Derive it from one of them.")

@@ -47,7 +47,8 @@ def check_disjoint(name_a: str, a: Digests, name_b: str, b: Digests) -> None:
     if common:
         raise BenchError(
             f"{name_a} and {name_b} have {common} image{'s' if common > 1 else ''} in common (of {len(a)} and "
-            f"{len(b)}), so what is measured would be recognised, not recovered. Take other records for {name_a}, "
+            f"{len(b)}), so a reconstruction could be recognised without being recovered. Use other "
+            f"records for {name_a}, "
             f"or leave the common ones out."
         )
 
@@ -96,7 +97,7 @@ class Committee:
     def predict(self, images: Tensor, batch_size: int = 500) -> Judgement:
         """Return the verdict on `images` (n, channels, height, width), uint8 or float in [0, 1]."""
         if len(images) == 0:
-            raise BenchError("the committee was asked about no image.")
+            raise BenchError("the committee needs at least one image.")
         parts: list[list[Tensor]] = [[] for _ in self.nets]
         features: list[Tensor] = []
         for start in range(0, len(images), batch_size):
@@ -144,7 +145,7 @@ def train_committee(
     check_disjoint("the evaluators' training images", seen, "the images held out to test them", digests(held_out[0]))
     missing = (labels.bincount(minlength=facts.classes) == 0).nonzero().flatten().tolist()
     if missing:
-        raise BenchError(f"no evaluator can learn class {missing[0]}: it has no image to train on. Add one.")
+        raise BenchError(f"no evaluator can learn class {missing[0]}: there is no image of it to train on. Add one.")
     plan = tuple(chosen) if chosen is not None else recipes(facts, len(images))
     content = hashlib.sha256(images.cpu().numpy().tobytes() + labels.cpu().numpy().tobytes()).hexdigest()
     depends = {

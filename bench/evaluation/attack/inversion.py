@@ -50,8 +50,8 @@ def check_images(attack: str, facts: Facts) -> None:
     """Raise :class:`BenchError` for sentences: these attacks follow gradients to pixels."""
     if is_text(facts.shape):
         raise BenchError(
-            f"{attack} reconstructs images, and {facts.dataset} holds sentences, which no gradient reaches. Take a "
-            "membership attack."
+            f"{attack} reconstructs images, and {facts.dataset} holds sentences, through which no gradient "
+            "flows. Use a membership attack."
         )
 
 

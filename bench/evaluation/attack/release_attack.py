@@ -152,8 +152,8 @@ def releases_of(
     images = released.extras.get(name)
     if images is None or images.ndim != 4 or tuple(images.shape[1:]) != facts.shape or not len(images):
         raise BenchError(
-            f"this attack needs released images, and {method} released none of the data's shape. Take a student of a "
-            "generative method (`bench ls methods`), or an attack on the student itself."
+            f"this attack needs released images, and {method} released none of the data's shape. Use a "
+            "student of a generative method (`bench ls methods`), or an attack on the student itself."
         )
     images = as_float(images)
     weights = {

@@ -129,8 +129,9 @@ def refuse_given(cell: Cell) -> None:
     """Raise :class:`BenchError` for a given teacher, which cannot be retrained here with and without a record."""
     if bound_method(cell).given_teacher() is not None:
         raise BenchError(
-            f"{cell.key} learnt from a given teacher, whose training records are not here: it cannot be trained again "
-            "with and without one of them. Audit or attack a student of the same method whose teacher is trained here."
+            f"{cell.key} learnt from a given teacher, whose training records are not available, so it "
+            "cannot be retrained with and without one of them. Audit or attack a student of the same "
+            "method whose teacher is trained here."
         )
 
 
@@ -230,7 +231,7 @@ def _candidates(record: Record, cell: Cell, options: AuditOptions, context: Cont
     method = METHODS.get(cell.method)
     unit = _unit(method.unit, AuditKind.CANDIDATES)
     if record.privacy is None or record.privacy.unit is not unit or not method.private:
-        raise BenchError(f"no curve is proven for one {unit} of {record.key}: there is no bound to attack.")
+        raise BenchError(f"no curve is proven for one {unit} of {record.key}, so there is no bound to test.")
     events = restored(record.privacy.events)
     plan = InformedPlan(
         options.numbers, options.minutes, cell.delta, options.confidence, context.workers, events, options.power

@@ -42,7 +42,7 @@ class CanaryPlan:
         if sum(self.counts().values()) == 0:
             raise BenchError("no canaries asked for. Try --canaries 500.")
         if self.copies < 2:
-            raise BenchError(f"a duplicated canary stands in 2 or more places, not {self.copies}.")
+            raise BenchError(f"a duplicated canary has 2 or more copies, not {self.copies}.")
 
     def counts(self) -> dict[Family, int]:
         """Return the number of canaries of each family, in numbering order."""
@@ -102,7 +102,7 @@ def draw_canaries(private: PrivateData, plan: CanaryPlan, unit: PrivacyUnit, adj
     Raises :class:`BenchError` for a private set that is too small: canaries take at most half of every class.
     """
     if unit is PrivacyUnit.LABEL and adjacency is not Adjacency.REPLACE:
-        raise BenchError("a label can only be replaced: the unit label goes with the adjacency replace.")
+        raise BenchError("a label can only be replaced: the unit label requires the adjacency replace.")
     streams, counts = plan.streams(), plan.counts()
     pairs = plan.natural if adjacency is Adjacency.REPLACE and unit is not PrivacyUnit.LABEL else 0
     chosen = _choose(private, plan.places() + pairs, streams.numpy("places"))

@@ -91,7 +91,7 @@ def many_run_errors(
     """
     arms = _scores(scores_in), _scores(scores_out)
     if not 0 < threshold_share < 1:
-        raise BenchError(f"the share of runs that choose the threshold lies in (0, 1), not {threshold_share}.")
+        raise BenchError(f"the share of runs that choose the threshold must lie in (0, 1), not {threshold_share}.")
     heads = [max(1, round(threshold_share * len(arm))) for arm in arms]
     if any(head >= len(arm) for head, arm in zip(heads, arms, strict=True)):
         raise BenchError(

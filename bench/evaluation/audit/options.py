@@ -61,7 +61,7 @@ class AuditOptions:
         _ = self.numbers
         if self.kind is AuditKind.MANY_RUN and (self.runs < 8 or self.family is Family.DUPLICATED or self.canaries > 1):
             raise BenchError(
-                "an audit of many runs asks about one canary, of a single record, in 8 runs or more: try "
+                "an audit of many runs takes one canary, of a single record, and 8 runs or more: try "
                 "--kind many-run --runs 100, without --canaries and with another family than duplicated."
             )
 

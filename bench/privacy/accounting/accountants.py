@@ -98,8 +98,8 @@ def common_unit(events: Sequence[Event]) -> tuple[PrivacyUnit, Adjacency]:
     if adjacency is Adjacency.REPLACE and units <= set(strength):
         return min(units, key=strength.index), adjacency
     raise BenchError(
-        f"events that protect different units do not compose: {_listed(events, 'unit')}. "
-        "State all of them for one unit, or account for each on its own."
+        f"events that protect different units do not compose: {_listed(events, 'unit')}. State all of them "
+        "for one unit, or account for each separately."
     )
 
 

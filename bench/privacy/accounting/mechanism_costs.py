@@ -140,7 +140,7 @@ def _sanitised(
     order: float | None, beta: float | None, sigma_ss: float | None,
 ) -> list[accountants.Accounted]:  # fmt: skip
     if counts is None:
-        raise BenchError("the sanitised release is of a figure that depends on votes: give them by --votes.")
+        raise BenchError("the sanitised figure depends on votes: give them by --votes.")
     best = accountants.pate_2018([event], delta)
     order = order if order is not None or best is None else best.order
     assert order is not None

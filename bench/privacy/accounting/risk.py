@@ -9,7 +9,7 @@ With g(x) the largest probability, with the record, of a set of outputs that has
 
 Both hold between the neighbours of the events' adjacency, in either direction, and for their privacy unit: under the
 unit label it is the label that is reconstructed. What an attacker infers from other people's records is not bounded;
-a bound on success says nothing of how far it exceeds the success without the student's record (arXiv:2603.12142).
+a bound on success says nothing about how far it exceeds the success without the student's record (arXiv:2603.12142).
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Comparison(abc.ABC):
 
     def loss_of(self, answer: NDArray[Any]) -> float:
         """Return the loss of an `answer`; raise :class:`BenchError` if it is not known, as for samples."""
-        raise BenchError("answers on a sample of the records have no exact likelihood here.")
+        raise BenchError("no exact likelihood is implemented for answers on a sample of the records.")
 
     def exact(self, interval: float) -> Any | None:
         """Return the ``PrivacyLossDistribution`` of P over P' on a grid of `interval`, or None.
