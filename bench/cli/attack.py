@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bench.results.attack_record import AttackRecord, AuditRecord
     from bench.results.record import Record
     from bench.results.run_dir import RunDir
+    from bench.storage.locks import Held
 
 students = partial(typer.Option, rich_help_panel="Students")
 
@@ -72,8 +73,7 @@ def audit(
         from bench.launchers.manifest import Task
         from bench.launchers.settings import launch_settings
         from bench.launchers.students import chosen_in, each_student
-        from bench.launchers.worker import ClaimProgress, claiming
-        from bench.storage.locks import PATIENCE_SECONDS
+        from bench.launchers.worker import ClaimProgress, claimed_result
 
     keys, methods = _without_files(keys, methods)
     if plan and share:
@@ -88,17 +88,18 @@ def audit(
     elsewhere: list[str] = []
 
     def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
-        key = audit_key(record, options)  # raises on invalid options, before a record exists
-        with claiming(run_dir, key, {"title": f"audit of {record.key}"}, patience=PATIENCE_SECONDS + 5) as held:
-            if held is None:
-                elsewhere.append(key)
-                return
-            result = run_dir.read_audit(key)
-            if result is None or not kept(result, reuse):
-                folder = data if record.cell.own_folder else None
-                seen = ClaimProgress(progress, held)
-                result = audit_student(record, options, run_dir, source, seen, dataset=folder, resources=resources)
-                progress.say(f"{record.key}: {result.verdict}")
+        def make(held: Held) -> AuditRecord:
+            folder = data if record.cell.own_folder else None
+            seen = ClaimProgress(progress, held)
+            made = audit_student(record, options, run_dir, source, seen, dataset=folder, resources=resources)
+            progress.say(f"{record.key}: {made.verdict}")
+            return made
+
+        key, keep = audit_key(record, options), partial(kept, reuse=reuse)  # raises on invalid options before any run
+        result = claimed_result(run_dir, key, f"audit of {record.key}", run_dir.read_audit, keep, make)
+        if result is None:
+            elsewhere.append(key)
+        else:
             results.append(result)
 
     settings, silent, lost = launch_settings(launch), quiet or json_, list[str]()

@@ -7,6 +7,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench.cli.jobs import Job, Launched, choice_words, kept, launch_jobs
@@ -21,11 +22,11 @@ from bench.interface.registry import ATTACKS
 from bench.launchers.manifest import Task
 from bench.launchers.settings import Cluster
 from bench.launchers.students import chosen_in, each_student
-from bench.launchers.worker import ClaimProgress, claiming
+from bench.launchers.worker import ClaimProgress, claimed_result, claiming
 from bench.results.attack_record import AttackRecord
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
-from bench.storage.locks import PATIENCE_SECONDS
+from bench.storage.locks import Held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,23 +74,20 @@ def attack_inline(asked: Attacks) -> tuple[list[AttackRecord], Launched]:
     results, ended, places = list[AttackRecord](), Launched(), list[Workplace]()
 
     def attacked(record: Record, name: str, place: Workplace) -> None:
-        key = planned_key(record, name, place)
-        found = place.run_dir.read_attack(key)
-        if not kept(found, asked.reuse):
-            about = {"title": f"{name} on {record.key}"}
-            with claiming(place.run_dir, key, about, patience=PATIENCE_SECONDS + 5) as held:
-                if held is None:
-                    ended.elsewhere.append(key)
-                    return
-                found = place.run_dir.read_attack(key)
-                if not kept(found, asked.reuse):
-                    seen = ClaimProgress(place.progress, held)
-                    with seen.stage(name, 1):
-                        found = attack_student(record, name, dataclasses.replace(place, progress=seen))
-                    if found.failure is not None:
-                        seen.say(f"{found.key} FAILED: {found.failure.reason}")
-        assert found is not None
-        results.append(found)
+        def make(held: Held) -> AttackRecord:
+            seen = ClaimProgress(place.progress, held)
+            with seen.stage(name, 1):
+                made = attack_student(record, name, dataclasses.replace(place, progress=seen))
+            if made.failure is not None:
+                seen.say(f"{made.key} FAILED: {made.failure.reason}")
+            return made
+
+        key, keep = planned_key(record, name, place), partial(kept, reuse=asked.reuse)
+        found = claimed_result(place.run_dir, key, f"{name} on {record.key}", place.run_dir.read_attack, keep, make)
+        if found is None:
+            ended.elsewhere.append(key)
+        else:
+            results.append(found)
 
     def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
         if not places:

@@ -186,7 +186,7 @@ class Grid:
 
 
 def seed_numbers(text: str) -> tuple[int, ...]:
-    """Return the seeds in `text`, as ``0,3`` or ``0-4``; raise :class:`BenchError` on anything else."""
+    """Parse seeds such as ``0,3`` or ``0-4``; raise :class:`BenchError` on anything else."""
     found: dict[int, None] = {}
     for word in filter(None, map(str.strip, text.split(","))):
         first, dash, last = word.partition("-")
@@ -283,7 +283,7 @@ _ALIKE = (
 
 
 def check_overrides(methods: Sequence[type[Configured]], overrides: Sequence[str]) -> None:
-    """Raise :class:`UnknownNameError` on an override that fits none of `methods`, BenchError on one given twice."""
+    """Raise :class:`UnknownNameError` if an override fits none of `methods`, BenchError if one is given twice."""
     given = [text.partition("=")[0] for text in overrides]
     for name in given:
         if given.count(name) > 1:

@@ -14,7 +14,7 @@ class BenchError(Exception):
     """The part of the message that reveals nothing about private records; records on private data store only this."""
 
     def __reduce__(self) -> tuple[Callable[..., BenchError], tuple[object, ...]]:
-        """Return how another process is making the error anew: from its message, whatever its class was made from."""
+        """Pickle the error by its message, whatever arguments its class takes."""
         return _made_anew, (type(self), self.args, vars(self))
 
 

@@ -51,7 +51,7 @@ def read_plain(path: Path, largest: int = LARGEST, *, links: bool = False) -> by
 
 
 def listed(folder: Path, end: str = "") -> list[Path]:
-    """Return the sorted entries of `folder` whose names end in `end`, or none if the folder does not exist.
+    """Return the sorted entries of `folder` whose names end in `end`, or an empty list if the folder does not exist.
 
     Raise :class:`BenchError` if the system cannot read it, because it may not be empty.
     """

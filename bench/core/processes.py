@@ -19,7 +19,7 @@ def available_cores() -> int:
 
 
 def memory_bytes() -> int:
-    """Return the size of this machine's memory, or 2**62 where the system does not tell."""
+    """Return the size of this machine's memory, or 2**62 if the system does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):

@@ -61,7 +61,7 @@ def echo(text: object, *, err: bool = False) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print sanitised text to standard output at once, as it is: without another line break."""
+    """Print sanitised text to standard output immediately, without adding a line break."""
     print(printable(text), end="", flush=True)
 
 

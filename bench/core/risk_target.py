@@ -21,7 +21,7 @@ class RiskTarget:
 
     @classmethod
     def parse(cls, text: str) -> RiskTarget:
-        """Return the target in `text`, as ``reconstruction@0.01=0.05``; raise :class:`BenchError` on anything else."""
+        """Parse a target such as ``reconstruction@0.01=0.05``; raise :class:`BenchError` on anything else."""
         measure, equals, value = text.partition("=")
         name, at, where = measure.partition("@")
         known = {one.partition("@")[0]: one for one in ACCEPTED}

@@ -158,7 +158,7 @@ def stl10_binary(folder: Path) -> Mapping[str, Blocks]:
 
 
 def medmnist_npz(file: str, channels: int, any_finding: bool = False) -> Decode:
-    """Return the decoder of a MedMNIST ``.npz``; with `any_finding` a row of 0/1 findings gives 1 if any is 1."""
+    """Return the decoder of a MedMNIST ``.npz``; with `any_finding`, a row of 0/1 findings becomes 1 if any is 1."""
 
     def decode(folder: Path) -> Mapping[str, Blocks]:
         path = folder / file

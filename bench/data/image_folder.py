@@ -2,7 +2,7 @@
 
 Two layouts are accepted: ``PATH/train/CLASS/*.png`` with ``PATH/test/CLASS/*.png`` (or ``val``, ``valid``,
 ``validation``), and ``PATH/CLASS/*.png``, where a hash of each relative path selects a fifth for testing. The shape
-(channels, height, width) is stated as in ``folder:PATH@1x64x64``, else taken from the first file by name. It is public,
+(channels, height, width) is stated as in ``folder:PATH@1x64x64``, or taken from the first file by name. It is public,
 like the number of records and the class names.
 
 The revision is an HMAC over names, sizes and contents (:mod:`bench.data.own_name`). Files are read once for it; later
@@ -138,7 +138,7 @@ def _check_filled(folder: Path, classes: Sequence[str], labels: NDArray[np.int64
 
 
 def unfilled(labels: NDArray[np.int64], classes: Sequence[str]) -> str:
-    """Return the first five of the `classes` without a record, and how many more there are, in words."""
+    """Return a text with the first five `classes` without a record, and the number of others."""
     empty = [classes[label] for label in np.flatnonzero(np.bincount(labels, minlength=len(classes)) == 0).tolist()]
     more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
     return ", ".join(empty[:5]) + more
@@ -164,7 +164,7 @@ def keyed_revision(
 ) -> str:  # fmt: skip
     """Return an HMAC over the shape and each file's name, size and content.
 
-    `name_of` gives the name of a row of a half: by default its path below `path`, which tells the label and the half.
+    `name_of` returns the name of a row of a split: by default its path below `path`, which identifies label and split.
     """
     digest = hmac.new(salt, digestmod="sha256")
     digest.update("x".join(map(str, request.spec.shape)).encode() + b"\0")

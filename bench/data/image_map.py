@@ -128,7 +128,7 @@ def mapped(loaded: Loaded, order: Indices, progress: Progress = silent) -> Loade
     found = _look(target, tag)
     if found is None:
         with locked(target.parent, target.name, progress):
-            found = _look(target, tag)  # another process may have made it meanwhile
+            found = _look(target, tag)  # another process may have made it in the meantime
             if found is None:
                 _make(target, tag, (train, test), order, progress)
                 found = _look(target, tag)

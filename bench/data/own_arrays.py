@@ -4,8 +4,8 @@ Bytes are taken as they are. Other numbers need a public range, stated after ``@
 is divided into 256 levels, and values outside are clipped. A range taken from the records themselves would be private,
 and no epsilon would cover it.
 
-Rows of features are images of one channel and one row of pixels, so that splits, caches, canaries and audits need
-nothing else; :func:`is_features` tells them apart.
+Rows of features are images of one channel and one row of pixels, so splits, caches, canaries and audits need no special
+case; :func:`is_features` recognises them.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def opened(path: Path) -> Iterator[BufferedReader]:
 
 @functools.lru_cache(maxsize=8)
 def _public_facts(own: OwnName, when: tuple[int, int]) -> tuple[tuple[str, ...], tuple[int, int, int], bool]:
-    """Return the class names, the shape, and whether the records are image files; `when` tells versions apart."""
+    """Return the class names, the shape, and whether the records are image files; `when` distinguishes versions."""
     if own.path.suffix.lower() in TABLES:
         table = read_table(own.path)
         if PATH in table:
@@ -141,7 +141,7 @@ def read_table(path: Path) -> pandas.DataFrame:
                 table = _parquet(path, file)
             else:
                 check_fits(path, 4 * os.fstat(file.fileno()).st_size)
-                # A converter sees the text itself, before "NA" or "007" is taken for something else.
+                # A converter receives the raw text, before "NA" or "007" is converted.
                 text = dict.fromkeys((PATH, LABEL, SPLIT), str)
                 table = pandas.read_csv(file, converters=text, encoding="utf-8-sig")
         except ImportError as error:
@@ -226,7 +226,7 @@ def _check_halves(path: Path, spec: DatasetSpec, labels: NDArray[np.int64], test
 
 
 def _load_listed(request: LoadRequest) -> Loaded:
-    """Return the image files that a table lists, as those of a folder."""
+    """Return the image files that a table lists, in the form used for folders."""
     own, spec = parse(request.spec.name), request.spec
     base = own.path.parent
 
@@ -239,7 +239,7 @@ def _load_listed(request: LoadRequest) -> Loaded:
     salt = salt_of(request.root)
 
     def revise(halves: Sequence[Half]) -> str:
-        # Unlike a folder's, these paths do not tell the label and the half.
+        # Unlike a folder's, these paths do not identify label and split.
         def name_of(half: Half, row: int) -> bytes:
             return os.fsencode(f"{half is halves[0]}\0{spec.class_names[half.labels[row]]}\0{half.files[row]}")
 
@@ -265,7 +265,7 @@ def _load_arrays(request: LoadRequest) -> Loaded:
         target.parent.mkdir(mode=0o700, exist_ok=True)
     if (found := _kept(target, mark)) is None:
         with locked(target.parent, target.name, request.progress):
-            if (found := _kept(target, mark)) is None:  # another process may have made it meanwhile
+            if (found := _kept(target, mark)) is None:  # another process may have made it in the meantime
                 if time.time_ns() - when[1] < RACE_NS:
                     time.sleep(RACE_NS / 1e9)  # so that no later change has the same time
                 _store(request, own, target, mark, salt)

@@ -6,7 +6,8 @@ and 2 onwards are the vocabulary by frequency.
 
 The tokeniser is fixed: it turns HTML line breaks into spaces, lower-cases letters and makes typographic apostrophes
 plain; a word is a run of letters and digits, with single apostrophes inside (``don't``, ``90's``). The vocabulary comes
-only from the public source, as in TrPATE (IEEE Access 2019, section V.B), so no private record affects another's code.
+only from the public source, as in TrPATE (IEEE Access 2019, section V.B), so no private record affects another's
+encoding.
 
 TrPATE transfers from the Stanford Sentiment Treebank (SST) to Movie Review (MR). SST consists of MR's sentences, parsed
 and labelled (Socher et al., EMNLP 2013, section 3), so this source contains the private, public and test sentences with

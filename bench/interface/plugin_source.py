@@ -43,7 +43,7 @@ def plugin_of(member: type) -> Plugin | None:
 
 
 def sources_of(member: type) -> dict[Path, bytes]:
-    """Return the files that :func:`plugin_of` covers, with their content; none for a class of this project."""
+    """Return the files that :func:`plugin_of` covers, with their content; empty for a class of this project."""
     return {} if _own(member) else _found(member)[1]
 
 

@@ -1,4 +1,4 @@
-"""What membership attacks compute from logits: log odds, log probabilities, means over references in or out."""
+"""Functions of logits that membership attacks share: log odds, log probabilities, means over references in or out."""
 
 from __future__ import annotations
 

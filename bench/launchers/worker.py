@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from bench.core.errors import BenchError
 from bench.core.options import Resources
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 TUNING_SECONDS = 3600.0  # timeout of a job's wait for a tuning that holds the directory exclusively
 POLL_SECONDS = 0.5
+R = TypeVar("R")
 
 
 @dataclass(slots=True)
@@ -183,6 +184,28 @@ def claiming(run_dir: RunDir, key: str, about: Mapping[str, object], *, patience
                 break
             time.sleep(POLL_SECONDS)
         yield held
+
+
+def claimed_result(
+    run_dir: RunDir,
+    key: str,
+    title: str,
+    read: Callable[[str], R | None],
+    keep: Callable[[R], bool],
+    make: Callable[[Held], R],
+) -> R | None:
+    """Return the result of `key` if `keep` accepts the stored one, else that of `make`, which runs under a claim.
+
+    None if another process is making it.
+    """
+    found = read(key)
+    if found is not None and keep(found):
+        return found
+    with claiming(run_dir, key, {"title": title}, patience=PATIENCE_SECONDS + 5) as held:
+        if held is None:
+            return None
+        found = read(key)  # another process may have made it in the meantime
+        return found if found is not None and keep(found) else make(held)
 
 
 def _unsure(key: str, run_dir: RunDir) -> bool:

@@ -88,7 +88,7 @@ def test_a_damaged_bundle_is_refused_with_the_name_of_the_file(packed: tuple[Pat
     with pytest.raises(BenchError, match=r"bad\.zip is damaged: data/digits/\w+\.npy cannot be read"):
         unpack(bad, tmp_path / "into", Progress())
     bad.write_bytes(data[: len(data) // 2])
-    with pytest.raises(BenchError, match="is no bundle or is damaged"):
+    with pytest.raises(BenchError, match="is not a bundle, or is damaged"):
         unpack(bad, tmp_path / "into", Progress())
 
 
@@ -181,11 +181,11 @@ STRANGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "folder": (lambda path: (path.unlink(), path.mkdir()), "not a regular file"),
     "pipe": (lambda path: (path.unlink(), os.mkfifo(path)), "not a regular file"),
     "device": (lambda path: (path.unlink(), path.symlink_to("/dev/zero")), "not a regular file"),
-    "no zip": (lambda path: path.write_bytes(b"x" * 100), "no bundle or is damaged"),
+    "no zip": (lambda path: path.write_bytes(b"x" * 100), "not a bundle, or is damaged"),
     "encrypted": (lambda path: bytes_changed(path, FLAGS, 1), "is encrypted"),
     "lzma": (lambda path: bytes_changed(path, METHOD_OF, 14), "not packed as bundles are"),
     "unknown": (lambda path: bytes_changed(path, METHOD_OF, 77), "not packed as bundles are"),
-    "version": (lambda path: bytes_changed(path, {"PK\1\2": 6}, 99), "no bundle or is damaged"),
+    "version": (lambda path: bytes_changed(path, {"PK\1\2": 6}, 99), "not a bundle, or is damaged"),
     "deflate": (lambda path: bytes_changed(path, {"PK\3\4": 41}, 0xFFFF), "not a bundle that version"),
 }
 

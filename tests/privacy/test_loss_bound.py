@@ -84,7 +84,7 @@ def test_one_run_with_a_huge_loss_gives_nearly_the_loss() -> None:
 @pytest.mark.parametrize(
     ("losses", "weights", "delta", "message"),
     [
-        ([1.0, 2.0], [0.0], DELTA, "one a run"),
+        ([1.0, 2.0], [0.0], DELTA, "one entry per run"),
         ([math.nan], [0.0], DELTA, "find the cause of the NaN"),
         ([1.0], [0.0], 0.0, "delta"),
     ],
