@@ -121,8 +121,8 @@ def plot(frame: pandas.DataFrame, *, board: pandas.DataFrame | None = None) -> F
 
     Args:
         frame: Rows of one data set and unit, from :func:`bench.run` or :func:`bench.load_results`.
-        board: Rows to draw in grey for comparison, for instance ``bench.load_results()``; only those of this data set and
-            unit are drawn.
+        board: Rows to draw in grey for comparison, for instance ``bench.load_results()``; only those of this data set
+            and unit are drawn.
 
     Raises:
         BenchError: `frame` has no finished row, or rows of several data sets or units.

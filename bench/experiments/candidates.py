@@ -44,7 +44,7 @@ def candidate_cells(
 
 
 def candidates_of(cell: Cell, calibrations: Calibrations | None = None) -> list[Cell]:
-    """Return the cells from which the tuned `cell` was chosen; raise :class:`BenchError` if it is none of them."""
+    """Return the cells from which the tuned `cell` was chosen; raise :class:`BenchError` if it is not among them."""
     tuning = cell.spec.tuning
     assert tuning is not None
     grid = cell.spec.grid()
@@ -91,7 +91,7 @@ def public_kinds_of(cell: Cell) -> tuple[PublicKind, ...]:
 
 
 def public_words_of(cell: Cell) -> str:
-    """Return the public data of `cell` in words."""
+    """Return a description of the public data of `cell`."""
     method, facts = METHODS.get(cell.method), cell.facts
     words = bound_method(cell).public_words()
     if method.public_data != "none" and not facts.public_benchmark:

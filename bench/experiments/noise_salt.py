@@ -81,7 +81,7 @@ def forget_salt(run_dir: RunDir, key: str) -> None:
 
 
 def sweep_salts(run_dir: RunDir) -> None:
-    """Delete the salts that killed processes left behind: those of cells whose record has been written since.
+    """Delete salts that killed processes left behind although their cells now have records.
 
     A cell without such a record resumes with its salt. So does a cell recorded as lost because its processes died,
     since its checkpoints hold answers with that noise.
@@ -97,7 +97,7 @@ def sweep_salts(run_dir: RunDir) -> None:
 
 
 def _finished(run_dir: RunDir, path: Path) -> bool:
-    """Return whether the salt in `path` is no longer needed: it is invalid, or its cell has been recorded since."""
+    """Return whether the salt in `path` is no longer needed, because it is invalid or its cell has a record."""
     found, now = _stored(path), run_dir.signature(path.name)
     if found is None or now is None or now == found[1]:
         return found is None

@@ -161,7 +161,7 @@ def _train(
         stage.advance()
     score = None if tuned is None else _score(cell, released, material, ledger, context)
     file = f"released/{cell.key}.safetensors"
-    # Remove an older record first: if the run ends here, it must not be left beside a newer release.
+    # Remove an older record first, so that a killed run does not leave it next to a newer release.
     with writing(run_dir.record_path(cell.key)):
         run_dir.record_path(cell.key).unlink(missing_ok=True)
     with run_dir.guarded(cell.facts.disclosure.owner_only):
@@ -207,7 +207,7 @@ def _right(logits: Tensor, labels: Tensor) -> int:
 
 
 def _agreement(student: nn.Module, given: GivenTeacher, material: Materialised, context: Context) -> str:
-    """Return in words on how many test images student and public teacher agree, and how often the teacher is right."""
+    """Say how often student and public teacher agree on test images, and how often the teacher is right."""
     from bench.models.given_teacher import load_given
 
     net, images = load_given(given, material.private.facts), material.test_images
@@ -333,7 +333,7 @@ def failure_of(
     """Log `error` and return it as a failure, whose text quotes only what `disclosure` allows."""
     told = error.told if isinstance(error, BenchError) else ""
     kind = type(error).__name__
-    # An error without a message tells nothing, but its traceback may quote the errors that caused it.
+    # An error without a message says nothing, but its traceback may quote the errors that caused it.
     private = not (disclosure.messages or refused or (told and told == str(error)))
     if isinstance(error, BenchError) and not private:
         kind = "refused" if refused else COLLAPSED if isinstance(error, CollapsedError) else "error"

@@ -65,7 +65,7 @@ def expand_to_risk(
 def risk_of(cell: Cell, target: RiskTarget) -> float:
     """Return the bound of `cell`, which is not refused, on the measure of `target`, by the events of a whole run.
 
-    Raises :class:`BenchError` if only a run gives the events.
+    Raises :class:`BenchError` if the events are known only after a run.
     """
     events = bound_method(cell).charges()
     if events is None:

@@ -8,7 +8,7 @@ machine, nor protect against copies of the folder.
 
 A killed tuning resumes with the number of trials and the candidates drawn at its start, and with each trial's noise: an
 unfinished trial continues as in ``bench run``, a finished one keeps its score. So stopping it, for whatever reason,
-does not change the distribution of the selected student. Deleting the folder after a look at a trial does.
+does not change the distribution of the selected student. Deleting the folder after looking at a trial does.
 """
 
 from __future__ import annotations

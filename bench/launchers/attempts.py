@@ -4,7 +4,7 @@
     RUN_DIR/launches/ID/attempts/KEY.N.log    its output
 
 The process that tries writes both, and the launcher completes what a dead one could not. They lie in the launch's
-folder, which only the owner may read: exact memory may tell of private data. Names of nodes are not private.
+folder, which only the owner may read, because exact memory use may reveal private data. Names of nodes are not private.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Attempt(Row):
 
     @property
     def words(self) -> str:
-        """Return the attempt in words."""
+        """Return a description of the attempt."""
         job = f"job {self.job}" if self.job else ""
         where = " ".join(filter(None, [job, f"on {self.node}" if self.node else ""]))
         peak = "" if self.peak_memory_mib is None else f"peak memory {self.peak_memory_mib:.0f} MiB"
@@ -53,7 +53,7 @@ class Attempt(Row):
 
 
 def job_here() -> str:
-    """Return the id of the Slurm job that this process runs in, else ""."""
+    """Return the id of this process's Slurm job, or ""."""
     job = os.environ.get("SLURM_ARRAY_JOB_ID", os.environ.get("SLURM_JOB_ID", ""))
     task = os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{job}_{task}" if job and task else job

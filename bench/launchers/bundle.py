@@ -54,7 +54,7 @@ FOLDERS = ("data", "methods", "wheels")
 SAFE_NAME = re.compile(r"[^\x00-\x1f\x7f\\/]{1,200}")
 DAMAGE = (KeyError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error)
 """What zipfile raises for archives that are damaged, encrypted or use an unknown compression."""
-WHEN = (1980, 1, 1, 0, 0, 0)  # the same files give the same bundle
+WHEN = (1980, 1, 1, 0, 0, 0)  # equal files give an equal bundle
 
 
 class Packed(Row):
@@ -199,7 +199,7 @@ def _write(bundle: Bundle, files: dict[str, Path], target: Path, stage: Stage) -
 
 @contextmanager
 def _aside(target: Path) -> Iterator[BinaryIO]:
-    """Open a new file beside `target`, which is renamed to it, or removed if the block fails."""
+    """Open a new file next to `target`; rename it to `target`, or remove it if the block fails."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     part.unlink(missing_ok=True)  # left by a killed process, or a stranger's link

@@ -1,4 +1,4 @@
-"""Run many commands of this program at once, as local processes or as an array of Slurm jobs.
+"""Run many commands of this program in parallel, as local processes or as an array of Slurm jobs.
 
 Each command keeps its work in the run directory, so it resumes when it is given again.
 """

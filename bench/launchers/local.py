@@ -44,7 +44,7 @@ class Watch:
         if unit.key not in self.left:
             return False
         record = record or self._run_dir.read_record(unit.key)
-        if record is None:  # damaged meanwhile: the cell runs again
+        if record is None:  # damaged in the meantime: run the cell again
             return False
         del self.left[unit.key]
         self.outcome.records.append(record)

@@ -98,7 +98,7 @@ class Attempts:
         return any(settled(entry, self._run_dir) for entry in entries) or any(t.settled(self._run_dir) for t in tasks)
 
     def followed(self, number: int | None) -> Iterator[str]:
-        """Yield the output of an attempt as it grows, then that of later ones, until the key has its result."""
+        """Yield the output of an attempt as it grows, then that of later attempts, until the key has its result."""
         begun = number is not None or self.settled or len(self.all()) > 0
         for current in itertools.count(self.chosen(number).number if begun else 1):
             while current > len(self.all()):

@@ -22,7 +22,7 @@ COMMITTED = Path(__file__).resolve().parent.parent.parent / "leaderboards" / "re
 
 @dataclass(frozen=True, slots=True)
 class RunningTime:
-    """Estimated running time of a cell, with the basis of the estimate in words."""
+    """Estimated running time of a cell, and a text on the basis of the estimate."""
 
     seconds: float
     basis: str
@@ -154,7 +154,7 @@ def total(estimates: Sequence[RunningTime | None], slots: int, needs: Sequence[S
 
 
 def duration(seconds: float) -> str:
-    """Return a rounded duration in words: ``about 2 h 10 min``."""
+    """Return a rounded duration as text: ``about 2 h 10 min``."""
     if seconds < 1:
         return "under 1 s"
     if seconds < 57.5:

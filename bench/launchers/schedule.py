@@ -104,7 +104,7 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What one job is to do: units or commands by key, those it waits for, a resource group, and what more it needs."""
+    """The work of one job: units or commands by key, the ones it waits for, its resource group, and extra resources."""
 
     keys: tuple[str, ...]
     after: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ def packs_of(
 
 
 def waves_of(packs: Sequence[Ordered]) -> list[list[Ordered]]:
-    """Return packs or orders in waves; one waits for those of earlier waves only."""
+    """Return packs or orders in waves; each waits only for those of earlier waves."""
     wave_of: dict[str, int] = {}
     waves: dict[int, list[Ordered]] = defaultdict(list)
     for pack in packs:

@@ -43,7 +43,7 @@ def submit_array(
 ) -> list[str]:
     """Submit `calls` as one array that waits for the jobs `waits`, and return the jobs' ids.
 
-    At a time limit a job goes back to the queue up to `requeues` times. Raises :class:`RefusedError`.
+    A job that reaches its time limit goes back to the queue, up to `requeues` times. Raises :class:`RefusedError`.
     """
     import submitit
 

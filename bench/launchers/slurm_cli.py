@@ -97,7 +97,7 @@ def _chosen(resources: JobResources, there: Mapping[str, Partition]) -> list[Par
 
 
 def at_once(wanted: Iterable[JobResources]) -> int:
-    """Return how many jobs of the largest of the `wanted` resources an empty cluster runs at once, at least 1.
+    """Return how many jobs with the largest of the `wanted` resources fit on the empty cluster, at least 1.
 
     Raises :class:`BenchError` without Slurm or for an unknown partition.
     """
@@ -163,7 +163,7 @@ class Limits:
     keep: int = 300
 
     def places(self) -> tuple[int | None, str]:
-        """Return how many jobs more Slurm takes now, None without a limit, and which limit it is, in words.
+        """Return how many more jobs Slurm accepts now (None: no limit), and the name of the limit.
 
         Beyond the cluster's limit sbatch would wait silently.
         """

@@ -1,4 +1,4 @@
-"""How jobs of Slurm ended: by ``sacct`` where there is accounting, else by ``scontrol``, exit signals and logs."""
+"""How jobs of Slurm ended: by ``sacct`` if accounting is on, otherwise by ``scontrol``, exit signals and logs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class End:
 
     @property
     def words(self) -> str:
-        """Return job, node and reason in words."""
+        """Return a text with job, node and reason."""
         status = f" with status {self.status.partition(':')[0]}" if self.reason is Reason.FAILED else ""
         return f"job {self.job}{f' on {self.node}' if self.node else ''}: {self.reason}{status}"
 
@@ -162,6 +162,6 @@ def more_after(end: End, own: JobResources, more: More) -> More:
 
 
 def summary(ends: Mapping[str, End]) -> str:
-    """Return the ends of jobs in words, at most three."""
+    """Return a text on how jobs ended, three at most."""
     shown = [end.words for end in list(ends.values())[:3]]
     return "; ".join([*shown, *(["..."] if len(ends) > 3 else [])])

@@ -30,7 +30,7 @@ Body = Callable[[tuple[str, ...], JobResources, bool], Callable[[], str]]
 
 @dataclass
 class Jobs:
-    """Jobs of a launch by unit or command, the orders that wait for a place, and those whose job was lost.
+    """Jobs of a launch by unit or command, orders that wait for a free slot, and orders whose job was lost.
 
     With `grows`, a launcher waits for the jobs and gives more time to one that reaches its limit.
     """
@@ -109,7 +109,7 @@ class Jobs:
     def lost(self, left: Iterable[str]) -> list[str]:
         """Return those of `left` whose jobs were cancelled, or have been gone for GRACE_SECONDS.
 
-        None while Slurm does not answer, nor those that wait for a place.
+        Empty while Slurm does not answer; excludes those that wait for a free slot.
         """
         try:
             seen = slurm.queue(self.launch.id, over=True)

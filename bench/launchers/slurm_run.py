@@ -1,4 +1,4 @@
-"""Cells of a launch as jobs of Slurm: files and the queue give their state, never the exit codes of jobs."""
+"""Runs the cells of a launch as Slurm jobs. Their state comes from files and the queue, never from exit codes."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _until_gone(launch: Launch) -> None:
 
 
 def give_up(units: Sequence[Unit], watch: Watch, run_dir: RunDir, ends: dict[str, End]) -> None:
-    """Write the records of `units`, whose jobs ended without one, as `ends` tell."""
+    """Write failed records for `units` whose jobs ended without a record, with the reasons in `ends`."""
     from bench.experiments.run import record_failure  # imports torch, which `bench status` does not need
 
     for unit in units:

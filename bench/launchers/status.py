@@ -207,7 +207,7 @@ def cancel_all(path: Path) -> list[str]:
     run_dir.check_layout()
     lines: list[str] = []
     found = list(launches(run_dir))
-    for launch in found:  # for launchers on other machines, which no signal reaches
+    for launch in found:  # for launchers on other machines, which cannot be signalled
         if not all(one.settled(run_dir) for one in launch.tasks) or not all(
             settled(entry, run_dir) for entry in launch.records
         ):

@@ -64,7 +64,7 @@ class ClaimProgress(Progress):
         with self._inner.stage(name, total) as inner:
             self._open.append(_ClaimStage(self, inner, name, total))
             self.update()
-            if time.monotonic() - self._shown > 1.0:  # else `bench status` lags by a whole beat
+            if time.monotonic() - self._shown > 1.0:  # otherwise `bench status` lags by a whole heartbeat
                 self._held.beat()
                 self._shown = time.monotonic()
             try:

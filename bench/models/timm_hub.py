@@ -32,7 +32,7 @@ OTHERS = (
 
 
 def trained_on(tag: str) -> str:
-    """Return the largest public data set that a timm tag names; empty if it names none, or also other data."""
+    """Return the largest public data set that a timm tag names; "" if it names none, or also names other data."""
     parts = tag.split("_")
     named = [SOURCES[part] for part in parts if part in SOURCES]
     if not named or any(part.startswith(OTHERS) for part in parts):

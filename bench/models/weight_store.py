@@ -55,7 +55,7 @@ def folder() -> Path:
 
 
 def file_sha256(path: Path, *, anew: bool = False) -> str:
-    """Return the hex SHA-256 of a file, cached per process while it is unchanged unless `anew` is set."""
+    """Return the hex SHA-256 of a file, cached per process while the file is unchanged, unless `anew` is set."""
     status = path.stat()
     key = (str(path), status.st_size, status.st_mtime_ns)
     if anew or key not in _digests:
@@ -112,7 +112,7 @@ def read_manifest(path: Path) -> PublicWeights | None:
         if held.pop("format") != FORMAT:
             return None
         file = Path(held.pop("file"))
-        # A stored file lies beside its manifest, whatever the manifest says.
+        # A stored file lies next to its manifest, whatever the manifest says.
         held["path"] = file if held["origin"] == "file" else path.parent / file.name
         return TypeAdapter(PublicWeights).validate_python(held)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -134,7 +134,7 @@ def read_state(path: Path) -> State:
 
 
 def read_checkpoint(path: Path) -> State:
-    """Return the state dict of a torch.save file, alone or under ``state_dict`` or ``model``, without running code.
+    """Return the state dict in a torch.save file, also under ``state_dict`` or ``model``, without running code.
 
     The prefix ``module.`` of data-parallel training is removed. Raise BenchError for a damaged file or other content.
     """

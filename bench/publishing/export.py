@@ -152,7 +152,7 @@ def _facts(record: Record, released: Released, spec: DatasetSpec | None, weights
 
 
 def _preprocessing(released: Released, shape: tuple[int, int, int]) -> list[str]:
-    """Return the student's input and its normalisation in words."""
+    """Return a description of the student's input and its normalisation."""
     channels, height, width = shape
     if is_text(shape):
         return [

@@ -35,7 +35,7 @@ class CardFacts:
     citation: str
     text: bool  # whether the records are sentences
     own_net: bool  # whether the architecture is this project's own, which timm knows after an import
-    backbone: str  # timm name of a frozen backbone that the file lacks, else empty
+    backbone: str  # timm name of a frozen backbone that the file lacks, or ""
     backbone_words: str
     preprocessing: Sequence[str]
     digest: str  # SHA-256 of model.safetensors

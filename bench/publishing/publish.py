@@ -1,4 +1,4 @@
-"""Publication of records on the board, all or none: checks precede writes, and a repeated command completes it."""
+"""Publication of records on the board, all or none: checks precede writes, and the same command resumes it."""
 
 from __future__ import annotations
 
@@ -347,7 +347,7 @@ class _Work:
 
 
 def _same(path: Path, attack: AttackRecord) -> bool:
-    """Return whether the published record in `path` is that of `attack`."""
+    """Return whether the published record in `path` equals `attack`."""
     with suppress(OSError, ValueError):
         return parse_row(read_plain(path), AttackRecord) == attack
     return False
@@ -386,7 +386,7 @@ def write(publication: Publication, into: Path) -> None:
 
 
 def rebuild(folder: Path) -> list[Path]:
-    """Rebuild the board's pages in `folder`, and the table of a marked README.md beside it; return the paths.
+    """Rebuild the board's pages in `folder`, and the table of a marked README.md next to it; return the paths.
 
     Raises :class:`BenchError` if a record is damaged or refused, since the pages would omit it.
     """

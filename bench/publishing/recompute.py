@@ -67,7 +67,7 @@ def accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
 
 
 def _others(privacy: Privacy, delta: float) -> list[str]:
-    """Return a problem for each figure, unreleasable data-dependent ones aside, that the events do not give."""
+    """Return a problem for each figure that the events do not reproduce, except data-dependent ones."""
     events = json.dumps(privacy.events, sort_keys=True)
     there = {figure.name: figure for figure in all_accountants(events, delta)}
     wrong = []
@@ -163,7 +163,7 @@ def charged(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], li
 
 
 def noisy(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list[str]]:
-    """Return the contradictions of the ledger's noise and the cell's settings: events alone could be forged."""
+    """Return contradictions between the ledger's noise and the cell's settings, as events alone could be forged."""
     method = METHODS.get(record.method)
     try:
         charges = () if method.bypass or cell.spec.tuning is not None else bound_method(cell).charges() or ()

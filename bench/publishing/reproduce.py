@@ -1,4 +1,4 @@
-"""Reproduction of records: planning a record's specification gives its key again, without data or training."""
+"""Reproduction of records: planning a record's specification must give its key again, without data or training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MEANT = tuple(name for name in CellSpec.model_fields if name not in _NOT_MEANT)
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """The cell of a record; None, with the `reason`, if planning gives another."""
+    """The cell of a record; None, with the `reason`, if planning gives a different key."""
 
     cell: Cell | None
     reason: str = ""
@@ -62,7 +62,7 @@ def public_dataset(name: str) -> Dataset | None:
 
 
 def dataset_of(record: Record) -> Dataset:
-    """Return the public facts of the data set of `record`, from pinned counts or else from the record.
+    """Return the public facts of the data set of `record`, from pinned counts or, without these, from the record.
 
     Raises :class:`BenchError` if it is unknown, of another revision or split, or if the facts need its files.
     """
@@ -100,7 +100,7 @@ def _told_by(record: Record) -> Dataset:
 
 
 def missing_plugin(record: Record) -> str:
-    """Return that the plug-in of the record's method is not installed here, empty if it is or if there is none."""
+    """Return a text if the record's method needs a plug-in that is not installed here, otherwise ""."""
     if record.cell.plugin is None:
         return ""
     why = f"plug-in {record.cell.plugin_words} not installed here"

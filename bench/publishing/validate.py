@@ -37,7 +37,7 @@ _PATHS = re.compile(
     r"|\b[A-Za-z]:\\\w+|\\\\\w+"
 )
 _ADDRESS = re.compile(r"[\w.+-]+@[\w.-]+\.[A-Za-z]{2,}\b")
-# Names that identify no person or machine, and occur in records as words.
+# Names that identify no person or machine and occur as ordinary words in records.
 _NOBODY = {"root", "user", "users", "admin", "ubuntu", "runner", "test", "home", "work", "main", "data", "localhost"}
 
 
@@ -56,8 +56,8 @@ def vet_record(
 ) -> Vetted:  # fmt: skip
     """Return a finished cell's problems; `replan` checks its key, `account` its proven epsilon (seconds each).
 
-    For a `published` record, a plug-in that is not installed here is no problem: checks that need it are `unchecked`.
-    Nor is noise without a salt, from before there were any.
+    For a `published` record, a plug-in that is not installed here is not a problem: checks that need it are listed in
+    `unchecked`. Nor is noise without a salt, from before there were any.
     """
     found = Vetted()
     found.problems += _look(record)
@@ -111,7 +111,7 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
         problems.append(f"{seen}: a bug of the method, the accountant or the audit. Find it first.")
     strict = corrected(audit.confidence, CHANNELS)
     for channel in audit.channels:
-        # Audits from before the bounds by a curve have none.
+        # Audits that predate bounds by a curve have none.
         events = events_of(record, audit.unit) if channel.curve is not None else []
         if channel.errors is not None:
             again = many_bounded(channel.name, channel.family, channel.errors, audit.delta, strict, events)
@@ -174,7 +174,7 @@ def vet_attack(attack: AttackRecord, record: Record) -> list[str]:
 
 
 def audited_above_proven(record: Record, audits: Iterable[AuditRecord]) -> str:
-    """Return the problem if a student's joint audits exceed its proven epsilon, else an empty string."""
+    """Return the problem if a student's joint audits exceed its proven epsilon, or ""."""
     if record.privacy is None:
         return ""
     figures = [record.privacy.audited, audited_of(audits, record.privacy.unit)]

@@ -1,4 +1,4 @@
-"""What publication asks beyond vetting: an audit in each row, the check of each method, and cells run again."""
+"""What publication demands beyond vetting: an audit of each row, a check of each method, and reruns of cells."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _PATIENCE = 30.0  # seconds that a stopped run has to end by itself
 
 
 def demand_audits(found: Publication) -> None:
-    """Refuse each row of added records that has no finished audit of any seed, old or new; baselines need none.
+    """Refuse each row of added records without a finished audit of any seed, old or new; baselines need none.
 
     One audit must hold a pair of runs at the row's own size, or a note why it cannot. If all are inconclusive, the row
-    is flagged: it counts as not audited. A tuned row, which no audit repeats, needs an audit of its method with fixed
+    is flagged: it counts as not audited. A tuned row cannot be audited, so it needs an audit of its method with fixed
     settings on the same data.
     """
     audited = {(r.method, r.dataset) for r in found.board.values() if r.cell.tuning is None and found.audits.get(r.key)}
@@ -72,7 +72,7 @@ def _judged(audits: Sequence[AuditRecord], command: str) -> tuple[Fate, str]:
     """Return what the `audits` of a row leave to be wished for, an empty text if nothing; `command` audits the row."""
     if not audits:
         return Fate.REFUSED, f"no seed of its row is audited. Audit one: {command}"
-    # A shared audit has no pair of this row's size, since nobody tried: its note is no excuse.
+    # A shared audit lacks a pair of this row's size because none was tried; its note does not excuse that.
     tried = [note for audit in audits if not audit.shared for note in audit.notes if note.startswith(NO_FULL_SIZE)]
     if not any(pair.instrument is Instrument.FULL_SIZE for audit in audits for pair in audit.pairs):
         if not tried:
@@ -180,7 +180,7 @@ def _chosen(records: Sequence[Record], rerun: Sequence[str]) -> list[Record]:
 
 
 def _seconds(record: Record, records: Sequence[Record]) -> float:
-    """Return about how long `record` takes alone: its own time, and that of another that made what it found."""
+    """Estimate the time of `record` from an empty cache: its own, plus that of records whose artefacts it reused."""
     found = {kind for kind, (_, hits) in record.provenance.artefacts.items() if hits}
     makers = defaultdict(list)
     for other in records:
@@ -192,7 +192,7 @@ def _seconds(record: Record, records: Sequence[Record]) -> float:
 
 
 def _words(record: Record) -> tuple[list[str], str]:
-    """Return the words of the command that runs a record again, or why there is none."""
+    """Return the command that runs a record again, or why there is none."""
     command, remark = command_of(record)
     if command is None or remark:
         return [], remark
@@ -222,7 +222,8 @@ def compared(record: Record, again: Record, board: Iterable[Record], seconds: fl
     """Return the outcome of a cell's second run `again`, which took `seconds`.
 
     Packages, platform and device alike, everything outside provenance must be equal, the student's SHA-256 included.
-    Else, and with secure noise, the accuracy may differ by half a point or twice the range of the row's other seeds.
+    Otherwise, and with secure noise, the accuracy may differ by half a point or twice the range of the row's other
+    seeds.
     """
     if record.collapsed and again.collapsed:
         return Fate.PASSED, f"its generator collapsed again, in {seconds:.0f} s"
@@ -261,7 +262,7 @@ def compared(record: Record, again: Record, board: Iterable[Record], seconds: fl
 
 
 def _wait(words: Sequence[str], log: Path, title: str, seconds: float, progress: Progress) -> str:
-    """Run `words` to its end with a bar, and return its last words; if this process is stopped, so is that."""
+    """Run the command `words` with a progress bar and return its last output; stop it if this process is stopped."""
     root = str(Path(__file__).resolve().parents[2])  # this program, wherever it is
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     total, begin = max(1, round(seconds)), time.monotonic()

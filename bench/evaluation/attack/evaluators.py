@@ -23,7 +23,7 @@ from bench.interface import BenchError, Context, Facts, as_float, features_and_l
 from bench.models.feature_net import FeatureNet
 from bench.storage.cache import Arrays
 
-VERSION = 1  # raise it when the same images would give other evaluators
+VERSION = 1  # increment when the same images would give different evaluators
 
 Digests = frozenset[bytes]
 
@@ -42,7 +42,7 @@ def digests(images: Tensor) -> Digests:
 
 
 def check_disjoint(name_a: str, a: Digests, name_b: str, b: Digests) -> None:
-    """Raise :class:`BenchError`, with number and remedy, if the images `a` and `b`, named in words, overlap."""
+    """Raise :class:`BenchError`, with the number and a remedy, if the images `a` and `b`, with names, overlap."""
     common = len(a & b)
     if common:
         raise BenchError(
@@ -135,9 +135,9 @@ def train_committee(
     """Train the evaluators of a data set, or take them from the cache, and measure each on held-out records.
 
     `images` are uint8 (n, channels, height, width), `labels` int64 (n,). The context's seed is not used, so that all
-    cells have the same evaluators. `forbidden` maps names in words to images that no evaluator may see. `held_out` may
-    be private: it does not select, stop or tune anything. Raises :class:`BenchError` if a training image is forbidden
-    or held out, or a class has none.
+    cells have the same evaluators. `forbidden` maps descriptions to images that no evaluator may see. `held_out` may be
+    private: it does not select, stop or tune anything. Raises :class:`BenchError` if a training image is forbidden or
+    held out, or a class has none.
     """
     seen = digests(images)
     for name, others in forbidden.items():
@@ -211,7 +211,7 @@ def _restore(recipe: Recipe, place: int, arrays: Arrays, facts: Facts, context: 
 
 
 def gate(nonprivate: Estimated, prior: Estimated, classes: int, false_positive_rate: float) -> str:
-    """Return why an attack has no power on such data (it also fails on the non-private student), else an empty text.
+    """Return why an attack has no power on such data (it also fails on the non-private student), or "".
 
     `nonprivate` is the attack's committee top-1 on the non-private student, `prior` its top-1 without a target.
     `false_positive_rate` is the share of natural images of other classes that the whole committee assigns to a class.

@@ -1,4 +1,4 @@
-"""The image grid of an inversion attack: reconstructions of each target beside the nearest real images."""
+"""The image grid of an inversion attack: reconstructions of each target next to the nearest real images."""
 
 from __future__ import annotations
 

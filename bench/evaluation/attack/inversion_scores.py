@@ -68,7 +68,7 @@ class Scored:
     observed: dict[str, NDArray[np.float64]]
     observed_labels: NDArray[np.int64]
     observed_member: NDArray[np.bool_]
-    judged_on: str  # limitations of the figures in words, or empty
+    judged_on: str  # text on the limitations of the figures, or empty
 
 
 def score(

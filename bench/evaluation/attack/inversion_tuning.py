@@ -35,7 +35,7 @@ SHADOW_STUDENTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The attack at the chosen settings, and what the record says of the choice."""
+    """The attack at the chosen settings, and the record's entries on the choice."""
 
     attack: InversionAttack
     told: dict[str, Any]

@@ -137,11 +137,11 @@ def _score(
 def power(baseline: Scored, seed: int, draws: int = DRAWS) -> tuple[str, str]:
     """Return the family with the largest AUC without privacy, and why that shows no power, empty if it does.
 
-    The choice does not depend on the student. Of the error :data:`POWER_ERROR`, each family gets an equal part.
+    The choice does not depend on the student. The error :data:`POWER_ERROR` is split equally among the families.
     """
     # Epsilon allows more leakage for a group than for a record.
     records = {family: rows for family, rows in baseline.items() if family != Family.DUPLICATED.value}
-    strict = 1 - 2 * POWER_ERROR / len(records)  # of two sides, of which one counts
+    strict = 1 - 2 * POWER_ERROR / len(records)  # two-sided, of which one side counts
     areas = {
         name: membership_metrics(*rows, (), seed, draws, confidence=strict)["auc"] for name, rows in records.items()
     }

@@ -1,4 +1,4 @@
-"""What the evaluators name in images that show nothing: noise, white and blurred.
+"""The classes that evaluators name in images of nothing: white and blurred noise.
 
 A net names some class in noise, often the same one. If it is the class that an attack meant, its verdict on a bad
 reconstruction says nothing. So a hit counts 1 less the share of noise images that are named the same class.

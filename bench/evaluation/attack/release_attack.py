@@ -1,8 +1,8 @@
 """An attack on a release's images and generator: its training records against others of the same data set.
 
-Members are private records; the others are test records and, if the method takes no public data, public ones, none
-equal to a private record. A quarter of these stands in for the release (*counterfactual*), a quarter is the attacker's,
-half are the non-members. Controls show as many images as the release:
+Members are private records; the others are test records and, if the method takes no public data, public ones, except
+those equal to a private record. A quarter of them stands in for the release (*counterfactual*), a quarter belongs to
+the attacker, half are non-members. Controls show as many images as the release:
 
 - non-private: private records themselves, a release that copies. An attack that misses it is inconclusive. -
 counterfactual: other records, a release without any private one: the difference of the splits by itself. - prior: the
@@ -135,7 +135,7 @@ def no_power(private: Estimated, other: Estimated) -> str:
 
 
 def others(cell: Cell, material: Materialised) -> torch.Tensor:
-    """Return images that no student of `cell` saw, uint8, in a fixed order, none equal to a private one."""
+    """Return uint8 images that no student of `cell` saw, in a fixed order, without copies of private ones."""
     found = material.test_images
     if bound_method(cell).public_kinds() == (PublicKind.NONE,):
         found = torch.cat([found, material.public.images])

@@ -48,7 +48,7 @@ class Workplace:
     progress: Progress
     options: AttackOptions
     resources: Resources = ONE_CPU
-    folder: str | None = None  # name of a user's folder in `source`, as a record does not hold the path
+    folder: str | None = None  # name of a user's folder in `source`, because records do not hold the path
     data: dict[str, AttackData] = dataclasses.field(default_factory=dict)
     stack: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
     _pool: list[ProcessPoolExecutor | None] = dataclasses.field(default_factory=list)

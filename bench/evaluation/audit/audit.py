@@ -51,7 +51,7 @@ LEAST_SHARE = 0.5
 """The share of the record's accuracy above chance that shadow runs must reach; seeds on the board differ less."""
 CHOSEN_SETS = (AuditKind.PAIR, AuditKind.CANDIDATES)
 """Kinds whose sets the auditor chooses."""
-AUDIT_VERSION = 3  # part of every key: raise it when the same options give another bound
+AUDIT_VERSION = 3  # part of every key; increment when the same options give a different bound
 
 
 def _canary_plan(options: AuditOptions, *, images: bool) -> CanaryPlan:
@@ -363,7 +363,7 @@ def count_guesses(
 
 
 def events_of(record: Record, unit: PrivacyUnit) -> list[Event]:
-    """Return the events of the record's ledger if they protect `unit`, else none, as their curve cannot be tested."""
+    """Return the events of the record's ledger if they protect `unit`; otherwise none, as no curve can be tested."""
     if record.privacy is None or record.privacy.unit is not unit:
         return []
     return restored(record.privacy.events)

@@ -53,7 +53,7 @@ class CanaryPlan:
         return sum(self.counts().values()) + (self.copies - 1) * self.duplicated
 
     def streams(self) -> Streams:
-        """Return the plan's random streams, which no method shares."""
+        """Return the plan's random streams, separate from those of methods."""
         return Streams(self.seed, "canaries/")
 
 
@@ -61,7 +61,8 @@ class CanaryPlan:
 class Canaries:
     """Drawn canaries: `family` (m,), images uint8 (m, 2, channels, height, width), labels int64 (m, 2).
 
-    Canary `owner` (places,) takes position `place` (places,) of the private set. A coin of True inserts alternative 1.
+    Canary ``owner[i]`` takes position ``place[i]`` of the private set; both are (places,). A coin of True inserts
+    alternative 1.
     """
 
     plan: CanaryPlan
@@ -110,7 +111,7 @@ def draw_canaries(private: PrivateData, plan: CanaryPlan, unit: PrivacyUnit, adj
     family = np.repeat([f.value for f in counts], list(counts.values()))
     repeats = np.where(family == Family.DUPLICATED.value, plan.copies, 1)
     owner = np.repeat(np.arange(len(family)), repeats)
-    first = place[np.flatnonzero(np.diff(owner, prepend=-1))]  # the first place of each canary
+    first = place[np.flatnonzero(np.diff(owner, prepend=-1))]  # the first position of each canary
     images = private.images[torch.from_numpy(first)][:, None].repeat(1, 2, 1, 1, 1)
     true = private.labels[torch.from_numpy(first)].numpy()
     labels = np.stack(_two_others(true, private.facts.classes, streams.numpy("labels")), axis=1)

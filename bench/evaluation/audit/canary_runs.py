@@ -66,7 +66,7 @@ class Noiseless(Noisy):
         return dataclasses.replace(call, public={**call.public, "run": run})
 
 
-SHADOW_RUN_VERSION = 2  # part of keys: raise it when the same plan gives other canaries, coins or shadow runs
+SHADOW_RUN_VERSION = 2  # part of keys; increment when the same plan gives different canaries, coins or shadow runs
 
 
 def find_shadow_run(cell: Cell, canaries: Canaries, index: int, context: Context) -> ShadowRun | None:
@@ -135,7 +135,7 @@ def train_shadow_student(
 ) -> tuple[Released, float]:
     """Return a student of `cell`'s method and settings on the private set of `material`, and its test accuracy.
 
-    It has no canaries. `material` is not the cell's own: the caller's cache must tell its data apart.
+    It has no canaries. `material` is not the cell's own, so the caller's cache must distinguish its data.
     """
     depends = {
         "method": [cell.method, METHODS.get(cell.method).version], "config": as_dict(cell.config), "index": index,

@@ -108,7 +108,7 @@ def best_threshold(
 ) -> float:
     """Return the threshold with the largest bound, or the most accurate one if no bound is positive."""
     values = np.unique(np.concatenate([first_in, first_out]))
-    # Cut halfway between scores, as the next run may fall on either side.
+    # Cut halfway between scores, because the next run may fall on either side.
     cuts = np.concatenate([values[:1], (values[1:] + values[:-1]) / 2])
     ins, outs = len(first_in), len(first_out)
     misses = np.searchsorted(np.sort(first_in), cuts).astype(np.float64)

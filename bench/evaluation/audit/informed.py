@@ -146,7 +146,7 @@ def release_scores(game: Game, true: int | None, *, silent: bool = False) -> Flo
 
 
 def own_odds(released: Released, pairs: Sequence[WorstPair]) -> Floats:
-    """Return the log odds (n,) that the student gives to the label of each candidate of `pairs` on its image."""
+    """Return the student's log odds (n,) of each candidate's label on its own image, for the candidates of `pairs`."""
     images = as_float(torch.cat([pair.first.images[:1] for pair in pairs]))
     labels = torch.cat([pair.first.labels[:1] for pair in pairs]).numpy()
     odds = log_odds(logits_of(released, images[None], torch.device("cpu"))[0], labels)
@@ -157,7 +157,7 @@ def found(
     instrument: Instrument, candidates: int, hits: Sequence[bool], bound: float, confidence: float,
     silent: tuple[int, int] | None = None,
 ) -> CandidatesFound:  # fmt: skip
-    """Return the share of `hits` with its two-sided Clopper-Pearson interval beside the `bound`."""
+    """Return the share of `hits` with its two-sided Clopper-Pearson interval, and the `bound`."""
     low, high = stats.binomtest(sum(hits), len(hits)).proportion_ci(confidence, "exact")
     return CandidatesFound(
         instrument=instrument, candidates=candidates, runs=len(hits), right=sum(hits), low=float(low),

@@ -67,7 +67,7 @@ class AuditOptions:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The numbers of candidates; :class:`BenchError` for what is none."""
+        """The numbers of candidates; raises :class:`BenchError` if invalid."""
         try:
             numbers = tuple(dict.fromkeys(int(word) for word in self.candidates.split(",")))
         except ValueError:

@@ -166,7 +166,7 @@ def audit_pairs(
 
 
 def _at_full_size(bench: _Bench, pair: WorstPair, note: Callable[[str], None]) -> tuple[PairBound | None, str]:
-    """Return the bound from one pair of runs on `pair`, and any difference; `note` gets the reason if there is none."""
+    """Return the bound from one pair of runs on `pair`, and any difference; without a bound, `note` gets the reason."""
     plan, seconds = bench.plan, 60 * bench.plan.minutes * FULL_SHARE
     depends = {"pair": bench.depends(pair), "delta": plan.delta, "seed": plan.seed}
     kept = bench.cache.find("pair-full-size", depends)
@@ -331,7 +331,7 @@ def _power(bench: _Bench, pair: WorstPair) -> float | None:
 def _releases(
     bench: _Bench, pair: WorstPair, seeds: range, *, silent: bool = False
 ) -> tuple[list[Channels], list[Channels]]:
-    """Return the releases of runs on the first and the second set, for the `seeds` that there is time for."""
+    """Return the releases of runs on both sets, for as many `seeds` as time allows."""
     calls = [(seed, side) for seed in seeds for side in (0, 1)]
     found = {calls[position]: channels for position, channels in _run(bench, pair, calls, silent=silent)}
     return tuple([found[seed, side] for seed in seeds if (seed, side) in found] for side in (0, 1))  # type: ignore[return-value]

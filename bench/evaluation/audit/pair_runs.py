@@ -144,7 +144,7 @@ class Crew:
             self._pool = ProcessPoolExecutor(workers, fresh_processes(), initializer=_start)
 
     def each(self, calls: Sequence[Callable[[], R]], more: Callable[[], bool]) -> Iterator[tuple[int, R]]:
-        """Yield (position, result) of `calls` as they finish; none starts once ``more()`` is False."""
+        """Yield (position, result) of `calls` as they finish; start no further call once ``more()`` is False."""
         if self._pool is None:
             for position, call in enumerate(calls):
                 if not more():

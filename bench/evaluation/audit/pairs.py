@@ -68,7 +68,7 @@ def worst_pairs(method: type[Method], config: DataclassInstance, facts: Facts, d
 
 
 def full_size_pair(method: type[Method], config: Any, material: Materialised) -> WorstPair | None:
-    """Return the row's own private set and a neighbour that differs in the first record, None if none is known.
+    """Return the row's own private set and a neighbour that differs in the first record, or None if unknown.
 
     None if a whole client may be absent: only the method knows which records are its own.
     """
@@ -175,8 +175,8 @@ def candidate_pairs(
 ) -> list[WorstPair]:
     """Return a pair for each of `count` candidates: the first sets hold one candidate each, the second set none.
 
-    Candidates differ in their label, and those of one label in which pixels are bright, so that their gradients are
-    nearly orthogonal. All other records are dark. Raises :class:`BenchError` if there are no such candidates.
+    Candidates differ in label or, within a label, in their bright pixels, so that their gradients are nearly
+    orthogonal. All other records are dark. Raises :class:`BenchError` if there are not enough candidates.
     """
     if is_text(facts.shape):
         raise BenchError("candidates are images here, and this data set holds texts.")

@@ -137,7 +137,7 @@ def candidates_dp_sgd(
     train(given[true]["model"], images, labels, run, randomness=randomness, make_steps=make_steps)
     for one in (*given, neighbour):
         one["model"].load_state_dict(given[true]["model"].state_dict())
-        # Whatever else follows noisy gradients, such as a generator, is in the optimiser's state.
+        # The optimiser's state includes everything else that follows noisy gradients, such as a generator.
         optimizer = one["run"].optimizer(one["model"].parameters())
         optimizer.load_state_dict(made[0].optimizer.state_dict())
     return np.asarray(made[0].losses)
@@ -246,7 +246,7 @@ def tapped_dp_sgd(
     train(more["model"], more["images"], more["labels"], run, randomness=randomness, make_steps=make_steps)
     fewer["model"].load_state_dict(more["model"].state_dict())
     _compare_code(more, fewer)
-    # Whatever else follows noisy gradients, such as a generator, is in the optimiser's state.
+    # The optimiser's state includes everything else that follows noisy gradients, such as a generator.
     other, state = fewer["run"].optimizer(fewer["model"].parameters()), made[0].optimizer.state_dict()
     for optimizer in (made[0].optimizer, other):  # both, as loading changes the order of an optimiser's settings
         optimizer.load_state_dict(state)

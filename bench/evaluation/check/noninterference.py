@@ -105,7 +105,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What a check's seed decides: the target of its runs, and whether their noise is on."""
+    """The choices made by a check's seed: the target of its runs, and whether their noise is on."""
 
     seed: int
     budget: Budget
@@ -165,7 +165,7 @@ def check_method(
     slow, drawn = "", "; ".join(str(Draw.of(seed)) for seed in seeds)
 
     def trial_of(preset: Preset, seed: int, dataset: str = dataset, known: Facts = facts or CHECK_FACTS) -> Trial:
-        # Calibration runs the method's code, so keep it apart from other checks' threads and files.
+        # Calibration runs the method's code, so isolate it from other checks' threads and files.
         return processes.apart(place, trial_for, place, preset, seed, known, values, dataset, labelled)
 
     def few(seed: int) -> None:
@@ -232,7 +232,7 @@ def check_method(
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """What a record states of its run: the digest of the student, the accuracy, and the ledger's stored events."""
+    """A record's account of its run: the student's digest, the accuracy, and the ledger's stored events."""
 
     sha256: str
     accuracy: float
@@ -242,9 +242,9 @@ class Stated:
 def check_row(cell: Cell, salt: str | None, stated: Stated | None = None) -> Check:
     """Return the outcome of replaying `cell` itself: its data, settings, seed, and noise drawn from `salt`.
 
-    Its run must give what is `stated`, unless that is None: a method that takes the replay for a check gives another.
-    The other runs use unrelated, renamed and neighbouring data of the same size. Exceptions of the method in the first
-    run propagate.
+    Unless `stated` is None, the run must reproduce it: a method that mistakes the replay for a check does not. The
+    other runs use unrelated, renamed and neighbouring data of the same size. Exceptions of the method in the first run
+    propagate.
     """
     method, processes = METHODS.get(cell.method), Processes()
     if bound_method(cell).given_teacher() is not None:
@@ -274,7 +274,7 @@ def check_row(cell: Cell, salt: str | None, stated: Stated | None = None) -> Che
 
 
 def _otherwise(first: Outcome, stated: Stated) -> str:
-    """Return what `first` gives otherwise than its record states, empty if nothing."""
+    """Return how `first` differs from its record, or ""."""
     if first.sha256 != stated.sha256:
         return "it trains another student than its record's"
     if round(first.accuracy, 6) != round(stated.accuracy, 6):
@@ -323,7 +323,7 @@ def _calibrated(
 
 
 def _declared(method: type[Method], first: Outcome) -> str:
-    """Return the declared bypasses, empty if none; reject a method that declares them in one place only."""
+    """Return the declared bypasses, possibly none; reject a method that declares them in only one of two places."""
     declared = "; ".join(dict.fromkeys(first.bypasses))
     if declared and not method.bypass:
         raise Rejected(f"it calls ledger.bypass ({declared}) but its class attribute bypass is empty")

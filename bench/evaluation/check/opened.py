@@ -1,4 +1,4 @@
-"""What a method accesses outside its arguments while it runs: files, processes, the network, its callers.
+"""Watches what a running method accesses outside its arguments: files, processes, the network, its callers.
 
 Python reports each by an audit event (PEP 578). An event counts as the method's if, on the call stack, the method's
 code is nearer to it than this package and the import machinery. So data sets and weights that this package reads for a
@@ -62,7 +62,7 @@ PASSED_ON = ("inspect", "ctypes")
 class Watch:
     """The events of one method, whose code is in `module` and in the same package, on private data of `dataset`.
 
-    It may write below `folder`; None: anywhere, as it does not train yet.
+    It may write below `folder`; None: anywhere, because it is not training yet.
     """
 
     def __init__(self, module: str, dataset: str, folder: Path | None = None) -> None:
@@ -144,7 +144,7 @@ class Watch:
                 if module != __name__:
                     return False
             elif not file.startswith(("<", *LIBRARIES)):
-                return True  # the method's own file beside its module
+                return True  # a file of the method, next to its module
             elif directly and module not in PASSED_ON:
                 return False
             frame = frame.f_back

@@ -35,7 +35,7 @@ class Originals:
         self._before = {module: list(_code_of(module)) for module in _modules(WATCHED)}
 
     def replaced(self, packages: tuple[str, ...] = WATCHED) -> str:
-        """Return the name of the first function or class that was replaced, empty if none."""
+        """Return the name of the first function or class that was replaced, or ""."""
         for module in _modules(packages):
             for owner, key, name, value in self._before.get(module, ()):  # no entry for modules imported since
                 if owner.get(key) is not value:

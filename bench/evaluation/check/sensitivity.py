@@ -87,10 +87,10 @@ def share(first: Given, second: Given, adjacency: Adjacency) -> float:
 def violation(
     base: list[Given], other: list[Given], adjacency: Adjacency, records: int = 1, absent: int | None = None
 ) -> str:
-    """Return a description of the first call whose values differ by more than its charge; empty if none does.
+    """Describe the first call whose values differ by more than its charge; "" if none does.
 
-    The two sets differ in `records` records, each of which may move a value by its charge. Or the second lacks the
-    first's record `absent`: then sums move by at most one charge, and other records' values not at all.
+    The two sets differ in `records` records, and each may move a value by the charge. Or the second lacks the first's
+    record `absent`: then sums move by at most one charge, and other records' values not at all.
     """
     if len(base) != len(other):
         return f"it called mechanisms {len(base)} times on a private set and {len(other)} times on a neighbour of it"

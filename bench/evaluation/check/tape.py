@@ -89,7 +89,7 @@ def charged_for(call: Call) -> str:
 
 
 def public_difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:
-    """Return the first public argument that differs, empty if none does."""
+    """Return the name of the first public argument that differs, or ""."""
     return next((name for name in {**one, **other} if one.get(name) != other.get(name)), "")
 
 
@@ -226,8 +226,8 @@ class Replaying(Recording):
     """Answers from the `tape` of a recorded run, whatever the input.
 
     Mechanisms draw different noise than the recorded run's, so that subtracting it does not reveal the hidden value.
-    Calls with another mechanism, charge or shape raise :class:`TapeDifference`; `difference` keeps the first, as a
-    method may catch the error.
+    Calls with another mechanism, charge or shape raise :class:`TapeDifference`; `difference` keeps the first one,
+    because a method may catch the error.
     """
 
     def __init__(
@@ -336,5 +336,5 @@ def _given(call: Call) -> Given | None:
         return Given(call.name, own, norm, arguments["sensitivity"], window, arguments["step"] == 0)
     else:
         (values,) = call.private.values()
-    times = 2 if norm == "range" and not arguments["monotonic"] else 1  # two scores may move apart
+    times = 2 if norm == "range" and not arguments["monotonic"] else 1  # two scores may move in opposite directions
     return Given(call.name, np.array(values), norm, times * arguments.get("sensitivity", 1.0))

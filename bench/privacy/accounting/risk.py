@@ -1,4 +1,4 @@
-"""What a proven privacy curve allows an attacker on one record: membership inference, and reconstruction from a prior.
+"""Bounds that a proven privacy curve gives on attacks on one record: membership inference, reconstruction from a prior.
 
 With g(x) the largest probability, with the record, of a set of outputs that has probability x without it:
 
@@ -116,7 +116,7 @@ def reconstruction(events: Sequence[Event], prior: float, group: int = 1) -> flo
 
 def bound_on(target: RiskTarget, events: Sequence[Event]) -> float:
     """Return the bound for one unit of the `events` on the measure of `target`."""
-    # The largest true positive rate at a false positive rate, too, is g there.
+    # The largest true positive rate at a false positive rate is g as well.
     return risk(events).advantage if target.at is None else reconstruction(events, target.at)
 
 

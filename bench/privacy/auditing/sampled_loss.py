@@ -1,6 +1,6 @@
 """Privacy losses of mechanisms on Poisson samples, given the other records' sample, which both sides share.
 
-That is what the accountants bound. A release reveals less if other records contribute.
+This conditional loss is what the accountants bound. A release reveals less if other records contribute.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Clipping:
         return None
 
     def public(self) -> list[str]:
-        """Return all settings in words."""
+        """Return a description of all settings."""
         return [repr(self)]
 
     def begin(self, names: Sequence[str], parameters: Sequence[Parameter], multiplier: float, batch: int) -> None:

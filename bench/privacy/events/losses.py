@@ -15,7 +15,7 @@ from scipy import special
 
 from bench.core.lazy import LazyModule
 
-dp_accounting = LazyModule("dp_accounting")  # slow, and only laws of losses need it
+dp_accounting = LazyModule("dp_accounting")  # slow to import, and needed only for privacy loss distributions
 common, distribution, mechanism, pld_pmf = (
     LazyModule(f"dp_accounting.pld.{name}")
     for name in ("common", "privacy_loss_distribution", "privacy_loss_mechanism", "pld_pmf")

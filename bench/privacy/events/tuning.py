@@ -42,7 +42,7 @@ def check_law(mean: float, shape: float) -> None:
 
 
 def gamma_of(mean: float, shape: float) -> float:
-    """Return the parameter gamma, in (0, 1], of the law of trials with this `mean` and `shape`."""
+    """Return the parameter gamma, in (0, 1], of the distribution of trials with this `mean` and `shape`."""
     check_law(mean, shape)
     if mean == 1 or shape == 1:
         return 1 / mean

@@ -37,7 +37,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def mechanism(*private: str) -> Callable[[F], F]:
-    """Make a method of :class:`Charging` a mechanism whose arguments named in `private` are private, others public.
+    """Turn a method of :class:`Charging` into a mechanism whose arguments are public unless named in `private`.
 
     The method charges, then returns what :meth:`Charging._ask` returns.
     """
@@ -96,7 +96,7 @@ def plain(value: Any) -> Any:
 
 
 class Charging:
-    """Charges for mechanisms and has an executor answer them, for one privacy unit and adjacency.
+    """Charges for mechanisms, for one privacy unit and adjacency, and lets an executor answer them.
 
     Its public attributes are read-only: a method can neither change the noise nor remove an event.
     """
@@ -154,7 +154,9 @@ class Charging:
         if self._left is not None:
             raise BenchError("a ledger has only one maximum: declare all that the method may spend in one call.")
         for event in declared:
-            if not any(type(event) is kind for kind in EVENTS.values()):  # a subclass may equal what costs more
+            if not any(
+                type(event) is kind for kind in EVENTS.values()
+            ):  # a subclass could compare equal to a costlier event
                 raise BenchError(
                     f"{type(event).__name__} is not an event of bench: a maximum may hold only what mechanisms charge."
                 )

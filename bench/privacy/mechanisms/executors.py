@@ -33,7 +33,7 @@ class Call:
 
 
 class Executor(abc.ABC):
-    """Answers the calls of one ledger; `noise` is for what it computes itself."""
+    """Answers the calls of one ledger; `noise` is the source for what it computes itself."""
 
     def __init__(self, noise: Noise) -> None:
         self._noise = noise
