@@ -58,7 +58,7 @@ class BrepMIConfig(GanAttackConfig):
 
 @register_attack("brep-mi")
 class BrepMI(InversionAttack[BrepMIConfig]):
-    """Move away from the boundary of a class, by labels alone."""
+    """Moves away from the boundary of a class, using labels only."""
 
     access = Access.LABELS
     knowledge = Knowledge.AUXILIARY

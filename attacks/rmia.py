@@ -98,7 +98,7 @@ def _odds(p: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _means(p: NDArray[np.float64], inside: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the means (queries, n) of `p` (k, queries, n) over references with and without, NaN if there are none."""
+    """Return the means (queries, n) of `p` (k, queries, n) over references with and without the record, or NaN."""
     means = []
     for used, number in zip((inside, ~inside), counts(inside), strict=True):
         total = (p * used[:, None, :]).sum(axis=0)

@@ -51,7 +51,7 @@ ABOVE = "ABOVE THE PROVEN BOUND"
 
 
 def exceeded(attack: AttackRecord) -> list[str]:
-    """Return each measure of the student on one canary whose lower limit is above its bound, in words."""
+    """Return a text for each measure of the student on one canary whose lower limit exceeds its bound."""
     metrics = attack.targets[Role.STUDENT.value].metrics if attack.bounds else {}
     found = []
     for name, estimate in metrics.items():

@@ -28,7 +28,7 @@ CANDIDATES = 3
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a row must satisfy. `eps` bounds the proven epsilon for replace-one neighbours, `seconds` a cell's time."""
+    """Conditions on a row: `eps` bounds the proven epsilon for replace-one neighbours, `seconds` a cell's time."""
 
     eps: float
     dataset: str = "mnist"
@@ -85,12 +85,12 @@ class Choice:
 
     @property
     def best(self) -> tuple[BoardRow, ...]:
-        """The rows of the first rank group: no test tells them apart."""
+        """The rows of the first rank group, without significant differences."""
         return tuple(row for row in self.rows if row.place == 1)
 
 
 def row_values(row: BoardRow) -> dict[str, Any]:
-    """Return what tells a row from others, as JSON values; `proven` is for replace-one neighbours."""
+    """Return the values that distinguish a row from others, as JSON values; `proven` is for replace-one neighbours."""
     return {
         "rank": row.rank, "method": row.method, "preset": row.preset, "target": row.asked, "proven": row.replace_one,
         "claimed": row.claimed, "claim": str(row.claim), "audited": row.audited, "accuracy": row.accuracy,

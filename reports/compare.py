@@ -77,7 +77,7 @@ def compare(
 
 
 def _settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> Sequence[tuple[str, str, str]]:
-    """Return the settings that differ; "–" where a method has none of that name."""
+    """Return the settings that differ; "–" if a method lacks the setting."""
     names = dict.fromkeys([*one, *other])
     texts = [(name, str(one.get(name, "–")), str(other.get(name, "–"))) for name in names]
     return [line for line in texts if line[1] != line[2]]

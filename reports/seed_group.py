@@ -84,7 +84,7 @@ class SeedGroup:
 
     @cached_property
     def risk(self) -> Risk:
-        """What the proven curve allows an attacker, between neighbours by :attr:`adjacency`."""
+        """Bounds on an attacker by the proven curve, for neighbours by :attr:`adjacency`."""
         each = (risk_of(privacy).as_dict().values() for privacy in self._privacy)
         return Risk.from_values(map(max, zip(*each, strict=True)))
 

@@ -173,7 +173,7 @@ class MechanismAudited(Row):
 class PairBound(Row):
     """Bound by one instrument on a pair of adjacent data sets, at the confidence corrected for all that was tried.
 
-    `pair` says in words how the data sets differ, `seen` what was compared; `runs` are the counted ones on each.
+    `pair` describes how the data sets differ, `seen` what was compared; `runs` are the counted ones on each.
     """
 
     instrument: Instrument
@@ -342,7 +342,7 @@ class AuditRecord(Row):
 
     @property
     def verdict(self) -> str:
-        """The outcome in a few words."""
+        """A short text on the outcome."""
         if self.failure is not None:
             return f"failed: {self.failure.reason}"
         if self.violated:

@@ -1,4 +1,4 @@
-"""Pictures of attacks that may be published: small PNG files that hold an image and nothing else."""
+"""Pictures of attacks that may be published: small PNG files that contain only an image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHUNKS = frozenset({b"IHDR", b"PLTE", b"tRNS", b"gAMA", b"sRGB", b"pHYs", b"IDA
 
 
 def picture_file(attack: AttackRecord) -> str:
-    """Return the file of the attack's picture below its run directory, or "" if it has none of its own."""
+    """Return the file of the attack's picture below its run directory, or "" if it has none."""
     file = f"attacks/{attack.key}.png"
     return file if file in attack.pictures and PurePosixPath(attack.key).name == attack.key else ""
 

@@ -54,6 +54,6 @@ def _unpacked() -> Path:
             try:
                 os.rename(Path(aside) / "all", target)
             except OSError:
-                if not target.is_dir():  # else another process was first
+                if not target.is_dir():  # otherwise another process was first
                     raise
     return target

@@ -62,7 +62,7 @@ class Blocks:
 
 
 def data_root(root: Path | None = None) -> Path:
-    """Return `root`, else ``$BENCH_DATA``, else ``private-student-bench/data`` in the user's cache folder."""
+    """Return `root`, or ``$BENCH_DATA``, or ``private-student-bench/data`` in the user's cache folder."""
     if root is not None:
         return user_path(root)
     if named := os.environ.get("BENCH_DATA"):
@@ -259,7 +259,7 @@ def verify_store(root: Path, store: str, progress: Progress) -> None:
 
 
 def set_aside(root: Path, store: str, error: DamagedError) -> Path:
-    """Rename the damaged file to ``STORE.FILE.damaged`` beside its folder, delete the folder, return the new path."""
+    """Rename the damaged file to ``STORE.FILE.damaged`` next to its folder, delete the folder, return the new path."""
     target = root / f"{store}.{error.path.name}.damaged"
     with storage_errors(root):
         if error.path.exists():

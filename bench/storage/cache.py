@@ -57,7 +57,7 @@ class Cache:
     def get(self, kind: str, depends: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
         """Return the artefact of this `kind` for `depends`; call `make` on a cache miss.
 
-        `depends` must hold all dependencies besides the data set as JSON values, none computed from private records.
+        `depends` must hold all dependencies besides the data set, as JSON values not computed from private records.
         """
         found = self.find(kind, depends)
         if found is not None:

@@ -189,7 +189,7 @@ class Loop:
         if checkpoint is None:
             return
         self._parts = {**parts, "torch": _GlobalGenerators(torch.device(device))}
-        # Different random numbers would give a different training.
+        # Other random numbers would continue a different training.
         random = [part for part in parts.values() if isinstance(part, torch.Generator | np.random.Generator)]
         self._inputs = input_digest([*inputs, *map(state_of, random)])
 

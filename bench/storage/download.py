@@ -244,7 +244,7 @@ class JointRoute:
 
     @property
     def label(self) -> str:
-        """The packages in words."""
+        """A description of the packages."""
         return " and ".join(part.label for part in self.parts)
 
     @property

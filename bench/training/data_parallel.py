@@ -87,7 +87,7 @@ def fit_on_devices(
     must_converge: bool = True,
     stage: Stage = SILENT,
 ) -> nn.Module:
-    """Train `model` in place on all `devices` at once and return it, in evaluation mode, on the first.
+    """Train `model` in place on all `devices` together and return it, in evaluation mode, on the first.
 
     Without random layers and batch normalisation, weights equal those of :func:`bench.training.loop.fit` up to
     rounding. Raises BenchError for several kinds of devices, a repeated GPU, early stopping or a failed process.

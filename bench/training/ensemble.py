@@ -151,7 +151,7 @@ def train_teachers(
     states: Arrays = {}
 
     def put(one: tuple[int, int], made: Arrays) -> None:
-        """Copy a chunk's weights to their place, so that no weights are in memory twice at the end."""
+        """Copy a chunk's weights into the result, so that no weights end up in memory twice."""
         for name, array in made.items():
             if name not in states:
                 states[name] = np.empty((chunks[-1][1] - starts[0], *array.shape[1:]), array.dtype)
@@ -242,7 +242,7 @@ def _trained_together(
     watched: Tensor | None,
     at_once: int | None,
 ) -> Iterator[tuple[tuple[int, int], Arrays]]:
-    """Train the `missing` chunks, as many teachers at once as fit in memory; yield them chunk by chunk."""
+    """Train the `missing` chunks, with as many teachers together as fit in memory; yield them chunk by chunk."""
     if not missing:
         return
     if at_once is None:

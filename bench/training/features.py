@@ -165,7 +165,7 @@ def _compute(
 
     if not look():
         return
-    # Another process may compute them meanwhile.
+    # Another process may compute them in the meantime.
     with context.cache.making("all-features", depends[0]):
         if not look():
             return

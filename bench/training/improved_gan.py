@@ -39,7 +39,7 @@ class ImprovedGANSettings:
     lr: float = 0.003
     ema: float = 0.9999
     """Decay of the student's average, warmed up as in ``FitSettings``; the published one starts from zero."""
-    start_images: int = 500  # Images for the data-dependent start of weight-normed layers; 0 for none.
+    start_images: int = 500  # images for the data-dependent initialisation of weight-normed layers; 0: none
 
     def __post_init__(self) -> None:
         if not self.epochs > 0 or self.batch_size < 2 or not (math.isfinite(self.lr) and self.lr > 0):

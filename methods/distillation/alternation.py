@@ -38,7 +38,7 @@ def soft_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What a run needs to resume: its checkpoint, and the function that charges for a number of batches."""
+    """What a run needs to resume: its checkpoint, and a function that charges for a number of batches."""
 
     checkpoint: Checkpoint
     charge: Callable[[int], None]

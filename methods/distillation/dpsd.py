@@ -1,4 +1,4 @@
-"""DPSD, data-sensitive: a teacher annotates a generator's images by noisy gradients, a student learns from them.
+"""DPSD, data-sensitive: a teacher annotates a generator's images with noisy gradients, and a student learns from them.
 
 Liu, Ge, Wang, Li, Liu, "Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation",
 Algorithm 1 with Eq. (2), (3), (7) and (8).

@@ -1,4 +1,4 @@
-"""Shared by the generative methods: a private generator makes labelled images; a student learns from them alone.
+"""Shared by the generative methods: a private generator makes labelled images, and a student learns only from them.
 
 A method trains its generator on private records through the ledger (:meth:`Generative.fit_generator`). The rest is
 post-processing: :class:`Source` draws labelled images from public randomness, :func:`usable` checks them, and every
@@ -43,7 +43,7 @@ ENOUGH = 50  # images per class
 
 @dataclass(frozen=True)
 class GenerativeConfig:
-    """Settings that all generative methods share; those of the student are ours."""
+    """Settings shared by all generative methods; the student's are ours."""
 
     synthetic: int = setting(
         60_000, "DP-MERF's code, gen_balanced.py: as many images as MNIST has private records", ge=1

@@ -1,4 +1,4 @@
-"""What the heads by one noisy table of sums share: clipped rows, their sums by class, and the accounting.
+"""Shared by heads that use one noisy table of sums: clipped rows, their sums by class, and the accounting.
 
 A record is a row of features, clipped to L2 norm C, and enters the sum of its own class alone. Adding or removing it
 moves the table of sums, (classes, d), in one row, by at most C: the L2 sensitivity is C. Replacing it moves the table

@@ -62,7 +62,7 @@ class DPFCConfig(ClassSumsConfig):
 
 @register_method("dp-fc")
 class DPFC(ClassSums):
-    """Class sums of features whitened by public images, with Gaussian noise, once, as a head's weights."""
+    """A head whose weights are class sums of features whitened by public images, released once with Gaussian noise."""
 
     config: DPFCConfig
     citation = "after Mehta et al. 2022"

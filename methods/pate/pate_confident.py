@@ -55,7 +55,7 @@ class ConfidentEvents:
 
 @dataclass(frozen=True)
 class PATEConfidentConfig(ConfidentEvents, PATEFamilyConfig):
-    """Settings of PATE with Confident-GNMax; those of MNIST in table 1 of the paper."""
+    """Settings of PATE with Confident-GNMax; the defaults are those for MNIST in the paper's table 1."""
 
     queries: int = setting(640, "PATE 2018, section 5 and appendix: MNIST; calibrated to the budget")
     max_answers: int = setting(286, "PATE 2018, table 1: MNIST; calibrated to the budget")

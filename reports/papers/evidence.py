@@ -66,7 +66,7 @@ class WantedCell:
 
     @property
     def label(self) -> str:
-        """Return the cell in a few words."""
+        """Return a short text on the cell."""
         budget = "no privacy" if self.epsilon is None else f"eps {self.epsilon:g} {self.basis.value}"
         told = "".join(f", {name}={_text(value)}" for name, value in self.settings)
         return f"{self.method} on {self.dataset}, {budget}{told}"

@@ -103,12 +103,12 @@ class Reported:
 
     @property
     def paper_verdict(self) -> str:
-        """The verdict on the paper in words, and whose analysis it is."""
+        """A text on the verdict on the paper, and the source of the analysis."""
         return self.verdict.value + (f", by {self.by}" if self.by else "")
 
     @property
     def verdicts(self) -> str:
-        """Both parts of the verdict in words."""
+        """A text on both parts of the verdict."""
         if self.verdict is Verdict.NONE:
             return self.verdict.value
         return f"paper: {self.paper_verdict}; code: {self.code_verdict.value}"

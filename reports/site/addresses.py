@@ -17,7 +17,7 @@ _PLAIN = re.compile(r"[a-z0-9][a-z0-9._+-]{0,149}")
 
 
 def page_name(name: str) -> str:
-    """Return a safe, case-insensitively unique file stem: `name` itself if safe, else its letters and a digest."""
+    """Return a safe, case-insensitively unique file stem: `name` if it is safe, otherwise its letters and a digest."""
     if _PLAIN.fullmatch(name) and not name.endswith("."):
         return name
     letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()

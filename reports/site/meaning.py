@@ -147,7 +147,7 @@ def drawn(rows: Iterable[BoardRow]) -> list[BoardRow]:
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """What an attack on one unit reached and what the proven curve allows: probabilities, or their differences."""
+    """Measured success of an attack on one unit and its bound by the proven curve: probabilities, or differences."""
 
     student: str
     said: str
@@ -166,7 +166,7 @@ class Success:
 
 
 def successes(source: Source) -> list[Success]:
-    """Return the measured successes of attacks and audits on one unit of a row, beside the row's bounds."""
+    """Return the measured successes of attacks and audits on one unit of a row, with the row's bounds."""
     shown = {record.key: record for record in source.shown()}
     found = []
     for audit in source.audits:
