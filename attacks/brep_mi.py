@@ -1,7 +1,7 @@
 """Label-only inversion by repulsion from the boundary: Kahla, Chen, Just and Jia, CVPR 2022 (BREP-MI).
 
 Threat model: the attacker may query the student for labels only, and holds unlabelled auxiliary images, none of them
-private. GMI's GAN (:mod:`bench.attacks._gan`) makes the images. The student labels points on a sphere around the noise,
+private. GMI's GAN (:mod:`bench.attacks.shared.gan`) makes the images. The student labels points on a sphere around the noise,
 and the noise moves away from the mean of those of other classes. Once nearly all have the class, the sphere grows: the
 larger it is at the end, the deeper the image lies inside the class.
 
@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.attacks._gan import GanAttackConfig, auxiliary_gan
-from bench.attacks._inversion import Filtered, ImageFilter, check_auxiliary, class_tries
+from bench.attacks.shared.gan import GanAttackConfig, auxiliary_gan
+from bench.attacks.shared.inversion import Filtered, ImageFilter, check_auxiliary, class_tries
 from bench.attacks.gmi import QUICK_GAN, TINY_GAN
 from bench.interface import (
     Access,

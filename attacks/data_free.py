@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from bench.attacks._inversion import class_tries
+from bench.attacks.shared.inversion import class_tries
 from bench.core.seeds import seeded
 from bench.interface import (
     Access,

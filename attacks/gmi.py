@@ -1,7 +1,7 @@
 """Generative model inversion: Zhang et al., CVPR 2020 (GMI, arXiv:1911.07135).
 
 Threat model: the attacker holds the student's weights and unlabelled auxiliary images, none of them private. These
-train a Wasserstein GAN (:mod:`bench.attacks._gan`), whose noise then minimises -D(G(z)) + 100 * (-log p_y), by gradient
+train a Wasserstein GAN (:mod:`bench.attacks.shared.gan`), whose noise then minimises -D(G(z)) + 100 * (-log p_y), by gradient
 descent with momentum: real to the critic, of the class to the student. Of several starts the student's most confident
 is kept; no evaluator is used.
 
@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.attacks._gan import Critic, GanAttackConfig, auxiliary_gan
-from bench.attacks._inversion import Filtered, ImageFilter, best_of, check_auxiliary, class_tries
+from bench.attacks.shared.gan import Critic, GanAttackConfig, auxiliary_gan
+from bench.attacks.shared.inversion import Filtered, ImageFilter, best_of, check_auxiliary, class_tries
 from bench.interface import (
     Access,
     Context,

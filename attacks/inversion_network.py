@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.attacks._decoder import Decoder, decode, decoder_steps, encode, train_decoder
-from bench.attacks._inversion import check_auxiliary, class_tries
+from bench.attacks.shared.decoder import Decoder, decode, decoder_steps, encode, train_decoder
+from bench.attacks.shared.inversion import check_auxiliary, class_tries
 from bench.core.seeds import seeded
 from bench.interface import (
     Access,

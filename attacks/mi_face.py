@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bench.attacks._inversion import (
+from bench.attacks.shared.inversion import (
     ImageFilter,
     best_of,
     class_tries,
@@ -235,7 +235,7 @@ class _Descent:
 
 
 def loss_of(logits: Tensor, labels: Tensor, loss: str) -> Tensor:
-    """Return the minimised loss (n,): 1 - p_y, or one of :func:`bench.attacks._inversion.identity_loss`."""
+    """Return the minimised loss (n,): 1 - p_y, or one of :func:`bench.attacks.shared.inversion.identity_loss`."""
     if loss == "confidence":
         return 1.0 - logits.softmax(1).gather(1, labels[:, None]).squeeze(1)
     return identity_loss(logits, labels, "margin" if loss == "margin" else "cross-entropy")

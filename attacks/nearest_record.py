@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bench.attacks._nearest import nearest
+from bench.attacks.shared.nearest import nearest
 from bench.interface import Access, Context, Facts, ReleaseAttack, ReleasedImages, register_attack, setting
 
 

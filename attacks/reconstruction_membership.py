@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bench.attacks._nearest import nearest
+from bench.attacks.shared.nearest import nearest
 from bench.interface import (
     Access,
     Context,

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.attacks._linf import PARTS, SIMPLE, WORST, Logits, RobustnessConfig, perturbed
+from bench.attacks.shared.linf import PARTS, SIMPLE, WORST, Logits, RobustnessConfig, perturbed
 from bench.interface import BenchError, Context, Facts, RobustnessAttack, as_float, predict, register_attack
 
 DLR_CLASSES = 4  # minimum for the targeted difference of logits ratio, which divides by logits of rank 1, 3 and 4

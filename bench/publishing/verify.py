@@ -210,7 +210,9 @@ def _again(record: Record, found: Publication, seconds: float, progress: Progres
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bench-rerun-") as folder:
         out = Path(folder) / "run"
-        problem = _wait([*words, "--out", str(out)], Path(folder) / "log", f"{record.key} again", seconds, progress)
+        problem = run_command(
+            [*words, "--out", str(out)], Path(folder) / "log", f"{record.key} again", seconds, progress
+        )
         # Its only record: on another machine a calibrated number, and so the key, may differ by rounding.
         again = next(iter(RunDir(out).read_records().found), None) if out.is_dir() else None
     if again is None:
@@ -261,7 +263,7 @@ def compared(record: Record, again: Record, board: Iterable[Record], seconds: fl
     return Fate.FLAGGED, f"another student, since {why}: {told}, within {100 * allowed:.2f} points"
 
 
-def _wait(words: Sequence[str], log: Path, title: str, seconds: float, progress: Progress) -> str:
+def run_command(words: Sequence[str], log: Path, title: str, seconds: float, progress: Progress) -> str:
     """Run the command `words` with a progress bar and return its last output; stop it if this process is stopped."""
     root = str(Path(__file__).resolve().parents[2])  # this program, wherever it is
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))

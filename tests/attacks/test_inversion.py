@@ -49,7 +49,7 @@ class World:
 
 
 def world(classes: int = CLASSES, size: int = 16) -> World:
-    from bench.attacks._inversion import blurred
+    from bench.attacks.shared.inversion import blurred
 
     generator = torch.Generator().manual_seed(1)
     rough = blurred(torch.randn(classes, 1, size, size, generator=generator), 1.5)
@@ -68,7 +68,7 @@ def world(classes: int = CLASSES, size: int = 16) -> World:
 
 @pytest.mark.parametrize("sigma", [0.5, 3.0, 8.0])
 def test_the_blur_is_a_gaussian_that_extends_the_border(sigma: float) -> None:
-    from bench.attacks._inversion import blurred
+    from bench.attacks.shared.inversion import blurred
 
     images = torch.rand(2, 3, 20, 12, generator=torch.Generator().manual_seed(0))
     usual = gaussian_filter(
@@ -210,7 +210,7 @@ def test_observed_answers_are_inverted(shapes: World, trained: torch.nn.Module) 
 
 
 def test_truncated_answers_keep_the_largest() -> None:
-    from bench.attacks._decoder import encode
+    from bench.attacks.shared.decoder import encode
 
     codes = encode(torch.tensor([[0.7, 0.2, 0.1, 0.0]]), 2)
     assert (codes > 0).tolist() == [[True, True, False, False]]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.attacks._nearest import nearest
+from bench.attacks.shared.nearest import nearest
 from bench.attacks.nearest_record import NearestRecord, NearestRecordConfig
 from bench.attacks.reconstruction_membership import ReconstructionConfig, ReconstructionMembership, inverted
 from bench.core.config import Grid, Preset, build_config, parse_overrides, values_of

@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from bench.data import datasets, text
 from bench.data.splits import facts, materialise, split
 from bench.evaluation.audit.canaries import CanaryPlan, draw_canaries, place
 from bench.experiments.release import save_image_grid
+from bench.storage.download import RouteError
 from helpers.data import quiet, request
 
 GOOD, BAD = "a truly wonderful film", "a truly dreadful film"
@@ -208,7 +210,8 @@ def test_specs_say_what_the_source_shares() -> None:
 def test_source_of_another_shape_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_reviews(tmp_path / "raw" / "movie-review", reviews())
     spec = small("movie-review")
-    monkeypatch.setattr(type(spec.loader), "_by_route", lambda *_: False)  # else each client of a registry is asked
+    for way in spec.loader.ways:
+        monkeypatch.setattr(type(way.route), "fetch", mock.Mock(side_effect=RouteError("no network here")))
     wrong = replace(spec, labelled=replace(spec.labelled, records=3))
     with pytest.raises(BenchError, match="2 source records were found, 3 are expected"):
         replace(spec.loader, pinned=None)(request(wrong, tmp_path))

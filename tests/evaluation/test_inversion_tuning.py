@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.attacks._inversion import ImageFilter
+from bench.attacks.shared.inversion import ImageFilter
 from bench.attacks.mi_face import MIFace
 from bench.core.config import Grid, Preset
 from bench.core.errors import BenchError

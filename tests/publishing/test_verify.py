@@ -276,7 +276,7 @@ def test_a_second_run_elsewhere_may_have_another_key() -> None:
         return ""
 
     found = Publication(added={"mine": (mine, Path())})
-    with all_pass_the_check(), mock.patch("bench.publishing.verify._wait", run):
+    with all_pass_the_check(), mock.patch("bench.publishing.verify.run_command", run):
         verify(found, Progress())
     (again,) = [item for item in found.items if item.kind == "rerun"]
     assert (again.fate, again.why.startswith("another student, since it ran with other python")) == (Fate.FLAGGED, True)

@@ -21,8 +21,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.attacks._conditional_gan import ProjectionDiscriminator, train_conditional_gan
-from bench.attacks._decoder import Decoder, train_decoder
+from bench.attacks.shared.conditional_gan import ProjectionDiscriminator, train_conditional_gan
+from bench.attacks.shared.decoder import Decoder, train_decoder
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, seeded

@@ -37,7 +37,7 @@ from bench.privacy.mechanisms.executors import Call, Executor
 from bench.storage.cache import Cache
 from bench.storage.checkpoint import Checkpoint
 
-CLOCKS: Mapping[type, tuple[str, ...]] = {Cache: ("waited",), Checkpoint: ("_last", "_wait")}
+CLOCKS: Mapping[type, tuple[str, ...]] = {Cache: ("waited",), Checkpoint: ("saved_at", "interval")}
 """Types of running state, and their attributes that hold a time in seconds, the only ones that are not compared."""
 RUN_FOLDER = re.compile(r"/runs-\w{8}/")
 HOOKS = 10**6
@@ -74,7 +74,7 @@ def public_arguments(call: Call) -> dict[str, str]:
             parts = {f"{name}.{field.name}": getattr(value, field.name) for field in dataclasses.fields(value)}
             kept = parts.get("run.checkpoint")
             if type(kept) is Checkpoint:  # which holds the private set's digest; held elsewhere it is compared in full
-                parts["run.checkpoint"] = [kept.kind, kept._depends, kept._name]
+                parts["run.checkpoint"] = [kept.kind, kept.depends, kept.name]
         else:
             parts = {name: value}
         found.update({part: fingerprint(held) for part, held in parts.items()})

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bench.attacks._inversion import images_digest
+from bench.attacks.shared.inversion import images_digest
 from bench.core.progress import Stage
 from bench.core.seeds import Streams, seeded
 from bench.interface import BenchError, Context, as_float, setting
