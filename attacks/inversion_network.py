@@ -10,7 +10,7 @@ Images of a class: the first from the mean log answer to the auxiliary images th
 from answers to single ones, drawn from the more confident half. A class without such images gets nearly certain
 answers: 0.9 for the class, 0.1 split as in the answer to an auxiliary image. All tries share the decoder.
 
-What differs from the paper: the published code selects the decoder on the target's training images, which no attacker
+Differences from the paper: the published code selects the decoder on the target's training images, which no attacker
 has; here a held-out part of the auxiliary images does. Images have the data set's size, which sets the number of layers
 (64x64 gives the paper's); answers are scaled to [0, 1].
 """

@@ -5,7 +5,7 @@ auxiliary images (``subspace`` takes some, of other people). An image in [0, 1] 
 under a prior. ``gradient=numeric`` estimates the gradient from confidences, along random directions; ``rounding``
 rounds them (the countermeasure of section 5.3). Every answer counts as a query.
 
-What differs from the paper: its loss 1 - p_y has no gradient if the student is sure of another class; here it is -log
+Differences from the paper: its loss 1 - p_y has no gradient if the student is sure of another class; here it is -log
 p_y or the margin between logits, by Adam (``loss=confidence`` and ``optimizer=sgd`` with ``rate=0.1`` give the
 paper's). Its black-box variant queries every pixel twice per step; here ``directions`` random directions are queried. A
 Gaussian blur (``blur``) replaces its denoising and sharpening, used for an autoencoder only.

@@ -68,6 +68,8 @@ class GanAttackConfig:
 
 
 class Critic(nn.Module):
+    """A critic of two strided convolutions for images of `shape`."""
+
     def __init__(self, shape: tuple[int, int, int], width: int) -> None:
         super().__init__()
         channels, high, wide = shape

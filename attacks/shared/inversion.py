@@ -26,6 +26,7 @@ def identity_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
 
 
 def total_variation(images: Tensor) -> Tensor:
+    """Return the sum of absolute differences between neighbouring pixels of each image: (n,)."""
     down = (images[:, :, 1:] - images[:, :, :-1]).abs().flatten(1).sum(1)
     across = (images[:, :, :, 1:] - images[:, :, :, :-1]).abs().flatten(1).sum(1)
     return down + across

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from bench.attacks.shared.nearest import nearest
 from bench.attacks.nearest_record import NearestRecord, NearestRecordConfig
 from bench.attacks.reconstruction_membership import ReconstructionConfig, ReconstructionMembership, inverted
+from bench.attacks.shared.nearest import nearest
 from bench.core.config import Grid, Preset, build_config, parse_overrides, values_of
 from bench.core.errors import BenchError
 from bench.core.progress import Progress

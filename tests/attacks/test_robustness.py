@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.attacks.shared.linf import Logits, RobustnessConfig, perturbed
 from bench.attacks.robustness import Robustness, attacks_run, default_perturbations
+from bench.attacks.shared.linf import Logits, RobustnessConfig, perturbed
 from bench.core.config import Preset, build_config, parse_overrides, values_of
 from bench.core.errors import BenchError
 from bench.core.progress import Progress

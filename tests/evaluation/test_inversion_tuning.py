@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.attacks.shared.inversion import ImageFilter
 from bench.attacks.mi_face import MIFace
+from bench.attacks.shared.inversion import ImageFilter
 from bench.core.config import Grid, Preset
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
