@@ -1,4 +1,4 @@
-"""The secret salt of a cell's noise: drawn for each run, part of no key, and not among what a method is given.
+"""The secret salt of a cell's noise: drawn for each run, part of no key, and not passed to methods.
 
 RUN_DIR/noise/KEY (mode 0600, in a folder of mode 0700) holds it until the cell's record is written, so that a killed
 run resumes with its noise. It is not in the cache, whose path methods know; the same user's processes can read it.
@@ -87,7 +87,7 @@ def sweep_salts(run_dir: RunDir) -> None:
     since its checkpoints hold answers with that noise.
     """
     with writing(run_dir.path):
-        if not run_dir.cache_path.is_symlink():  # a stranger's link may lead anywhere
+        if not run_dir.cache_path.is_symlink():  # a link by another user may lead anywhere
             for old in run_dir.cache_path.glob("*.noise"):  # where earlier versions of the program kept them
                 old.unlink(missing_ok=True)
         if not run_dir.noise_path.is_symlink():

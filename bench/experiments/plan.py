@@ -179,7 +179,7 @@ def private_facts(method: type[Method], config: object, facts: Facts) -> Facts:
 def _check_models(method: type[Method], named: Mapping[str, Any]) -> None:
     """Raise :class:`UnknownNameError` for a `named` net that is not registered, before data is fetched."""
     for name in (named[field] for field in ("teacher", "student", "backbone") if named.get(field)):
-        # A plug-in may register its nets as late as during training.
+        # A plug-in may register its nets only during training.
         if not any(str(name).encode() in source for source in sources_of(method).values()):
             from bench.models.registration import check_model  # imports torch, which other plans do not need
 

@@ -133,7 +133,7 @@ def _train(
     context.note = notes.append
     context.streams.seed_globals()
     private, given = material.private, bound_method(cell).given_teacher()
-    if given is not None:  # the data set's own records are not private, and not used
+    if given is not None:  # the data set's own records are not private here, and not used
         private = PrivateData(private.images[:0], private.labels[:0], cell.facts)
     released = method(cell.config, private.facts).train_student(private, material.public, ledger, context)
     if method.private and not ledger.events:

@@ -1,4 +1,4 @@
-"""Cells calibrated to a risk: the largest proven epsilon at which the method's events keep it.
+"""Cells calibrated to a risk: the largest proven epsilon at which the method's events satisfy the bound.
 
 The cells are those of the same grid with that epsilon on the proven basis, keys included.
 """
@@ -95,7 +95,7 @@ def _largest(grid: Grid, target: RiskTarget, describe: Callable[[str], Dataset],
         cell = cell_at(epsilon)
         if cell.refusal is Refusal.BYPASS:
             raise BenchError(f"{title}: {cell.refused}")
-        return 0.0 if cell.refused else risk_of(cell, target)  # refused: it cannot spend so little
+        return 0.0 if cell.refused else risk_of(cell, target)  # refused: the method cannot spend so little
 
     def kept(epsilon: float) -> bool:
         return risk_at(epsilon) <= target.largest
@@ -137,7 +137,7 @@ def _guess(target: RiskTarget, delta: float) -> float:
 
 
 def _first_alike(cell_at: Callable[[float], Cell]) -> float:
-    """Return the least epsilon from which on a larger one changes nothing."""
+    """Return the least epsilon beyond which a larger one changes nothing."""
     low, high = EPSILONS
     last = as_dict(cell_at(high).config)
     while _next(low, 1) < high:

@@ -3,8 +3,9 @@
     RUN_DIR/launches/ID/attempts/KEY.N.json   the attempt number N at KEY
     RUN_DIR/launches/ID/attempts/KEY.N.log    its output
 
-The process that tries writes both, and the launcher completes what a dead one could not. They lie in the launch's
-folder, which only the owner may read, because exact memory use may reveal private data. Names of nodes are not private.
+The process that makes the attempt writes both files; the launcher completes them if that process dies. They lie in the
+launch's folder, which only the owner may read, because exact memory use may reveal private data. Names of nodes are not
+private.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ DIED = "its process died"
 
 
 class Attempt(Row):
-    """One attempt, by number from 1; the last ones of a cell may run still."""
+    """One attempt, numbered from 1; the last ones of a cell may still be running."""
 
     number: int
     job: str = ""

@@ -108,8 +108,8 @@ def pack(grid: Grid, target: Path, progress: Progress, *, wheels: bool = False) 
 def unpack(source: Path, into: Path, progress: Progress) -> Bundle:
     """Unpack `source` below `into`, read data from there from now on, and return the contents; intact files stay.
 
-    Raises :class:`BenchError` for a file that is not what was packed, naming it, for a bundle that uses files outside
-    itself, and if `into` or a folder below it is a link.
+    Raises :class:`BenchError` for a file that differs from what was packed (the error names it), for a bundle that
+    uses files outside itself, and if `into` or a folder below it is a link.
     """
     try:
         with open_plain(source, links=True) as file, zipfile.ZipFile(file) as archive:
@@ -202,7 +202,7 @@ def _aside(target: Path) -> Iterator[BinaryIO]:
     """Open a new file next to `target`; rename it to `target`, or remove it if the block fails."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
-    part.unlink(missing_ok=True)  # left by a killed process, or a stranger's link
+    part.unlink(missing_ok=True)  # left by a killed process, or a link by another user
     try:
         with part.open("xb") as file:
             yield file
@@ -213,7 +213,7 @@ def _aside(target: Path) -> Iterator[BinaryIO]:
 
 
 def copied(read: IO[bytes], written: IO[bytes], size: int, stage: Stage) -> str:
-    """Copy at most `size` bytes of `read` to `written`; return the SHA-256, or "" if `read` has another length."""
+    """Copy at most `size` bytes of `read` to `written`; return the SHA-256, or "" if `read` has a different length."""
     digest, left = hashlib.sha256(), size
     while left >= 0 and (piece := read.read(PIECE)):
         left -= len(piece)

@@ -83,7 +83,7 @@ def _locally(
         while waiting or running:
             _check_cancelled(launch)
             while waiting and len(running) < jobs:
-                with unstopped():  # a signal in between would leave a process without an owner
+                with unstopped():  # a signal in between would orphan the process
                     key = waiting.pop(0)
                     trial = trials.setdefault(key, ExitStack()).enter_context(attempt(launch.folder, key, lambda: None))
                     running[key] = _begin(commands[key], trial.log)

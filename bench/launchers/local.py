@@ -160,7 +160,7 @@ def run_local(
 
 
 def doing(run_dir: RunDir, launch_id: str = "", keys: Collection[str] = ()) -> list[tuple[str, int, int]]:
-    """Return what a launch runs, and any process that runs one of `keys`, as (title and stage, steps done, total)."""
+    """Return the running units of `keys`, in this launch or another process: (title and stage, steps done, total)."""
     rows = []
     for key, owner in run_dir.claims().items():
         about = owner.about

@@ -30,7 +30,7 @@ class Tried:
 
     @property
     def logs(self) -> list[Path]:
-        """The attempt's own output, and that of its job: from before the cell began, or from Slurm after its end."""
+        """The output of the attempt, and of its job: from before the cell began, or from Slurm after its end."""
         own = log_of(self.launch.folder, self.name, self.attempt.number)
         done = self.attempt.reason in ("", "done")
         jobs = [] if done else sorted(self.launch.folder.glob(f"jobs/{self.attempt.job or '-'}_*_log.out"))
@@ -38,9 +38,9 @@ class Tried:
 
 
 class Attempts:
-    """The attempts at what `start` is the key of, or a unique beginning of it, in a run directory.
+    """The attempts in a run directory at the key `start`, which may be a unique prefix.
 
-    Raises :class:`BenchError` for a key of no launch, with near ones, and for the beginning of several.
+    Raises :class:`BenchError` if no launch has the key (with similar keys), or if several keys start with it.
     """
 
     def __init__(self, path: Path, start: str) -> None:
@@ -60,7 +60,7 @@ class Attempts:
         self._launches: list[Launch] = []
 
     def _with_key(self) -> list[Launch]:
-        """Return the launches of the key, oldest first; reads them again only where there is another."""
+        """Return the launches of the key, oldest first; rereads them only if there is a new one."""
         if (folders := listed(self._run_dir.launches_path)) != self._seen:
             self._seen = folders
             self._launches = [launch for launch in launches(self._run_dir) if self.key in _names(launch)]

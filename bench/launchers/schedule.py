@@ -81,7 +81,7 @@ def units_of(
         raise BenchError(
             f"--shards {shards}: there is nothing left to split. Methods with ensembles that can be split: {able}."
         )
-    depth: dict[str, int] = {}  # longest chain of dependencies of a unit; `after` names earlier units only
+    depth: dict[str, int] = {}  # longest chain of dependencies of a unit; `after` names only earlier units
     for unit in units:
         depth[unit.key] = 1 + max((depth[key] for key in unit.after), default=-1)
     # Within a depth, makers come first, because later units wait for them.

@@ -65,7 +65,7 @@ def submit_array(
 
 @contextlib.contextmanager
 def outside_any_job() -> Iterator[None]:
-    """Hide, inside the block, the environment's variables that would change what Slurm answers."""
+    """Inside the block, hide environment variables that would change Slurm's answers."""
     before = dict(os.environ)
     for name in before.keys() - undisturbed(before).keys():
         del os.environ[name]

@@ -146,13 +146,13 @@ def _at_most(option: str, asked: float, most: float, what: str) -> None:
 
 
 def account_of_shell() -> str:
-    """Return the account in SBATCH_ACCOUNT, which many clusters have users set in the shell; empty without one."""
+    """Return the account in SBATCH_ACCOUNT, which many clusters ask users to set in the shell, or ""."""
     return os.environ.get("SBATCH_ACCOUNT", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Most jobs of an array, of the whole cluster (MaxJobCount) and of this user by accounting; None where not told.
+    """The most jobs of an array, of the cluster (MaxJobCount) and of this user by accounting; None if unknown.
 
     Slurm remembers a job for `keep` seconds after its end, and counts it until then in `jobs`.
     """
@@ -183,7 +183,7 @@ class Limits:
         return min((n for n in (self.jobs and self.jobs - 1, self.submit) if n is not None), default=None)
 
     def check_room(self, jobs: int) -> None:
-        """Raise :class:`BenchError` if Slurm does not take `jobs` more now."""
+        """Raise :class:`BenchError` if Slurm does not accept `jobs` more jobs now."""
         places, limit = self.places()
         if places is not None and jobs > places:
             raise BenchError(
@@ -226,13 +226,13 @@ def _submit_limit(wanted: JobResources) -> int | None:
         rows = [line.partition("|") for line in told]
         names = {wanted.qos} if wanted.qos else {qos for _, _, qos in rows if qos}
         qos = command("sacctmgr", "-n", "-P", "show", "qos", "format=Name,MaxSubmitPU").splitlines()
-    except (BenchError, KeyError):  # no right to ask, or a user without a name
+    except (BenchError, KeyError):  # no permission, or a user without a name
         return None
     found = [most for most, _, _ in rows] + [most for name, _, most in (q.partition("|") for q in qos) if name in names]
     return min((int(most) for most in found if most.isdigit()), default=None)
 
 
 def undisturbed(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment` without a surrounding job's limits and without settings that hide jobs or override ours."""
+    """Return `environment` without an enclosing job's limits and settings that hide jobs or override ours."""
     changing = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_", "SUBMITIT_")
     return {name: value for name, value in environment.items() if not name.startswith(changing) or name == "SLURM_CONF"}

@@ -75,7 +75,9 @@ def reason_of(state: str, status: str, last_words: str = "") -> Reason:
     code, _, number = status.partition(":")
     if number == "125" or Reason.MEMORY in said:
         return Reason.MEMORY
-    if code in (str(OUT_OF_TIME_STATUS), "140") or number == "12" or Reason.TIME in said:  # 12: before the cell began
+    if (
+        code in (str(OUT_OF_TIME_STATUS), "140") or number == "12" or Reason.TIME in said
+    ):  # signal 12, before the cell began
         return Reason.TIME
     if number == "9" or code == "137":
         return Reason.KILLED

@@ -1,4 +1,4 @@
-"""The jobs of a launch: submitted while Slurm has places, and again when they end without their results."""
+"""The jobs of a launch: submitted while Slurm has free slots, and again if they end without their results."""
 
 from __future__ import annotations
 
@@ -45,10 +45,12 @@ class Jobs:
     grows: bool = True
     job_of: dict[str, str] = field(default_factory=dict)
     ends: dict[str, End] = field(default_factory=dict)  # the last of each key without a result
-    _known: dict[str, End] = field(default_factory=dict)  # of jobs, asked at once: Slurm soon forgets them
+    _known: dict[str, End] = field(
+        default_factory=dict
+    )  # ends of jobs, queried immediately because Slurm soon forgets them
     _orders: dict[str, Order] = field(default_factory=dict)
-    _there: set[str] = field(default_factory=set)  # at the last look, and submitted since
-    _gone: dict[str, float] = field(default_factory=dict)  # since when
+    _there: set[str] = field(default_factory=set)  # at the last poll, and submitted since
+    _gone: dict[str, float] = field(default_factory=dict)  # time since which they are missing
     _losses: Counter[str] = field(default_factory=Counter)
     _said: set[str] = field(default_factory=set)
 
@@ -57,11 +59,11 @@ class Jobs:
 
     @property
     def pause(self) -> float:
-        """The longest pause between two looks: ended jobs are forgotten, and places become free."""
+        """The longest pause between two polls: Slurm forgets ended jobs, and slots become free."""
         return 2 * POLL_SECONDS if self.waiting else max(POLL_SECONDS, min(LONGEST_PAUSE, self.limits.keep / 3))
 
     def submit(self) -> int:
-        """Submit as many of the waiting orders as Slurm has places for, and return their number.
+        """Submit as many of the waiting orders as Slurm accepts, and return their number.
 
         If Slurm refuses for good, cancel all jobs and raise :class:`BenchError`.
         """
@@ -137,19 +139,19 @@ class Jobs:
 
     @property
     def mine(self) -> set[str]:
-        """The keys that have or wait for a job of this launch."""
+        """The keys that have a job of this launch or wait for one."""
         return self.job_of.keys() | {key for order in self.waiting for key in order.keys}
 
     @property
     def some_gone(self) -> bool:
-        """Whether something was without a job at the last look."""
+        """Whether some key was without a job at the last poll."""
         return bool(self._gone)
 
     def again(self, lost: Sequence[str], what: str) -> list[str]:
-        """Put the `lost` keys before what waits, with more time or memory where that was short; return those given up.
+        """Queue the `lost` keys first, with more time or memory if these ran out; return the keys that are given up.
 
-        That is after min(`retries`, 3) jobs that ended for nothing that more would help, or out of all the memory that
-        is allowed. Print both.
+        A key is given up after min(`retries`, 3) jobs that more resources would not have helped, or if it ran out of
+        the maximum memory. Prints both.
         """
         new = {self.job_of[key] for key in lost if key in self.job_of} - self._known.keys()
         ends = self._known | (ends_of(new, self.launch.folder / "jobs") if new else {})
@@ -187,7 +189,7 @@ class Jobs:
         return [key for key in lost if key not in left]
 
     def _rest(self, left: Collection[str], need: dict[str, More]) -> list[Order]:
-        """Return the orders of the keys `left`, each with what all of its keys need."""
+        """Return the orders of the keys `left`, each with the resources that all its keys need."""
         rest = []
         for order in dict.fromkeys(order for key, order in self._orders.items() if key in left):
             keys = tuple(key for key in order.keys if key in left)

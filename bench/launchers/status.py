@@ -32,7 +32,7 @@ WAIT_SECONDS = 60.0  # `cancel` kills processes after this time
 
 @dataclass(frozen=True, slots=True)
 class LaunchRow:
-    """One launch: number of results (`cells`, attacks or audits, `what` in words) and of queued Slurm jobs by state."""
+    """One launch: number of results (`what`: cells, attacks or audits) and of queued Slurm jobs by state."""
 
     id: str
     kind: str
@@ -165,7 +165,7 @@ def _what(launch: Launch) -> str:
 
 
 def _result(task: Task, run_dir: RunDir) -> AttackRecord | AuditRecord | None:
-    """Return what `task` made; None for a picture."""
+    """Return the result of `task`; None for a picture."""
     if task.kind == "attack":
         return run_dir.read_attack(task.key)
     return run_dir.read_audit(task.key) if task.kind == "audit" else None

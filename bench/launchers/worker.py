@@ -111,7 +111,7 @@ def _finished(launch: Launch, unit: Unit, run_dir: RunDir, recorded: Collection[
 
 
 def _mark(launch: Launch, unit: Unit) -> Path:
-    # One mark per launch: another may use another number of shards, and finished artefacts are cache hits.
+    # One mark per launch, because launches may differ in the number of shards; finished artefacts are cache hits.
     return launch.folder / f"{unit.key}.done"
 
 
@@ -223,7 +223,7 @@ def _about(launch: Launch, unit: Unit) -> dict[str, object]:
 
 @contextlib.contextmanager
 def _trying(launch: Launch, unit: Unit) -> Iterator[Trial]:
-    """Write an attempt at `unit`, with its output in a file of its own, unless that is on the user's terminal."""
+    """Record an attempt at `unit`, with its output in a separate file unless it goes to the user's terminal."""
     if launch.kind == "inline":
         yield Trial(Path(os.devnull))
         return
@@ -257,7 +257,7 @@ def run_unit(
 
 
 def _devices(device: str, gpus: int) -> tuple[str, ...]:
-    """Return the GPUs of a multi-GPU cell, else ()."""
+    """Return the GPUs of a multi-GPU cell, otherwise ()."""
     if gpus < 2 or device != "cuda":
         return ()
     import torch

@@ -46,7 +46,7 @@ class Fate(StrEnum):
     SKIPPED = "skipped"
     REFUSED = "refused"
     PASSED = "passed"
-    FLAGGED = "flagged"  # passed, with something that a reviewer should know
+    FLAGGED = "flagged"  # passed, with a remark for the reviewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class _Work:
         )
 
     def _completed(self, run: Path, name: str, record: Record, there: Record, why: str) -> None:
-        """Skip a published record, after adding what it lacks; `there` has its answers."""
+        """Skip a published record after adding what it lacks; `there` has its answers."""
         lacks = ["its answers on the test records"] * (there is not self._board[there.key])
         image_grid, file = there.image_grid, f"released/{there.key}.png"
         if image_grid is not None and image_grid.file == file and not (self._into / file).exists():
@@ -375,12 +375,12 @@ def _with_overrides(record: Record, planned: CellSpec | None) -> Record:
 
 
 def write(publication: Publication, into: Path) -> None:
-    """Write `publication` to `into`, no pages. Raises :class:`BenchError`, nothing changed, if refused or disk full."""
+    """Write `publication` to `into`, no pages. Raises :class:`BenchError`, changing nothing, if refused or disk full."""
     if publication.refused:
         raise BenchError("nothing is written, because something was refused.")
     for folder in _FOLDERS:
         for aside in (into / folder).glob(".*.tmp"):
-            aside.unlink(missing_ok=True)  # of a killed command: this one holds the lock
+            aside.unlink(missing_ok=True)  # left by a killed command, because this one holds the lock
     gone = [into / name for name in publication.gone if name not in publication.files]
     write_together({into / name: data for name, data in publication.files.items()}, gone)
 

@@ -36,7 +36,7 @@ def accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
         return [*problems, f"its ledger cannot be accounted for: {str(error).rstrip('.')}. {again}"], []
     counted = [event["queries"] * event.get("times", 1) for event in privacy.events if "queries" in event]
     asked = 0 if record.queries is None else record.queries.asked
-    if counted and not 0 < asked <= sum(counted):  # of a declared maximum, some may be left
+    if counted and not 0 < asked <= sum(counted):  # some events of a declared maximum may be unspent
         problems.append(f"its ledger has {sum(counted)} queries, {asked} were asked. {again}")
     if not privacy.events:
         problems.append(f"its ledger is empty: nothing is known of its privacy. {again}")
@@ -173,9 +173,9 @@ def noisy(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list
     problems = []
     for name in sorted(_NOISE & set(record.config)):
         spent, set_to = {event[name] for event in privacy.events if name in event}, record.config[name]
-        # Of a method whose setting is relative to a part of what an event releases, charges have the event's noise.
+        # If a method's setting is relative to part of what an event releases, its charges have the event's noise.
         meant = [set_to, *(event[name] for event in planned if name in event)]
-        # With mixed noise one mechanism has the setting; the cost of all is compared with the method's charges.
+        # With mixed noise only one mechanism has the setting; the total cost is compared with the method's charges.
         holds = any if spent and method.mixed_noise else all
         # Planning reports settings that are not numbers.
         if isinstance(set_to, (int, float)) and not holds(any(same(value, one) for one in meant) for value in spent):

@@ -19,8 +19,8 @@ from bench.results.command import command_for
 from bench.results.record import Record
 
 _ERRORS = (BenchError, ValueError, TypeError)  # raised by untrusted settings
-# Relative, the finest that calibration searches to. Where numpy has no AVX-512, say, its exponentials round otherwise,
-# and a calibrated number differs by 1e-10.
+# Relative; calibration searches no finer. Without AVX-512, for example, numpy's exponentials round differently, and a
+# calibrated number differs by 1e-10.
 _ROUNDING = 1e-7
 # The fields that a key identifies; the others only serve to request a cell.
 _NOT_MEANT = ("overrides", "method_file", "image_shape", "plugin")
@@ -110,7 +110,7 @@ def missing_plugin(record: Record) -> str:
 
 
 def check_method(record: Record) -> None:
-    """Raise :class:`BenchError` if the record's method is unknown, of another version, or a plug-in's other source."""
+    """Raise :class:`BenchError` if the record's method is unknown, or its version or plug-in source differs."""
     if record.method not in METHODS:  # not get(): a name that ends in .py would be executed
         raise UnknownNameError("method", record.method, METHODS.names())
     if why := other_program(record.cell, METHODS.get(record.method)):
@@ -140,7 +140,7 @@ def planned_again(record: Record, calibrations: Calibrations | None = None) -> R
 
 
 def _rounded_as(record: Record, cell: Cell) -> Cell:
-    """Return `cell` with the record's numbers wherever they differ by rounding only, since its key is made of them."""
+    """Return `cell` with the record's numbers wherever they differ only by rounding, as the key depends on them."""
     near = {
         name: there
         for name, here in as_dict(cell.config).items()

@@ -41,7 +41,7 @@ def pairs_of(record: Record) -> list[WorstPair]:
 
 
 def _stated(record: Record) -> str:
-    """Return what an audit takes from the record itself: its method and all of its privacy, as text."""
+    """Return the parts of a record that an audit depends on, as text: its method and privacy."""
     privacy = record.privacy
     if privacy is None:
         return f"nothing: {record.key}"

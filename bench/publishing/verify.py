@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 LEAST_SPREAD = 0.005
 """How far another machine's arithmetic may move an accuracy where the seeds of a row differ by less."""
-_PATIENCE = 30.0  # seconds that a stopped run has to end by itself
+_PATIENCE = 30.0  # seconds until a stopped run is killed
 
 
 def demand_audits(found: Publication) -> None:
@@ -69,7 +69,7 @@ def demand_audits(found: Publication) -> None:
 
 
 def _judged(audits: Sequence[AuditRecord], command: str) -> tuple[Fate, str]:
-    """Return what the `audits` of a row leave to be wished for, an empty text if nothing; `command` audits the row."""
+    """Return what is missing in the `audits` of a row, or ""; `command` audits the row."""
     if not audits:
         return Fate.REFUSED, f"no seed of its row is audited. Audit one: {command}"
     # A shared audit lacks a pair of this row's size because none was tried; its note does not excuse that.
@@ -86,8 +86,8 @@ def _judged(audits: Sequence[AuditRecord], command: str) -> tuple[Fate, str]:
 def verify(found: Publication, progress: Progress, *, rerun: Sequence[str] = (), skip_rerun: bool = False) -> None:
     """Check the methods of the added records, then run one cell of each again, and add the outcomes to `found`.
 
-    The cells are those whose keys begin with `rerun`, for other methods the one that takes least time. Raises
-    :class:`BenchError` if `rerun` names no added record.
+    The cells are those whose keys begin with `rerun`; for other methods, the fastest one. Raises :class:`BenchError` if
+    `rerun` names no added record.
     """
     records = [record for record, _ in found.added.values()]
     chosen = _chosen(records, rerun)
@@ -223,9 +223,9 @@ def _again(record: Record, found: Publication, seconds: float, progress: Progres
 def compared(record: Record, again: Record, board: Iterable[Record], seconds: float) -> tuple[Fate, str]:
     """Return the outcome of a cell's second run `again`, which took `seconds`.
 
-    Packages, platform and device alike, everything outside provenance must be equal, the student's SHA-256 included.
-    Otherwise, and with secure noise, the accuracy may differ by half a point or twice the range of the row's other
-    seeds.
+    With the same packages, platform and device, everything except provenance must be equal, including the student's
+    SHA-256. Otherwise, and with secure noise, the accuracy may differ by half a point or twice the range of the row's
+    other seeds.
     """
     if record.collapsed and again.collapsed:
         return Fate.PASSED, f"its generator collapsed again, in {seconds:.0f} s"

@@ -36,7 +36,7 @@ class AttackData:
     evaluators: Labelled
     held_out: Labelled  # test records of the evaluators
     rehearsal: Materialised | None = None  # data set of other people, on which an adaptive attacker trains students
-    tiny: bool = False  # reduced by :func:`fewer`
+    tiny: bool = False  # whether :func:`fewer` reduced it
 
     @property
     def members(self) -> Labelled:

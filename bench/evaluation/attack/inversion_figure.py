@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bench.evaluation.attack.inversion_scores import Labelled, Scored
 
 ROWS = 10  # largest number of classes on a grid
-TRIES = 3  # most tries shown of the student; each control shows one
+TRIES = 3  # most tries shown per student; each control shows one
 SEARCHED = 500  # images searched per class for the nearest, equally many members and non-members
 
 

@@ -122,7 +122,7 @@ class Quality:
 
 
 def no_power(private: Estimated, other: Estimated) -> str:
-    """Return why a figure on `private` records shows nothing, empty if it is above that on `other` records.
+    """Return why a figure on `private` records shows nothing, or "" if it exceeds that on `other` records.
 
     The reference is not one half: private and other records may differ without any student.
     """

@@ -79,7 +79,7 @@ def audit_student(
     clock = Clock(device=resources.device, threads=torch.get_num_threads())
     notes: list[str] = []
     caches: list[Cache] = []
-    with contextlib.suppress(BenchError):  # raised again below; a failure's record needs a key too
+    with contextlib.suppress(BenchError):  # raised again below, because a failure's record also needs a key
         options = options.fitted(record.private_records)
 
     def audit() -> dict[str, Any]:
@@ -227,7 +227,7 @@ def _pairs(record: Record, cell: Cell, options: AuditOptions, source: DataSource
 
 
 def _candidates(record: Record, cell: Cell, options: AuditOptions, context: Context) -> dict[str, Any]:
-    """Attack the method of `record`, with its privacy settings, knowing all records but one."""
+    """Attack the method of `record`, with its privacy settings, as an attacker who knows all records but one."""
     method = METHODS.get(cell.method)
     unit = _unit(method.unit, AuditKind.CANDIDATES)
     if record.privacy is None or record.privacy.unit is not unit or not method.private:
@@ -262,7 +262,7 @@ def _full_size(
 
 
 def _like_the_record(found: dict[str, Any], record: Record, cell: Cell) -> dict[str, Any]:
-    """Return what was `found`; raise :class:`BenchError` if nothing was refuted because shadow runs were weak."""
+    """Return `found`; raise :class:`BenchError` if nothing was refuted because shadow runs were weak."""
     limits = [found["allowed"], record.privacy.claimed.epsilon if record.privacy else None]
     refuted = any(limit is not None and found["epsilon"] > limit for limit in limits)
     if record.utility is not None and not refuted:

@@ -1,11 +1,11 @@
-"""The informed attacker: all records but one are known, and which of n candidates is that one?
+"""The informed attacker, who knows all records but one and guesses which of n candidates that one is.
 
 Balle et al. 2022 (arXiv:2201.04845); Hayes et al. 2023 (arXiv:2302.07225). *Transcript*: the method runs on all n sets
-in lockstep, with the ledger's answers of one of them, and the attacker names the candidate under which these answers
-are the most probable: no attack on them does better. For sampled records the others' sample is known. *Release*: the
-log odds of each candidate's label on its own image, less their mean over runs on other sets, in their deviations.
+in lockstep, with the ledger's answers of one of them, and the attacker names the candidate under which these answers are
+most probable; no attack on the answers does better. For sampled records the others' sample is known. *Release*:
+the student's log odds of each candidate's label on its own image, standardised over runs on other sets.
 
-Whatever the attacker does, the proven curve bounds his success (:mod:`bench.privacy.accounting.risk`).
+Whatever the attacker does, the proven curve bounds the success (:mod:`bench.privacy.accounting.risk`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Game:
 
 
 def guess(scores: Floats, generator: np.random.Generator) -> int:
-    """Return the index of the largest of `scores` (n,), a random one of several."""
+    """Return the index of the largest of `scores` (n,), a random one if tied."""
     return int(generator.choice(np.flatnonzero(scores == scores.max())))
 
 
@@ -182,7 +182,7 @@ def informed_attack(
     method: type[Method], config: DataclassInstance, facts: Facts, plan: InformedPlan, progress: Progress,
     note: Callable[[str], None],
 ) -> list[CandidatesFound]:  # fmt: skip
-    """Return what both attackers reach for each number of candidates; `note` gets what could not be attacked."""
+    """Return both attackers' success for each number of candidates; `note` receives what could not be attacked."""
     results: list[CandidatesFound] = []
     place = MethodPlace.of(method)
     tests = 2 * len(plan.candidates)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-VERSION = 2  # raise it when the same options run differently
+VERSION = 2  # increment when the same options run differently
 INSTRUMENTS, LOOKS, LOSSES = 2, 2, 2  # transcripts, tiny and at full size, share the error of their instrument
 TRIED, PILOT, CUT = 4, 20, 16  # runs per set: to choose a pair, to fit the score, to choose the threshold
 FEW = 16  # largest pair, in records, for comparing releases, if there is one
@@ -57,7 +57,7 @@ FIRST_COUNTED = 1_000  # seed of the first counted run
 TILTED = 4  # pairs of runs in each direction that choose the tilt
 SURE = 1_000.0  # ln E[exp(loss)] far above any useful epsilon, which a few untilted runs show
 RELEASES, TRANSCRIPTS = 2_000, 1_000  # most counted runs per set, and pairs of runs
-ALIKE = 0.95  # share of the largest mean loss from which a pair is as good
+ALIKE = 0.95  # share of the largest mean loss at which a pair counts as equally good
 MARGIN = 0.3  # slack in epsilon, so that the early stop tolerates one or two errors
 POWER_SHARE = 0.15  # of the minutes
 FULL_SHARE = 0.25  # of the minutes
@@ -91,7 +91,7 @@ class _Bench:
         return time.monotonic() < self.until
 
     def depends(self, pair: WorstPair) -> list[Any]:
-        # Runs are only reused to resume the same command: another would test the same runs again without counting it.
+        # Reuse runs only to resume the same command: another command would test the same runs again without correction.
         plan = [self.plan.minutes, str(self.plan.target)]  # infinite if nothing finite is claimed
         return [VERSION, self.name, *plan, pair.name, pair.config, str(pair.facts)]
 

@@ -116,7 +116,7 @@ class _Candidates(NoisySteps):
 def candidates_dp_sgd(
     given: Sequence[Mapping[str, Any]], neighbour: Mapping[str, Any], true: int, generator: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Train the models of all sets by one DP-SGD on that with the candidate `true`; return all losses (candidates,).
+    """Train the models of all sets by one DP-SGD on the set with the candidate `true`; return all losses (candidates,).
 
     `given` are the arguments of the ledger's ``dp_sgd`` on sets with one candidate each, in front, and `neighbour`
     those on the set without. Raises :class:`BenchError` on other sets, and if a pass holds too few examples.

@@ -68,7 +68,7 @@ def renaming(classes: int, seed: int = 0) -> torch.Tensor:
 
 
 def renamed(data: PrivateData, seed: int = 0) -> PrivateData:
-    """Return `data` with every class under another's name: whatever fits the true names well fits these badly."""
+    """Return `data` with every class under another's name, so that what fits the true names fits these badly."""
     return dataclasses.replace(data, labels=renaming(data.facts.classes, seed)[data.labels])
 
 

@@ -95,7 +95,7 @@ class Trial:
     noisy: bool = False  # whether the mechanisms' noise is on
     noise: int = field(default_factory=lambda: secrets.randbits(256))
     """Seed of noise and samples; nothing passed to a method reveals it."""
-    cell: str = field(default_factory=new_salt)  # the runs' token, which looks like any other run's
+    cell: str = field(default_factory=new_salt)  # the runs' token, indistinguishable from any other run's
     row: Row | None = None
     products: tuple[Product, ...] | None = None
     """From the first run on few records, for the runs on its neighbours."""

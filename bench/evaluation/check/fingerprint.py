@@ -51,7 +51,7 @@ LIBRARIES = tuple(
 )
 """The folders of Python's and of installed libraries, with a separator at their ends."""
 KNOWN = (*sys.stdlib_module_names, "bench", "torch", "torchvision", "timm", "numpy", "scipy", "sklearn", "opacus")
-PLUGINS = ("bench.methods.", "bench.attacks.")  # traversed like a user's own file
+PLUGINS = ("bench.methods.", "bench.attacks.")  # traverse it like a user's own file
 _TIMED = [
     part for part in torch.optim.Optimizer.profile_hook_step.__code__.co_consts if isinstance(part, types.CodeType)
 ]
@@ -174,7 +174,7 @@ def _of_running(value: Charging | Cache | Checkpoint | RemovableHandle) -> Itera
     if isinstance(value, Cache):
         held["root"] = RUN_FOLDER.sub("/runs-/", str(value.root)) if isinstance(value.root, Path) else value.root
         if isinstance(value.made, list) and isinstance(value.found, list):
-            held["found"] = held["made"] = {*value.made, *value.found}  # where one run makes, another finds
+            held["found"] = held["made"] = {*value.made, *value.found}  # what one run makes, another finds
     clocks = next((names for kind, names in CLOCKS.items() if isinstance(value, kind)), ())
     yield from ((name, one) for name, one in held.items() if not (name in clocks and type(one) is float))
 

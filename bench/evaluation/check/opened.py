@@ -102,10 +102,10 @@ class Watch:
             self._here.busy = False
 
     def _opened(self, path: object, flags: int) -> None:
-        if isinstance(path, int):  # a descriptor, whose path was opened before
+        if isinstance(path, int):  # a descriptor, whose path was checked when opened
             return
         name = _full(path)
-        if flags & (os.O_TRUNC | os.O_EXCL):  # new or truncated: what is read from it later is the method's own
+        if flags & (os.O_TRUNC | os.O_EXCL):  # new or truncated, so its later content is the method's own
             self._written.add(name)
             if self._is_elsewhere(name) and self._is_its_own():
                 self.found = f"its code writes the file {Path(name).name} (in {Path(name).parent})"
