@@ -137,7 +137,7 @@ def _of_bound(metric: str, scale: float = 1) -> Column:
         found, bound = _of_family(Role.STUDENT, metric, scale)(attack), attack.bounds.get(metric)
         if bound is None:
             return found
-        digits = 1 if scale == 100 else 3  # as the measure has, rounded up
+        digits = 1 if scale == 100 else 3  # rounded up, with the measure's digits
         return f"{found} / {math.ceil(round(10**digits * scale * bound, 6)) / 10**digits:.{digits}f}"
 
     return text

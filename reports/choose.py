@@ -1,4 +1,4 @@
-"""Which method to take: the board's rows within a budget, ranked by the board's own test."""
+"""Choice of a method: the board's rows within a budget, ranked by the board's own test."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Less:
-    """The best row with less of something, and the points of accuracy that it is below the chosen one."""
+    """The best row with a smaller budget or fewer resources, and how many points it is below the chosen one."""
 
     what: str
     row: BoardRow | None
@@ -135,7 +135,7 @@ def choose(board: Board, wanted: Wanted) -> Choice:
 
 
 def ranked(every: Iterable[BoardRow], wanted: Wanted) -> list[BoardRow]:
-    """Return the rows of one ranking that qualify and hold a rank among each other, best first.
+    """Return the rows of one ranking that qualify and are ranked among each other, best first.
 
     For a budget of the board, these are the ranks of its rows and of those of lower budgets.
     """

@@ -56,7 +56,7 @@ def set_ranks(rows: Iterable[BoardRow]) -> None:
 
 
 def resolution(rows: Iterable[BoardRow]) -> str:
-    """Return the smallest lead that the ranking of `rows` resolves and how steady its first is, in words.
+    """Return a text on the smallest lead that the ranking of `rows` resolves and on how steady its first row is.
 
     Return "" if fewer than two rows are ranked.
     """

@@ -87,7 +87,7 @@ def setting(
 
 
 def check_bounds(kind: type[Configured], values: Mapping[str, Any]) -> None:
-    """Raise :class:`BenchError` on one of the `values`, by field, that is out of the bounds of its :func:`setting`.
+    """Raise :class:`BenchError` if one of the `values` (by field) is out of the bounds of its :func:`setting`.
 
     A subclass that changes a setting's default keeps its bounds, unless it states others.
     """
@@ -241,7 +241,7 @@ def changes_from_paper(method: type[Configured], config: DataclassInstance, fact
 
 
 class Override(NamedTuple):
-    """A field that a user sets: the name and the text as given, without the method's name, and the typed value."""
+    """A field set by the user: its name and text as given, without the method's name, and the typed value."""
 
     name: str
     text: str
@@ -249,7 +249,7 @@ class Override(NamedTuple):
 
 
 def parse_overrides(method: type[Configured], overrides: Sequence[str]) -> dict[str, Override]:
-    """Return what `overrides` set for `method`, by field; without a method's name they apply where they fit.
+    """Return the overrides for `method`, by field; those without a method's name apply wherever they fit.
 
     Raise :class:`BenchError` on malformed text or a wrong type, :class:`UnknownNameError` on an unknown field.
     """

@@ -1,4 +1,4 @@
-"""Options of a grid and of a launch, declared once: commands, :func:`bench.run` and printed commands follow them.
+"""Options of a grid and of a launch, declared once for commands, :func:`bench.run` and printed commands.
 
 A field of type ``Annotated[TYPE, OPTION]`` is an option of a command line. In ``Annotated[TYPE, WORD, OPTION]`` the
 command line gives a WORD, and the library takes a TYPE.
@@ -124,7 +124,7 @@ ONE_CPU = Resources("cpu", workers=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
-    """Where to run. None: the value in the file `cluster`, else the launcher's default."""
+    """Where to run. None: the value in the file `cluster`, or the launcher's default."""
 
     launcher: Annotated[
         str | None,
@@ -190,7 +190,7 @@ def flag_of(kind: type, name: str) -> str:
     return _flags(kind)[name]
 
 
-@functools.cache  # thousands of pages print a command
+@functools.cache  # cached, because thousands of pages print a command
 def _flags(kind: type) -> dict[str, str]:
     hints = hints_of(kind)
     return {name: "".join(str(one.default) for one in getattr(hints[name], "__metadata__", ())[-1:]) for name in hints}

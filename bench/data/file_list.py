@@ -114,7 +114,7 @@ def kept_list(
         request.root.mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(mode=0o700, exist_ok=True)
     with locked(target.parent, target.name, request.progress):
-        if kept := _unchanged(target, path, bases, mark):  # another process made it while this one waited
+        if kept := _unchanged(target, path, bases, mark):  # another process made it while this one was waiting
             return kept
         began, folders = time.time_ns() - RACE_NS, [path]
         halves = []

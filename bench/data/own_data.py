@@ -5,7 +5,7 @@
 - ``.csv`` or ``.parquet`` with a column label and columns of numbers, or a single one of lists: rows of features;
 - ``.npz``: arrays, see :mod:`bench.data.own_arrays`.
 
-A file's arrays are stored once as bytes beside the decoded images of folders, readable only by their owner. A later
+A file's arrays are stored once as bytes next to the decoded images of folders, readable only by their owner. A later
 job compares size and modification time of the file.
 """
 

@@ -129,7 +129,7 @@ HALVES = 50
 
 
 def steadiness(contenders: Sequence[Contender]) -> tuple[int, int] | None:
-    """Return on how many of :data:`HALVES` halves of the test records the first stays first, and among how many.
+    """Return on how many of :data:`HALVES` halves of the test records the first contender stays first, and of how many.
 
     Only contenders whose answers can be compared with those of the first take part; None if there is none.
     """

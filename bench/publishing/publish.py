@@ -375,7 +375,7 @@ def _with_overrides(record: Record, planned: CellSpec | None) -> Record:
 
 
 def write(publication: Publication, into: Path) -> None:
-    """Write `publication` to `into`, no pages. Raises :class:`BenchError`, changing nothing, if refused or disk full."""
+    """Write `publication` to `into`, no pages. Raises :class:`BenchError`, without changes, if refused or disk full."""
     if publication.refused:
         raise BenchError("nothing is written, because something was refused.")
     for folder in _FOLDERS:

@@ -70,7 +70,7 @@ def replaced_epsilon(privacy: Privacy) -> float:
 
 
 def risk_of(privacy: Privacy, *, group: bool = False) -> Risk:
-    """Return what the proven curve allows an attacker on one unit, or on a group of :data:`GROUP`.
+    """Return the bounds of the proven curve on attacks on one unit, or on a group of :data:`GROUP`.
 
     All 1 where nothing is proven.
     """
@@ -144,7 +144,7 @@ def _name(kind: str, events: str, delta: float | None) -> str:
 
 @functools.cache
 def published_figures() -> dict[str, tuple[float, ...]]:
-    """Return the figures that came with this code, if this source of the accountants gave them.
+    """Return the figures that came with this code, if they are from this source of the accountants.
 
     Never those of the working directory's board, because an epsilon must not come from a file of unknown origin.
     """

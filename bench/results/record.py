@@ -182,7 +182,7 @@ class Utility(Row):
 
     @property
     def right(self) -> bytes | None:
-        """A byte for each answer, 1 if it is right, on the test records first; None if no answers are recorded."""
+        """A byte for each answer, 1 if it is right, starting with the test records; None if no answers are recorded."""
         return None if self.answers is None else self.answers.right(self.official_records or self.test_records)
 
 

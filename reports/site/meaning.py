@@ -1,4 +1,4 @@
-"""The page that says what epsilon means: what an attacker may reach by the proven curves, and what attacks reached."""
+"""The page on what epsilon means: the bounds of the proven curves on attackers, and what attacks achieved."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Success:
 
     @property
     def exceeds(self) -> bool:
-        """Whether the attack reached more than the curve allows."""
+        """Whether the measured success exceeds the bound."""
         return self.low > self.bound
 
 

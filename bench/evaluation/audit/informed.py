@@ -1,9 +1,9 @@
 """The informed attacker, who knows all records but one and guesses which of n candidates that one is.
 
 Balle et al. 2022 (arXiv:2201.04845); Hayes et al. 2023 (arXiv:2302.07225). *Transcript*: the method runs on all n sets
-in lockstep, with the ledger's answers of one of them, and the attacker names the candidate under which these answers are
-most probable; no attack on the answers does better. For sampled records the others' sample is known. *Release*:
-the student's log odds of each candidate's label on its own image, standardised over runs on other sets.
+in lockstep, with the ledger's answers of one of them, and the attacker names the candidate under which these answers
+are most probable; no attack on the answers does better. For sampled records the others' sample is known. *Release*: the
+student's log odds of each candidate's label on its own image, standardised over runs on other sets.
 
 Whatever the attacker does, the proven curve bounds the success (:mod:`bench.privacy.accounting.risk`).
 """
