@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 def available_cores() -> int:
     """Return the number of cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # missing on some systems
+    if hasattr(os, "sched_getaffinity"):  # not available on all systems
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 

@@ -45,7 +45,7 @@ class Basis(StrEnum):
 class TargetAdjacency(StrEnum):
     """The neighbours for which a target on the basis proven bounds epsilon."""
 
-    REPLACE_ONE = "replace-one"  # for every method, so that its rows mean the same
+    REPLACE_ONE = "replace-one"  # the same for every method, so that rows are comparable
     OWN = "own"  # those of the method's own analysis
 
 
@@ -113,7 +113,7 @@ class Instrument(StrEnum):
 
     RELEASE = "release"  # black box: how well the published release distinguishes the two data sets
     TRANSCRIPT = "transcript"  # the privacy loss of the ledger's answers; white box
-    FULL_SIZE = "transcript at full size"  # the same of one pair of runs on the row's own data
+    FULL_SIZE = "transcript at full size"  # the privacy loss of one pair of runs on the row's own data
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ class StoredLoader:
                 folder = way.route.adopt(given, unpacked)
                 self._store(request, way, folder or given, f"files in {given}")
             except FileNotFoundError:
-                continue  # another way's layout
+                continue  # the layout of another way
             except StorageError:
                 raise
             except UNUSABLE as error:

@@ -134,7 +134,7 @@ def numbered(path: Path, labels: Array, classes: Sequence[str] | None) -> tuple[
     if classes is None or labels.dtype.kind == "U":
         found, numbers = np.unique(labels, return_inverse=True)
         texts = [str(one) for one in found]
-        if all(text.isdecimal() for text in texts):  # 10 after 9, also where numbers came as text
+        if all(text.isdecimal() for text in texts):  # sort 10 after 9, even if numbers were given as text
             order = sorted(range(len(texts)), key=lambda number: (int(texts[number]), texts[number]))
         else:
             order = list(range(len(texts)))

@@ -44,7 +44,7 @@ PARTS = {"movie-review": (7_400, 1_130), "movie-review-sst": (9_000, 1_662)}
 
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
-APOSTROPHES = str.maketrans({"\u2019": "'", "\x92": "'"})  # the second is the first in Windows-1252 read as Latin-1
+APOSTROPHES = str.maketrans({"\u2019": "'", "\x92": "'"})  # the second is Windows-1252 decoded as Latin-1
 CLITIC = re.compile(r" (n't|'[a-z]+)(?= |$)", re.IGNORECASE)
 
 

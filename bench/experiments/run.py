@@ -148,7 +148,7 @@ def _train(
         utility = Utility(accuracy=round(accuracy, 6), test_records=len(labels))
         kinds = set(public_kinds_of(cell))
         if tuned is not None:
-            kinds |= {PublicKind.UNLABELLED}  # public labels may have chosen the student
+            kinds |= {PublicKind.UNLABELLED}  # the student may have been selected by public labels
         if material.public_from_test and not {PublicKind.UNLABELLED, PublicKind.NOT_STATED} & kinds:
             rest = student_logits(released.student, material.public.images, context, "public")
             logits, labels = torch.cat([logits, rest]), torch.cat([labels, material.public_labels])

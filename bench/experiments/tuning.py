@@ -152,7 +152,7 @@ def run_tuning(
         with writing(home):
             run_dir.tuning_path.mkdir(mode=0o700, exist_ok=True)
             (home / "cache").mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in run_dir.cache_path.glob("*.safetensors"):  # what earlier runs left: features, teachers
+        for path in run_dir.cache_path.glob("*.safetensors"):  # artefacts of earlier runs: features, teachers
             if not path.name.startswith("checkpoint-"):
                 with suppress(OSError):
                     os.link(path, home / "cache" / path.name)

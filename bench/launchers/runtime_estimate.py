@@ -58,7 +58,7 @@ class EarlierRuns:
         """Return the running times of finished `records`; a later record replaces an earlier one with the same key."""
         runs: dict[tuple[str, str], list[_Run]] = defaultdict(list)
         for record in {record.key: record for record in records}.values():
-            if record.status is not Status.DONE or record.cell.tuning is not None:  # which hides its time
+            if record.status is not Status.DONE or record.cell.tuning is not None:  # tuning hides its time
                 continue
             settings = (record.method_version, *record.reduced)
             seconds = record.provenance.wall_seconds

@@ -16,7 +16,7 @@ from bench.experiments.plan import Cell, bound_method
 from bench.interface.registry import METHODS
 from bench.launchers.settings import NOTHING_MORE, More
 
-Signature = tuple[int, int]  # of a record's file, see bench.results.run_dir.RunDir.signature
+Signature = tuple[int, int]  # signature of a record's file, see bench.results.run_dir.RunDir.signature
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ def check(wanted: Iterable[JobResources], folder: Path) -> None:
             most = max(limit or 0 for limit in limits)
             for name, asked in (("--time ", resources.time), ("--max-time ", resources.max_time)):
                 _at_most(name, asked or 0, most, f"{counted(most, 'minute')} {words}")
-        nodes_asked = re.match(r"\d+", str(resources.extra.get("nodes", resources.nodes)))  # the 2 of 2-4
+        nodes_asked = re.match(r"\d+", str(resources.extra.get("nodes", resources.nodes)))  # the 2 in 2-4
         most = max(sum(each.count for each in p.nodes) for p in chosen)
         _at_most("--slurm nodes=", int(nodes_asked[0]) if nodes_asked else 0, most, f"{counted(most, 'node')} {words}")
 

@@ -101,7 +101,7 @@ def last_words(logs: Path, job: str) -> str:
     try:
         newest = max(logs.glob(f"{job}_*_log.out"), key=lambda log: log.stat().st_mtime)
         text = newest.read_text(errors="replace")[-4000:]
-        return re.split("Loading pickle.*\n", text)[-1].strip()  # of the job's last start
+        return re.split("Loading pickle.*\n", text)[-1].strip()  # from the job's last start
     except (OSError, ValueError):
         return ""
 
@@ -117,7 +117,7 @@ def _by_sacct(jobs: Collection[str]) -> dict[str, _Told]:
         return {}
     rows = [line.split("|") for line in text.splitlines() if line.count("|") == 5]
     peaks: dict[str, float] = {}
-    for name, _, _, _, peak, _ in rows:  # steps have the memory: 12_3.batch, 12_3.0
+    for name, _, _, _, peak, _ in rows:  # peak memory is reported per step: 12_3.batch, 12_3.0
         job = name.partition(".")[0]
         peaks[job] = max(peaks.get(job, 0.0), _mib(peak) or 0.0)
     return {

@@ -158,7 +158,7 @@ def verify_weights(backbone: str, progress: Progress | None = None) -> list[Publ
         if weights.origin == "file":
             raise BenchError(f"{weights.path} is missing or no longer has SHA-256 {weights.sha256}. Fetch it again.")
         with locked(folder(), weights.path.stem, progress or silent):
-            if is_whole(weights, anew=True):  # another process has just repaired it
+            if is_whole(weights, anew=True):  # another process has repaired it in the meantime
                 continue
             aside = set_aside(weights)
         raise BenchError(
@@ -252,7 +252,7 @@ def _fetched(backbone: str, origin: str, fetch: bool, say: Progress) -> PublicWe
         raise BenchError(f"weights of {backbone}: {path} is {seen}. {_how_to_get(backbone, origin)}")
     with locked(folder(), path.stem, say):
         known = _known(backbone, origin)
-        if known and is_whole(known):  # another process has just stored them
+        if known and is_whole(known):  # another process has stored them in the meantime
             return known
         if known and path.exists():
             say(f"{path.name} is damaged; set aside as {set_aside(known).name}", 0, None)

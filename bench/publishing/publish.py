@@ -68,8 +68,8 @@ class Publication:
     gone: list[str] = field(default_factory=list)
     unchecked: dict[str, int] = field(default_factory=dict)  # number of records by the check that could not run
     added: dict[str, tuple[Record, Path]] = field(default_factory=dict)  # new records and their run directories
-    board: dict[str, Record] = field(default_factory=dict)  # by key, added ones included
-    audits: dict[str, dict[str, AuditRecord]] = field(default_factory=dict)  # of the board, by student and key
+    board: dict[str, Record] = field(default_factory=dict)  # the board's records by key, including added ones
+    audits: dict[str, dict[str, AuditRecord]] = field(default_factory=dict)  # the board's audits by student and key
 
     @property
     def refused(self) -> list[Item]:
@@ -92,7 +92,7 @@ def opened(into: Path) -> Iterator[None]:
         except BlockingIOError as error:
             raise BenchError(f"another command is publishing into {into}. Wait until it ends.") from error
         except OSError:
-            pass  # a disk without locks
+            pass  # the file system has no locks
         yield
     finally:
         os.close(descriptor)
@@ -139,7 +139,9 @@ class _Work:
         self.found = Publication()
         self._into, self._replace, self._calibrations = into, replace, calibrations
         self._board, self._audits = self.found.board, self.found.audits
-        self._own: dict[tuple[Path, str], Record] = {}  # by run directory and key, for its audits and attacks
+        self._own: dict[
+            tuple[Path, str], Record
+        ] = {}  # examined records by run directory and key, for their audits and attacks
         self._out: set[str] = set()  # keys of failed or refused records
         for path in listed(into / "records", ".json"):
             with suppress(OSError, ValueError):
@@ -312,7 +314,7 @@ class _Work:
         try:
             self.found.files[file] = read_picture(run, attack)
         except OSError:
-            return False  # deleted: its record counts without it
+            return False  # the picture was deleted; its record counts without it
         except ValueError as error:
             self._say("picture", f"{run.name}/{file}", Fate.SKIPPED, str(error))
             return False

@@ -168,7 +168,7 @@ def noisy(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list
     try:
         charges = () if method.bypass or cell.spec.tuning is not None else bound_method(cell).charges() or ()
     except BenchError:
-        return [], []  # as :func:`charged` says
+        return [], []  # reported by :func:`charged`
     planned = [event.as_dict() for event in charges]
     problems = []
     for name in sorted(_NOISE & set(record.config)):

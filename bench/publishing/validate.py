@@ -29,7 +29,7 @@ from bench.results.audited import CHANNELS, audited_of, bounded, corrected, many
 from bench.results.cell_spec import CellSpec
 from bench.results.record import SAFE_KEY, Provenance, Record, Status
 
-LONGEST = 5000  # characters of one text
+LONGEST = 5000  # maximum characters of one text
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PATHS = re.compile(
@@ -223,7 +223,7 @@ def private_texts(values: Any) -> list[str]:
 def _own_names() -> re.Pattern[str] | None:
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a number
+    except (KeyError, OSError):  # in a container the user may have no name
         user = ""
     host = socket.gethostname()
     names = {name for name in (user, host, host.partition(".")[0]) if len(name) > 2 and name.lower() not in _NOBODY}

@@ -293,5 +293,5 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     with suppress(subprocess.TimeoutExpired):
         process.wait(_PATIENCE)
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # its workers too
+        os.killpg(process.pid, signal.SIGKILL)  # including its workers
     process.wait()

@@ -161,7 +161,7 @@ class Cache:
             damage = "" if metadata.get("digest") == _content_digest(arrays) else "its digest differs"
         except (SafetensorError, OSError, ValueError) as error:
             damage = str(error)
-        if damage and nearby:  # perhaps only of the copy
+        if damage and nearby:  # perhaps only the copy is damaged
             return self._read(name, after)
         if damage:
             if _identity(path) != before:  # replaced or set aside by another process

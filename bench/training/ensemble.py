@@ -99,7 +99,7 @@ class Ensemble:
         with one_thread(), arithmetic(self.task.precision, self.task.device):
             for number in range(len(self)):
                 weights = {name: torch.as_tensor(array[number]) for name, array in self.states.items()}
-                net.load_state_dict(weights, strict=not self.task.batch_statistics)  # `net` has no running ones
+                net.load_state_dict(weights, strict=not self.task.batch_statistics)  # `net` has no running statistics
                 yield answered(self.task, predict(net, images, device=self.task.device, bf16=self.task.bf16))
                 release_freed()
                 stage.advance()

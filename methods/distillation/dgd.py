@@ -259,7 +259,7 @@ class DGD(DGDFamily):
         self, private: PrivateData, settings: FitSettings, context: Context, checkpoint: Checkpoint
     ) -> torch.nn.Module:
         """Return a net of the teachers' architecture, trained on all private records."""
-        if self.config.teacher_recipe == "augmented":  # larger batches, as it has more records than a teacher
+        if self.config.teacher_recipe == "augmented":  # larger batches, because it has more records than a teacher
             settings = dataclasses.replace(settings, batch_size=min(100, len(private)))
         start, first = (
             public_start.start_of(self.config, private.facts, context),

@@ -26,7 +26,7 @@ from bench.methods.federated.server_distillation import BatchStatistics, Server,
 
 CODE = "the authors' code NVlabs/DeepInversion: cifar10/"
 JITTER = 2  # pixels; cifar10/deepinversion_cifar10.py
-SOFT = 3.0  # the temperature at which that file compares student and ensemble
+SOFT = 3.0  # temperature of that file's comparison of student and ensemble
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def page_name(name: str) -> str:
     return f"{start or 'x'}~{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
 
-@lru_cache(maxsize=1024)  # a page links its neighbours
+@lru_cache(maxsize=1024)  # cached, because pages link to their neighbours
 def record_href(key: str, part: str = "") -> str:
     """Return the address of a record's page, relative to the site."""
     return f"records/{quote(page_name(key))}.html{part}"

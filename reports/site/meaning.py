@@ -132,7 +132,7 @@ def naming_picture(rows: Sequence[BoardRow]) -> Markup:
         curve = [(FRAME.x(_share(e)), FRAME.y(reconstruction_by_gaussian(e, prior))) for e in steps]
         line = "L".join(f"{x:.4g} {y:.4g}" for x, y in curve)
         parts.append(f'<path class="curve k{COLOURS[number]}" d="M{line}"/>')
-        key = FRAME.top + 28 + 30 * number  # in the corner that no curve reaches
+        key = FRAME.top + 28 + 30 * number  # in a corner that no curve reaches
         parts.append(f'<path class="curve k{COLOURS[number]}" d="M{FRAME.left + 14:g} {key - 5:g}h26"/>')
         parts.append(
             f'<text class="label k{COLOURS[number]}" x="{FRAME.left + 48:g}" y="{key:g}">one of {1 / prior:,.0f}</text>'

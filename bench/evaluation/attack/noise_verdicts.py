@@ -19,8 +19,8 @@ from bench.evaluation.attack.face_judge import FaceJudge
 
 GRAINS = (1, 2, 4, 8)
 """Sides in pixels of the noise's cells, interpolated: 1 is white noise."""
-IMAGES = 100  # of each grain
-REPORTED = 0.05  # smallest share that a record names
+IMAGES = 100  # noise images per grain
+REPORTED = 0.05  # smallest share that records list
 
 
 @dataclass(frozen=True, slots=True)

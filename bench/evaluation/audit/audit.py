@@ -306,7 +306,9 @@ def _many_runs(
 ) -> dict[str, Any]:
     """Audit one canary over many runs: half of each arm sets the threshold, the other half is counted."""
     method, strict = METHODS.get(cell.method), corrected(options.confidence, CHANNELS)
-    counted = options.runs // 2 - max(1, round(0.5 * (options.runs // 2)))  # per arm, after the threshold's half
+    counted = options.runs // 2 - max(
+        1, round(0.5 * (options.runs // 2))
+    )  # per arm, without the half that sets the threshold
     cap = many_bounded("student", options.family.value, (0, counted, 0, counted), cell.delta, strict).cap
     if options.refute is not None and cap < options.refute:
         raise BenchError(

@@ -51,7 +51,7 @@ class ShadowRun:
     index: int
     coins: NDArray[np.bool_]
     released: Released
-    proven: float  # for the method's unit; for a training record if that is the query label
+    proven: float  # for the method's unit, or for a training record if the unit is the query label
     accuracy: float
 
 

@@ -59,8 +59,8 @@ SURE = 1_000.0  # ln E[exp(loss)] far above any useful epsilon, which a few unti
 RELEASES, TRANSCRIPTS = 2_000, 1_000  # most counted runs per set, and pairs of runs
 ALIKE = 0.95  # share of the largest mean loss at which a pair counts as equally good
 MARGIN = 0.3  # slack in epsilon, so that the early stop tolerates one or two errors
-POWER_SHARE = 0.15  # of the minutes
-FULL_SHARE = 0.25  # of the minutes
+POWER_SHARE = 0.15  # share of the minutes
+FULL_SHARE = 0.25  # share of the minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ class PairPlan:
     delta: float
     confidence: float
     workers: int
-    events: Sequence[Event] = ()  # of the row; they determine which trade-off curve is proven
+    events: Sequence[Event] = ()  # the row's events, which determine the proven trade-off curve
     power: bool = True  # whether an instrument that refutes nothing is also run without noise
-    seed: int = 0  # of the row
+    seed: int = 0  # the row's seed
 
 
 @dataclass(slots=True)

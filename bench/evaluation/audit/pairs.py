@@ -27,7 +27,7 @@ from bench.models.feature_net import OnFixedMap
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-SIDE = 8  # pixels of the images
+SIDE = 8  # image side in pixels
 PUBLIC = 64  # least number of public images
 HANDFUL = 4  # records besides an absent one
 BRIGHT = 10  # least number of bright pixels of a candidate
@@ -215,7 +215,9 @@ def _blank(material: Materialised) -> Materialised:
 def _own(method: type[Method], config: DataclassInstance, facts: Facts, delta: float) -> Iterator[WorstPair]:
     for name, first, second in method(config, facts).worst_pairs():
         small = first.facts
-        few = {"teachers": len(first)} if getattr(config, "teachers", 0) > len(first) else {}  # each needs a record
+        few = (
+            {"teachers": len(first)} if getattr(config, "teachers", 0) > len(first) else {}
+        )  # each teacher needs a record
         smaller = _smaller(method, dataclasses.replace(config, **few), small, delta)
         _same_cost(method, (config, facts), (smaller, small), delta)
         changes = (*_changes(config, smaller), *_data_changes(facts, small, len(first)))
@@ -255,7 +257,7 @@ def _cost(method: type[Method], config: DataclassInstance, facts: Facts, delta: 
     events = [event.as_dict() for event in method(config, facts).charges() or ()]
     for event in events:
         if event["unit"] == PrivacyUnit.LABEL.value:
-            event.pop("answers", None)  # they are labels of other records
+            event.pop("answers", None)  # these are labels of other records
     return method(config, facts).claimed(delta).epsilon, str(events)
 
 

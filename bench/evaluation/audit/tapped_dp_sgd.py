@@ -248,6 +248,6 @@ def tapped_dp_sgd(
     _compare_code(more, fewer)
     # The optimiser's state includes everything else that follows noisy gradients, such as a generator.
     other, state = fewer["run"].optimizer(fewer["model"].parameters()), made[0].optimizer.state_dict()
-    for optimizer in (made[0].optimizer, other):  # both, as loading changes the order of an optimiser's settings
+    for optimizer in (made[0].optimizer, other):  # load into both, because loading reorders an optimiser's settings
         optimizer.load_state_dict(state)
     return TappedTraining(made[0].loss, made[0].log_weight, rate, made[0].distances, present)

@@ -148,7 +148,7 @@ class Outcome:
     difference: str = ""  # where a replayed run diverged from the tape, or why it failed
     moved: str = ""  # the mechanism input that one record moved by more than its charge
     outside: str = ""  # what the method's code accessed or replaced beyond its arguments
-    sha256: str = ""  # of the released student of a row
+    sha256: str = ""  # digest of a row's released student
     charged: list[dict[str, Any]] = field(default_factory=list)  # the ledger's events of a row, as records store them
     products: tuple[Product, ...] = ()
     predicted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))

@@ -211,10 +211,13 @@ def _content(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):
         yield value.__qualname__, None if isinstance(value.__self__, types.ModuleType) else value.__self__
     elif isinstance(value, types.CellType):
-        with contextlib.suppress(ValueError):  # empty
+        with contextlib.suppress(ValueError):  # an empty cell
             yield "cell", value.cell_contents
     elif isinstance(value, types.GeneratorType) and getgeneratorstate(value) == GEN_CREATED:
-        yield value.__qualname__, (value.gi_code, getgeneratorlocals(value))  # not begun: it holds its arguments only
+        yield (
+            value.__qualname__,
+            (value.gi_code, getgeneratorlocals(value)),
+        )  # not started, so it holds only its arguments
     elif isinstance(value, weakref.ref):
         yield "referent", value()
     elif isinstance(value, functools._lru_cache_wrapper):
@@ -257,7 +260,7 @@ def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         function = (function.__closure__ or ())[place].cell_contents
     yield f"{function.__module__}.{function.__qualname__}", (function.__defaults__, function.__kwdefaults__)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # a name not bound yet
+        with contextlib.suppress(ValueError):  # a name that is not bound yet
             yield name, cell.cell_contents
     yield "attributes", vars(function)
     if _is_known(function):
@@ -305,7 +308,7 @@ def _is_known(value: object) -> bool:
         return True
     try:
         found: object = functools.reduce(getattr, value.__qualname__.split("."), sys.modules[value.__module__])
-    except (AttributeError, KeyError):  # made inside a function
+    except (AttributeError, KeyError):  # defined inside a function
         return False
     return found is value
 

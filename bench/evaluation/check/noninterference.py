@@ -67,15 +67,15 @@ EPSILONS = (10.0, 1.0)  # targets of :data:`SEEDS`
 LOWEST, HIGHEST = 0.5, 20.0  # drawn targets
 SECONDS = 5.0
 """Seconds of a full check for neighbours beyond two per seed."""
-BRIEF = 0.5  # the same when all methods are checked
+BRIEF = 0.5  # seconds for neighbours when all methods are checked
 PATIENCE = 6.0  # seconds for an accurate preset's first run in a brief check
 WALKED = (PrivacyUnit.RECORD, PrivacyUnit.LABEL)  # for other units, one changed record may change two units
-WALK = 4  # multiple of the seconds for neighbours
+WALK = 4  # time of a walk, as a multiple of the time for neighbours
 FEW = (51, 4, 33, 9, 2, 17, 5, 3, 8, 7, 201)
 """Sizes of the sets of few records, most revealing first; the last is for methods that refuse the others. Some are just
 above a multiple of a batch size."""
 ALONE = (5, 9)  # range of set sizes that also lose a record without copies, perhaps its class's only one
-LEVEL = 1e-6  # of the binomial test of renamed classes
+LEVEL = 1e-6  # significance level of the binomial test of renamed classes
 MOST = 100_000  # upper limit of random seeds
 AWAKE = 0.5  # accuracy below which a method may have skipped branches
 
@@ -307,7 +307,7 @@ def _calibrated(
             "the teacher that it trains, without teacher_weights. What follows the teacher is the same code."
         )
     budget = Draw.of(seed).budget
-    try:  # a different budget per seed, as few answers take other branches than many
+    try:  # a different budget per seed, because few answers take other branches than many
         config = method(built, facts).calibrate(budget)
     except BenchError:
         budget = Budget(EPSILONS[0], budget.delta)
@@ -377,7 +377,7 @@ def check_few(trial: Trial, processes: Processes) -> None:
 
 def _renamed(trial: Trial, processes: Processes) -> None:
     """Reject a method whose student knows true class names that its private labels lack."""
-    for seed in (trial.seed, trial.seed + 1_000):  # two renamings, as one may swap similar classes by chance
+    for seed in (trial.seed, trial.seed + 1_000):  # two renamings, because one may swap similar classes by chance
         trial = dataclasses.replace(trial, seed=seed)
         truth = trial.material().test_labels
         chance = float(truth.bincount().max() / len(truth))

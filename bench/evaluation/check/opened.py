@@ -115,7 +115,7 @@ class Watch:
             self.found = f"its code opens the file {Path(name).name} (in {Path(name).parent})"
 
     def _is_elsewhere(self, *paths: object) -> bool:
-        named = (path for path in paths if not isinstance(path, int))  # no descriptors
+        named = (path for path in paths if not isinstance(path, int))  # skip descriptors
         full = (os.path.join(_full("." if path is None else path), "") for path in named)
         return self._folder is not None and not all(path.startswith(self._folder) for path in full)
 
@@ -162,7 +162,7 @@ def _full(path: object) -> str:
     return os.path.realpath(path.decode(errors="replace") if isinstance(path, bytes) else str(path))
 
 
-_WATCHES: list[Watch] = []  # active ones
+_WATCHES: list[Watch] = []  # the active ones
 _HOOKED: list[bool] = []
 
 

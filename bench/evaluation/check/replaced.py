@@ -26,7 +26,7 @@ class Originals:
     """The functions and classes of modules at the time of creation."""
 
     def __init__(self) -> None:
-        for kind in vars(torch.optim).values():  # as torch itself does when an optimiser is first made
+        for kind in vars(torch.optim).values():  # torch itself replaces these when an optimiser is first created
             if isinstance(kind, type) and issubclass(kind, Optimizer) and not hasattr(kind.step, "hooked"):
                 hooked = Optimizer.profile_hook_step(kind.step)
                 setattr(hooked, "hooked", True)  # noqa: B010 (functions have no such attribute for mypy)

@@ -36,7 +36,7 @@ class Given:
     bound: float
     window: int = 0
     """For sums over steps: the number of consecutive calls in which one unit moves the values by the bound in total."""
-    first: bool = False  # first of the steps
+    first: bool = False  # whether this is the first step
 
     def moved(self, other: Given) -> float:
         """Return the distance to `other` in the norm: a row's maximum for votes and ranges, a count for labels."""

@@ -119,7 +119,7 @@ class Recording(Executor):
         self.difference = ""
         """Where a replayed run diverged from the tape."""
         self._around = around
-        self._steps: list[NDArray[Any] | OnDisk] = []  # of the current DP-SGD
+        self._steps: list[NDArray[Any] | OnDisk] = []  # steps of the current DP-SGD
         self._probes: dict[int, str] = {}
         self._hooks: list[RemovableHandle] = []
         self._asked: Call | None = None  # the call as the method made it
@@ -160,7 +160,7 @@ class Recording(Executor):
         with self._around():
             try:
                 answer, answers = self._mechanism(release), self._steps
-            finally:  # a method may keep its optimiser, which is then compared at its next call
+            finally:  # a method may keep its optimiser, which is then compared at the next call
                 while self._hooks:
                     self._hooks.pop().remove()
             if isinstance(answer, np.ndarray):
@@ -237,7 +237,7 @@ class Replaying(Recording):
         super().__init__(noise, originals, around)
         # Without the recorded run's inputs, which are the first private set's.
         self._tape = [replace(call, given=None) for call in tape]
-        self._number = 0  # of the current call
+        self._number = 0  # number of the current call
 
     def begin(self, call: Call) -> Call:
         """Check that the tape's next call is of this mechanism, with these public arguments."""

@@ -145,7 +145,7 @@ class _Curve:
 
     def _advantage(self, power: Power) -> float:
         low, high = 0.0, 1.0
-        for _ in range(2):  # g is concave: the largest is next to the grid's
+        for _ in range(2):  # g is concave, so the maximum is next to the grid's maximum
             grid = np.linspace(low, high, GRID)
             best = int((self._along_path(power, grid) - grid).argmax())
             low, high = grid[max(best - 1, 0)], grid[min(best + 1, GRID - 1)]

@@ -192,7 +192,7 @@ def _by_losses(events: tuple[Event, ...], scale: float) -> Curve:
         return lambda probability: 0.0
     top = min(distribution.epsilon(1e-8), 500.0)
     epsilons = np.linspace(0.0, top, 500)
-    # Tangents of the curve; fewer would also lie below it.
+    # Tangents lie below the curve, so fewer of them would also be valid.
     deltas = distribution.deltas(epsilons)
     ratios = np.exp(epsilons)
 

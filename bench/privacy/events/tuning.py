@@ -50,7 +50,7 @@ def gamma_of(mean: float, shape: float) -> float:
     def excess(log_gamma: float) -> float:
         return math.log(math.expm1(-log_gamma) / (-log_gamma * special.exprel(shape * log_gamma)) / mean)
 
-    most = -1e-12  # above it nothing changes: a mean this close to 1 counts as slightly more
+    most = -1e-12  # beyond this nothing changes: a mean this close to 1 counts as slightly more
     return math.exp(most if excess(most) >= 0 else float(optimize.brentq(excess, -2 * math.log(mean) - 9, most)))
 
 

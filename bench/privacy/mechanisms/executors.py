@@ -20,7 +20,7 @@ class Call:
     """One call of a mechanism: all arguments by name, including defaults, and the events to charge."""
 
     name: str
-    unit: PrivacyUnit  # the ledger's
+    unit: PrivacyUnit  # the ledger's unit
     private: dict[str, Any]
     public: dict[str, Any]
     """Arguments that may depend on private data only through earlier answers."""
