@@ -56,7 +56,7 @@ class GridOptions:
     ] = None
     risk: Annotated[
         str | None,
-        what("--risk", help="Instead of --eps: advantage=, tpr@RATE= or reconstruction@PRIOR= the largest allowed."),
+        what("--risk", help="Instead of --eps: the largest allowed advantage=, tpr@RATE= or reconstruction@PRIOR=."),
     ] = None
     seeds: Annotated[
         int | str | Iterable[int], str, what("--seeds", "-s", help="Seeds, comma-separated; 0-4 is a range.")
@@ -147,7 +147,10 @@ class LaunchOptions:
     ] = None
     scratch: Annotated[
         str | None,
-        where("--scratch", help="Folder on a node's own disk, for copies of data and artefacts: '$TMPDIR', in quotes."),
+        where(
+            "--scratch",
+            help="Folder on a node's own disk for copies of data and artefacts, such as '$TMPDIR' (quoted).",
+        ),
     ] = None
     cluster: Annotated[Path | None, where("--cluster", help="YAML file with launcher settings; flags override it.")] = (
         None
@@ -160,10 +163,10 @@ class LaunchOptions:
     ] = None
     max_memory: Annotated[
         float | None,
-        on_slurm("--max-memory", help="GB: a job out of memory comes back with twice as much, up to this."),
+        on_slurm("--max-memory", help="GB; a job that runs out of memory gets twice as much, up to this."),
     ] = None
     max_time: Annotated[
-        str | None, on_slurm("--max-time", help="A job out of time comes back with twice as much, up to this.")
+        str | None, on_slurm("--max-time", help="A job that runs out of time gets twice as much, up to this.")
     ] = None
     parallel: Annotated[int | None, on_slurm("--parallel", help="Maximum number of concurrent jobs.", min=1)] = None
     account: Annotated[str | None, on_slurm("--account", help="Account.")] = None

@@ -79,7 +79,7 @@ def _summary(loaded: Loaded, known: Facts) -> str:
 
 @contextlib.contextmanager
 def fetch_display(
-    progress: Progress, name: str, said: str = "is not here yet: fetching it once"
+    progress: Progress, name: str, said: str = "is not on this machine yet: fetching it once"
 ) -> Iterator[FetchProgress]:
     """Yield the progress callback for a data set's loader; without a download it shows nothing."""
     with contextlib.ExitStack() as open_stages:

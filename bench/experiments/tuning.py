@@ -90,8 +90,8 @@ def _score(name: str) -> Score:
 
 def _candidates(space: Any) -> list[dict[str, str]]:
     wrong = BenchError(
-        "a space is a list of values per setting, as {lr: [1, 2], max_grad_norm: [0.1, 1]}, or a list of candidates, "
-        "as [{lr: 1}, {lr: 2}], all of the same settings."
+        "a space is a list of values per setting, such as {lr: [1, 2], max_grad_norm: [0.1, 1]}, or a "
+        "list of candidates with the same settings, such as [{lr: 1}, {lr: 2}]."
     )
     found: list[dict[str, Any]] = [{}]
     if isinstance(space, Mapping):
@@ -156,7 +156,7 @@ def run_tuning(
             if not path.name.startswith("checkpoint-"):
                 with suppress(OSError):
                     os.link(path, home / "cache" / path.name)
-        progress.say("tuning: the number of trials is secret, so nothing is shown until the last has ended")
+        progress.say("tuning: the number of trials is secret, so nothing is shown until the last one ends")
         progress.doing([("tuning, a secret number of trials", 0, 1)])
         try:
             best, folder = _trials(planned, home, source, resources)

@@ -51,4 +51,4 @@ def _run(name: str, command: str, run_dir: RunDir, progress: Progress, told: dic
             said = ran.stdout.decode(errors="replace").strip().splitlines()
             progress.say(f"{name} ended with status {ran.returncode}{': ' + said[-1] if said else ''}")
     except (OSError, subprocess.TimeoutExpired) as error:
-        progress.say(f"{name} did not run to its end: {error}")
+        progress.say(f"{name} did not finish: {error}")

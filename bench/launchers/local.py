@@ -148,7 +148,7 @@ def run_local(
                             f"output: {worker.last_words()}"
                         )
                     if status != 0:
-                        progress.say(f"a worker ended (status {status}); another takes its place (log: {worker.log})")
+                        progress.say(f"a worker ended (status {status}); another replaces it (log: {worker.log})")
                     worker.start()
                 if watch.left:
                     time.sleep(POLL_SECONDS)

@@ -75,7 +75,9 @@ class Jobs:
             now = self.waiting if places is None else self.waiting[: max(0, places)]
             if len(now) < before:
                 jobs = counted(before - len(now), "job waits", "jobs wait")
-                self._say_once("places", f"{jobs} for places in Slurm and will be submitted as others end ({limit})")
+                self._say_once(
+                    "places", f"{jobs} for free slots in Slurm and will be submitted as others end ({limit})"
+                )
             for wave in waves_of(now):
                 for together in slurm.arrays(wave, self.cluster.parallel is not None, self.limits.array):
                     self._submit(together)
@@ -83,7 +85,7 @@ class Jobs:
             if not self.job_of or (isinstance(error, slurm.RefusedError) and not error.passing):
                 slurm.cancel(self.launch.id)
                 raise
-            self._say_once(str(error), f"{error} It will be asked again.")
+            self._say_once(str(error), f"{error} It will be queried again.")
         return before - len(self.waiting)
 
     def _submit(self, together: Sequence[Order]) -> None:
@@ -121,7 +123,7 @@ class Jobs:
         stuck = Counter(reason for state, reason in seen.values() if state == "PENDING" and not _passes(reason))
         for reason, count in stuck.items():
             jobs = counted(count, "job waits", "jobs wait")
-            self._say_once(reason, f"{jobs} for {reason}, which may never pass; `scontrol show job` tells more")
+            self._say_once(reason, f"{jobs} for {reason}, which may never end; `scontrol show job` gives details")
         now = time.monotonic()
         waiting = {key for order in self.waiting for key in order.keys}
         gone = [key for key in left if key not in waiting and self.job_of.get(key) not in self._there]
@@ -203,7 +205,7 @@ class Jobs:
             lines = last_words(self.launch.folder / "jobs", job).splitlines()
             lines = [line for line in lines if not line.startswith("submitit INFO")]
             if lines:
-                return f"; the last words of one: {' / '.join(line.strip() for line in lines[-2:])}"
+                return f"; the last output of one: {' / '.join(line.strip() for line in lines[-2:])}"
         return ""
 
 

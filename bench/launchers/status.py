@@ -247,7 +247,7 @@ def _end(processes: dict[tuple[int, str | None], str]) -> list[str]:
             ended.append((pid, start))
             lines.append(f"ended the {what} (process {pid})")
         else:
-            lines.append(f"the {what} (process {pid}) is another user's, who alone can end it")
+            lines.append(f"the {what} (process {pid}) belongs to another user, who must end it")
     deadline = time.monotonic() + WAIT_SECONDS
     while left := [pid for pid, start in ended if alive(pid, start)]:
         if time.monotonic() >= deadline:

@@ -242,7 +242,7 @@ def run_unit(
     if lost and unit.shard is None:
         error = BenchError(
             f"the process that ran it died {counted(held.attempt - 1, 'time')}: killed, or out of memory. `bench logs "
-            f"{unit.key}` shows its last words; --retries N allows more."
+            f"{unit.key}` shows its last output; --retries N allows more attempts."
         )
         return record_failure(unit.cell, run_dir, error)
     if not lost:  # a lost shard needs no record: the cell that needs it gets one

@@ -203,19 +203,23 @@ class _Work:
             same = record.provenance.started == there.provenance.started
             return (
                 Fate.SKIPPED,
-                "it is there already" if same else "the same cell, the same result: the first stays",
+                "it is already there" if same else "the same cell with the same result: the published one is kept",
             )
         if self._replace:
-            return Fate.REPLACED, "other content than the published one"
+            return Fate.REPLACED, "its content differs from the published one"
         elsewhere = [p.model_dump(include=set(MACHINE)) for p in (record.provenance, there.provenance)]
         if elsewhere[0] != elsewhere[1]:
-            return Fate.SKIPPED, "the same cell from another machine: the first stays (--replace takes this one)"
+            return (
+                Fate.SKIPPED,
+                "the same cell from another machine: the published one is kept (--replace takes this one)",
+            )
         if record.noise_salt != there.noise_salt or record.noise is NoiseKind.SECURE:
-            return Fate.SKIPPED, "the same cell with other noise: the first stays (--replace takes this one)"
+            return Fate.SKIPPED, "the same cell with other noise: the published one is kept (--replace takes this one)"
         parts = ", ".join(name for name, value in content_of(record).items() if value != content_of(there)[name])
         self._out.add(record.key)
         return Fate.REFUSED, (
-            f"one of the same key is published, with another {parts}. To take this one give --replace, and say in the "
+            f"a record with the same key is published, with another {parts}. To take this one give "
+            "--replace, and say in the "
             "pull request why they differ."
         )
 
@@ -251,7 +255,7 @@ class _Work:
             problems.append("its image grid is not there. Run the cell again with --reuse none.")
             return None
         if hashlib.sha256(data).hexdigest() != record.image_grid.sha256 or not data.startswith(_PNG):
-            problems.append("its image grid is not the one that it names. Run the cell again with --reuse none.")
+            problems.append("its image grid differs from the one that it names. Run the cell again with --reuse none.")
             return None
         return data
 
@@ -285,13 +289,13 @@ class _Work:
             elif own is None or board is None:
                 self._say(what, name, Fate.REFUSED, "its student's record is not in the same directory. Delete it.")
             elif _student(own) != _student(board):
-                self._say(what, name, Fate.SKIPPED, "it is of another student than the one that is published")
+                self._say(what, name, Fate.SKIPPED, "it belongs to a student other than the published one")
             elif there.exists() and target not in self.found.gone and not self._replace:
                 lacking = isinstance(row, AttackRecord) and _same(there, row) and self._picture(run, row)
                 fate = Fate.COMPLETED if lacking else Fate.SKIPPED
-                self._say(what, name, fate, "it is there already" + "; it got its picture" * lacking)
+                self._say(what, name, fate, "it is already there" + "; it got its picture" * lacking)
             elif target in self.found.files:
-                self._say(what, name, Fate.SKIPPED, "one of the same key comes from another directory")
+                self._say(what, name, Fate.SKIPPED, "another directory has one with the same key")
             else:
                 vet: Callable[[Any, Record], list[str]] = vet_audit if isinstance(row, AuditRecord) else vet_attack
                 problems = vet(row, board)

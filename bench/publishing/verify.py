@@ -76,7 +76,7 @@ def _judged(audits: Sequence[AuditRecord], command: str) -> tuple[Fate, str]:
     tried = [note for audit in audits if not audit.shared for note in audit.notes if note.startswith(NO_FULL_SIZE)]
     if not any(pair.instrument is Instrument.FULL_SIZE for audit in audits for pair in audit.pairs):
         if not tried:
-            return Fate.REFUSED, f"no audit of its row runs a pair of sets of the row's own size: {command} --kind pair"
+            return Fate.REFUSED, f"no audit of its row runs a pair at the row's own size: {command} --kind pair"
         return Fate.FLAGGED, f"its audit has {tried[0]}"
     if all(audit.powerless for audit in audits):
         return Fate.FLAGGED, "its audits are inconclusive, so the row counts as not audited; try more --minutes"
@@ -230,9 +230,9 @@ def compared(record: Record, again: Record, board: Iterable[Record], seconds: fl
     if record.collapsed and again.collapsed:
         return Fate.PASSED, f"its generator collapsed again, in {seconds:.0f} s"
     if record.collapsed:
-        return Fate.REFUSED, "its generator does not collapse again. Run the cell again with --reuse none."
+        return Fate.REFUSED, "its generator does not collapse in the second run. Run the cell again with --reuse none."
     if again.utility is None or again.privacy is None or again.student is None:
-        return Fate.REFUSED, f"run again it fails: {again.failure.reason if again.failure else 'no reason is given'}"
+        return Fate.REFUSED, f"the second run fails: {again.failure.reason if again.failure else 'no reason is given'}"
     assert record.utility is not None
     assert record.privacy is not None
     assert record.student is not None
@@ -245,14 +245,14 @@ def compared(record: Record, again: Record, board: Iterable[Record], seconds: fl
     other = [name for name in MACHINE if getattr(record.provenance, name) != getattr(again.provenance, name)]
     if not (other or secure):
         return Fate.REFUSED, (
-            f"run again here with the same packages it gives another {', '.join(parts)}: {told}. Run the cell again "
-            "with --reuse none, on this processor; make the method deterministic if that differs too."
+            f"a second run here with the same packages gives another {', '.join(parts)}: {told}. Run the cell again "
+            "with --reuse none, on this processor; if that differs too, make the method deterministic."
         )
-    why = "its secure noise is drawn anew" if secure else f"it ran with other {', '.join(other)}"
+    why = "its secure noise is fresh" if secure else f"it ran with different {', '.join(other)}"
     limit = record.privacy.proven.epsilon * (1 + TOLERANCE)
     if not again.privacy.proven.epsilon <= limit:
         return Fate.REFUSED, (
-            f"run again it costs epsilon {again.privacy.proven.epsilon:.6g}, and its record says "
+            f"the second run costs epsilon {again.privacy.proven.epsilon:.6g}, and its record says "
             f"{record.privacy.proven.epsilon:.6g} is proven. Run the cell again with --reuse none."
         )
     row = row_key(record)
@@ -260,7 +260,7 @@ def compared(record: Record, again: Record, board: Iterable[Record], seconds: fl
     allowed = max(LEAST_SPREAD, 2 * (max(seeds) - min(seeds)) if seeds else 0.0)
     if abs(again.utility.accuracy - record.utility.accuracy) > allowed:
         return Fate.REFUSED, f"run again ({why}) it gives {told}: more than {100 * allowed:.2f} points apart"
-    return Fate.FLAGGED, f"another student, since {why}: {told}, within {100 * allowed:.2f} points"
+    return Fate.FLAGGED, f"a different student, because {why}: {told}, within {100 * allowed:.2f} points"
 
 
 def run_command(words: Sequence[str], log: Path, title: str, seconds: float, progress: Progress) -> str:

@@ -214,4 +214,4 @@ def test_cancel_says_which_processes_are_anothers(run: RunDir, tmp_path: Path, m
     with held, monkeypatch.context() as another:
         another.setattr(os, "kill", refuse)
         done = bench("cancel", "-o", run.path)
-    assert (done.returncode, "is another user's, who alone can end it" in done.stdout) == (0, True), done
+    assert (done.returncode, "belongs to another user, who must end it" in done.stdout) == (0, True), done

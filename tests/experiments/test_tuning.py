@@ -243,7 +243,7 @@ def test_published_records_are_accounted_for_again(tmp_path: Path, monkeypatch: 
     cheaper = record.privacy.model_copy(update={"proven": record.privacy.proven.model_copy(update={"epsilon": 1.0})})
     assert "its events cost epsilon" in problems(privacy=cheaper)
     untold = record.cell.model_copy(update={"tuning": None})
-    assert "its key is not what planning gives" in problems(cell=untold)
+    assert "its key differs from the planned one" in problems(cell=untold)
     ((event,),) = [record.privacy.events]
     one = {**event, "mean": 1.0}
     figure = proven([Event.from_dict(one)], record.delta)

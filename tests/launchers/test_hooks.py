@@ -59,7 +59,7 @@ def test_a_command_that_fails_or_hangs_is_told_and_fails_nothing(
     hooked(lambda made: None, settings, run_dir, said)(record(key="a"))
     at_end(Outcome(), settings, run_dir, said)
     assert said.lines[0] == "on_record ended with status 3: no such tracker"
-    assert said.lines[1].startswith("on_end did not run to its end: ")
+    assert said.lines[1].startswith("on_end did not finish: ")
     assert "timed out" in said.lines[1]
 
 

@@ -101,7 +101,7 @@ def test_neither_a_failed_cell_nor_one_that_kills_its_worker_cancels_another(tmp
     assert lines(out)["start 10-0"] == 2
     assert lines(out)["end 2.5-0"] == 1
     assert "this cell cannot succeed" in said
-    assert "another takes its place" in said
+    assert "another replaces it" in said
     assert len(overview(out).failures) == 2
 
 

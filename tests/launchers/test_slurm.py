@@ -382,7 +382,7 @@ def test_a_cell_that_kills_its_job_is_given_up_and_nobody_waits_for_it(backgroun
     ("cell", "reason", "told"),
     [
         ("too often", "reached its time limit too often", ""),
-        ("broken", "its jobs ended without a record", "): given up; the last words of one: no such module"),
+        ("broken", "its jobs ended without a record", "): given up; the last output of one: no such module"),
     ],
 )
 def test_a_cell_whose_jobs_all_end_fails(cell: str, reason: str, told: str, background: Background) -> None:

@@ -209,7 +209,7 @@ def test_orders_are_submitted_as_places_become_free(fake: FakeSlurm, tmp_path: P
     assert made.job_of == {"a": "1", "b": "2_0", "c": "2_1", "d": "2_2", "e": "2_3"}
     assert "--dependency=afterany:1" in scripts(made)[-1]
     assert said(made) == [
-        "5 jobs wait for places in Slurm and will be submitted as others end (fewer than 7 jobs in the cluster, "
+        "5 jobs wait for free slots in Slurm and will be submitted as others end (fewer than 7 jobs in the cluster, "
         "MaxJobCount in slurm.conf; 1 are there)"
     ]
     fake.says("squeue", "1\n2_0\n2_1\n2_2\n2_3\n99\n")

@@ -176,14 +176,14 @@ def test_a_card_says_the_three_epsilons_and_warns() -> None:
         assert says in text
     assert "No privacy is proven" not in text
     text = card(made(student=STUDENT, bypasses=("the generator saw it",)), FACTS)
-    assert "**Warning.** No privacy is proven of this student: the generator saw it." in text
+    assert "**Warning.** No privacy is proven for this student: the generator saw it." in text
     assert "| proven | ∞ |" in text
     assert "differential-privacy" not in text.partition("# ")[0]
     assert "| claimed, not proven |" in text
     text = card(made(student=STUDENT, claimed=1.0, proven=300.0), FACTS)
     assert "differential-privacy" not in text.partition("# ")[0]
     assert "| claimed, not proven | 1.00 |" in text
-    assert "is less than what is proven of the mechanisms that ran, 300" in text
+    assert "is below the proven epsilon of the mechanisms that ran, 300" in text
     given = made(student=STUDENT)
     assert given.privacy is not None
     doubted = given.privacy.model_copy(

@@ -55,7 +55,7 @@ def test_a_record_is_added_with_its_command_and_the_board_made_again(run: Path, 
     assert all_of(into) == before
     again = publish(run, "--into", into)
     assert again.exit_code == 0
-    assert "it is there already" in again.output
+    assert "it is already there" in again.output
     assert all_of(into) == before
 
 
@@ -142,7 +142,9 @@ def test_the_same_cell_twice(run: Path, into: Path, tmp_path: Path) -> None:
     later["provenance"]["started"] = "2030-01-01T00:00:00+00:00"
     put(tmp_path / "later", later)
     found = examine([tmp_path / "later"], into)
-    assert [(i.fate, i.why) for i in found.items] == [(Fate.SKIPPED, "the same cell, the same result: the first stays")]
+    assert [(i.fate, i.why) for i in found.items] == [
+        (Fate.SKIPPED, "the same cell with the same result: the published one is kept")
+    ]
 
     other = values_of(PATE)
     other["utility"]["accuracy"] = 0.99

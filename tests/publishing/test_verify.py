@@ -183,9 +183,7 @@ def test_a_row_without_an_audit_is_refused_with_the_command(run: Path, into: Pat
     found = examine([run], into)
     demand_audits(found)
     (refused,) = found.refused
-    assert refused.why.startswith(
-        "no audit of its row runs a pair of sets of the row's own size: python -m bench audit"
-    )
+    assert refused.why.startswith("no audit of its row runs a pair at the row's own size: python -m bench audit")
     with_rows(run)
     found = examine([run], into)
     demand_audits(found)
@@ -244,8 +242,8 @@ def student(sha256: str) -> Student:
 @pytest.mark.parametrize(
     ("accuracy", "changes", "fate", "says"),
     [
-        (0.90, {}, Fate.REFUSED, "with the same packages it gives another student: accuracy 90.00%"),
-        (0.90, {"python": "3.13.0"}, Fate.FLAGGED, "another student, since it ran with other python"),
+        (0.90, {}, Fate.REFUSED, "with the same packages gives another student: accuracy 90.00%"),
+        (0.90, {"python": "3.13.0"}, Fate.FLAGGED, "a different student, because it ran with different python"),
         (0.912, {"packages": {"torch": "3.0"}}, Fate.FLAGGED, "within 2.00 points"),
         (0.93, {"platform": "Darwin arm64"}, Fate.REFUSED, "more than 2.00 points apart"),
     ],
@@ -279,7 +277,10 @@ def test_a_second_run_elsewhere_may_have_another_key() -> None:
     with all_pass_the_check(), mock.patch("bench.publishing.verify.run_command", run):
         verify(found, Progress())
     (again,) = [item for item in found.items if item.kind == "rerun"]
-    assert (again.fate, again.why.startswith("another student, since it ran with other python")) == (Fate.FLAGGED, True)
+    assert (again.fate, again.why.startswith("a different student, because it ran with different python")) == (
+        Fate.FLAGGED,
+        True,
+    )
 
 
 def test_a_second_run_collapses_as_the_first() -> None:
@@ -294,7 +295,7 @@ def test_a_second_run_that_costs_more_is_refused_on_any_machine() -> None:
     again = made(student=student("b" * 64), proven=5.0, provenance=provenance(python="3.13.0"))
     fate, why = compared(mine, again, [mine], 1.0)
     assert fate is Fate.REFUSED
-    assert "run again it costs epsilon 5" in why
+    assert "the second run costs epsilon 5" in why
 
 
 @pytest.mark.slow

@@ -29,27 +29,29 @@ class AuditOptions:
         AuditKind,
         what(
             "--kind",
-            help="pair: runs on two adjacent sets of the worst kind; one-run, many-run: canaries in the real data; "
-            "candidates: name the one unknown record.",
+            help="pair: runs on two worst-case adjacent sets; one-run, many-run: canaries in the real data; "
+            "candidates: guess the one unknown record.",
         ),
     ] = AuditKind.PAIR
-    minutes: Annotated[float, what("--minutes", help="For each student, with --kind pair or candidates.")] = 10.0
+    minutes: Annotated[float, what("--minutes", help="Minutes per student, with --kind pair or candidates.")] = 10.0
     candidates: Annotated[
-        str, what("--candidates", help="With --kind candidates: how many there are, comma-separated.")
+        str, what("--candidates", help="With --kind candidates: numbers of candidates, comma-separated.")
     ] = "10,100"
-    family: Annotated[Family, canary("--family", help="Which canaries the student is asked about.")] = Family.OUTLIER
-    canaries: Annotated[int, canary("--canaries", help="Per run; 0: a tenth of the records, 1000 at most.")] = 0
-    guesses: Annotated[int, canary("--guesses", help="Per run; 0: half of the canaries, 100 at most.")] = 0
+    family: Annotated[Family, canary("--family", help="Family of canaries.")] = Family.OUTLIER
+    canaries: Annotated[
+        int, canary("--canaries", help="Canaries per run; 0: a tenth of the records, at most 1000.")
+    ] = 0
+    guesses: Annotated[int, canary("--guesses", help="Guesses per run; 0: half of the canaries, at most 100.")] = 0
     runs: Annotated[int, canary("--runs", help="Shadow runs to train and to guess on.")] = 1
-    copies: Annotated[int, canary("--copies", help="Places of a duplicated canary.")] = 4
-    confidence: Annotated[float, what("--confidence", help="Of the lower bound.")] = 0.95
+    copies: Annotated[int, canary("--copies", help="Copies of a duplicated canary.")] = 4
+    confidence: Annotated[float, what("--confidence", help="Confidence of the lower bound.")] = 0.95
     refute: Annotated[
         float | None,
         what("--refute", help="Pair: stop once it is refuted; default: the claim. Canaries: fail if it cannot be."),
     ] = None
-    power: Annotated[bool, what("--power/--no-power", help="Run each pipeline without its noise too.")] = True
-    draws: Annotated[int, what("--draws", help="From each mechanism on each input; 0: none.")] = 1_000_000
-    seed: Annotated[int, what("--seed", help="Of canaries and coins.")] = 0
+    power: Annotated[bool, what("--power/--no-power", help="Also run each pipeline without its noise.")] = True
+    draws: Annotated[int, what("--draws", help="Draws from each mechanism on each input; 0: none.")] = 1_000_000
+    seed: Annotated[int, what("--seed", help="Seed of canaries and coins.")] = 0
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.confidence < 1:
