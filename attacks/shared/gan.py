@@ -42,6 +42,7 @@ class GanSettings:
     penalty: float = 10.0
 
     def total_steps(self, records: int) -> int:
+        """Return the number of generator steps for so many `records`."""
         return self.steps or max(1, round(self.epochs * records / (self.batch_size * self.critic_steps)))
 
 
@@ -80,6 +81,7 @@ class Critic(nn.Module):
         )  # fmt: skip
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return a score (n,) per image."""
         score: Tensor = self.net(images)
         return score.squeeze(1)
 

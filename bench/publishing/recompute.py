@@ -179,7 +179,7 @@ def noisy(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list
         holds = any if spent and method.mixed_noise else all
         # Planning reports settings that are not numbers.
         if isinstance(set_to, (int, float)) and not holds(any(same(value, one) for one in meant) for value in spent):
-            problems.append(f"XX. Run its cell again.")
+            problems.append(f"its settings have {name} {set_to:g}, but its ledger differs. Run its cell again.")
     return problems, []
 
 

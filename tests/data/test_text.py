@@ -104,7 +104,7 @@ def test_trees_are_read_as_the_tokeniser_reads_sentences() -> None:
     line = "(3 (2 (2 -LRB-) (2 It)) (4 (3 's) (2 (2 ca) (2 (1 n't) (2 1\\/2)))))"
     assert text.read_tree(line, "x") == (3, ["it's", "can't", "1", "2"])
     for bad in ("no tree", "(5 (2 a))", "(3 (2 a)", "(3 ())"):
-        with pytest.raises(ValueError, match="train is bad: a line is no tree"):
+        with pytest.raises(ValueError, match="train is bad: a line is not a tree"):
             text.read_tree(bad, "train is bad")
 
 
