@@ -26,7 +26,7 @@ DLR_CLASSES = 4  # minimum for the targeted difference of logits ratio, which di
 
 
 def default_perturbations(facts: Facts) -> tuple[float, ...]:
-    """Return the sizes of a sweep: large for small grey images (strokes on a plain background), else steps of 8/255."""
+    """Return the sizes of a sweep: large for small grey images (strokes on a plain background), or steps of 8/255."""
     channels, height, width = facts.shape
     if channels == 1 and max(height, width) <= 32:
         return (0.05, 0.1, 0.2, 0.3)

@@ -63,7 +63,7 @@ def exceeded(attack: AttackRecord) -> list[str]:
 
 
 def findings(attacks: Sequence[AttackRecord]) -> list[str]:
-    """Return a line for each measure above its bound, then for each reason for missing power, where it applies."""
+    """Return a line for each measure above its bound, then one for each reason for missing power."""
     above = [f"{ABOVE}: {attack.key}: {words}" for attack in attacks for words in exceeded(attack)]
     reasons: dict[str, list[str]] = {}
     for attack in attacks:

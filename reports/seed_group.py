@@ -90,7 +90,7 @@ class SeedGroup:
 
     @cached_property
     def right(self) -> NDArray[np.float64] | None:
-        """For each test record the share of seeds that are right: (n,), None where a seed's answers are not known.
+        """For each test record the share of seeds that are right: (n,), None if a seed's answers are unknown.
 
         First the records of :attr:`accuracy`, then the rest of the official test set where that was measured.
         """

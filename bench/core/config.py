@@ -300,7 +300,7 @@ def check_overrides(methods: Sequence[type[Configured]], overrides: Sequence[str
 
 
 def _alias(field: str, known: Collection[str]) -> str:
-    """Return ``backbone`` for ``teacher`` if the teachers are heads on one frozen backbone, else `field`."""
+    """Return ``backbone`` for ``teacher`` if the teachers are heads on one frozen backbone, otherwise `field`."""
     return "backbone" if field == "teacher" and field not in known and "backbone" in known else field
 
 

@@ -109,7 +109,7 @@ def _device(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The resources of a process; `devices` lists the GPUs if one cell uses several, else it is empty."""
+    """The resources of a process; `devices` lists the GPUs if one cell uses several, and is empty otherwise."""
 
     device: Annotated[str, where("--device", help="auto, cpu, cuda or cuda:N.", callback=_device)] = "auto"
     workers: Annotated[

@@ -1,4 +1,4 @@
-"""Read untrusted files and folders: plain files only, with a size limit."""
+"""Read untrusted files and folders: regular files only, with a size limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGEST = 8 << 20
 
 @contextmanager
 def open_plain(path: Path, *, links: bool = False) -> Iterator[BufferedReader]:
-    """Open a plain file for reading, or with `links` also a link to one.
+    """Open a regular file for reading, or with `links` also a link to one.
 
     Raise ValueError for a folder, device or pipe, and for a link, which may lead out of a run directory, without
     `links`; OSError as `open`.
@@ -40,7 +40,7 @@ def open_plain(path: Path, *, links: bool = False) -> Iterator[BufferedReader]:
 
 
 def read_plain(path: Path, largest: int = LARGEST, *, links: bool = False) -> bytes:
-    """Return the bytes of a plain file; raise as :func:`open_plain`, and ValueError for more than `largest` bytes."""
+    """Return the bytes of a regular file; raise as :func:`open_plain`, and ValueError for more than `largest` bytes."""
     with open_plain(path, links=links) as file:
         size = os.fstat(file.fileno()).st_size
         data = file.read(min(size, largest) + 1)  # read one byte more than the limit, because the file may have grown

@@ -37,7 +37,7 @@ LARGEST = 1 << 28
 def open_image(source: Path | IO[bytes], name: str = "") -> Iterator[Image]:
     """Open an image without decoding it; BenchErrors, even from inside the block, name the file `name` or its path.
 
-    Links to plain files are followed. Raise FileNotFoundError if there is no file.
+    Links to regular files are followed. Raise FileNotFoundError if there is no file.
     """
     from PIL import Image
 

@@ -88,7 +88,7 @@ def _first_shape(train: Path, classes: Sequence[str]) -> tuple[int, int, int]:
 
 
 def image_shape(image: Image) -> tuple[int, int, int]:
-    """Return (channels, height, width) of an opened image: one channel if it is grey, else three."""
+    """Return (channels, height, width) of an opened image: one channel if it is grey, otherwise three."""
     grey = image.mode in ("1", "L", "LA", "I", "F") or image.mode.startswith("I;16")
     return 1 if grey else 3, image.height, image.width
 

@@ -84,7 +84,7 @@ def own_spec(name: str) -> DatasetSpec:
 
 
 def stamped(path: Path) -> tuple[int, int]:
-    """Return size in bytes and time in ns of the plain file `path`; raise BenchError for anything else."""
+    """Return size in bytes and time in ns of the regular file `path`; raise BenchError for anything else."""
     try:
         found = os.stat(path)
     except OSError as error:
@@ -96,7 +96,7 @@ def stamped(path: Path) -> tuple[int, int]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BufferedReader]:
-    """Open a user's file; raise BenchError, also from inside the block, if it cannot be read or changes meanwhile."""
+    """Open a user's file; raise BenchError, also from inside the block, if it cannot be read or changes while open."""
     before = stamped(path)
     try:
         with open_plain(path, links=True) as file:

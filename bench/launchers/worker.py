@@ -194,7 +194,7 @@ def claimed_result(
     keep: Callable[[R], bool],
     make: Callable[[Held], R],
 ) -> R | None:
-    """Return the result of `key` if `keep` accepts the stored one, else that of `make`, which runs under a claim.
+    """Return the stored result of `key` if `keep` accepts it, otherwise that of `make`, which runs under a claim.
 
     None if another process is making it.
     """

@@ -126,7 +126,7 @@ def load_given(given: GivenTeacher, facts: Facts, progress: Progress | None = No
 
 
 def _ready(given: GivenTeacher, facts: Facts) -> BackboneSpec | None:
-    """Return the preprocessing, or None if the net takes the data's images as they are."""
+    """Return the preprocessing, or None if the net takes the data's images unchanged."""
     own = timm.models.model_entrypoint(given.net).__module__.startswith(OWN_MODULES)
     if given.size == 0 or (own and given.net not in PACKAGES):
         if given.size:

@@ -80,7 +80,7 @@ def find_weights(
 
 @telling()
 def weights_by_digest(backbone: str, sha256: str) -> PublicWeights:
-    """Return known weights by digest without fetching; if missing or changed, BenchError tells how to get them."""
+    """Return known weights by digest without fetching; if missing or changed, BenchError says how to get them."""
     check_backbone(backbone)
     wanted, reason = sha256.lower(), ""
     how = "They are from timm's hub or a user's file: find them again with weights=hub or weights=file:PATH."

@@ -47,7 +47,7 @@ def only(*patterns: str, keep: int = 1) -> Wanted:
 def extract(archive: Path, into: Path, wanted: Wanted) -> int:
     """Unpack the `wanted` members of `archive` (tar, zip, wheel or Debian package) below `into`; return their number.
 
-    Raise BenchError for a damaged archive, no wanted member, one that is not a plain file, or a path outside `into`.
+    Raise BenchError for a damaged archive, no wanted member, one that is not a regular file, or a path outside `into`.
     """
     into.mkdir(parents=True, exist_ok=True)
     count = 0
@@ -75,7 +75,7 @@ def _inside(into: Path, relative: str) -> Path:
 
 
 def _members(archive: Path, wanted: Wanted) -> Iterator[tuple[str, int, IO[bytes] | None]]:
-    """Yield name, unpacked size and stream of every wanted member; the stream is None unless it is a plain file."""
+    """Yield name, unpacked size and stream of every wanted member; the stream is None unless it is a regular file."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
             for info in packed.infolist():

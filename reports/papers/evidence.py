@@ -252,7 +252,7 @@ class Evidence:
 
 
 def as_preset(name: str, **values: Setting | None) -> Check:
-    """Return a check that setting `name` has its preset's value: the one in `values`, else the paper's."""
+    """Return a check that setting `name` has its preset's value: the one in `values`, or the paper's."""
 
     def usual(record: Record) -> bool:
         if record.preset in values:

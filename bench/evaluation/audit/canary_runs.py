@@ -215,7 +215,7 @@ def logits_of(released: Released, queries: torch.Tensor, device: torch.device) -
 
 
 def coin_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family, device: torch.device) -> NDArray[np.float64]:
-    """Return a score (m,) for each canary of `family` from the student alone, larger if its coin is likelier True.
+    """Return a score (m,) for each canary of `family` from the student itself, larger if its coin is likelier True.
 
     Replace: log odds of the second alternative minus those of the first. Add-remove: log odds of the record minus the
     mean over the other canaries of its label, which cancels the student's bias for such images.

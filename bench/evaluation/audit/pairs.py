@@ -92,7 +92,7 @@ def full_size_pair(method: type[Method], config: Any, material: Materialised) ->
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The sets of a pair: `records` of them, the unit's image and label on each side, or None where it is absent."""
+    """The sets of a pair: `records` of them, the unit's image and label on each side, None if it is absent there."""
 
     name: str
     records: int

@@ -2,7 +2,7 @@
 
 Functions are traversed with their code, defaults, closures, the globals that they name and the object they are bound
 to; nets with their weights, buffers, hooks and plain attributes. Objects of this package, torch or another library are
-identified by name alone; :mod:`bench.evaluation.check.replaced` watches this package and torch.
+identified only by name; :mod:`bench.evaluation.check.replaced` watches this package and torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Conversions of mechanisms' guarantees to an (epsilon, delta), all data-independent, in NumPy and SciPy alone."""
+"""Conversions of mechanisms' guarantees to an (epsilon, delta), all data-independent, using only NumPy and SciPy."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class Charging:
             self._again = before
 
     def _record(self, event: Event, *, joined: bool = False) -> None:
-        """Add `event`, or put it in the place of the last, which it `joined`, and tell the executor."""
+        """Add `event`, or replace the last one, which it `joined`, and notify the executor."""
         self._events[len(self._events) - joined :] = [event]
         self._executor.charged(event, joined=joined)
 
