@@ -1,4 +1,4 @@
-"""``bench epsilon`` from the shell: options, tables, JSON and what it says to bad input."""
+"""``bench epsilon`` from the shell: options, tables, JSON and errors for bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run directories of strangers: every command names what it cannot read, and neither hangs nor breaks."""
+"""Untrusted run directories: every command names what it cannot read, and neither hangs nor crashes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 
 
 def edited(old: str, new: str) -> Callable[[Path], object]:
-    """Return what writes the good record with another value in it."""
+    """Return a function that writes the good record with a changed value."""
     good = (BOARD / "records" / f"{PATE}.json").read_text()
     assert old in good
     return text(good.replace(old, new, 1))
@@ -94,7 +94,7 @@ def broken(folder: Path, good: str, number: int, *places: str, **values: object)
 
 @pytest.mark.timeout(120)
 def test_rows_whose_parts_do_not_fit_each_other_are_damaged_and_the_others_shown(run: RunDir, tmp_path: Path) -> None:
-    """Each has only fields of the right type, and stopped a command with a traceback or an error about itself."""
+    """All fields have the right types, but such rows once stopped a command with a traceback or an internal error."""
     channel = {
         "name": "student", "family": "natural", "canaries": 10, "guesses": 5, "correct": 6, "epsilon": 0.1, "cap": 1.0,
     }  # fmt: skip

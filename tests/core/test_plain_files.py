@@ -1,4 +1,4 @@
-"""Files of strangers: only plain ones are read, and only as far as the limit."""
+"""Untrusted files: only regular files are read, and only up to the limit."""
 
 from __future__ import annotations
 

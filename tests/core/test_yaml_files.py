@@ -1,4 +1,4 @@
-"""YAML files of strangers: what is no plain settings is named, in one line, at once."""
+"""Untrusted YAML files: anything but plain settings is refused quickly, in one line."""
 
 from __future__ import annotations
 

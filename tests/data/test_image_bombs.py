@@ -1,4 +1,4 @@
-"""Image folders of strangers: what is not a regular file, or announces a huge picture, is named and not read."""
+"""Untrusted image folders: irregular files and images that declare a huge size are refused by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from helpers.data import image_folder
 
 
 def announced(width: int, height: int) -> bytes:
-    """Return a grey PNG that announces this size and has no pixel."""
+    """Return a grey PNG that declares this size and has no pixels."""
     data = b"\x89PNG\r\n\x1a\n"
     for name, content in ((b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)), (b"IEND", b"")):
         data += struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))

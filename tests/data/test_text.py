@@ -25,7 +25,7 @@ GOOD, BAD = "a truly wonderful film", "a truly dreadful film"
 
 
 def small(name: str) -> Any:
-    """A set of this module without its counts, so that a few records will do."""
+    """A data set without its record counts, so that a few records suffice."""
     spec = datasets.DATASETS[name]
     assert spec.labelled is not None
     return replace(spec, train_records=None, test_records=None, labelled=replace(spec.labelled, records=None))
@@ -132,7 +132,7 @@ def test_reviews_become_records_and_source(tmp_path: Path) -> None:
 
 
 def test_the_same_words_whoever_is_private(tmp_path: Path) -> None:
-    """The vocabulary comes of the source alone: a changed private sentence changes no other one."""
+    """The vocabulary comes only from the source, so changing a private sentence changes no other one."""
     first, rows = tmp_path / "a", reviews()
     write_reviews(first / "raw" / "movie-review", rows)
     rows[5] = ("zebra " * 50, "1", "rotten_tomatoes")

@@ -1,4 +1,4 @@
-"""The salt of a cell's noise: out of a method's reach, kept for a killed run, gone after its record."""
+"""The salt of a cell's noise: unreachable for the method, kept for a killed run, deleted after the record."""
 
 from __future__ import annotations
 

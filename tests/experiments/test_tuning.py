@@ -1,4 +1,4 @@
-"""Tuning of a cell: what its record states, what is kept, and that a stop changes nothing."""
+"""Tuning of a cell: the statements of its record, stored files, and that a stop changes nothing."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def tuned(out: Path, progress: Progress | None = None, space: Any = SPACE, **opt
 
 
 class Told(Progress):
-    """All that a display is told."""
+    """Everything passed to a display."""
 
     def __init__(self) -> None:
         self.lines: list[object] = []

@@ -1,4 +1,4 @@
-"""Bundles: what a grid needs travels in one file, whole or not at all, and a run from it needs no network."""
+"""Bundles: everything that a grid needs is in one file, all or nothing, and a run from it needs no network."""
 
 from __future__ import annotations
 

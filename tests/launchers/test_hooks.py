@@ -39,7 +39,7 @@ def test_commands_are_told_what_they_are_about(tmp_path: Path) -> None:
     )
     run_dir, told = RunDir(tmp_path / "runs").create(), list[str]()
     then = hooked(lambda made: told.append(made.key), settings, run_dir, Progress())
-    results = [record(key="a"), failed("b$(touch x)")]  # a name is never a command
+    results = [record(key="a"), failed("b$(touch x)")]  # a name is never executed
     for made in results:
         then(made)
     at_end(Outcome(results, left=3), settings, run_dir, Progress())

@@ -174,7 +174,7 @@ def test_out_of_memory_and_out_of_time_come_back_with_more(fake: FakeSlurm, tmp_
     for key, reason, node, peak in (("a", "out of memory", "n1", 4000), ("b", "out of time", "n2", None)):
         (tried,) = attempts_of(made.launch.folder, key)
         assert (tried.reason, tried.node, tried.peak_memory_mib) == (reason, node, peak)
-    # The most that is allowed was not enough: another try would end as this one.
+    # The maximum was not enough, so another attempt would end in the same way.
     fake.says("sacct", f"{made.job_of['a']}|OUT_OF_MEMORY|0:125|n1||6G\n")
     assert made.again(["a"], "cell") == ["a"]
     assert said(made)[-1] == f"1 cell has lost its job (job {made.job_of['a']} on n1: out of memory): given up"

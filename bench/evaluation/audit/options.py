@@ -47,7 +47,10 @@ class AuditOptions:
     confidence: Annotated[float, what("--confidence", help="Confidence of the lower bound.")] = 0.95
     refute: Annotated[
         float | None,
-        what("--refute", help="Pair: stop once it is refuted; default: the claim. Canaries: fail if it cannot be."),
+        what(
+            "--refute",
+            help="Epsilon to refute. Pair: stop once refuted (default: the claim). Canaries: fail if impossible.",
+        ),
     ] = None
     power: Annotated[bool, what("--power/--no-power", help="Also run each pipeline without its noise.")] = True
     draws: Annotated[int, what("--draws", help="Draws from each mechanism on each input; 0: none.")] = 1_000_000
