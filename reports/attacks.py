@@ -246,7 +246,7 @@ def headline(attack: AttackRecord) -> tuple[Estimated, str] | None:
     """Return the main number of an attack and its text, or None if it has none."""
     if Role.STUDENT.value not in attack.targets:
         return None
-    if attack.goal == ROBUSTNESS:  # accuracy at the smallest perturbation
+    if attack.goal == ROBUSTNESS:  # accuracy under the smallest perturbation
         swept = _swept(attack)
         return (swept[0][1], _at(0)(attack)) if swept else None
     metric, scale = (ABOVE_COUNTERFACTUAL, 100) if attack.goal == "inversion" else (f"{_family(attack)} auc", 1)

@@ -77,7 +77,7 @@ class PublicKind(StrEnum):
     UNLABELLED = "unlabelled"  # unlabelled records from the distribution of the private data
     PRIVATE_IMAGES = "private-images"  # the images of the private records, assumed public
     OTHER = "other"
-    NOT_STATED = "not-stated"  # missing in the paper; excludes all other kinds
+    NOT_STATED = "not-stated"  # the paper does not say; excludes all other kinds
 
 
 class Access(StrEnum):

@@ -88,7 +88,7 @@ def sweep_salts(run_dir: RunDir) -> None:
     """
     with writing(run_dir.path):
         if not run_dir.cache_path.is_symlink():  # a link by another user may lead anywhere
-            for old in run_dir.cache_path.glob("*.noise"):  # where earlier versions of the program kept them
+            for old in run_dir.cache_path.glob("*.noise"):  # earlier versions of the program kept salts here
                 old.unlink(missing_ok=True)
         if not run_dir.noise_path.is_symlink():
             for path in run_dir.noise_path.glob("[!.]*"):

@@ -17,8 +17,10 @@ from bench.experiments.plan import Cell
 from bench.storage.scratch import VARIABLE
 
 LAUNCHERS = ("inline", "local", "slurm")
-SUBMITIT = "submitit:"  # before the name of an executor
-OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "signal", "wrap"})  # only this program sets them
+SUBMITIT = "submitit:"  # followed by the name of an executor
+OURS = frozenset(
+    {"array", "job-name", "output", "error", "open-mode", "signal", "wrap"}
+)  # only this program may set these
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # a line break would turn what follows into a command of Slurm's script
 
@@ -34,10 +36,8 @@ class JobResources(BaseModel):
     nodes: int = Field(1, ge=1)  # The cells of a job are shared among its nodes.
     memory: float | None = Field(None, gt=0)  # GB
     time: int = Field(240, ge=1)  # minutes; a job near this limit is requeued and resumes, up to `retries` times
-    max_memory: float | None = Field(
-        None, gt=0
-    )  # GB; after a job out of memory the next gets twice as much, up to this
-    max_time: int | None = Field(None, ge=1)  # minutes; after a job out of time the next gets twice as much, up to this
+    max_memory: float | None = Field(None, gt=0)  # GB; a job that ran out of memory is repeated with twice as much
+    max_time: int | None = Field(None, ge=1)  # minutes; a job that ran out of time is repeated with twice as much
     account: str | None = None
     qos: str | None = None
     extra: dict[str, str | int | float | bool] = {}
@@ -205,7 +205,7 @@ def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         said = first["msg"].removeprefix("Value error, ")
-        # Of several settings together the input is all of them.
+        # An error about several settings together quotes all of them.
         given_ = f", not {first.get('input')!r}" if where else ""
         raise BenchError(f"launcher setting {where + ': ' if where else ''}{said}{given_}.") from error
     return cluster

@@ -75,9 +75,8 @@ def reason_of(state: str, status: str, last_words: str = "") -> Reason:
     code, _, number = status.partition(":")
     if number == "125" or Reason.MEMORY in said:
         return Reason.MEMORY
-    if (
-        code in (str(OUT_OF_TIME_STATUS), "140") or number == "12" or Reason.TIME in said
-    ):  # signal 12, before the cell began
+    # A job gets signal 12 if its time ends before a cell begins.
+    if code in (str(OUT_OF_TIME_STATUS), "140") or number == "12" or Reason.TIME in said:
         return Reason.TIME
     if number == "9" or code == "137":
         return Reason.KILLED
@@ -101,7 +100,7 @@ def last_words(logs: Path, job: str) -> str:
     try:
         newest = max(logs.glob(f"{job}_*_log.out"), key=lambda log: log.stat().st_mtime)
         text = newest.read_text(errors="replace")[-4000:]
-        return re.split("Loading pickle.*\n", text)[-1].strip()  # from the job's last start
+        return re.split("Loading pickle.*\n", text)[-1].strip()  # what followed the job's last start
     except (OSError, ValueError):
         return ""
 

@@ -44,13 +44,11 @@ class Jobs:
     waiting: list[Order]
     grows: bool = True
     job_of: dict[str, str] = field(default_factory=dict)
-    ends: dict[str, End] = field(default_factory=dict)  # the last of each key without a result
-    _known: dict[str, End] = field(
-        default_factory=dict
-    )  # ends of jobs, queried immediately because Slurm soon forgets them
+    ends: dict[str, End] = field(default_factory=dict)  # the last end of each key without a result
+    _known: dict[str, End] = field(default_factory=dict)  # ends of jobs, queried before Slurm forgets them
     _orders: dict[str, Order] = field(default_factory=dict)
-    _there: set[str] = field(default_factory=set)  # at the last poll, and submitted since
-    _gone: dict[str, float] = field(default_factory=dict)  # time since which they are missing
+    _there: set[str] = field(default_factory=set)  # jobs seen at the last poll or submitted since
+    _gone: dict[str, float] = field(default_factory=dict)  # when each job was first missing
     _losses: Counter[str] = field(default_factory=Counter)
     _said: set[str] = field(default_factory=set)
 

@@ -35,7 +35,7 @@ from bench.storage.locks import PATIENCE_SECONDS, Held, alive, look
 if TYPE_CHECKING:
     from bench.launchers.manifest import Entry, Launch
 
-TUNING_SECONDS = 3600.0  # timeout of a job's wait for a tuning that holds the directory exclusively
+TUNING_SECONDS = 3600.0  # how long a job waits for a tuning that holds the directory exclusively
 POLL_SECONDS = 0.5
 R = TypeVar("R")
 

@@ -173,7 +173,7 @@ def noisy(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list
     problems = []
     for name in sorted(_NOISE & set(record.config)):
         spent, set_to = {event[name] for event in privacy.events if name in event}, record.config[name]
-        # If a method's setting is relative to part of what an event releases, its charges have the event's noise.
+        # A setting may be relative to a part of the release; then the planned charges state the event's noise.
         meant = [set_to, *(event[name] for event in planned if name in event)]
         # With mixed noise only one mechanism has the setting; the total cost is compared with the method's charges.
         holds = any if spent and method.mixed_noise else all

@@ -72,7 +72,7 @@ def _judged(audits: Sequence[AuditRecord], command: str) -> tuple[Fate, str]:
     """Return what is missing in the `audits` of a row, or ""; `command` audits the row."""
     if not audits:
         return Fate.REFUSED, f"no seed of its row is audited. Audit one: {command}"
-    # A shared audit lacks a pair of this row's size because none was tried; its note does not excuse that.
+    # A shared audit never tries a pair of this row's size, so its note excuses nothing.
     tried = [note for audit in audits if not audit.shared for note in audit.notes if note.startswith(NO_FULL_SIZE)]
     if not any(pair.instrument is Instrument.FULL_SIZE for audit in audits for pair in audit.pairs):
         if not tried:
@@ -213,7 +213,7 @@ def _again(record: Record, found: Publication, seconds: float, progress: Progres
         problem = run_command(
             [*words, "--out", str(out)], Path(folder) / "log", f"{record.key} again", seconds, progress
         )
-        # Its only record: on another machine a calibrated number, and so the key, may differ by rounding.
+        # Take the only record: its key may differ, because calibrated numbers round differently on another machine.
         again = next(iter(RunDir(out).read_records().found), None) if out.is_dir() else None
     if again is None:
         return Fate.REFUSED, f"its cell cannot be run again: {problem}"
@@ -265,7 +265,7 @@ def compared(record: Record, again: Record, board: Iterable[Record], seconds: fl
 
 def run_command(words: Sequence[str], log: Path, title: str, seconds: float, progress: Progress) -> str:
     """Run the command `words` with a progress bar and return its last output; stop it if this process is stopped."""
-    root = str(Path(__file__).resolve().parents[2])  # this program, wherever it is
+    root = str(Path(__file__).resolve().parents[2])  # this program, wherever it is installed
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     total, begin = max(1, round(seconds)), time.monotonic()
     with log.open("wb") as file, progress.stage(title, total) as stage:

@@ -95,7 +95,7 @@ def train_improved_gan(
             "generator_step": generator_step, "randomness": randomness, "labelled": labelled_order,
             "real": real_order, "matched": matched_order,
         }  # fmt: skip
-        # Resume after the data-dependent start, which replaces the average and is cheap to repeat.
+        # Resume after the data-dependent initialisation, which resets the average and is cheap to repeat.
         loop = Loop(checkpoint, held, [images, labels, unlabelled], device)
         for step in range(loop.start(stage), total):
             index = next(labelled_order).to(device)

@@ -87,7 +87,7 @@ class DPDFDConfig(AlternationConfig):
     step: float = setting(1.0, "ours: the code's lr_gamma, which it takes without a default", gt=0)
     claim: Literal["batch", "theorem"] = setting("batch", "ours: what is claimed can be read in two ways; see above")
 
-    labels_reach_generator: ClassVar[bool] = False  # abstract: only the student is its discriminator
+    labels_reach_generator: ClassVar[bool] = False  # abstract, because the student alone is the discriminator
 
     def top_k(self, facts: Facts) -> int:
         """Return how many entries of a gradient are kept, all by default."""

@@ -29,7 +29,7 @@ from bench.privacy.accounting.claims import pate_2018
 from bench.privacy.mechanisms.ledger import VoteRelease
 
 Printed = Mapping[str, tuple[float, int, float]]
-PRINTED: Printed = {"mnist": (1e-5, 286, 1.97)}  # table 1's delta, answers and epsilon for the default settings
+PRINTED: Printed = {"mnist": (1e-5, 286, 1.97)}  # delta, answers and epsilon in table 1, for the default settings
 
 
 class ConfidentEvents:

@@ -127,10 +127,10 @@ class PATEBayes(PATE):
         """Return the prior of the Gaussians over `width` features."""
         return flat_prior(self.facts.classes, width)
 
-    shardable = False  # words are counted in seconds
+    shardable = False  # counting words takes seconds
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        """Return nothing: counting words takes seconds."""
+        """Return nothing: there are no artefacts to share."""
         return ()
 
     def votes(

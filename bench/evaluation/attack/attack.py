@@ -86,7 +86,7 @@ def _tuned(kind: type[Attack], options: AttackOptions) -> bool:
 def planned_key(record: Record, name: str, place: Workplace) -> str:
     """Return the key of the record that :func:`attack_student` would write."""
     attack = None
-    with contextlib.suppress(Exception):  # attack_student raises the error again and records it
+    with contextlib.suppress(Exception):  # attack_student meets the error again and records it
         attack = configured(record, name, place)[1]
     return attack_key(record, ATTACKS.get(name), attack, place.options)
 

@@ -68,7 +68,7 @@ def membership(
             signals = signals_of(shadow_runs, candidates, material, shift, context.device)
             scored[role] = _score(attack, signals, shadow_runs, candidates, stage.advance)
         accuracy = float(np.mean([s.accuracy for s in shadow_runs]))
-        # Intervals over canaries, as targets share them and each has one of two alternatives; over targets if enough.
+        # Intervals are over canaries, which all targets share, and also over targets if there are enough.
         metrics = {
             f"{family} {name}": value
             for family, rows in scored[role].items()
@@ -141,7 +141,7 @@ def power(baseline: Scored, seed: int, draws: int = DRAWS) -> tuple[str, str]:
     """
     # Epsilon allows more leakage for a group than for a record.
     records = {family: rows for family, rows in baseline.items() if family != Family.DUPLICATED.value}
-    strict = 1 - 2 * POWER_ERROR / len(records)  # two-sided, of which one side counts
+    strict = 1 - 2 * POWER_ERROR / len(records)  # the interval is two-sided, but only one side counts
     areas = {
         name: membership_metrics(*rows, (), seed, draws, confidence=strict)["auc"] for name, rows in records.items()
     }

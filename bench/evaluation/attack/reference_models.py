@@ -53,7 +53,7 @@ def make_control(
         "version": CONTROL_VERSION, "role": role.value, "net": student.student_name, "options": student.student_options,
         "preset": preset, "seed": seed, "device": context.device.type, "recipe": repr(recipe(facts, preset)),
     }  # fmt: skip
-    # Same draws: a matched control is a state on the non-private control's training path.
+    # Use the same draws, so that a matched control is a state on the non-private control's training path.
     streams = Streams(seed, f"control/{Role.NON_PRIVATE if role is Role.MATCHED else role}/")
     settings = recipe(facts, preset)
     if len(material.private) < facts.private_records:

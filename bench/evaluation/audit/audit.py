@@ -306,13 +306,12 @@ def _many_runs(
 ) -> dict[str, Any]:
     """Audit one canary over many runs: half of each arm sets the threshold, the other half is counted."""
     method, strict = METHODS.get(cell.method), corrected(options.confidence, CHANNELS)
-    counted = options.runs // 2 - max(
-        1, round(0.5 * (options.runs // 2))
-    )  # per arm, without the half that sets the threshold
+    per_arm = options.runs // 2
+    counted = per_arm - max(1, round(0.5 * per_arm))  # the other half sets the threshold
     cap = many_bounded("student", options.family.value, (0, counted, 0, counted), cell.delta, strict).cap
     if options.refute is not None and cap < options.refute:
         raise BenchError(
-            f"{options.runs} runs certify an epsilon of {epsilon_text(cap)} at most, not {options.refute:g}. More "
+            f"{options.runs} runs certify an epsilon of at most {epsilon_text(cap)}, not {options.refute:g}. Raise "
             "--runs."
         )
     shadow_runs = train_shadow_runs(cell, canaries, options.runs, material, context)

@@ -111,7 +111,7 @@ def draw_canaries(private: PrivateData, plan: CanaryPlan, unit: PrivacyUnit, adj
     family = np.repeat([f.value for f in counts], list(counts.values()))
     repeats = np.where(family == Family.DUPLICATED.value, plan.copies, 1)
     owner = np.repeat(np.arange(len(family)), repeats)
-    first = place[np.flatnonzero(np.diff(owner, prepend=-1))]  # the first position of each canary
+    first = place[np.flatnonzero(np.diff(owner, prepend=-1))]
     images = private.images[torch.from_numpy(first)][:, None].repeat(1, 2, 1, 1, 1)
     true = private.labels[torch.from_numpy(first)].numpy()
     labels = np.stack(_two_others(true, private.facts.classes, streams.numpy("labels")), axis=1)

@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 VERSION = 2  # increment when the same options run differently
-INSTRUMENTS, LOOKS, LOSSES = 2, 2, 2  # transcripts, tiny and at full size, share the error of their instrument
+INSTRUMENTS, LOOKS, LOSSES = 2, 2, 2  # tiny and full-size transcripts share the error of their instrument
 TRIED, PILOT, CUT = 4, 20, 16  # runs per set: to choose a pair, to fit the score, to choose the threshold
-FEW = 16  # largest pair, in records, for comparing releases, if there is one
+FEW = 16  # compare releases on pairs of at most this many records, if there are any
 SILENT = (12, 24)  # runs per set without noise: to fit a score, to count
 FIRST_COUNTED = 1_000  # seed of the first counted run
-TILTED = 4  # pairs of runs in each direction that choose the tilt
+TILTED = 4  # pairs of runs per direction for choosing the tilt
 SURE = 1_000.0  # ln E[exp(loss)] far above any useful epsilon, which a few untilted runs show
-RELEASES, TRANSCRIPTS = 2_000, 1_000  # most counted runs per set, and pairs of runs
+RELEASES, TRANSCRIPTS = 2_000, 1_000  # limits on counted runs per set and on pairs of runs
 ALIKE = 0.95  # share of the largest mean loss at which a pair counts as equally good
 MARGIN = 0.3  # slack in epsilon, so that the early stop tolerates one or two errors
 POWER_SHARE = 0.15  # share of the minutes

@@ -215,9 +215,8 @@ def _blank(material: Materialised) -> Materialised:
 def _own(method: type[Method], config: DataclassInstance, facts: Facts, delta: float) -> Iterator[WorstPair]:
     for name, first, second in method(config, facts).worst_pairs():
         small = first.facts
-        few = (
-            {"teachers": len(first)} if getattr(config, "teachers", 0) > len(first) else {}
-        )  # each teacher needs a record
+        # Each teacher needs a record.
+        few = {"teachers": len(first)} if getattr(config, "teachers", 0) > len(first) else {}
         smaller = _smaller(method, dataclasses.replace(config, **few), small, delta)
         _same_cost(method, (config, facts), (smaller, small), delta)
         changes = (*_changes(config, smaller), *_data_changes(facts, small, len(first)))
@@ -257,7 +256,7 @@ def _cost(method: type[Method], config: DataclassInstance, facts: Facts, delta: 
     events = [event.as_dict() for event in method(config, facts).charges() or ()]
     for event in events:
         if event["unit"] == PrivacyUnit.LABEL.value:
-            event.pop("answers", None)  # these are labels of other records
+            event.pop("answers", None)  # answers on labels of other records
     return method(config, facts).claimed(delta).epsilon, str(events)
 
 

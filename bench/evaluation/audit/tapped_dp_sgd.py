@@ -42,12 +42,12 @@ class _Tapped(NoisySteps):
     def add(self, samples: Sequence[Gradients]) -> None:
         if self.sums:
             return super().add(samples)
-        # Clip the record like the others; the sum leaves out its part.
+        # Clip the record like the others, but keep its part out of the sum.
         self._part = _flat(self.clipping.summed([picked(sample, [0]) for sample in samples]))
         first = torch.tensor([0], device=self._part.device)
         others = [without(sample, first) for sample in samples]
         super().add(others)
-        # Subtract the zeros' contribution: clipping that counts gradients counts them.
+        # Subtract what the record's zeros contribute: clipping that counts gradients counts zeros too.
         zeros = self.clipping.summed([picked(sample, [0]) for sample in others])
         self.sums = [total - zero for total, zero in zip(self.sums, zeros, strict=True)]
 

@@ -46,12 +46,12 @@ HEAP_TYPE = 1 << 9  # Python's Py_TPFLAGS_HEAPTYPE
 PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device, torch.Size)
 LIBRARIES = tuple(
     {os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    # Also what lies in another environment, on PYTHONPATH for instance: any folder into which packages were installed.
+    # Also other environments, for instance on PYTHONPATH: any folder into which packages were installed.
     | {os.path.join(path, "") for path in sys.path if path and any(Path(path).glob("*.dist-info"))}
 )
 """The folders of Python's and of installed libraries, with a separator at their ends."""
 KNOWN = (*sys.stdlib_module_names, "bench", "torch", "torchvision", "timm", "numpy", "scipy", "sklearn", "opacus")
-PLUGINS = ("bench.methods.", "bench.attacks.")  # traverse it like a user's own file
+PLUGINS = ("bench.methods.", "bench.attacks.")  # traversed like a user's own file
 _TIMED = [
     part for part in torch.optim.Optimizer.profile_hook_step.__code__.co_consts if isinstance(part, types.CodeType)
 ]
@@ -73,7 +73,7 @@ def public_arguments(call: Call) -> dict[str, str]:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             parts = {f"{name}.{field.name}": getattr(value, field.name) for field in dataclasses.fields(value)}
             kept = parts.get("run.checkpoint")
-            if type(kept) is Checkpoint:  # which holds the private set's digest; held elsewhere it is compared in full
+            if type(kept) is Checkpoint:  # it holds the private set's digest
                 parts["run.checkpoint"] = [kept.kind, kept.depends, kept.name]
         else:
             parts = {name: value}
@@ -95,7 +95,7 @@ def _parts(value: Any, seen: dict[int, tuple[int, object]]) -> Iterator[str | by
     if type(value) in PLAIN or (isinstance(value, Enum) and _is_known(type(value))):
         yield f"{type(value).__name__} {value!r}"
         return
-    if id(value) in seen and not isinstance(value, tuple | types.CodeType):  # equal ones may be one object or two
+    if id(value) in seen and not isinstance(value, tuple | types.CodeType):  # equal tuples may or may not be one object
         yield f"seen {seen[id(value)][0]}"
         return
     seen[id(value)] = len(seen), value
@@ -174,7 +174,7 @@ def _of_running(value: Charging | Cache | Checkpoint | RemovableHandle) -> Itera
     if isinstance(value, Cache):
         held["root"] = RUN_FOLDER.sub("/runs-/", str(value.root)) if isinstance(value.root, Path) else value.root
         if isinstance(value.made, list) and isinstance(value.found, list):
-            held["found"] = held["made"] = {*value.made, *value.found}  # what one run makes, another finds
+            held["found"] = held["made"] = {*value.made, *value.found}  # one run may find what another makes
     clocks = next((names for kind, names in CLOCKS.items() if isinstance(value, kind)), ())
     yield from ((name, one) for name, one in held.items() if not (name in clocks and type(one) is float))
 
@@ -214,10 +214,8 @@ def _content(value: Any) -> Iterator[tuple[str, Any]]:
         with contextlib.suppress(ValueError):  # an empty cell
             yield "cell", value.cell_contents
     elif isinstance(value, types.GeneratorType) and getgeneratorstate(value) == GEN_CREATED:
-        yield (
-            value.__qualname__,
-            (value.gi_code, getgeneratorlocals(value)),
-        )  # not started, so it holds only its arguments
+        # Not started, so it holds only its arguments.
+        yield value.__qualname__, (value.gi_code, getgeneratorlocals(value))
     elif isinstance(value, weakref.ref):
         yield "referent", value()
     elif isinstance(value, functools._lru_cache_wrapper):

@@ -74,7 +74,7 @@ WALK = 4  # time of a walk, as a multiple of the time for neighbours
 FEW = (51, 4, 33, 9, 2, 17, 5, 3, 8, 7, 201)
 """Sizes of the sets of few records, most revealing first; the last is for methods that refuse the others. Some are just
 above a multiple of a batch size."""
-ALONE = (5, 9)  # range of set sizes that also lose a record without copies, perhaps its class's only one
+ALONE = (5, 9)  # sets of these sizes also lose a record without copies, perhaps the only one of its class
 LEVEL = 1e-6  # significance level of the binomial test of renamed classes
 MOST = 100_000  # upper limit of random seeds
 AWAKE = 0.5  # accuracy below which a method may have skipped branches
@@ -307,7 +307,7 @@ def _calibrated(
             "the teacher that it trains, without teacher_weights. What follows the teacher is the same code."
         )
     budget = Draw.of(seed).budget
-    try:  # a different budget per seed, because few answers take other branches than many
+    try:  # a different budget per seed: few answers take other branches than many
         config = method(built, facts).calibrate(budget)
     except BenchError:
         budget = Budget(EPSILONS[0], budget.delta)
@@ -351,7 +351,7 @@ def recorded(
         return trial, processes.run(trial, variants)
     except BenchError:
         failure = None
-        for _ in range(draws):  # e.g. teachers that rarely agree answer nothing, even under some noise draws
+        for _ in range(draws):  # for some noise draws, teachers that rarely agree answer nothing
             trial = dataclasses.replace(trial, noisy=True, noise=secrets.randbits(256))
             try:
                 return trial, processes.run(trial, variants)

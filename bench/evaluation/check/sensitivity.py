@@ -98,7 +98,7 @@ def violation(
     for number, (first, second) in enumerate(zip(base, other, strict=True)):
         if absent is not None:
             if first.mechanism == second.mechanism == "sampled_function":
-                continue  # any function of its sample is covered, and the compared parts hold other records
+                continue  # its charge covers any function of the sample, and its parts hold other records
             first = first.without(absent)
         if first.values.shape != second.values.shape or first.mechanism != second.mechanism:
             return f"its call {number + 1} is another on a neighbouring private set"

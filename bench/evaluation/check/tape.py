@@ -235,7 +235,7 @@ class Replaying(Recording):
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:  # fmt: skip
         super().__init__(noise, originals, around)
-        # Without the recorded run's inputs, which are the first private set's.
+        # Leave out the recorded run's inputs, which are those of the first private set.
         self._tape = [replace(call, given=None) for call in tape]
         self._number = 0  # number of the current call
 
@@ -318,9 +318,9 @@ def _given(call: Call) -> Given | None:
     if norm is None or (norm == "labels" and call.unit is PrivacyUnit.QUERY_LABEL):
         return None
     if call.name == "sampled_updates":
-        # A client's update is a row; in a simulation a relabelled record may belong to another client.
+        # Each row is a client's update; in a simulation a relabelled record may move to another client.
         return Given(call.name, all_updates(arguments), norm, 2.0)
-    if call.name == "sampled_function":  # rows are parts of the records: others move if it uses more than its sample
+    if call.name == "sampled_function":  # one row per part; other rows move if the function uses more than its sample
         return Given(call.name, function_values(arguments), norm, 1.0)
     if call.name in ("dp_sgd", "sampled_loss_change"):  # a record's image followed by its label
         images, labels = (

@@ -201,7 +201,7 @@ class LabelRows(Comparison):
         """See :meth:`Comparison.loss_of`; 0 for a label that neither input gives."""
         seen = answer[self.where]
         matches = seen[:, None] == self.outcomes
-        asked = matches.any(axis=1)  # others are unanswered, after `most` answers
+        asked = matches.any(axis=1)  # the rest is unanswered: `most` was reached
         if self.most is not None:
             asked = (np.cumsum(answer != UNANSWERED) - (answer != UNANSWERED) < self.most)[self.where]
         outcome, law = matches.argmax(axis=1)[asked], self.law[asked]

@@ -251,7 +251,7 @@ def _check_examples(gradients: ExampleGradients, images: torch.Tensor, labels: t
     with torch.random.fork_rng([device] if device.type == "cuda" else []), contextlib.ExitStack() as restoring:
         with torch.no_grad():
             outputs = model(inputs)
-        # Use each label twice: a loss may couple examples of the same class.
+        # Use each label twice, since a loss may couple examples of the same class.
         some = torch.randint(outputs.shape[1] if outputs.dim() > 1 else 2, (-(-PROBED // 2),), generator=draws)
         targets = some.repeat(2)[:PROBED].to(device, labels.dtype)
         together = together_of(targets)

@@ -154,9 +154,8 @@ class Charging:
         if self._left is not None:
             raise BenchError("a ledger has only one maximum: declare all that the method may spend in one call.")
         for event in declared:
-            if not any(
-                type(event) is kind for kind in EVENTS.values()
-            ):  # a subclass could compare equal to a costlier event
+            # Compare identities: a subclass, or its metaclass, could compare equal to anything.
+            if not any(type(event) is kind for kind in EVENTS.values()):
                 raise BenchError(
                     f"{type(event).__name__} is not an event of bench: a maximum may hold only what mechanisms charge."
                 )
