@@ -1,4 +1,4 @@
-"""The ledger: it validates, charges, and has its executor answer; each argument of a mechanism is private or public."""
+"""The ledger validates, charges and lets its executor answer; each argument of a mechanism is private or public."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OTHERS = {
 
 
 class Watching(Noisy):
-    """Keeps the calls that it answers."""
+    """Keeps the calls it answers."""
 
     def __init__(self, noise: Noise | None = None) -> None:
         super().__init__(noise or SeededNoise(np.random.default_rng(0)))
@@ -275,7 +275,7 @@ def test_one_maximum_that_protects_as_stated() -> None:
 
 
 def test_answers_of_a_maximum_are_runs_for_query_labels_alone() -> None:
-    """Labels of records may be the same ones again, and compose."""
+    """Labels of records may be queried again and then compose."""
     event = RandomizedResponse(1.0, 3, answers=4, unit=PrivacyUnit.QUERY_LABEL)
     labels = np.array([0, 1])
     for unit, calls in ((PrivacyUnit.QUERY_LABEL, 2), (PrivacyUnit.LABEL, 0)):
@@ -292,7 +292,7 @@ def test_answers_of_a_maximum_are_runs_for_query_labels_alone() -> None:
 
 
 class Matching(Gaussian):
-    """Little noise that declares itself much."""
+    """An event with little noise that compares equal to one with much noise."""
 
     def __eq__(self, other: object) -> bool:
         return True
@@ -323,7 +323,7 @@ def test_what_is_charged_does_not_change_afterwards() -> None:
 
 
 class Growing:
-    """A number that is larger when it is read again."""
+    """A number that is larger at the second read."""
 
     reads = 0
 

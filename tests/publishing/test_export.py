@@ -1,4 +1,4 @@
-"""Exported students: timm loads from them what was released, and their cards say it in words that stay words."""
+"""Exported students: timm loads the released net, and model cards describe it with escaped text."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_three_lines_of_the_card_load_a_student_of_timms_own_without_this_pa
     lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
     assert lines[0] == "import timm"
     assert not any("bench" in line for line in lines)
-    # A CPU build of torch beside torchvision's CUDA build needs this project's shim before timm is imported.
+    # A CPU build of torch next to torchvision's CUDA build needs this project's shim before timm is imported.
     told = "import hashlib; weights = b''.join(p.detach().numpy().tobytes() for p in model.parameters())"
     told += "; print(hashlib.sha256(weights).hexdigest())"
     code = "; ".join(["import bench", *lines, told])

@@ -1,4 +1,4 @@
-"""Publishing: what is refused and why, that all is written or nothing, and that a stopped command is mended."""
+"""Publishing: refusals and their reasons, all-or-nothing writes, and recovery from a stopped command."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_audits_and_attacks_go_with_their_student(run: Path, into: Path, monkeyp
     assert (into / "audits" / f"{AUDIT}.json").exists()
     assert "label-gap" in (into / "attacks.md").read_text()
     assert not examine([run], into).files
-    # Another student takes their place: what speaks of the old one goes.
+    # Another student takes their place, so files about the old one are removed.
     values = values_of(PATE)
     values["student"]["sha256"] = "0" * 64
     put(run.parent / "new", values)
@@ -268,7 +268,7 @@ def test_audits_and_attacks_go_with_their_student(run: Path, into: Path, monkeyp
     def kill(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    # Stopped in the middle, what speaks of the old student is never left beside the new one.
+    # Even if stopped in the middle, no file about the old student stays next to the new one.
     with monkeypatch.context() as stopped:
         stopped.setattr("bench.storage.files.os.replace", kill)
         with pytest.raises(KeyboardInterrupt):
@@ -281,7 +281,7 @@ def test_audits_and_attacks_go_with_their_student(run: Path, into: Path, monkeyp
 
 
 def test_a_record_of_an_older_schema_is_upgraded(into: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fixture is of a schema 0 that never was: `accuracy` lay beside `status`."""
+    """The fixture has an invented schema 0, in which `accuracy` was next to `status`."""
 
     def upgrade(values: Values) -> Values:
         utility = {"accuracy": values.pop("accuracy"), "test_records": 1_000}

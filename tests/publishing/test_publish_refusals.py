@@ -110,7 +110,7 @@ def test_an_edited_record_is_refused_and_nothing_written(
 
 
 def consistent(values: Values) -> None:
-    """Make the proven figures those of the events, as whoever forges a record would."""
+    """Recompute the proven figures from the events, as a forger would."""
     from bench.publishing.recompute import account_events, all_accountants
 
     privacy, events = values["privacy"], json.dumps(values["privacy"]["events"], sort_keys=True)
@@ -132,7 +132,7 @@ FORGED = {
     "mnist-dgd-sound-eps10-quick-s0-16251c030ffe": {"noise_multiplier": 1e4},
     "mnist-dpsd-sound-eps10-quick-s0-ea10c8e2272f": {"noise_multiplier": 1e4},
     "fmnist-dpsd-eps1-quick-s0-0c22c07e03c0": {"noise_multiplier": 1e4},
-    # The setting is relative to one image of a step, the event to all: they differ in an honest record.
+    # The setting is relative to one image of a step, the event to all, so they differ in an honest record.
     "fmnist-gs-wgan-eps10-quick-s0-58c3c22ab719": {"noise_multiplier": 1e4},
 }
 """Key to what makes every event of its ledger cost less."""

@@ -1,4 +1,4 @@
-"""The command of a record: what `run` writes, what planning finds for older records, and what it never holds."""
+"""The command of a record: what `run` writes, what planning finds for older records, and what it never contains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Audits that rows share: only the same experiment, with the owner named, and refused where it is another."""
+"""Audits that rows share: only for the same experiment, with the owner named, and refused for another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bench choose` and `bench compare` answer as the board does, and say what their answer rests on."""
+"""`bench choose` and `bench compare` agree with the board and state the basis of their answers."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def committed(source: Source) -> Board:
 def test_choose_gives_the_answer_of_the_site(source: Source) -> None:
     for ranking in rankings(source):
         said = answer([ranking])
-        if said is not None and not said[0].unranked:  # choose names ranked rows only
+        if said is not None and not said[0].unranked:  # choose lists only ranked rows
             budget = min(budget for budget in BUDGETS if said[0].point.proven <= budget * (1 + 1e-9))
             first = choose(source.board, Wanted(budget, ranking.dataset, ranking.unit)).rows[0]
             assert first.keys == said[0].keys

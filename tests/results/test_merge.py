@@ -1,4 +1,4 @@
-"""Merging run directories: every finished row once, whole, and nothing overwritten."""
+"""Merging run directories keeps every finished row once and complete, and overwrites nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pictures of attacks may be published: small PNG files with an image and nothing else."""
+"""Publishable pictures of attacks: small PNG files that contain only an image."""
 
 from __future__ import annotations
 

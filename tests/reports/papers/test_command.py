@@ -1,4 +1,4 @@
-"""`bench report` as a user meets it: what it prints, and what it says of mistakes."""
+"""`bench report` for users: its output and its error messages."""
 
 from __future__ import annotations
 
