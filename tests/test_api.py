@@ -220,7 +220,7 @@ def test_a_failed_cell_is_a_row_with_its_reason(tmp_path: Path) -> None:
         ({"datasets": "digit"}, "digits"),
         ({"eps": 0}, "positive finite"),
         ({"eps": "one"}, "--eps takes comma-separated numbers"),
-        ({"seeds": 0.5}, "seeds takes whole numbers"),
+        ({"seeds": 0.5}, "--seeds takes comma-separated whole numbers"),
         ({"preset": "quik"}, "Did you mean 'quick'"),
         ({"basis": "proved"}, "Did you mean 'proven'"),
         ({"launcher": "slurm"}, "python -m bench run"),

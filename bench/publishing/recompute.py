@@ -133,7 +133,7 @@ def claimed(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], li
     said = (privacy.claimed.source, privacy.claimed.note)
     if not same(privacy.claimed.epsilon, claim.epsilon) or said != (claim.source, claim.note):
         return [
-            f"the method's claim is epsilon {claim.epsilon:.6g} ({claim.source}), and it says "
+            f"the method's claim is epsilon {claim.epsilon:.6g} ({claim.source}), but the record states "
             f"{privacy.claimed.epsilon:.6g} or describes it differently. Run its cell again."
         ], []
     return [], []

@@ -330,7 +330,7 @@ def test_own_folder_gives_nothing_private_away(tmp_path: Path) -> None:
     assert other.returncode == 1
     (line,) = (line for line in other.stdout.splitlines() if line.startswith("failed: "))
     log = Path(line.partition("(log: ")[2].rstrip(")"))
-    assert "/nowhere is no folder" in log.read_text()
+    assert "/nowhere is not a folder" in log.read_text()
     # A failure's message may quote records, so it stays in a private log.
     failed = run("failed", "--teacher", "vit_tiny_patch16_224")
     assert failed.returncode == 1

@@ -356,7 +356,7 @@ def test_folder_revision_is_keyed_and_follows_the_content(tmp_path: Path) -> Non
 
 
 def test_bad_folders_get_clear_errors(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="is no folder"):
+    with pytest.raises(BenchError, match="is not a folder"):
         datasets.get_dataset(f"folder:{tmp_path / 'none'}")
     (tmp_path / "one" / "cat").mkdir(parents=True)
     with pytest.raises(BenchError, match="has 1 class folder,"):

@@ -128,5 +128,5 @@ def test_too_many_canaries_are_refused_with_the_number_that_would_do() -> None:
         draw_canaries(private(60), CanaryPlan(outlier=50), PrivacyUnit.RECORD, Adjacency.REPLACE)
     with pytest.raises(BenchError, match="no canaries"):
         CanaryPlan()
-    with pytest.raises(BenchError, match="2 or more places"):
+    with pytest.raises(BenchError, match="2 or more copies"):
         CanaryPlan(outlier=1, copies=1)

@@ -291,7 +291,7 @@ def test_a_tuned_cell_does_not_run_alone(tmp_path: Path) -> None:
     [
         ({"scale": [1.0]}, {}, "there is nothing to tune. Use `bench run"),
         ({"scale": 1.0}, {}, "a space is a list of values per setting"),
-        ([{"scale": 1}, {"count": 1}], {}, "all of the same settings"),
+        ([{"scale": 1}, {"count": 1}], {}, "a list of candidates with the same settings"),
         ({}, {}, "a space is a list of values per setting"),
         ({"scale": [[1], [2]]}, {}, "a space is a list of values per setting"),
         ({"scale": list(range(200)), "count": list(range(200))}, {}, "more than 10,000 candidates"),

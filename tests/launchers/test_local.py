@@ -286,7 +286,7 @@ def test_dry_run_shows_order_and_time_and_makes_nothing(tmp_path: Path) -> None:
     assert told["slots"] == 1
     shown = bench("run", *grid, "--dry-run", "--launcher", "local", "--jobs", "3", "--shards", "2")
     assert "2 of 2" in shown.stdout
-    assert "make what others share" in shown.stdout
+    assert "artefacts that others share" in shown.stdout
 
 
 @pytest.mark.parametrize(

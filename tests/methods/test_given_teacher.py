@@ -225,6 +225,6 @@ def test_a_public_teacher_is_compared_with_its_student(tmp_path: Path, monkeypat
 def test_a_bundle_takes_no_teacher_of_ones_own(tmp_path: Path) -> None:
     given = (f"teacher_weights=file:{teacher_file(tmp_path / 't.safetensors')}", "teacher_records=10")
     grid = Grid(("dpsd",), ("digits",), (10.0,), preset=Preset.TINY, overrides=given)
-    with pytest.raises(BenchError, match="a file of your own"):
+    with pytest.raises(BenchError, match="from your own file"):
         pack(grid, tmp_path / "grid.zip", Progress())
     assert not (tmp_path / "grid.zip").exists()

@@ -325,7 +325,7 @@ def sequence_first(layer: nn.Module, x: Tensor) -> Tensor:
     ("net", "error"),
     [
         (Folded, "Linear sees 10 rows for 5 examples"), (Overwriting, "overwritten in place"),
-        (Unused, "do not act on the loss"), (Borrowed, "words.weight act on the loss outside a call of their layer"),
+        (Unused, "do not affect the loss"), (Borrowed, "words.weight affect the loss outside a call of their layer"),
         (lambda: Around(nn.MultiheadAttention(4, 2, batch_first=True), heads_first), "MultiheadAttention sees 4 rows"),
         (lambda: Around(nn.LSTM(4, 3), sequence_first), "LSTM sees 4 rows for 5 examples.*batch_first=True"),
         (lambda: Around(nn.LSTM(1, 3, 2, dropout=0.5, batch_first=True), lambda layer, x: layer(x[:, :, None])[0]),

@@ -90,7 +90,7 @@ def test_all_problems_are_listed_and_one_bad_record_keeps_the_good_ones_out(run:
     before = all_of(into)
     done = publish(run, "--into", into)
     assert done.exit_code == 1
-    for says in ("fewer than none", "changed files", "damaged (no JSON", "nothing was written: 3 problems"):
+    for says in ("is negative", "it ran from modified files", "damaged (no JSON", "nothing was written: 3 problems"):
         assert says in done.output
     assert all_of(into) == before
 
@@ -316,7 +316,7 @@ def test_nothing_to_publish_is_said(run: Path, into: Path, missing: str) -> None
 
 
 def test_one_command_at_a_time(into: Path) -> None:
-    with opened(into), pytest.raises(BenchError, match="another command publishes"), opened(into):
+    with opened(into), pytest.raises(BenchError, match="another command is publishing"), opened(into):
         pass
 
 

@@ -160,7 +160,7 @@ def test_what_cannot_be_meant_and_what_diverges_is_one_error() -> None:
 
     with pytest.raises(BenchError, match="one kind"):
         train(FitSettings(steps=1), "cpu", "cuda:0")
-    with pytest.raises(BenchError, match="different ones"):
+    with pytest.raises(BenchError, match="distinct devices"):
         train(FitSettings(steps=1), "cuda:0", "cuda:0")
     with pytest.raises(BenchError, match="early stopping"):
         train(FitSettings(steps=1, settle=Settle()), *TWO)
