@@ -5,7 +5,7 @@ the student as discriminator, the generator of DAFL (arXiv:1904.01186) learns im
 with all classes equally frequent, and excite its last hidden layer (:mod:`bench.training.data_free`). The most
 confident images of each class are kept; a class never generated is a failure.
 
-Difference from the paper: there the images train a smaller net in alternation; here they are the result. The random
+Differences from the paper: there the images train a smaller net in alternation; here they are the result. The random
 shifts of the images are ours.
 """
 

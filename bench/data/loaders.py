@@ -102,7 +102,7 @@ class StoredLoader:
             self._fetch(request, damage)
             loaded = self._stored(request)
         if loaded is None:
-            raise BenchError(f"{spec.name}: the files just stored under {root} is gone")
+            raise BenchError(f"{spec.name}: the files just stored under {root} are gone")
         return loaded
 
     def _stored(self, request: LoadRequest) -> Loaded | None:

@@ -206,7 +206,7 @@ class _Work:
                 "it is already there" if same else "the same cell with the same result: the published one is kept",
             )
         if same_run(record, there):
-            return Fate.SKIPPED, "the same student and ledger, with accounting of another version: the first stays"
+            return Fate.SKIPPED, "only another version's accounting differs: the published one is kept"
         if self._replace:
             return Fate.REPLACED, "its content differs from the published one"
         elsewhere = [p.model_dump(include=set(MACHINE)) for p in (record.provenance, there.provenance)]

@@ -54,7 +54,7 @@ def test_it_says_what_it_is(attack: type[Attack]) -> None:
     assert issubclass(attack, RobustnessAttack) or attack.access in Access
     if issubclass(attack, (InversionAttack, ReleaseAttack)):
         assert "threat model" in text
-        assert "differs from the paper" in text
+        assert "differences from the paper" in text
     if issubclass(attack, MembershipAttack):
         assert attack.references >= 0
 

@@ -239,7 +239,7 @@ def test_two_files_of_methods_with_one_name_are_refused(tmp_path: Path) -> None:
     other.parent.mkdir()
     other.write_text(Path(METHOD).read_text().replace('"grid-test"', '"grid-test-other"'))
     grid = dataclasses.replace(GRID, methods=(METHOD, str(other)))
-    with pytest.raises(BenchError, match="have one name"):
+    with pytest.raises(BenchError, match="have the same name"):
         pack(grid, tmp_path / "b", Progress())
 
 

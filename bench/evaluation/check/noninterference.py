@@ -74,7 +74,7 @@ WALK = 4  # time of a walk, as a multiple of the time for neighbours
 FEW = (51, 4, 9, 33, 2, 17, 5, 3, 8, 7, 201)
 """Sizes of the sets of few records, most revealing first; the last is for methods that refuse the others. Some are just
 above a multiple of a batch size."""
-SURELY = 3  # test this many of them however long they take, so that the result does not depend on the machine's load
+SURELY = 3  # number of sizes always tested, so that findings do not depend on the machine's load
 ALONE = (5, 9)  # sets of these sizes also lose a record without copies, perhaps the only one of its class
 LEVEL = 1e-6  # significance level of the binomial test of renamed classes
 MOST = 100_000  # upper limit of random seeds
