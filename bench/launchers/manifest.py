@@ -83,10 +83,10 @@ class Task(Row):
 
     @property
     def kind(self) -> str:
-        """What it is: an attack, an audit, or a picture of several students."""
+        """What it is: an attack, an audit, a check, a tuning, or a picture of several students."""
         if not self.file.endswith(".json"):
             return "picture"
-        return {"attacks": "attack", "audits": "audit"}[Path(self.file).parts[0]]
+        return {"attacks": "attack", "audits": "audit", "checks": "check", "tuned": "tuning"}[Path(self.file).parts[0]]
 
     @classmethod
     def of(cls, run_dir: RunDir, key: str, title: str, file: str) -> Task:
