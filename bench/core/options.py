@@ -170,7 +170,9 @@ class LaunchOptions:
     ] = None
     parallel: Annotated[int | None, on_slurm("--parallel", help="Maximum number of concurrent jobs.", min=1)] = None
     account: Annotated[str | None, on_slurm("--account", help="Account.")] = None
-    slurm: Annotated[list[str] | None, on_slurm("--slurm", help="KEY=VALUE directive, or parameter of an executor; repeatable.")] = None
+    slurm: Annotated[
+        list[str] | None, on_slurm("--slurm", help="KEY=VALUE directive, or parameter of an executor; repeatable.")
+    ] = None
     pack: Annotated[float | None, on_slurm("--pack", help="Pack small cells into jobs of this many minutes.")] = None
     detach: Annotated[bool, on_slurm("--detach", help="Submit and exit.")] = False
     resources: Resources = field(default_factory=Resources)

@@ -16,12 +16,14 @@ from bench.experiments.to_risk import risk_of
 from bench.interface.method import checked_claim
 from bench.interface.registry import METHODS
 from bench.launchers.runtime_estimate import EarlierRuns, RunningTime, duration, earlier_records, total
-from bench.launchers.schedule import Pack, Unit, packs_of, shared_names, waves_of
+from bench.launchers.schedule import Order, Pack, Unit, packs_of, shared_names, waves_of
 from bench.launchers.settings import Cluster, resources_of
+from bench.launchers.slurm import arrays
 from bench.launchers.slurm_cli import Limits, at_once, limits
 from bench.results.run_dir import RunDir
 
 TINY_SECONDS = 10.0  # assumed for a tiny cell without earlier records, so that tiny cells share a job
+START_SECONDS = 5.0  # from the start of a process until its first cell: mostly imports
 
 
 def running_times(units: Sequence[Unit], run_dir: RunDir) -> dict[str, RunningTime | None]:
@@ -40,9 +42,11 @@ def running_times(units: Sequence[Unit], run_dir: RunDir) -> dict[str, RunningTi
     return found
 
 
-def jobs_of(units: Sequence[Unit], run_dir: RunDir, settings: Cluster) -> list[Pack]:
-    """Pack `units` into Slurm jobs."""
-    times = running_times(units, run_dir)
+Times = Mapping[str, RunningTime | None]
+
+
+def jobs_of(units: Sequence[Unit], times: Times, settings: Cluster) -> list[Pack]:
+    """Pack `units`, which take `times`, into jobs."""
 
     def seconds(unit: Unit) -> float | None:
         known = times[unit.key]
@@ -89,7 +93,7 @@ def forecast(
     times = running_times(units, run_dir)
     title_of = {unit.key: unit.title for unit in units}
     number_of = {unit.key: number for number, unit in enumerate(units)}
-    jobs = [] if settings.launcher in ("inline", "local") else jobs_of(units, run_dir, settings)
+    jobs = [] if settings.launcher in ("inline", "local") else jobs_of(units, times, settings)
     job_of = {unit.key: number for number, pack in enumerate(jobs, 1) for unit in pack.units}
     limit = _limits(settings, jobs)
     slots = _slots(settings, jobs, limit)
@@ -111,12 +115,7 @@ def forecast(
         for cell in cells
         if cell.key not in number_of
     ]
-    if settings.launcher == "slurm":  # the cells of a job run in turn
-        waits = [sorted({job_of[key] - 1 for key in pack.after}) for pack in jobs]
-        seconds = total([_together(pack, times) for pack in jobs], slots, waits).seconds
-    else:
-        needs = [[number_of[key] for key in unit.after] for unit in units]
-        seconds = total([times[unit.key] for unit in units], slots, needs).seconds
+    seconds = _expected(units, jobs, times, settings, limit, slots)
     unknown = sum(times[unit.key] is None for unit in units)
     makers = len({key for unit in units for key in unit.after})
     notes = []
@@ -144,9 +143,33 @@ def forecast(
     return DryRun(rows, totals, title, notes)
 
 
-def _together(pack: Pack, times: Mapping[str, RunningTime | None]) -> RunningTime:
-    known = [time.seconds for unit in pack.units if (time := times[unit.key]) is not None]
-    return RunningTime(sum(known), "the cells of a job")
+def _expected(
+    units: Sequence[Unit], packs: Sequence[Pack], times: Times, settings: Cluster, limit: Limits, slots: int
+) -> float:
+    """Return the seconds until all `units` are done, in `packs` if the launcher has jobs, `slots` at a time."""
+    if not packs:
+        number = {unit.key: index for index, unit in enumerate(units)}
+        needs = [[number[key] for key in unit.after] for unit in units]
+        start = START_SECONDS if units and settings.launcher == "local" else 0.0
+        return start + total([times[unit.key] for unit in units], slots, needs).seconds
+    lasts, needs, number = list[RunningTime](), list[list[int]](), dict[str, int]()
+    capped = settings.launcher == "slurm" and settings.parallel is not None
+    orders = [Order(pack.keys, pack.after, pack.resources) for pack in packs]
+    if settings.launcher == "slurm":
+        submitted = [array for wave in waves_of(orders) for array in arrays(wave, capped, limit.array)]
+    else:
+        submitted = [orders]
+    for together in submitted:
+        before = [len(lasts) - 1] if capped and lasts else []
+        for order in together:
+            needs.append(before if capped else [number[key] for key in order.after])
+            number.update(dict.fromkeys(order.keys, len(lasts)))
+            known = [known.seconds for key in order.keys if (known := times[key]) is not None]
+            lasts.append(RunningTime(START_SECONDS + sum(known), "the cells of a job run in turn"))
+        if capped:  # the next array starts when all of this one have ended
+            needs.append(list(range(len(lasts) - len(together), len(lasts))))
+            lasts.append(RunningTime(0.0, "the end of an array"))
+    return total(lasts, slots, needs).seconds
 
 
 def _limits(settings: Cluster, packs: Sequence[Pack]) -> Limits:
@@ -161,9 +184,9 @@ def _slots(settings: Cluster, packs: Sequence[Pack], limit: Limits) -> int:
         if shutil.which("sinfo") is not None:
             most.append(at_once(settings.of(name) for name in {pack.resources for pack in packs}))
         return max(1, min(most))
-    if settings.launcher == "local" and settings.jobs == 0:
-        return available_cores()
-    return max(1, settings.jobs)
+    if settings.launcher == "inline":
+        return 1
+    return (settings.jobs or available_cores()) if settings.launcher == "local" else settings.at_once()
 
 
 def _planned(cell: Cell, state: State, risk: RiskTarget | None) -> dict[str, Any]:

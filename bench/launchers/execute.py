@@ -12,7 +12,7 @@ from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
 from bench.experiments.noise_salt import RANDOM
 from bench.launchers import slurm_run
-from bench.launchers.dry_run import jobs_of
+from bench.launchers.dry_run import jobs_of, running_times
 from bench.launchers.executors import run_by_executor
 from bench.launchers.hooks import at_end, hooked
 from bench.launchers.local import Done, run_inline, run_local, visible_devices
@@ -56,7 +56,7 @@ def _execute(
         return begin(run_dir, settings.launcher, units, options, plugins)
 
     if on_slurm:
-        packs = jobs_of(units, run_dir, settings)
+        packs = jobs_of(units, running_times(units, run_dir), settings)
         wanted = [settings.of(name) for name in {pack.resources for pack in packs}]
         check(wanted, run_dir.path)
         limit = limits(wanted)
@@ -75,7 +75,7 @@ def _execute(
             launch, units, run_dir, progress, jobs=jobs, devices=devices, done=done, scratch=settings.scratch or ""
         )
     if settings.launcher != "inline":
-        packs = jobs_of(units, run_dir, settings)
+        packs = jobs_of(units, running_times(units, run_dir), settings)
         return run_by_executor(launched(settings.cpus), packs, settings, run_dir, progress, done)
     chosen = prepare_device(resources)
     return run_inline(launched(chosen.workers), units, run_dir, source, progress, chosen, done=done)
