@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from bench.core.processes import available_cores
 from bench.core.risk_target import RiskTarget
 from bench.experiments.plan import Cell, State, bound_method, states
 from bench.experiments.to_risk import risk_of
-from bench.interface.method import checked_claim
+from bench.interface.method import Method, checked_claim
 from bench.interface.registry import METHODS
 from bench.launchers.runtime_estimate import EarlierRuns, RunningTime, duration, earlier_records, total
 from bench.launchers.schedule import Order, Pack, Unit, packs_of, shared_names, waves_of
@@ -23,6 +24,7 @@ from bench.launchers.slurm_cli import Limits, at_once, limits
 from bench.results.run_dir import RunDir
 
 TINY_SECONDS = 10.0  # assumed for a tiny cell without earlier records, so that tiny cells share a job
+SHOWN = 200  # rows of the table
 START_SECONDS = 5.0  # from the start of a process until its first cell: mostly imports
 
 
@@ -70,7 +72,7 @@ class DryRun:
         return {"cells": self.rows, **self.totals}
 
     def table(self) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
-        """Return a table's title, columns and rows, without empty columns."""
+        """Return a table's title, columns and first SHOWN rows, without empty columns."""
         names = ("state", "cell", "claimed", "risk", "setting", "runs after", "time", "job", "why not")
         rows = [
             (
@@ -78,7 +80,7 @@ class DryRun:
                 "" if row["state"] == "done" else "unknown" if row["seconds"] is None else duration(row["seconds"]),
                 str(row["job"] or ""), row["refused"],
             )
-            for row in self.rows
+            for row in self.rows[:SHOWN]
         ]  # fmt: skip
         shown = [i for i in range(len(names)) if i < 2 or any(row[i] for row in rows)]
         return self.title, tuple(names[i] for i in shown), [tuple(row[i] for i in shown) for row in rows]
@@ -138,6 +140,8 @@ def forecast(
     if unknown:
         have = counted(unknown, "of them has", "of them have")
         notes.append(f"{have} no earlier record of method and preset: the sum leaves the unknown time out.")
+    if len(rows) > SHOWN:
+        notes.insert(0, f"The table shows {SHOWN} of {len(rows):,} rows; --json has all.")
     totals = {"seconds": seconds, "without_estimate": unknown, "slots": slots, "jobs": len(jobs)}
     title = f"{counted(len(cells), 'cell')}; {len(units)} would run, in this order"
     return DryRun(rows, totals, title, notes)
@@ -189,9 +193,14 @@ def _slots(settings: Cluster, packs: Sequence[Pack], limit: Limits) -> int:
     return (settings.jobs or available_cores()) if settings.launcher == "local" else settings.at_once()
 
 
+@functools.cache
+def _default(method: type[Method]) -> dict[str, Any]:
+    return as_dict(method.Config())
+
+
 def _planned(cell: Cell, state: State, risk: RiskTarget | None) -> dict[str, Any]:
     method = METHODS.get(cell.method)
-    default, config = as_dict(method.Config()), as_dict(cell.config)
+    default, config = _default(method), as_dict(cell.config)
     claimed = ""
     if not cell.refused:
         claim = checked_claim(bound_method(cell).claimed(cell.delta), f"{cell.method}.claimed()")

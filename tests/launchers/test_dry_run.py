@@ -75,6 +75,13 @@ def test_the_plan_says_what_slurm_takes_at_once(tmp_path: Path) -> None:
     assert not [note for note in told(1, pack=0).notes if "MaxJobCount" in note]
 
 
+def test_a_long_plan_shows_its_beginning() -> None:
+    seen = told(dry_run.SHOWN + 1)
+    assert len(seen.table()[2]) == dry_run.SHOWN
+    assert len(seen.as_dict()["cells"]) == dry_run.SHOWN + 1
+    assert seen.notes[0] == "The table shows 200 of 201 rows; --json has all."
+
+
 def test_one_is_singular() -> None:
     seen = told(1)
     assert seen.title == "1 cell; 1 would run, in this order"
