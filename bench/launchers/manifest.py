@@ -99,7 +99,7 @@ class Task(Row):
 
 
 class Launch(Row):
-    """One `bench run`, `attack` or `audit`; `kind` is inline, local or slurm.
+    """One `bench run`, `attack`, `audit`, `check` or `tune`; `kind` is the launcher's name.
 
     `plugins` are method files for workers to load.
     """
