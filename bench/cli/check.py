@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.cli.jobs import leave
 from bench.cli.options import Json, Quiet, records, with_options
 from bench.core.config import Preset, check_overrides, seed_numbers
 from bench.core.errors import BenchError
@@ -73,6 +72,7 @@ def check(
         if not name.endswith(".py"):  # whose imports may take seconds
             METHODS.get(name)
     with starting(quiet=quiet or json_):
+        from bench.cli.jobs import leave
         from bench.core.processes import available_cores
         from bench.evaluation.check.noninterference import (
             BRIEF,

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.jobs import Launched, leave
 from bench.cli.options import CREW, Json, LawOption, Out, Quiet, TrialsMean, with_options
 from bench.cli.run import grid_of, print_board
 from bench.core.options import GridOptions, LaunchOptions, what
@@ -50,6 +49,7 @@ def tune(
     grid = replace(grid_of(options), basis=Basis.PROVEN)
     with open_progress(quiet=quiet or json_) as progress:
         with progress.stage("starting", 1):
+            from bench.cli.jobs import Launched, leave
             from bench.cli.tune_jobs import mark, tune_by_jobs
             from bench.core.yaml_files import read_yaml
             from bench.experiments.device import prepare_device
