@@ -38,15 +38,16 @@ def check(
         typer.Option("--preset", "-p", help="Default: tiny, plus one run of quick, whose students are accurate."),
     ] = None,
     seeds: Annotated[
-        str, typer.Option("--seeds", "-s", help="Seeds of a check to repeat, with commas; default: two random ones.")
+        str,
+        typer.Option("--seeds", "-s", help="Seeds of a check to repeat, comma-separated; default: two random ones."),
     ] = "",
     seconds: Annotated[
         float | None,
         typer.Option(
             min=0,
             help=(
-                "Time of a search among neighbours; walks and small sets have four times as long. "
-                "Default: 5; 0.5 for all methods."
+                "Time for a search among neighbours; walks and small sets get four times as long. "
+                "Default: 5, or 0.5 for all methods."
             ),
         ),
     ] = None,
@@ -69,7 +70,7 @@ def check(
     from bench.interface.registry import METHODS
 
     for name in methods or ():
-        if not name.endswith(".py"):  # whose imports may take seconds
+        if not name.endswith(".py"):  # imports may take seconds
             METHODS.get(name)
     with starting(quiet=quiet or json_):
         from bench.cli.jobs import leave

@@ -43,7 +43,7 @@ class Job:
 
 @dataclass(slots=True)
 class Launched:
-    """Outcome of jobs: the signal that stopped them, keys that other processes make, a line per failed command."""
+    """Outcome of jobs: the signal that stopped them, keys being made by other processes, a line per failed command."""
 
     stopped: int | None = None
     elsewhere: list[str] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Launched:
 
 
 def bad(result: Result | None) -> bool:
-    """Return whether `result` makes its command end with status 1."""
+    """Return whether `result` is a failure or a violation, so that its command exits with status 1."""
     from bench.reports.attacks import exceeded
 
     return result is not None and (
@@ -65,12 +65,12 @@ def kept(result: Result | None, reuse: Reuse) -> bool:
 
 
 def choice_words(methods: str, reuse: Reuse, data: str | None) -> list[str]:
-    """Return the words of a job's command that choose methods and results as the launcher's own command does."""
+    """Return the options that make a job choose methods and results as the launcher's own command does."""
     return ["--methods", methods, "--reuse", reuse.value, *(["--data", data] if data else [])]
 
 
 def check_time(settings: Cluster, minutes: float) -> None:
-    """Raise :class:`BenchError` if Slurm would stop an audit before its end: put back, it begins its minutes again."""
+    """Raise :class:`BenchError` if Slurm's time limit would stop an audit, which would start over after a requeue."""
     least = math.ceil(1.5 * minutes + 5)
     if settings.launcher == "slurm" and settings.time < least:
         raise BenchError(
@@ -122,7 +122,7 @@ def launch_jobs(
 def leave(ended: Launched, failed: bool) -> None:
     """Print what is left, and end the command with a status other than 0 if it was stopped, lost jobs or `failed`."""
     for key in ended.elsewhere:
-        echo(f"skipped: {key}, which another process makes", err=True)
+        echo(f"skipped: {key}, which another process is making", err=True)
     for line in ended.lost:
         echo(line, err=True)
     if ended.stopped is not None:

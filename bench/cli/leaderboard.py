@@ -48,9 +48,9 @@ def leaderboard(
     from bench.results.published import need_published  # imports numpy
 
     folders = runs or [need_published()]
-    target = into or (folders[0] if runs else Path("leaderboards"))  # not the cache of an installed package
-    if target.is_file():  # known before minutes of accounting
-        raise BenchError(f"{target} is a file, not a directory. Choose another place to write to.")
+    target = into or (folders[0] if runs else Path("leaderboards"))  # do not write into an installed package
+    if target.is_file():  # fail before minutes of accounting
+        raise BenchError(f"{target} is a file, not a directory. Choose another path.")
     earlier = None if since is None else _text(since)
     found = gather(folders)
     for line in found.warnings:

@@ -73,7 +73,7 @@ class Entry(Row):
 
 
 class Task(Row):
-    """A result that a launch's `command`, by name, makes in the `file` of the run directory; `before`: of an older."""
+    """A result that the launch's command named `command` writes to `file`; `before`: signature of an older result."""
 
     key: str
     title: str

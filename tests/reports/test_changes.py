@@ -1,4 +1,4 @@
-"""What changed between two boards."""
+"""Changes between two boards."""
 
 from __future__ import annotations
 
