@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.cli.options import Json, Quiet, ReuseOption, with_options
+from bench.cli.options import CREW, Json, Quiet, ReuseOption, with_options
 from bench.core.config import Preset, Reuse, check_overrides
 from bench.core.errors import BenchError
-from bench.core.options import PRESET, LaunchOptions, Resources, what, where
-from bench.core.progress import echo, print_json, starting
+from bench.core.options import PRESET, LaunchOptions, Resources, what
+from bench.core.progress import echo, open_progress, print_json, starting
 from bench.core.types import AuditKind
 from bench.evaluation.audit.options import AuditOptions
 
@@ -36,7 +36,6 @@ Methods = Annotated[
     str, students("--methods", "-m", help="Only students of these methods, comma-separated; method files work too.")
 ]
 Data = Annotated[str | None, students("--data", help="folder:PATH, if the students trained on your own data.")]
-CREW = where("--workers", help="Processes for teachers; 0: one per core.", min=0)
 
 
 @with_options(shards=..., retries=..., gpus=..., pack=..., detach=..., workers=CREW)
@@ -67,7 +66,7 @@ def audit(
     """
     with starting(quiet=quiet or json_):
         from bench.cli.audit_plan import print_plan, share_audits
-        from bench.cli.jobs import Job, bad, check_time, choice_words, kept, launch_jobs
+        from bench.cli.jobs import Job, Launched, bad, check_time, choice_words, kept, launch_jobs, leave, state_of
         from bench.core.options import words_of
         from bench.evaluation.audit.audit import audit_key, audit_student
         from bench.launchers.manifest import Task
@@ -85,7 +84,7 @@ def audit(
         _print_results(share_audits(out, keys, methods, quiet=quiet or json_), out, json_)
         return
     results: list[AuditRecord] = []
-    elsewhere: list[str] = []
+    ended = Launched()
 
     def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
         def make(held: Held) -> AuditRecord:
@@ -98,13 +97,13 @@ def audit(
         key, keep = audit_key(record, options), partial(kept, reuse=reuse)  # raises on invalid options before any run
         result = claimed_result(run_dir, key, f"audit of {record.key}", run_dir.read_audit, keep, make)
         if result is None:
-            elsewhere.append(key)
+            ended.elsewhere.append(key)
         else:
             results.append(result)
 
-    settings, silent, lost = launch_settings(launch), quiet or json_, list[str]()
+    settings, silent = launch_settings(launch), quiet or json_
     if settings.launcher == "inline":
-        stopped = each_student(keys, out, methods, data, do, launch.resources, silent)
+        ended.stopped = each_student(keys, out, methods, data, do, launch.resources, silent)
     else:
         if options.kind is AuditKind.PAIR:
             check_time(settings, options.minutes)
@@ -116,12 +115,11 @@ def audit(
             for key, student in planned.items()
             if not kept(run_dir.read_audit(key), reuse)
         }
-        ended = launch_jobs(jobs, run_dir.read_audit, run_dir, settings, launch.resources, silent)
-        stopped, elsewhere, lost = ended.stopped, ended.elsewhere, ended.lost
+        with open_progress(quiet=silent) as shown:
+            ended = launch_jobs(jobs, state_of(run_dir.read_audit), run_dir, settings, launch.resources, shown)
         results = [found for key in planned if (found := run_dir.read_audit(key)) is not None]
     _print_results(results, out, json_)
-    _print_others(elsewhere, lost)
-    _leave(stopped, bool(lost) or any(map(bad, results)))
+    leave(ended, any(map(bad, results)))
 
 
 def _print_results(results: Sequence[AuditRecord], out: Path, json: bool) -> None:
@@ -138,21 +136,6 @@ def _without_files(keys: Sequence[str] | None, methods: str) -> tuple[list[str],
     """Separate method files from record keys; return the keys, and `methods` with the files appended."""
     files = [key for key in keys or () if key.endswith(".py")]
     return [key for key in keys or () if key not in files], ",".join([methods, *files])
-
-
-def _print_others(elsewhere: Sequence[str], lost: Sequence[str]) -> None:
-    for key in elsewhere:
-        echo(f"skipped: {key}, which another process is making", err=True)
-    for line in lost:
-        echo(line, err=True)
-
-
-def _leave(stopped: int | None, failed: bool) -> None:
-    if stopped is not None:
-        echo("stopped. Give the same command again to resume.", err=True)
-        raise typer.Exit(128 + stopped)
-    if failed:
-        raise typer.Exit(1)
 
 
 @with_options(shards=..., retries=..., gpus=..., pack=..., detach=..., workers=CREW)
@@ -197,7 +180,7 @@ def attack(
     with starting(quiet=quiet or json_):
         from bench.cli.attack_jobs import Attacks, attack_by_jobs, attack_inline
         from bench.cli.attack_output import print_attacks
-        from bench.cli.jobs import bad
+        from bench.cli.jobs import bad, leave
         from bench.evaluation.attack.attack import attack_names
         from bench.evaluation.attack.workplace import AttackOptions
         from bench.interface.registry import ATTACKS
@@ -219,8 +202,7 @@ def attack(
     else:
         print_attacks(results, out)
         _print_failures(results, out)
-    _print_others(ended.elsewhere, ended.lost)
-    _leave(ended.stopped, bool(ended.lost) or any(map(bad, results)))
+    leave(ended, any(map(bad, results)))
 
 
 def _print_failures(results: Sequence[AttackRecord | AuditRecord], out: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bench.cli.jobs import Job, Launched, choice_words, kept, launch_jobs
+from bench.cli.jobs import Job, Launched, choice_words, kept, launch_jobs, state_of
 from bench.core.config import Reuse, parse_overrides
 from bench.core.options import Resources
 from bench.core.progress import Progress, open_progress
@@ -136,15 +136,17 @@ def attack_by_jobs(asked: Attacks, settings: Cluster) -> tuple[list[AttackRecord
         )
         for (student, goal), names in todo.items()
     }
-    ended = launch_jobs(jobs, run_dir.read_attack, run_dir, settings, asked.resources, asked.quiet)
+    with open_progress(quiet=asked.quiet) as progress:
+        ended = launch_jobs(jobs, state_of(run_dir.read_attack), run_dir, settings, asked.resources, progress)
     made = {key: found for key in planned if (found := run_dir.read_attack(key)) is not None}
     if ended.stopped is None:
         new = {key for names in todo.values() for key in names}
         good = [key for key, found in made.items() if found.failure is None and key not in ended.elsewhere]
-        drawn = launch_jobs(
-            _comparisons(asked, run_dir, {key: planned[key] for key in good}, new), run_dir.read_attack, run_dir,
-            settings, asked.resources, asked.quiet,
-        )  # fmt: skip
+        pictures = _comparisons(asked, run_dir, {key: planned[key] for key in good}, new)
+        with open_progress(quiet=asked.quiet) as progress:
+            drawn = launch_jobs(
+                pictures, state_of(run_dir.read_attack), run_dir, settings, asked.resources, progress
+            )  # fmt: skip
         ended.stopped = drawn.stopped
         ended.lost += drawn.lost
     return list(made.values()), ended

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.cli.options import Json, Quiet
+from bench.cli.options import Json, Quiet, records, with_options
 from bench.core.config import Preset, check_overrides, seed_numbers
 from bench.core.errors import BenchError
-from bench.core.options import SET
+from bench.core.options import SET, LaunchOptions, where
 from bench.core.progress import echo, open_progress, print_json, print_table, starting
 
 if TYPE_CHECKING:
+    from bench.evaluation.check.noninterference import Check
     from bench.interface.method import Method
 
 
+JOBS = where("--jobs", "-j", min=1, help="Checks at the same time; default: one for each core.")
+
+
+@with_options(
+    jobs=JOBS, shards=..., retries=..., gpus=..., pack=..., detach=..., scratch=..., device=..., workers=...,
+    threads=...,
+)  # fmt: skip
 def check(
     methods: Annotated[list[str] | None, typer.Argument(help="Methods or Python files; default: all methods.")] = None,
+    *,
     dataset: Annotated[
         str, typer.Option("--dataset", "-d", help="Private data of the first run; default: a generated set.")
     ] = "",
@@ -29,9 +41,6 @@ def check(
         str,
         typer.Option("--seeds", "-s", help="Seeds of a check to repeat, comma-separated; default: two random ones."),
     ] = "",
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Concurrent checks; default: one per core.")
-    ] = None,
     seconds: Annotated[
         float | None,
         typer.Option(
@@ -43,10 +52,19 @@ def check(
         ),
     ] = None,
     set_: Annotated[list[str] | None, SET] = None,
+    brief: Annotated[bool, typer.Option("--brief", hidden=True)] = False,
+    out: Annotated[
+        Path | None,
+        records("--out", "-o", help="Run directory that keeps the checks, to resume; with a launcher default: runs."),
+    ] = None,
+    launch: LaunchOptions,
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
-    """Test whether a method uses private data outside its mechanisms, or reads labels from another source."""
+    """Test whether a method uses private data outside any mechanism, or reads labels from another source.
+
+    --launcher runs each check as a process or a Slurm job; the same command makes those that are left.
+    """
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
     from bench.interface.registry import METHODS
@@ -55,6 +73,7 @@ def check(
         if not name.endswith(".py"):  # imports may take seconds
             METHODS.get(name)
     with starting(quiet=quiet or json_):
+        from bench.cli.jobs import leave
         from bench.core.processes import available_cores
         from bench.evaluation.check.noninterference import (
             BRIEF,
@@ -65,17 +84,35 @@ def check(
             check_method,
             random_seeds,
         )
+        from bench.launchers.settings import launch_settings
 
-    chosen = [METHODS.get(name) for name in methods or METHODS.names()]
-    check_overrides(chosen, set_ or ())
+    brief = brief or not methods
+    chosen = {name: METHODS.get(name) for name in methods or METHODS.names()}
+    check_overrides(list(chosen.values()), set_ or ())
+    settings = launch_settings(replace(launch, jobs=None))
+    inline = settings.launcher == "inline"
+    kept = None
+    if out is not None or not inline:
+        from bench.cli.check_jobs import Checks
+
+        words = ["--brief"] if brief else []
+        words += [word for text in set_ or () for word in ("--set", text)]
+        told = {"--dataset": dataset, "--preset": preset and preset.value, "--seeds": seeds, "--seconds": seconds}
+        words += [word for flag, value in told.items() if value not in (None, "") for word in (flag, str(value))]
+        kept = Checks(out or Path("runs"), words)
+    known = {name: done for name, method in chosen.items() if kept and (done := kept.find(method))}
+    left = {name: method for name, method in chosen.items() if name not in known}
 
     def checked(method: type[Method]) -> Check:
         try:
-            return check_method(method, **options)
+            done = check_method(method, **options)
         except BenchError as error:
-            if len(chosen) == 1:
+            if len(chosen) == 1 and kept is None:
                 raise BenchError(f"{method.name}: {error}") from error
-            return Check(method.name, CheckVerdict.FAILED, str(error))
+            done = Check(method.name, CheckVerdict.FAILED, str(error))
+        if kept is not None:
+            kept.keep(method, done)
+        return done
 
     options: dict[str, Any] = {
         "overrides": set_ or (),
@@ -83,27 +120,41 @@ def check(
         "preset": preset or Preset.TINY,
         "seeds": seed_numbers(seeds) if seeds else random_seeds(),
         "awake": None if preset or dataset else Preset.QUICK,
-        "seconds": (SECONDS if methods else BRIEF) if seconds is None else seconds,
-        "patience": None if methods else PATIENCE,
+        "seconds": (BRIEF if brief else SECONDS) if seconds is None else seconds,
+        "patience": PATIENCE if brief else None,
     }
+    if kept is not None and not inline:
+        if launch.jobs is not None:
+            settings = settings.model_copy(update={"jobs": launch.jobs})
+        with open_progress(quiet=quiet or json_) as progress:
+            ended = kept.launch(left, settings, progress)
+        known |= {name: done for name, method in left.items() if (done := kept.find(method))}
+        _print(list(known.values()), json_)
+        leave(ended, not all(result.ok for result in known.values()))
+        return
     # Each check mostly waits for its subprocesses, so threads suffice.
-    with ThreadPoolExecutor(jobs or available_cores()) as pool, open_progress(quiet=quiet or json_) as progress:
-        running = [pool.submit(checked, method) for method in chosen]
+    with ThreadPoolExecutor(launch.jobs or available_cores()) as pool, open_progress(quiet=quiet or json_) as progress:
+        running = {name: pool.submit(checked, method) for name, method in left.items()}
         try:
             with progress.stage("checks", len(running)) as stage:
-                for done in as_completed(running):
-                    one = done.result()
+                for ready in as_completed(running.values()):
+                    one = ready.result()
                     progress.say(f"{one.method}: {one.verdict.value}{'' if one.ok else f': {one.reason}'}")
                     stage.advance()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-    results = [done.result() for done in running]
-    if json_:
+    known |= {name: ready.result() for name, ready in running.items()}
+    results = [known[name] for name in chosen]
+    _print(results, json_)
+    for origin, why in METHODS.broken.items():
+        echo(f"not checked, plug-in failed to import: {origin}: {why}", err=True)
+    if not all(result.ok for result in results):
+        raise typer.Exit(1)
+
+
+def _print(results: Sequence[Check], json: bool) -> None:
+    if json:
         print_json({"checks": [{"method": r.method, "verdict": r.verdict.value, "reason": r.reason} for r in results]})
     else:
         rows = [(r.method, r.verdict.value, r.reason) for r in results]
         print_table("checks", ("method", "verdict", "reason"), rows)
-    for where, why in METHODS.broken.items():
-        echo(f"not checked, plug-in failed to import: {where}: {why}", err=True)
-    if not all(result.ok for result in results):
-        raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""``--launcher local`` and ``slurm`` of ``bench attack`` and ``bench audit``: each job runs a command."""
+"""``--launcher local`` and ``slurm`` of attacks, audits, checks and tunings: commands that make the results."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import typer
 
 from bench.core.config import Reuse
 from bench.core.errors import BenchError
 from bench.core.options import Resources, words_of
 from bench.core.processes import available_cores
-from bench.core.progress import open_progress
+from bench.core.progress import Progress, echo
 from bench.launchers.commands import run_commands
 from bench.launchers.manifest import Task
 from bench.launchers.settings import Cluster
@@ -21,14 +24,21 @@ from bench.results.run_dir import RunDir
 from bench.storage.interrupts import Stopped
 
 Result = AttackRecord | AuditRecord
+State = Callable[[str], bool | None]
+"""Tells whether the result of a task's key makes its command end with status 1; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A command of this program, and the results that it writes."""
+    """A command of this program, and the results that it makes; `out`: its run directory, by default the launch's.
+
+    `resources`: whether the command takes ``--device``, ``--workers`` and ``--threads``.
+    """
 
     words: Sequence[str]
     tasks: Sequence[Task]
+    out: Path | None = None
+    resources: bool = True
 
 
 @dataclass(slots=True)
@@ -69,32 +79,54 @@ def check_time(settings: Cluster, minutes: float) -> None:
         )
 
 
+def state_of(read: Callable[[str], Result | None]) -> State:
+    """Return the state of what `read` returns the result of."""
+    return lambda key: None if (result := read(key)) is None else bad(result)
+
+
 def launch_jobs(
-    jobs: Mapping[str, Job], read: Callable[[str], Result | None], run_dir: RunDir, settings: Cluster,
-    resources: Resources, quiet: bool,
+    jobs: Mapping[str, Job], state: State, run_dir: RunDir, settings: Cluster, resources: Resources,
+    progress: Progress,
 ) -> Launched:  # fmt: skip
-    """Run `jobs` (by name) with the launcher of `settings`; `read` returns the result for a task's key, or None."""
+    """Run `jobs`, by name, with the launcher of `settings`."""
     if not jobs:
         return Launched()
     count = min(settings.jobs or max(1, available_cores() // resources.threads), len(jobs))
     crew = resources.workers or (settings.cpus if settings.launcher == "slurm" else max(1, available_cores() // count))
-    shared = ["--out", str(run_dir.path.resolve()), *words_of(replace(resources, workers=crew))]
+    shared = words_of(replace(resources, workers=crew))
     commands = {
-        name: ["-m", "bench", *job.words, *shared, "--launcher", "inline", "--quiet"] for name, job in jobs.items()
-    }
+        name: [
+            "-m", "bench", *job.words, "--out", str((job.out or run_dir.path).resolve()),
+            *(shared if job.resources else []), "--launcher", "inline", "--quiet",
+        ]
+        for name, job in jobs.items()
+    }  # fmt: skip
     tasks = [task.model_copy(update={"command": name}) for name, job in jobs.items() for task in job.tasks]
-    with open_progress(quiet=quiet) as progress, run_dir.joined():
+    with run_dir.joined():
         try:
             folder, statuses = run_commands(commands, tasks, run_dir, settings, count, progress)
         except Stopped as stop:
             return Launched(stop.number)
     ended = Launched()
     for name, status in statuses.items():
-        found = {task.key: read(task.key) for task in jobs[name].tasks}
-        if status == 0 or (status == 1 and any(map(bad, found.values()))):
+        found = {task.key: state(task.key) for task in jobs[name].tasks}
+        if status == 0 or (status == 1 and any(found.values())):
             ended.elsewhere += [key for key, result in found.items() if result is None]
         else:
             how = "its jobs ended without a status" if status is None else f"its process ended with status {status}"
             log = max(folder.glob(f"attempts/{glob.escape(name)}.*.log"), default=folder / "jobs", key=os.path.getmtime)
             ended.lost.append(f"failed: {name}: {how} (log: {log})")
     return ended
+
+
+def leave(ended: Launched, failed: bool) -> None:
+    """Print what is left, and end the command with a status other than 0 if it was stopped, lost jobs or `failed`."""
+    for key in ended.elsewhere:
+        echo(f"skipped: {key}, which another process is making", err=True)
+    for line in ended.lost:
+        echo(line, err=True)
+    if ended.stopped is not None:
+        echo("stopped. Give the same command again to resume.", err=True)
+        raise typer.Exit(128 + ended.stopped)
+    if failed or ended.lost:
+        raise typer.Exit(1)

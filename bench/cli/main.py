@@ -32,6 +32,7 @@ from bench.cli import (
 )
 from bench.cli.options import Json, Out
 from bench.core.errors import BenchError, no_exit
+from bench.core.processes import keep_path
 from bench.core.progress import close_stdout, echo, open_streams, print_fields, print_json, print_table
 
 
@@ -173,6 +174,7 @@ commands.dress(app)
 def main() -> None:
     """Run the command line; a user error prints one message and exits with status 2, a bug shows its traceback."""
     open_streams()
+    keep_path()
     try:
         try:
             app()

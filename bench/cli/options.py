@@ -14,7 +14,7 @@ import typer
 from typer.models import OptionInfo
 
 from bench.core.config import Reuse
-from bench.core.options import hints_of
+from bench.core.options import hints_of, where
 from bench.core.types import Law
 
 records = partial(typer.Option, rich_help_panel="Records")
@@ -25,6 +25,7 @@ Out = Annotated[Path, records("--out", "-o", help="Run directory.")]
 ReuseOption = Annotated[Reuse, records("--reuse", help="Which existing records count as done.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+CREW = where("--workers", help="Processes for teachers; 0: one per core.", min=0)
 
 
 def with_options(**changes: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:

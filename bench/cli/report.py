@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.cli.options import Json, Quiet
+from bench.cli.options import Json, Quiet, with_options
 from bench.core.errors import BenchError
+from bench.core.options import LaunchOptions
 from bench.core.printable import page
-from bench.core.progress import echo, open_progress, print_fields, print_json, print_table
+from bench.core.progress import echo, open_progress, print_json, print_table
 from bench.storage.files import write_atomic
 
 if TYPE_CHECKING:
-    from bench.reports.papers.evidence import Evidence
     from bench.reports.papers.spec import Paper, Spec
-    from bench.reports.reported.numbers import Reported
 
 
+@with_options(detach=...)
 def report(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(help="Run directories; default: the published records and ablations.", show_default=False),
     ] = None,
+    *,
     paper: Annotated[str, typer.Option("--paper", help="dgd, dpsd, trpate or pate; default: all.")] = "",
     figure: Annotated[
         list[str] | None, typer.Option("--figure", help="Number of a figure in the paper; repeatable.")
@@ -36,23 +36,39 @@ def report(
     missing_: Annotated[
         bool, typer.Option("--missing", help="Only list the empty cells, with reasons and commands.")
     ] = False,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Run directory for what --launcher makes.")] = Path("runs"),
+    launch: LaunchOptions,
     into: Annotated[Path, typer.Option("--into", help="Output folder.")] = Path("reports-out"),
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
-    """Draw the papers' tables and figures from records, ours next to theirs, with the commands for missing records."""
+    """Draw the papers' tables and figures from records, ours next to theirs, with the commands for missing records.
+
+    --missing --launcher runs these commands: all runs in one launch, then attacks and audits.
+    """
     from bench.reports.papers.build import index_text, make_artefact
     from bench.reports.papers.evidence import read_evidence
     from bench.reports.papers.notes import commands_of
     from bench.reports.reported.numbers import read_reported
 
     chosen = _chosen(paper, figure or [], table or [], all_ or (missing_ and not (figure or table)))
-    evidence = read_evidence(runs or _published())
+    by_launcher = launch.launcher is not None or launch.cluster is not None
+    if by_launcher and (not missing_ or json_):
+        raise BenchError("--launcher makes what --missing lists: give both, without --json.")
+    made = [out] if by_launcher and out.is_dir() and out not in (runs or ()) else []
+    evidence = read_evidence([*(runs or _published()), *made])
     for line in evidence.warnings:
         echo(f"warning: {line}", err=True)
     reported = read_reported()
     if missing_:
-        _print_missing(chosen, evidence, reported, json_=json_)
+        from bench.cli.report_missing import fill, print_missing
+        from bench.reports.papers.coverage import items_of
+
+        items = items_of(chosen, evidence, reported)
+        if by_launcher:
+            fill(items, out, launch, quiet=quiet)
+        else:
+            print_missing(items, json=json_)
         return
     artefacts = []
     with open_progress(quiet=quiet or json_) as progress, progress.stage("tables and figures", len(chosen)) as stage:
@@ -95,35 +111,6 @@ def report(
         echo("\n".join(f"  {line}" for line in [*commands[:_SHOWN], *more]))
     echo(f"wrote {index}", err=True)
     echo(f"{sum(a.filled for a in artefacts)} of {sum(a.wanted for a in artefacts)} cells are filled")
-
-
-def _print_missing(
-    chosen: list[tuple[Paper, Spec]], evidence: Evidence, reported: Sequence[Reported], *, json_: bool
-) -> None:
-    from bench.reports.papers.coverage import Reason, items_of, told
-    from bench.reports.papers.notes import commands_of
-
-    items = items_of(chosen, evidence, reported)
-    if json_:
-        listed = [
-            {
-                "item": item.name, "cell": missing.label, "reason": reason, "why": missing.why,
-                "commands": missing.commands,
-            }
-            for item in items
-            for reason, empty in item.missing().items()
-            for _, missing in empty
-        ]  # fmt: skip
-        print_json({"missing": listed, "filled": sum(list(item.cells.values()).count(None) for item in items)})
-        return
-    for item in items:
-        for reason, empty in item.missing().items():
-            print_fields(f"{item.name}: {told(reason, empty)}")
-            if reason is not Reason.DATA:
-                for command in commands_of(missing for _, missing in empty):
-                    echo(f"  {command}")
-    cells = [missing for item in items for missing in item.cells.values()]
-    echo(f"{cells.count(None):,} of {len(cells):,} cells are filled")
 
 
 _SHOWN = 8

@@ -118,7 +118,7 @@ def run(
             echo(line)
         return
     print_board(ran.records, ran.audits, json_=json_, out=out)
-    _leave(ran.outcome, settings, out, launch.detach)
+    leave(ran.outcome, settings, out, detach=launch.detach)
     for line in ran.unread:
         echo(f"error: {line}", err=True)
     if ran.unread or any(record.failure for record in ran.records):
@@ -143,7 +143,8 @@ def grid_of(options: GridOptions) -> Grid:
     return grid
 
 
-def _leave(outcome: Outcome, settings: Cluster, out: Path, detach: bool) -> None:
+def leave(outcome: Outcome, settings: Cluster, out: Path, *, detach: bool) -> None:
+    """Say what is left of a launch, and end the command if a signal stopped it."""
     if not outcome.left:
         return
     left = counted(outcome.left, "cell is", "cells are")

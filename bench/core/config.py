@@ -118,12 +118,19 @@ def source_of(config: type, field: str) -> str:
 
 def as_dict(config: DataclassInstance) -> dict[str, Any]:
     """Return the config as JSON values, without `later` fields at their default."""
-    silent = {field.name for field in dataclasses.fields(config) if _silent(field, getattr(config, field.name))}
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    if not all(map(_is_plain, values.values())):
+        values = dataclasses.asdict(config)  # slow
     return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in dataclasses.asdict(config).items()
-        if name not in silent
+        field.name: list(value) if isinstance(value, tuple) else value
+        for field in dataclasses.fields(config)
+        for value in [values[field.name]]
+        if not _silent(field, getattr(config, field.name))
     }
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str | int | float | None) or (isinstance(value, tuple) and all(map(_is_plain, value)))
 
 
 def _silent(field: dataclasses.Field[Any], value: Any) -> bool:

@@ -130,7 +130,10 @@ class LaunchOptions:
         str | None,
         where(
             "--launcher",
-            help="inline (default), local (--jobs N processes on this machine), slurm, or submitit:NAME.",
+            help=(
+                "inline (default), local (--jobs N processes on this machine), slurm, submitit:NAME, or that of an "
+                "installed package."
+            ),
             metavar="LAUNCHER",
         ),
     ] = None

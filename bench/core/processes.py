@@ -52,3 +52,16 @@ def owner_only(private: bool) -> Iterator[None]:
     finally:
         if before is not None:
             os.umask(before)
+
+
+SAFE_PATH = "PYTHONSAFEPATH"
+
+
+def keep_path() -> None:
+    """Let child processes import from the working directory only if this one does.
+
+    pip's script does not: a file bench.py there would hide this program from its workers and jobs.
+    """
+    with contextlib.suppress(FileNotFoundError):  # the working directory is gone
+        if "" not in sys.path and os.getcwd() not in map(os.path.abspath, sys.path):
+            os.environ[SAFE_PATH] = "1"

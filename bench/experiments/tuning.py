@@ -229,14 +229,30 @@ def _files(record: Record) -> list[str]:
     return [part.file for part in (record.student, record.image_grid) if part is not None]
 
 
-def _undate(run_dir: RunDir, records: Sequence[Record]) -> None:
-    """Date what the tunings wrote last to midnight, because the end time would reveal how long they took."""
+def undate(run_dir: RunDir, records: Sequence[Record], others: Sequence[Path] = ()) -> None:
+    """Date what the tunings wrote last, and `others`, to midnight: the end time would reveal how long they took."""
     midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
     files = [run_dir.path / name for record in records for name in _files(record)]
     files += [run_dir.record_path(record.key) for record in records]
-    for path in (*files, run_dir.records_path, run_dir.released_path, run_dir.path / ".lock", run_dir.path):
+    for path in (
+        *files, *others, run_dir.records_path, run_dir.released_path, run_dir.path / ".lock", run_dir.path
+    ):  # fmt: skip
         if path.exists():
             os.utime(path, (midnight, midnight))
+
+
+def plan_tunings(
+    grids: Sequence[Grid], tuning: Tuning, run_dir: RunDir, source: DataSource, progress: Progress
+) -> list[Planned]:
+    """Plan the tunings of the cells of `grids`. Raises :class:`BenchError` as :func:`plan_tuning` does."""
+    run_dir.check_writable()
+    calibrations = Calibrations(run_dir.cache_path)
+    plans = []
+    with progress.stage("calibrating", len(grids)) as stage:
+        for grid in grids:
+            plans.append(plan_tuning(grid, tuning, source, calibrations))
+            stage.advance()
+    return plans
 
 
 def run_tunings(
@@ -247,15 +263,9 @@ def run_tunings(
     Raises :class:`BenchError` as :func:`plan_tuning` and :func:`run_tuning` do, before the first training.
     """
     source, run_dir = DataSource(progress), RunDir(out)
-    run_dir.check_writable()
-    calibrations = Calibrations(run_dir.cache_path)
-    with progress.stage("calibrating", len(grids)) as stage:
-        plans = []
-        for grid in grids:
-            plans.append(plan_tuning(grid, tuning, source, calibrations))
-            stage.advance()
+    plans = plan_tunings(grids, tuning, run_dir, source, progress)
     run_dir.create()
     with run_dir.locked():
         records = [run_tuning(one, run_dir, source, progress, resources) for one in plans]
-    _undate(run_dir, records)
+    undate(run_dir, records)
     return records

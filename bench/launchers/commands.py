@@ -47,7 +47,9 @@ def run_commands(
     :class:`BenchError` if Slurm refuses the jobs.
     """
     if settings.launcher not in LAUNCHERS:
-        raise BenchError(f"attacks and audits run by --launcher inline, local or slurm, not {settings.launcher}.")
+        raise BenchError(
+            f"attacks, audits, checks and tunings run by --launcher inline, local or slurm, not {settings.launcher}."
+        )
     if settings.launcher == "slurm":
         slurm_cli.check([settings.of("")], run_dir.path)
     launch = begin(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,15 +14,18 @@ from bench.core.processes import available_cores
 from bench.core.risk_target import RiskTarget
 from bench.experiments.plan import Cell, State, bound_method, states
 from bench.experiments.to_risk import risk_of
-from bench.interface.method import checked_claim
+from bench.interface.method import Method, checked_claim
 from bench.interface.registry import METHODS
 from bench.launchers.runtime_estimate import EarlierRuns, RunningTime, duration, earlier_records, total
-from bench.launchers.schedule import Pack, Unit, packs_of, shared_names, waves_of
+from bench.launchers.schedule import Order, Pack, Unit, packs_of, shared_names, waves_of
 from bench.launchers.settings import Cluster, resources_of
+from bench.launchers.slurm import arrays
 from bench.launchers.slurm_cli import Limits, at_once, limits
 from bench.results.run_dir import RunDir
 
 TINY_SECONDS = 10.0  # assumed for a tiny cell without earlier records, so that tiny cells share a job
+SHOWN = 200  # rows of the table
+START_SECONDS = 5.0  # from the start of a process until its first cell: mostly imports
 
 
 def running_times(units: Sequence[Unit], run_dir: RunDir) -> dict[str, RunningTime | None]:
@@ -40,9 +44,11 @@ def running_times(units: Sequence[Unit], run_dir: RunDir) -> dict[str, RunningTi
     return found
 
 
-def jobs_of(units: Sequence[Unit], run_dir: RunDir, settings: Cluster) -> list[Pack]:
-    """Pack `units` into Slurm jobs."""
-    times = running_times(units, run_dir)
+Times = Mapping[str, RunningTime | None]
+
+
+def jobs_of(units: Sequence[Unit], times: Times, settings: Cluster) -> list[Pack]:
+    """Pack `units`, which take `times`, into jobs."""
 
     def seconds(unit: Unit) -> float | None:
         known = times[unit.key]
@@ -66,7 +72,7 @@ class DryRun:
         return {"cells": self.rows, **self.totals}
 
     def table(self) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
-        """Return a table's title, columns and rows, without empty columns."""
+        """Return a table's title, columns and first SHOWN rows, without empty columns."""
         names = ("state", "cell", "claimed", "risk", "setting", "runs after", "time", "job", "why not")
         rows = [
             (
@@ -74,7 +80,7 @@ class DryRun:
                 "" if row["state"] == "done" else "unknown" if row["seconds"] is None else duration(row["seconds"]),
                 str(row["job"] or ""), row["refused"],
             )
-            for row in self.rows
+            for row in self.rows[:SHOWN]
         ]  # fmt: skip
         shown = [i for i in range(len(names)) if i < 2 or any(row[i] for row in rows)]
         return self.title, tuple(names[i] for i in shown), [tuple(row[i] for i in shown) for row in rows]
@@ -89,7 +95,7 @@ def forecast(
     times = running_times(units, run_dir)
     title_of = {unit.key: unit.title for unit in units}
     number_of = {unit.key: number for number, unit in enumerate(units)}
-    jobs = [] if settings.launcher in ("inline", "local") else jobs_of(units, run_dir, settings)
+    jobs = [] if settings.launcher in ("inline", "local") else jobs_of(units, times, settings)
     job_of = {unit.key: number for number, pack in enumerate(jobs, 1) for unit in pack.units}
     limit = _limits(settings, jobs)
     slots = _slots(settings, jobs, limit)
@@ -111,12 +117,7 @@ def forecast(
         for cell in cells
         if cell.key not in number_of
     ]
-    if settings.launcher == "slurm":  # the cells of a job run in turn
-        waits = [sorted({job_of[key] - 1 for key in pack.after}) for pack in jobs]
-        seconds = total([_together(pack, times) for pack in jobs], slots, waits).seconds
-    else:
-        needs = [[number_of[key] for key in unit.after] for unit in units]
-        seconds = total([times[unit.key] for unit in units], slots, needs).seconds
+    seconds = _expected(units, jobs, times, settings, limit, slots)
     unknown = sum(times[unit.key] is None for unit in units)
     makers = len({key for unit in units for key in unit.after})
     notes = []
@@ -139,14 +140,40 @@ def forecast(
     if unknown:
         have = counted(unknown, "of them has", "of them have")
         notes.append(f"{have} no earlier record of method and preset: the sum leaves the unknown time out.")
+    if len(rows) > SHOWN:
+        notes.insert(0, f"The table shows {SHOWN} of {len(rows):,} rows; --json has all.")
     totals = {"seconds": seconds, "without_estimate": unknown, "slots": slots, "jobs": len(jobs)}
     title = f"{counted(len(cells), 'cell')}; {len(units)} would run, in this order"
     return DryRun(rows, totals, title, notes)
 
 
-def _together(pack: Pack, times: Mapping[str, RunningTime | None]) -> RunningTime:
-    known = [time.seconds for unit in pack.units if (time := times[unit.key]) is not None]
-    return RunningTime(sum(known), "the cells of a job")
+def _expected(
+    units: Sequence[Unit], packs: Sequence[Pack], times: Times, settings: Cluster, limit: Limits, slots: int
+) -> float:
+    """Return the seconds until all `units` are done, in `packs` if the launcher has jobs, `slots` at a time."""
+    if not packs:
+        number = {unit.key: index for index, unit in enumerate(units)}
+        needs = [[number[key] for key in unit.after] for unit in units]
+        start = START_SECONDS if units and settings.launcher == "local" else 0.0
+        return start + total([times[unit.key] for unit in units], slots, needs).seconds
+    lasts, needs, number = list[RunningTime](), list[list[int]](), dict[str, int]()
+    capped = settings.launcher == "slurm" and settings.parallel is not None
+    orders = [Order(pack.keys, pack.after, pack.resources) for pack in packs]
+    if settings.launcher == "slurm":
+        submitted = [array for wave in waves_of(orders) for array in arrays(wave, capped, limit.array)]
+    else:
+        submitted = [orders]
+    for together in submitted:
+        before = [len(lasts) - 1] if capped and lasts else []
+        for order in together:
+            needs.append(before if capped else [number[key] for key in order.after])
+            number.update(dict.fromkeys(order.keys, len(lasts)))
+            known = [known.seconds for key in order.keys if (known := times[key]) is not None]
+            lasts.append(RunningTime(START_SECONDS + sum(known), "the cells of a job run in turn"))
+        if capped:  # the next array starts when all of this one have ended
+            needs.append(list(range(len(lasts) - len(together), len(lasts))))
+            lasts.append(RunningTime(0.0, "the end of an array"))
+    return total(lasts, slots, needs).seconds
 
 
 def _limits(settings: Cluster, packs: Sequence[Pack]) -> Limits:
@@ -161,14 +188,19 @@ def _slots(settings: Cluster, packs: Sequence[Pack], limit: Limits) -> int:
         if shutil.which("sinfo") is not None:
             most.append(at_once(settings.of(name) for name in {pack.resources for pack in packs}))
         return max(1, min(most))
-    if settings.launcher == "local" and settings.jobs == 0:
-        return available_cores()
-    return max(1, settings.jobs)
+    if settings.launcher == "inline":
+        return 1
+    return (settings.jobs or available_cores()) if settings.launcher == "local" else settings.at_once()
+
+
+@functools.cache
+def _default(method: type[Method]) -> dict[str, Any]:
+    return as_dict(method.Config())
 
 
 def _planned(cell: Cell, state: State, risk: RiskTarget | None) -> dict[str, Any]:
     method = METHODS.get(cell.method)
-    default, config = as_dict(method.Config()), as_dict(cell.config)
+    default, config = _default(method), as_dict(cell.config)
     claimed = ""
     if not cell.refused:
         claim = checked_claim(bound_method(cell).claimed(cell.delta), f"{cell.method}.claimed()")

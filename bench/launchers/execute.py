@@ -1,4 +1,4 @@
-"""Single entry point of the launchers `inline`, `local`, `slurm` and `submitit:NAME`."""
+"""Single entry point of the launchers `inline`, `local`, `slurm`, `submitit:NAME`, and of installed packages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
 from bench.experiments.noise_salt import RANDOM
 from bench.launchers import slurm_run
-from bench.launchers.dry_run import jobs_of
+from bench.launchers.dry_run import jobs_of, running_times
+from bench.launchers.executors import run_by_executor
 from bench.launchers.hooks import at_end, hooked
 from bench.launchers.local import Done, run_inline, run_local, visible_devices
 from bench.launchers.manifest import Launch, Options, begin
 from bench.launchers.schedule import Unit
-from bench.launchers.settings import SUBMITIT, Cluster
+from bench.launchers.settings import Cluster
 from bench.launchers.slurm_cli import check, limits
-from bench.launchers.submitit_run import run_submitit
 from bench.launchers.worker import Outcome
 from bench.results.run_dir import RunDir
 
@@ -56,7 +56,7 @@ def _execute(
         return begin(run_dir, settings.launcher, units, options, plugins)
 
     if on_slurm:
-        packs = jobs_of(units, run_dir, settings)
+        packs = jobs_of(units, running_times(units, run_dir), settings)
         wanted = [settings.of(name) for name in {pack.resources for pack in packs}]
         check(wanted, run_dir.path)
         limit = limits(wanted)
@@ -67,8 +67,6 @@ def _execute(
         if detach:
             return Outcome(left=len(units))
         return slurm_run.wait_for(launch, packs, run_dir, progress, done, started)
-    if settings.launcher.startswith(SUBMITIT):
-        return run_submitit(launched(0), jobs_of(units, run_dir, settings), settings, run_dir, progress, done)
     if settings.launcher == "local":
         devices = visible_devices(settings.gpus) if resources.device in ("auto", "cuda") else []
         jobs = settings.jobs or len(devices) or max(1, available_cores() // resources.threads)
@@ -76,5 +74,8 @@ def _execute(
         return run_local(
             launch, units, run_dir, progress, jobs=jobs, devices=devices, done=done, scratch=settings.scratch or ""
         )
+    if settings.launcher != "inline":
+        packs = jobs_of(units, running_times(units, run_dir), settings)
+        return run_by_executor(launched(settings.cpus), packs, settings, run_dir, progress, done)
     chosen = prepare_device(resources)
     return run_inline(launched(chosen.workers), units, run_dir, source, progress, chosen, done=done)

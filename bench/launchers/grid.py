@@ -41,18 +41,20 @@ class Ran:
 
 
 def run_grid(
-    grid: Grid, out: Path, progress: Progress, settings: Cluster, resources: Resources, *, reuse: Reuse = Reuse.DONE,
-    noise_salt: str = RANDOM, detach: bool = False, packed: Sequence[str] | None = None,
+    grids: Grid | Sequence[Grid], out: Path, progress: Progress, settings: Cluster, resources: Resources, *,
+    reuse: Reuse = Reuse.DONE, noise_salt: str = RANDOM, detach: bool = False, packed: Sequence[str] | None = None,
 ) -> Ran:  # fmt: skip
-    """Run the cells of `grid` that have no record yet in the run directory `out`, with the launcher of `settings`.
+    """Run the cells of `grids` that have no record yet in the run directory `out`, with the launcher of `settings`.
 
     `packed` are the cells' keys according to a bundle. Failed cells have records too. Raises :class:`BenchError` for an
     invalid grid, before data is fetched if possible, and as :func:`bench.launchers.execute.execute` does.
     """
+    grids = [grids] if isinstance(grids, Grid) else grids
     source, run_dir = DataSource(progress), RunDir(out)
     run_dir.check_writable()  # before data is fetched
     calibrations = Calibrations(run_dir.cache_path, user_cache())
-    cells = _cells(grid, source, calibrations, noise_salt, progress)
+    planned = [cell for grid in grids for cell in _cells(grid, source, calibrations, noise_salt, progress)]
+    cells = list({cell.key: cell for cell in planned}.values())
     if packed is not None and (strange := [cell.key for cell in cells if cell.key not in packed]):
         raise BenchError(
             f"the bundle was packed by another version of this program, which plans no {strange[0]}. Use the same "
@@ -74,7 +76,7 @@ def run_grid(
 
             outcome = execute(
                 units, run_dir, source, progress, settings, resources,
-                plugins=[name for name in grid.methods if name.endswith(".py")], detach=detach,
+                plugins=[name for grid in grids for name in grid.methods if name.endswith(".py")], detach=detach,
                 done=functools.partial(_tell, progress, run_dir), noise_salt=noise_salt,
             )  # fmt: skip
         keys = {cell.key for cell in todo}

@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections import Counter
 
+from bench.core.processes import SAFE_PATH
 from bench.core.progress import Progress
 from bench.launchers.local import Done
 from bench.launchers.settings import Cluster
@@ -42,9 +43,10 @@ def _run(name: str, command: str, run_dir: RunDir, progress: Progress, told: dic
     if not command:
         return
     variables = {f"BENCH_{key}": value for key, value in {"OUT": str(run_dir.path.resolve()), **told}.items()}
+    inherited = {name: value for name, value in os.environ.items() if name != SAFE_PATH}
     try:
         ran = subprocess.run(
-            command, shell=True, env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            command, shell=True, env={**inherited, **variables}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, timeout=LONGEST_SECONDS, start_new_session=True, check=False,
         )  # fmt: skip
         if ran.returncode:

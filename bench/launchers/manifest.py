@@ -83,10 +83,10 @@ class Task(Row):
 
     @property
     def kind(self) -> str:
-        """The kind of result: an attack, an audit, or a picture of several students."""
+        """What it is: an attack, an audit, a check, a tuning, or a picture of several students."""
         if not self.file.endswith(".json"):
             return "picture"
-        return {"attacks": "attack", "audits": "audit"}[Path(self.file).parts[0]]
+        return {"attacks": "attack", "audits": "audit", "checks": "check", "tuned": "tuning"}[Path(self.file).parts[0]]
 
     @classmethod
     def of(cls, run_dir: RunDir, key: str, title: str, file: str) -> Task:
@@ -99,7 +99,7 @@ class Task(Row):
 
 
 class Launch(Row):
-    """One `bench run`, `attack` or `audit`; `kind` is inline, local or slurm.
+    """One `bench run`, `attack`, `audit`, `check` or `tune`; `kind` is the launcher's name.
 
     `plugins` are method files for workers to load.
     """

@@ -52,6 +52,7 @@ class EarlierRuns:
 
     def __init__(self, runs: dict[tuple[str, str], list[_Run]]) -> None:
         self._runs = runs
+        self._known: dict[tuple[object, ...], RunningTime | None] = {}  # thousands of cells differ in seed and epsilon
 
     @classmethod
     def from_records(cls, records: Iterable[Record]) -> EarlierRuns:
@@ -71,7 +72,12 @@ class EarlierRuns:
         if cell.refused:
             return RunningTime(0.0, "it is refused")
         settings = (METHODS.get(cell.method).version, *cell.reduced)
+        alike = (cell.method, cell.preset, cell.facts.dataset, cell.facts.private_records, makes, settings)
+        if alike not in self._known:
+            self._known[alike] = self._estimate(cell, makes, settings)
+        return self._known[alike]
 
+    def _estimate(self, cell: Cell, makes: bool, settings: tuple[object, ...]) -> RunningTime | None:
         def distance(run: _Run) -> tuple[bool, bool, bool]:
             elsewhere = run.dataset != cell.facts.dataset
             # A preset's settings depend on the data set, so they are compared within one data set only.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,15 +13,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.options import LaunchOptions
+from bench.core.processes import available_cores
 from bench.core.yaml_files import read_yaml
 from bench.experiments.plan import Cell
 from bench.storage.scratch import VARIABLE
 
 LAUNCHERS = ("inline", "local", "slurm")
-SUBMITIT = "submitit:"  # followed by the name of an executor
-OURS = frozenset(
-    {"array", "job-name", "output", "error", "open-mode", "signal", "wrap"}
-)  # only this program may set these
+SUBMITIT = "submitit:"  # before the name of an executor
+ENTRY_POINTS = "bench.launchers"  # the group of those that installed packages bring, see bench.launchers.executors
+OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "signal", "wrap"})  # only this program sets them
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # a line break would turn what follows into a command of Slurm's script
 
@@ -133,8 +134,9 @@ class Cluster(JobResources):
     @field_validator("launcher")
     @classmethod
     def _known(cls, value: str) -> str:
-        if value not in LAUNCHERS and not value.startswith(SUBMITIT):
-            raise ValueError(f"{', '.join(LAUNCHERS)} or {SUBMITIT}NAME, with the name of an executor of submitit")
+        if value not in LAUNCHERS and not value.startswith(SUBMITIT) and value not in (there := launcher_points()):
+            known = ", ".join([*LAUNCHERS, *there])
+            raise ValueError(f"{known} or {SUBMITIT}NAME, with the name of an executor of submitit")
         return value
 
     @field_validator("python")
@@ -158,10 +160,19 @@ class Cluster(JobResources):
             raise ValueError("a path, with variables as $NAME: letters, digits and . / _ - + ~ $")
         return value
 
+    def at_once(self) -> int:
+        """Return how many jobs of an executor run at once: `parallel`, by default as many as this machine's cores."""
+        return self.parallel or max(1, available_cores() // self.cpus)
+
     def of(self, method: str) -> JobResources:
         """Return the resources of a job of `method`."""
         names = set(JobResources.model_fields)
         return JobResources(**{**self.model_dump(include=names), **self.methods.get(method, {})})
+
+
+def launcher_points() -> dict[str, EntryPoint]:
+    """Return the launchers of installed packages by name."""
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
 def minutes(text: str) -> int:
@@ -222,6 +233,9 @@ def launch_settings(options: LaunchOptions) -> Cluster:
     }  # fmt: skip
     if settings.launcher.startswith(SUBMITIT):
         only_slurm = {"partition", "max_memory", "max_time", "account", "detach"}
+    elif settings.launcher not in LAUNCHERS:
+        only_slurm |= {"gpus"}
+        only_slurm -= {"parallel", "pack", "cpus", "slurm"}
     elsewhere = settings.launcher not in ("inline", "local")
     wrong = given & only_slurm if settings.launcher != "slurm" else set()
     wrong |= given & {"jobs"} if elsewhere else set()

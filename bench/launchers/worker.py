@@ -1,4 +1,4 @@
-"""Worker process of a launch, started by ``--launcher local`` as ``python -m bench.launchers.worker FOLDER``.
+"""Worker process of a launch, started by ``--launcher local`` as ``python -m bench.launchers.worker FOLDER [KEY...]``.
 
 A worker claims a cell before it runs it, so workers share one directory and no cell runs twice at once. All state is in
 the directory: if a worker dies, the next one resumes its cell.
@@ -304,10 +304,11 @@ def die_with_parent() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the launch in the given folder and return the exit status."""
+    """Run the launch in the given folder, or its units of the given keys, and return the exit status."""
+    folder, *keys = arguments
     die_with_parent()
     try:
-        run_units(Path(arguments[0]), wait=True)
+        run_units(Path(folder), keys or None, wait=not keys)
     except Stopped as stop:
         return 128 + stop.number
     except BenchError as error:

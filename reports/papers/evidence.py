@@ -9,8 +9,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from bench.core.options import grid_words
+from bench.core.config import Grid
+from bench.core.options import GridOptions, grid_words
 from bench.core.types import Basis
 from bench.reports.board_row import BoardRow
 from bench.reports.leaderboard import build_board
@@ -80,14 +82,26 @@ class WantedCell:
         """Return the command that makes the cell's records at several epsilons."""
         if self.cannot:
             return ""
-        words = grid_words(
-            methods=self.method, datasets=self.dataset, eps=",".join(f"{epsilon:g}" for epsilon in epsilons) or None,
-            seeds=",".join(map(str, self.seeds)), basis=self.basis,
-            delta=None if self.delta is None else f"{self.delta:g}", preset=self.preset or None,
-        )  # fmt: skip
-        for name, value in self.settings:
-            words += ["--set", f"{name}={_text(value)}"]
+        words = grid_words(**self._asked(epsilons))
+        for text in self._set:
+            words += ["--set", text]
         return "python -m bench run " + " ".join(map(shlex.quote, words))
+
+    def grid_at(self, epsilons: Sequence[float]) -> Grid:
+        """Return the grid of that command."""
+        given = {name: value for name, value in self._asked(epsilons).items() if value is not None}
+        return GridOptions(**given, set_=self._set).grid()
+
+    def _asked(self, epsilons: Sequence[float]) -> dict[str, Any]:
+        return {
+            "methods": self.method, "datasets": self.dataset,
+            "eps": ",".join(f"{epsilon:g}" for epsilon in epsilons) or None, "seeds": ",".join(map(str, self.seeds)),
+            "basis": self.basis, "delta": self.delta, "preset": self.preset or None,
+        }  # fmt: skip
+
+    @property
+    def _set(self) -> list[str]:
+        return [f"{name}={_text(value)}" for name, value in self.settings]
 
 
 def cell(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from string import ascii_lowercase
 
+from bench.core.config import Grid
 from bench.reports.papers.evidence import WantedCell
 from bench.reports.papers.spec import (
     Entry,
@@ -203,10 +204,19 @@ def _why(entries: Iterable[Entry | Picture], material: Material) -> str:
 def commands_of(missing: Iterable[Missing]) -> list[str]:
     """Return the commands that fill `missing`: runs first, and one command for runs that differ only in epsilon."""
     missing = list(missing)
+    runs = [cell.command_at(epsilons) for cell, epsilons in _runs(missing)]
+    return list(dict.fromkeys([*runs, *(one.then for one in missing if one.then)]))
+
+
+def grids_of(missing: Iterable[Missing]) -> list[Grid]:
+    """Return the grids of the runs of those commands."""
+    return [cell.grid_at(epsilons) for cell, epsilons in _runs(missing) if not cell.cannot]
+
+
+def _runs(missing: Iterable[Missing]) -> list[tuple[WantedCell, list[float]]]:
     grids: dict[tuple[WantedCell, bool], set[float]] = {}
     for one in missing:
         if one.run is not None:
             grid = replace(one.run, epsilon=None), one.run.epsilon is None
             grids.setdefault(grid, set()).update(() if one.run.epsilon is None else (one.run.epsilon,))
-    runs = [cell.command_at(sorted(epsilons)) for (cell, _), epsilons in grids.items()]
-    return list(dict.fromkeys([*runs, *(one.then for one in missing if one.then)]))
+    return [(cell, sorted(epsilons)) for (cell, _), epsilons in grids.items()]

@@ -12,7 +12,7 @@ from bench.core.config import Reuse
 from bench.experiments import calibration_cache
 from bench.interface.registry import METHODS
 from bench.launchers import dry_run
-from bench.launchers.dry_run import DryRun, forecast
+from bench.launchers.dry_run import START_SECONDS, DryRun, forecast
 from bench.launchers.runtime_estimate import RunningTime
 from bench.launchers.schedule import Unit, units_of
 from bench.launchers.settings import Cluster
@@ -46,17 +46,17 @@ def told(epsilons: int, **settings: float) -> DryRun:
 def test_the_cells_of_a_job_run_in_turn() -> None:
     seen = told(10)
     assert seen.totals["jobs"] == 2  # what the others share is made in a job of its own
-    assert seen.totals["seconds"] == 20 + 9 * 20
-    assert "Time: about 3 min with 2 at a time on an empty cluster, by earlier records." in seen.notes
+    assert seen.totals["seconds"] == 2 * START_SECONDS + 20 + 9 * 20
+    assert "Time: about 4 min with 2 at a time on an empty cluster, by earlier records." in seen.notes
 
 
 @pytest.mark.parametrize(
-    ("settings", "slots", "seconds"),
-    [({}, 4, 80), ({"cpus": 2}, 2, 120), ({"parallel": 2}, 2, 120), ({"parallel": 90}, 4, 80)],
+    ("settings", "slots", "turns"),
+    [({}, 4, 4), ({"cpus": 2}, 2, 6), ({"parallel": 2}, 2, 6), ({"parallel": 90}, 4, 4)],
 )
-def test_no_more_jobs_run_at_once_than_the_cluster_holds(settings: dict[str, int], slots: int, seconds: int) -> None:
+def test_no_more_jobs_run_at_once_than_the_cluster_holds(settings: dict[str, int], slots: int, turns: int) -> None:
     seen = told(10, pack=0, **settings)
-    assert (seen.totals["slots"], seen.totals["seconds"]) == (slots, seconds)
+    assert (seen.totals["slots"], seen.totals["seconds"]) == (slots, turns * (START_SECONDS + 20))
 
 
 def test_without_slurm_all_jobs_are_taken_to_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +73,13 @@ def test_the_plan_says_what_slurm_takes_at_once(tmp_path: Path) -> None:
     assert note.startswith("Slurm takes 3 jobs (MaxJobCount in slurm.conf), in arrays of at most 11: the others are")
     assert seen.totals["slots"] == 3
     assert not [note for note in told(1, pack=0).notes if "MaxJobCount" in note]
+
+
+def test_a_long_plan_shows_its_beginning() -> None:
+    seen = told(dry_run.SHOWN + 1)
+    assert len(seen.table()[2]) == dry_run.SHOWN
+    assert len(seen.as_dict()["cells"]) == dry_run.SHOWN + 1
+    assert seen.notes[0] == "The table shows 200 of 201 rows; --json has all."
 
 
 def test_one_is_singular() -> None:

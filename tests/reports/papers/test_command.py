@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bench.cli import report_missing
+from bench.core.config import Grid
 from bench.core.errors import BenchError
+from bench.core.options import GridOptions
+from bench.launchers import grid
+from bench.launchers.grid import Ran
+from bench.launchers.settings import Cluster
+from bench.launchers.worker import Outcome
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from helpers.commands import Done
@@ -64,6 +75,7 @@ def test_the_command_in_json(runs: Path, tmp_path: Path) -> None:
         (("--paper", "dgd", "--figure", "1"), "Accepted: 3, 4, 5, 6, 7, 8, 9."),
         (("--paper", "dgd", "--table", "7"), "there is no drawing for table '7' of dgd"),
         (("--paper", "dgd", "--table", "I", "/nowhere/at/all"), "no such run directory"),
+        (("--paper", "dgd", "--all", "--launcher", "local"), "--launcher makes what --missing lists: give both"),
     ],
 )
 def test_mistakes_are_told_in_one_line(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
@@ -81,3 +93,43 @@ def test_a_mistake_has_no_traceback(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("error: there is no drawing for figure '1' of dgd")
     assert "Traceback" not in done.stderr
+
+
+def test_a_launcher_gets_the_grids_of_the_printed_commands(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Grid] = []
+    commands: list[list[str]] = []
+
+    def run(grids: Sequence[Grid], out: Path, progress: object, settings: Cluster, *_: object) -> Ran:
+        assert (out, settings.launcher, settings.jobs) == (tmp_path / "made", "local", 2)
+        asked.extend(grids)
+        return Ran([], [], Outcome())
+
+    def command(words: list[str], check: bool) -> subprocess.CompletedProcess[bytes]:
+        commands.append(words)
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(grid, "run_grid", run)
+    monkeypatch.setattr(report_missing.subprocess, "run", command)
+    words = ["--paper", "pate", str(runs), "--missing"]
+    listed = json.loads(bench(*words, "--json").stdout)["missing"]
+    printed = {line for one in listed if one["reason"] != "no data" for line in one["commands"]}
+    done = bench(*words, "--launcher", "local", "--jobs", "2", "-o", str(tmp_path / "made"), "-q")
+    assert done.returncode == 0, done.stderr
+    of_runs = {line for line in printed if line.startswith("python -m bench run ")}
+    assert of_runs
+    assert _by_epsilon(asked) == _by_epsilon(map(_grid, of_runs))
+    assert {shlex.join(["python", *words[1:-7]]) for words in commands} == printed - of_runs
+    assert all(words[-5:] == ["--launcher", "local", "--jobs", "2", "--quiet"] for words in commands)
+
+
+def _grid(line: str) -> Grid:
+    words = shlex.split(line)[4:]
+    given = {flag[2:]: value for flag, value in zip(words[::2], words[1::2], strict=True) if flag != "--set"}
+    given["set_"] = [value for flag, value in zip(words[::2], words[1::2], strict=True) if flag == "--set"]
+    return GridOptions(**given).grid()
+
+
+def _by_epsilon(grids: Iterable[Grid]) -> set[Grid]:
+    return {replace(one, epsilons=(epsilon,)) for one in grids for epsilon in one.epsilons}
