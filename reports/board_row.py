@@ -6,6 +6,7 @@ from functools import cached_property
 
 from bench.core.types import AuditKind, PrivacyUnit
 from bench.metrics.intervals import SeedSpread, accuracy_interval
+from bench.metrics.ranking import Contender
 from bench.reports.claims import CHOSEN, Claim, claim_of, remarks_of
 from bench.reports.order import MARKS
 from bench.reports.seed_group import SeedGroup
@@ -29,7 +30,7 @@ class BoardRow(SeedGroup):
     unranked: str = ""
     """Why it holds no rank."""
     gap: float | None = None
-    """For the first of a band: how many points below it a method cannot be told from it."""
+    """For the first of a band: how many points below it a method must be to be told from it, answers not known."""
 
     @cached_property
     def _claim(self) -> tuple[Claim, str]:
@@ -87,6 +88,14 @@ class BoardRow(SeedGroup):
     def high(self) -> float:
         """The upper end of that interval."""
         return 100 * self._interval[1]
+
+    @cached_property
+    def contender(self) -> Contender | None:
+        """The row as a contender for a rank; None where nothing tells how much its seeds differ."""
+        if self.seed_spread is None:
+            return None
+        seeds, test_set = len(self.seeds) + self.collapsed, self.records[0].dataset_revision
+        return Contender(self.accuracy / 100, seeds, self.seed_spread, self.test_records, self.right, test_set)
 
     @property
     def drop(self) -> float | None:

@@ -6,11 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bench.core.errors import BenchError, UnknownNameError
-from bench.metrics.ranking import Contender, difference
+from bench.metrics.ranking import difference
 from bench.reports.board_row import BoardRow
 from bench.reports.leaderboard import Board, cells_of
 
@@ -67,34 +64,16 @@ def compare(
         raise BenchError(f"{one} and {other} are one row of the board: they differ in the seed only.")
     low = high = None
     apart, paired = first.accuracy - second.accuracy, 0
-    mine, theirs = _contender(first), _contender(second)
+    mine, theirs = first.contender, second.contender
     if (first.dataset, first.unit) == (second.dataset, second.unit) and mine is not None and theirs is not None:
-        answers = _answers_apart(first, second)
-        if answers is not None:
-            apart, paired = 100 * float(answers.mean()), len(answers)
-        half = 100 * difference(mine, theirs, answers)
-        low, high = apart - half, apart + half
+        found = difference(mine, theirs)
+        apart, paired = 100 * found.mean, found.paired
+        low, high = apart - 100 * found.half, apart + 100 * found.half
     cells = [cells_of(row) for row in rows]
     lines = [("data set", first.dataset, second.dataset), ("unit", first.unit, second.unit)]
     lines += [(name, cells[0][name], cells[1][name]) for name in COMPARED]
     lines += _settings(first.records[0].config, second.records[0].config)
     return Comparison(first, second, apart, paired, low, high, tuple(line for line in lines if set(line[1:]) != {"–"}))
-
-
-def _answers_apart(one: BoardRow, other: BoardRow) -> NDArray[np.float64] | None:
-    """Return by how much the shares of right answers differ on each common test record, None where not known."""
-    places = {(row.records[0].dataset_revision, row.test_records) for row in (one, other)}
-    if one.right is None or other.right is None or len(places) > 1:
-        return None
-    whole = len(one.right) == len(other.right)
-    number = len(one.right) if whole else one.test_records
-    return one.right[:number] - other.right[:number]
-
-
-def _contender(row: BoardRow) -> Contender | None:
-    if row.seed_spread is None:
-        return None
-    return Contender(row.accuracy / 100, len(row.seeds) + row.collapsed, row.seed_spread, row.test_records)
 
 
 def _settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> Sequence[tuple[str, str, str]]:

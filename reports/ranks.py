@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from bench.metrics.intervals import seed_spread
-from bench.metrics.ranking import Contender, rank_groups
+from bench.metrics.ranking import HALVES, Contender, rank_groups, steadiness
 from bench.reports.board_row import BoardRow
 from bench.reports.order import BUDGETS, FEWEST
 from bench.results.attack_record import above
@@ -37,29 +37,40 @@ def set_ranks(rows: Iterable[BoardRow]) -> None:
     ranked: dict[str, BoardRow] = {}
     contenders: list[Contender] = []
     for row in rows:
-        seeds = len(row.seeds) + row.collapsed
         if not row.band.private or math.isinf(row.band.limit):
             row.unranked = f"no epsilon up to {BUDGETS[-1]:g} is proven"
         elif above(row.audited, row.proven):
             row.unranked = "audited above proven"
-        elif seeds < FEWEST or row.seed_spread is None:
+        elif len(row.seeds) + row.collapsed < FEWEST or row.contender is None:
             row.unranked = "fewer than three seeds"
         elif row.method in ranked:
             row.unranked = "another row of the method holds its rank"
         else:
             ranked[row.method] = row
-            contenders.append(Contender(row.accuracy / 100, seeds, row.seed_spread, row.test_records))
-    places, ends = rank_groups(contenders)
+            contenders.append(row.contender)
+    places, needed = rank_groups(contenders)
     for row, place in zip(ranked.values(), places, strict=True):
         row.place, row.place_last = place
     if len(ranked) > 1:
-        first = next(iter(ranked.values()))
-        first.gap = 100 * (first.accuracy / 100 - ends[0])
+        next(iter(ranked.values())).gap = 100 * needed
 
 
 def resolution(rows: Iterable[BoardRow]) -> str:
-    """Return a sentence with the smallest lead that the ranking of `rows` resolves, "" if fewer than two are ranked."""
-    gap = next((row.gap for row in rows if row.gap is not None), None)
+    """Return the smallest lead that the ranking of `rows` resolves and how steady its first is, in words.
+
+    Return "" if fewer than two rows are ranked.
+    """
+    ranked = [row for row in rows if row.place is not None]
+    gap = next((row.gap for row in ranked if row.gap is not None), None)
     if gap is None:
         return ""
-    return f"Methods less than {gap:.1f} points below the first cannot be told from it."
+    said = f"Methods less than {gap:.1f} points below the first cannot be told from it"
+    found = steadiness([row.contender for row in ranked if row.contender is not None])
+    if found is None:
+        return f"{said}."
+    kept, known = found
+    return (
+        f"{said}, unless the answers of both are on record and can be compared one by one. "
+        f"Of {HALVES} random halves of the test records, {ranked[0].method} is first on {kept}, "
+        f"among the {known} of {len(ranked)} methods with answers on record."
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -22,62 +22,121 @@ class Contender:
     seeds: int
     spread: SeedSpread
     test_records: int
+    right: NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
+    """For each test record the share of seeds that are right, the records of `mean` first: (n,). None if not known."""
+    test_set: str = ""
+    """Names the order of the test records: rows of the same name are compared record by record."""
 
-    def gap(self, spread: SeedSpread, rivals: int, confidence: float = 0.95) -> float:
-        """Return the smallest lead over another method that is significant, among `rivals` at once.
+    def apart(self, other: Contender) -> NDArray[np.float64] | None:
+        """Return :attr:`right` less that of `other`, for each common test record; None where either is not known."""
+        if self.right is None or other.right is None:
+            return None
+        if (self.test_set, self.test_records) != (other.test_set, other.test_records):
+            return None
+        common = len(self.right) if len(self.right) == len(other.right) else self.test_records
+        return self.right[:common] - other.right[:common]
+
+    def leads(self, other: Contender, spread: SeedSpread, rivals: int, confidence: float = 0.95) -> bool:
+        """Return whether the lead over `other` is significant, among `rivals` at once.
 
         One-sided, with Bonferroni's correction: Student's quantile for the seeds and the normal one for the test
-        records (not paired), in quadrature. Both sides of the difference are taken to be as uncertain as this one. As
-        the other row's deviation is not used, a row gains nothing from seeds that differ.
+        records, in quadrature. Both sides of the difference are taken to be as uncertain as this one. As the other
+        row's deviation is not used, a row gains nothing from seeds that differ. On test records where both rows'
+        answers are known, the lead and its variance are those of the pairs, unless that variance is the larger.
         """
-        level = 1 - (1 - confidence) / max(rivals, 1)
+        level, lead, over_records = _level(rivals, confidence), self.mean - other.mean, 2 * self._over_records()
+        apart = self.apart(other)
+        if apart is not None:
+            lead = float(apart.mean())
+            over_records = min(over_records, _over_pairs(apart))
+        over_seeds = 2 * stdtrit(spread.freedom, level) ** 2 * spread.variance / self.seeds
+        return bool(lead > math.sqrt(ndtri(level) ** 2 * over_records + over_seeds))
+
+    def gap(self, spread: SeedSpread, rivals: int, confidence: float = 0.95) -> float:
+        """Return the smallest lead that is significant by :meth:`leads` over a row whose answers are not known."""
+        level = _level(rivals, confidence)
+        over_seeds = stdtrit(spread.freedom, level) ** 2 * spread.variance / self.seeds
+        return math.sqrt(2 * (ndtri(level) ** 2 * self._over_records() + over_seeds))
+
+    def _over_records(self) -> float:
         # Agresti and Coull's share, so that an accuracy of 1 is not certain.
         share = (self.mean * self.test_records + 2) / (self.test_records + 4)
-        over_records = ndtri(level) ** 2 * share * (1 - share) / self.test_records
-        over_seeds = stdtrit(spread.freedom, level) ** 2 * spread.variance / self.seeds
-        return math.sqrt(2 * (over_records + over_seeds))
+        return share * (1 - share) / self.test_records
 
 
-def difference(
-    one: Contender, other: Contender, apart: NDArray[np.float64] | None = None, confidence: float = 0.95
-) -> float:
-    """Return half the two-sided interval of the difference of two mean accuracies, as a share.
+def _level(rivals: int, confidence: float) -> float:
+    return 1 - (1 - confidence) / max(rivals, 1)
 
-    Each row adds its seeds (Student's t) and its test records (Agresti and Coull's share), in quadrature. With `apart`
-    the test records are paired: (n,), for each record the share of seeds of `one` that are right less that of `other`.
+
+def _over_pairs(apart: NDArray[np.float64]) -> float:
+    # Agresti and Min (2005) add a half to each cell of the table of pairs, so that equal answers are not certain.
+    n = len(apart) + 2
+    return float(((np.square(apart).sum() + 1) / n - (apart.sum() / n) ** 2) / n)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The difference of two mean accuracies, as a share, with `half` its two-sided interval."""
+
+    mean: float
+    half: float
+    paired: int
+    """Number of test records on which both rows' answers are compared; 0 where they are not known."""
+
+
+def difference(one: Contender, other: Contender, confidence: float = 0.95) -> Difference:
+    """Return the difference of two rows, on the same test records where the answers of both are known.
+
+    Each row adds its seeds (Student's t) and its test records (Agresti and Coull's share, or the pairs), in quadrature.
     """
-    level, squares = 0.5 + confidence / 2, 0.0
+    level, squares, apart = 0.5 + confidence / 2, 0.0, one.apart(other)
     for each in (one, other):
         squares += stdtrit(each.spread.freedom, level) ** 2 * each.spread.variance / each.seeds
-        if apart is None:
-            share = (each.mean * each.test_records + 2) / (each.test_records + 4)
-            squares += ndtri(level) ** 2 * share * (1 - share) / each.test_records
-    if apart is not None:
-        # Agresti and Min (2005) add a half to each cell of the table of pairs, so that equal answers are not certain.
-        n = len(apart) + 2
-        squares += ndtri(level) ** 2 * ((np.square(apart).sum() + 1) / n - (apart.sum() / n) ** 2) / n
-    return math.sqrt(squares)
+        squares += ndtri(level) ** 2 * each._over_records() * (apart is None)
+    if apart is None:
+        return Difference(one.mean - other.mean, math.sqrt(squares), 0)
+    squares += ndtri(level) ** 2 * _over_pairs(apart)
+    return Difference(float(apart.mean()), math.sqrt(squares), len(apart))
 
 
-def rank_groups(contenders: Sequence[Contender], confidence: float = 0.95) -> tuple[list[tuple[int, int]], list[float]]:
-    """Return the first and last rank of each contender's group, and below which mean each group ends.
+def rank_groups(contenders: Sequence[Contender], confidence: float = 0.95) -> tuple[list[tuple[int, int]], float]:
+    """Return the first and last rank of each contender's group, and the lead that the first needs over the others.
 
     `contenders` are in descending order of their means. A group ends before the first row that some row of the group
     leads significantly; the variance of a row's seeds is its own, or, where that is larger, the one pooled over the
     rows up to it. The method that is truly best misses the first group with a probability of at most 1 - `confidence`,
     if its seeds differ no more than those of the rows above it; a method whose seeds differ more must show its rank
-    by more seeds.
+    by more seeds. Pairs of rows with known answers are told apart by smaller leads.
     """
-    rivals, starts, ends = len(contenders) - 1, [], list[float]()
-    squares, freedom = 0.0, 0
+    rivals, starts, group = len(contenders) - 1, list[int](), list[tuple[Contender, SeedSpread]]()
+    squares, freedom, needed = 0.0, 0, 0.0
     for number, one in enumerate(contenders):
-        if not ends or one.mean < ends[-1]:
+        squares, freedom = squares + one.spread.variance * one.spread.freedom, freedom + one.spread.freedom
+        spread = max(one.spread, SeedSpread(squares / freedom, freedom))
+        if not group or any(above.leads(one, wide, rivals, confidence) for above, wide in group):
             starts.append(number)
-            ends.append(-math.inf)
-        spread = one.spread
-        squares, freedom = squares + spread.variance * spread.freedom, freedom + spread.freedom
-        pooled = SeedSpread(squares / freedom, freedom)
-        ends[-1] = max(ends[-1], one.mean - one.gap(max(spread, pooled), rivals, confidence))
+            group = []
+        group.append((one, spread))
+        if number == 0:
+            needed = one.gap(spread, rivals, confidence)
     bounds = [*starts, len(contenders)]
     ranks = [(start + 1, end) for start, end in pairwise(bounds) for _ in range(start, end)]
-    return ranks, ends
+    return ranks, needed
+
+
+HALVES = 50
+"""Random halves of the test records on which :func:`steadiness` ranks again."""
+
+
+def steadiness(contenders: Sequence[Contender]) -> tuple[int, int] | None:
+    """Return on how many of :data:`HALVES` halves of the test records the first stays first, and among how many.
+
+    Only contenders whose answers can be compared with those of the first take part; None if there is none.
+    """
+    known = [apart for other in contenders[1:] if (apart := contenders[0].apart(other)) is not None]
+    if not known:
+        return None
+    common = min(map(len, known))
+    leads, draws = np.stack([apart[:common] for apart in known]), np.random.default_rng(0)
+    halves = (draws.permutation(common)[: (common + 1) // 2] for _ in range(HALVES))
+    return sum(bool((leads[:, half].mean(1) >= 0).all()) for half in halves), 1 + len(known)

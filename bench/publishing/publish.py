@@ -41,7 +41,7 @@ class Fate(StrEnum):
 
     ADDED = "added"
     REPLACED = "replaced"
-    COMPLETED = "completed"  # A published record gained its missing ``--set`` values, image grid or picture.
+    COMPLETED = "completed"  # A published record gained its missing ``--set`` values, answers, image grid or picture.
     REMOVED = "removed"
     SKIPPED = "skipped"
     REFUSED = "refused"
@@ -165,6 +165,7 @@ class _Work:
         if there is None and (self._into / "records" / path.name).exists():
             self._say("record", name, Fate.REFUSED, "the published one is damaged. Restore it by git, then try again.")
             return None
+        there = _with_answers(there, record)
         fate, why = self._compared(record, there)
         if fate is Fate.SKIPPED and there is not None:
             return self._completed(run, name, record, there, why)
@@ -217,8 +218,8 @@ class _Work:
         )
 
     def _completed(self, run: Path, name: str, record: Record, there: Record, why: str) -> None:
-        """Skip a published record, after adding what the published one lacks."""
-        lacks: list[str] = []
+        """Skip a published record, after adding what it lacks; `there` has its answers."""
+        lacks = ["its answers on the test records"] * (there is not self._board[there.key])
         image_grid, file = there.image_grid, f"released/{there.key}.png"
         if image_grid is not None and image_grid.file == file and not (self._into / file).exists():
             with suppress(OSError, ValueError):
@@ -229,9 +230,11 @@ class _Work:
         if there.cell.overrides is None:
             again = planned_again(record, self._calibrations).cell
             if again is not None:
-                self._board[there.key] = _with_overrides(there, again.spec)
-                self.found.files[f"records/{there.key}.json"] = self._board[there.key].to_json().encode()
+                there = _with_overrides(there, again.spec)
                 lacks.append("its settings as requested")
+        if there != self._board[there.key]:
+            self._board[there.key] = there
+            self.found.files[f"records/{there.key}.json"] = there.to_json().encode()
         if lacks:
             self._say("record", name, Fate.COMPLETED, f"{why}; it got {' and '.join(lacks)}")
         else:
@@ -352,6 +355,16 @@ def _same(path: Path, attack: AttackRecord) -> bool:
 
 def _student(record: Record) -> str | None:
     return None if record.student is None else record.student.sha256
+
+
+def _with_answers(there: Record | None, record: Record) -> Record | None:
+    """Return the published record, with the answers of `record` if it has none and the student is the same."""
+    if there is None or there.utility is None or record.utility is None or _student(there) != _student(record):
+        return there
+    own, other = (utility.model_dump(exclude_none=True) for utility in (there.utility, record.utility))
+    if "answers" in own or "answers" not in other or own | other != other:
+        return there
+    return there.model_copy(update={"utility": record.utility})
 
 
 def _with_overrides(record: Record, planned: CellSpec | None) -> Record:

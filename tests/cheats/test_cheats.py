@@ -161,7 +161,7 @@ def named(method: type[Method]) -> str:
     return method.name
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("cheat", "why"),
     [
@@ -227,6 +227,7 @@ def test_more_honest_twins_pass(honest: type[Method]) -> None:
     assert_passes(honest)
 
 
+@pytest.mark.slow
 def test_random_seeds_wake_what_sleeps_at_known_ones() -> None:
     assert check_method(triggers.LateSeeds, seeds=SEEDS).ok
     assert "the released sums differs" in check_method(triggers.LateSeeds, seeds=random_seeds()).reason
@@ -297,6 +298,7 @@ def test_a_cheat_in_a_file_is_rejected(name: str, why: str) -> None:
     assert why in check.reason
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("line", "held"),
     [

@@ -26,7 +26,7 @@ from bench.interface.registry import METHODS
 from bench.methods.generative.sim_pe import SimPE
 from bench.methods.pate.knn_pate import KNNPATE
 
-FAST = {"sim-pe", "knn-pate", "dp-fc"}
+FAST = {"dp-prototypes"}
 
 
 MORE = (17, 33, 51, 101, 201)
@@ -42,7 +42,6 @@ def few(method: type[Method], records: int) -> None:
     check_few(trial_for(MethodPlace.of(local) or local, Preset.TINY, 0, facts, alone), Processes())
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in METHODS.names()]
 )
@@ -95,6 +94,7 @@ def found_by_few(method: type[Method]) -> str:
     return ""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("distances", [by_product, torch.cdist], ids=["product", "cdist"])
 def test_distances_in_float32_are_found(distances: Distances, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first is what Sim-PE had: BLAS takes another kernel for fewer rows, and near-ties of other records flip."""

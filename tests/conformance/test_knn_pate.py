@@ -37,6 +37,7 @@ def test_it_imports_the_interface_alone(method: Any) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_it_passes_the_check(method: Any) -> None:
     check = check_method(method)
     assert check.verdict is CheckVerdict.PASSED, check.reason

@@ -159,6 +159,7 @@ class Pictures(Dataset[Any]):
         return torch.from_numpy(self.values[number]), number % 2
 
 
+@pytest.mark.slow
 def test_a_torch_dataset_runs_like_the_file_that_it_becomes(tmp_path: Path, root: Path) -> None:
     frame = bench.run("nonprivate", datasets=Pictures(), preset="tiny", out=tmp_path / "runs", quiet=True)
     assert list(frame["failure"]) == [""]

@@ -70,6 +70,7 @@ def shadow_run(seed: int, coins: np.ndarray, images: bool = False) -> ShadowRun:
     return ShadowRun(0, coins, Released(net, "small_cnn", {}, extras=extras), 1.0, 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE, pytest.param(Adjacency.ADD_REMOVE, marks=pytest.mark.slow)])
 def test_a_student_of_no_private_record_is_found_innocent_at_the_stated_confidence(adjacency: Adjacency) -> None:
     data, found, audits, images = private(), 0, 300, adjacency is Adjacency.REPLACE

@@ -82,6 +82,7 @@ class SampledAlone(SampledMean):
     centred = False
 
 
+@pytest.mark.slow
 def test_a_record_that_moves_the_distances_of_others_is_found() -> None:
     check = check_method(SampledMean)
     assert check.verdict is CheckVerdict.REJECTED
@@ -120,6 +121,7 @@ def test_one_element_of_any_stride_has_the_digest_of_its_value() -> None:
     assert len(set(parts)) == 1
 
 
+@pytest.mark.slow
 def test_the_outcome_says_which_sets_of_few_records_were_tested() -> None:
     class Picky(Honest):
         name = "picky"
@@ -166,6 +168,7 @@ class Sleeps(Honest):
             time.sleep(60)
 
 
+@pytest.mark.slow
 def test_a_brief_check_says_which_preset_was_too_slow_to_replay() -> None:
     check = check_method(Sleeps, awake=Preset.QUICK, patience=0.5)
     assert check.ok
@@ -240,6 +243,7 @@ def test_a_nearest_mean_learns_the_generated_set_and_seeds_give_other_sets() -> 
     assert generated().private.images.equal(sets[0].private.images)
 
 
+@pytest.mark.slow
 def test_a_class_that_no_other_process_can_import_is_checked_in_this_one() -> None:
     class Local(Honest):
         name = "local"
@@ -267,6 +271,7 @@ class Leaves(Honest):
         raise SystemExit(3)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seeds", [(0,), (1, 2)])
 def test_the_reason_says_how_good_the_students_were(seeds: tuple[int, ...]) -> None:
     reason = check_method(Honest, seeds=seeds, dataset="digits").reason

@@ -83,6 +83,7 @@ def test_the_honest_mechanism_holds_and_half_the_noise_is_caught(event: Event) -
     assert [part.exact for part in caught] == [part.exact for part in found]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("event", [EVENTS[0], EVENTS[8], EVENTS[13], EVENTS[15]], ids=Event.describe)
 def test_a_pure_mechanism_may_be_audited_at_a_delta(event: Event) -> None:
     found = audit_mechanism(event, seeded(), DRAWS, delta=0.01)

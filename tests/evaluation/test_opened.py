@@ -127,8 +127,17 @@ def brief(folder: Path) -> None:
     thread.join()
 
 
+def cached(folder: Path) -> None:
+    """As numba and matplotlib do."""
+    below = Path(os.environ["NUMBA_CACHE_DIR"]) / "cached"
+    below.mkdir()
+    (below / "compiled").write_text("1")
+    assert (below / "compiled").read_text() == "1"
+
+
 @pytest.mark.parametrize(
-    "act", [sized, lambda folder: tempfile.TemporaryFile().close(), brief, lambda folder: np.arange(3).ctypes.data]
+    "act",
+    [sized, cached, lambda folder: tempfile.TemporaryFile().close(), brief, lambda folder: np.arange(3).ctypes.data],
 )
 def test_its_own_folder_and_threads_that_end_are_not_counted(act: Act, tmp_path: Path) -> None:
     with temporary_files_in(tmp_path):

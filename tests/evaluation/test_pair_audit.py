@@ -40,6 +40,7 @@ def nothing(generator: np.random.Generator) -> Callable[..., Channels]:
     return give
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("audits", [100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_releases_of_nothing_private_are_hardly_ever_above_zero(audits: int) -> None:
     """Bound, early look, choice of the pair and of the score included."""

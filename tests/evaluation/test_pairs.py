@@ -54,7 +54,7 @@ def row(request: pytest.FixtureRequest) -> tuple[type[Method], Any, Facts, list[
 Row = tuple[type[Method], Any, Facts, list[WorstPair]]
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 def test_the_sets_differ_in_one_unit_as_the_methods_proof_says(row: Row) -> None:
     method, _, facts, pairs = row
     assert pairs

@@ -35,6 +35,7 @@ def test_no_two_teachers_gradients_are_further_apart_than_their_sensitivity(data
         assert np.linalg.norm(one - other) <= gradient_sensitivity(kind, classes, k, 8.0)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("classes", "k"),
     [

@@ -51,6 +51,7 @@ def test_further_steps_on_the_answers_cost_nothing_and_leave_the_generator(name:
         assert all(map(torch.equal, once.generator.state_dict().values(), again.generator.state_dict().values()))
 
 
+@pytest.mark.slow
 def test_student_gains_by_further_steps_on_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     def annotator(*_: Any) -> Any:
         return lambda images, student: torch.nn.functional.one_hot((images.mean((1, 2, 3)) > 0.15).long(), 10).float()
@@ -110,6 +111,7 @@ def test_error_on_noisy_answers_ranks_students_as_clean_answers_would() -> None:
     assert true["bad"] - true["good"] > 0.4
 
 
+@pytest.mark.slow
 def test_student_of_noisy_votes_stops_before_it_fits_the_noise() -> None:
     """Squared error to the true answers, on images that were not asked: less for the student that stopped in time."""
     images = random_images(600, SHAPE, torch.Generator().manual_seed(1))

@@ -284,6 +284,7 @@ def test_the_printed_reading_reaches_the_student_too(monkeypatch: pytest.MonkeyP
     assert [settings.reading for settings in seen] == ["dafl", "printed"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.slow)])
 def test_the_student_learns_from_soft_and_hard_labels_with_and_without_triples(optimizer: Any) -> None:
     vae, images = trained_vae()

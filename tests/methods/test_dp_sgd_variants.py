@@ -75,6 +75,7 @@ def test_the_student_of_tsadp_has_the_activation_that_was_set() -> None:
 LONG = (("gm-dp", 10.0), ("zcdp", 1.0), ("zcdp", 10.0))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "epsilon"), [("gm-dp", 1.0), *(pytest.param(*case, marks=pytest.mark.slow) for case in LONG)]
 )
@@ -130,6 +131,7 @@ def _claim(kept: int, *more: Event) -> float:
     return accountants.claim_by("rdp", events, 1e-5, "theorem 5.6").epsilon
 
 
+@pytest.mark.slow
 def test_what_dpsur_claims_as_1_on_mnist_costs_if_every_iteration_is_charged() -> None:
     """The authors' run with its noisy means of features, then with none, as here; half or 22% of the steps are kept."""
     means = Gaussian(8.0, 2, adjacency=Adjacency.ADD_REMOVE)
@@ -149,6 +151,7 @@ def test_the_claim_of_dpsur_is_for_the_steps_that_it_may_keep() -> None:
     assert proven(every, 1e-5).epsilon > 1.25 * proven(kept, 1e-5).epsilon
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("basis", list(Basis))
 def test_dpsur_spends_the_budget_of_its_basis(basis: Basis) -> None:
     method, budget = METHODS.get("dpsur"), Budget(1.0, 1e-5, basis, TargetAdjacency.OWN)
@@ -159,6 +162,7 @@ def test_dpsur_spends_the_budget_of_its_basis(basis: Basis) -> None:
     assert 0.99 < spent.epsilon <= 1
 
 
+@pytest.mark.slow
 def test_dpsur_charges_every_step_and_every_test_and_keeps_the_steps_that_pass() -> None:
     start, ledger = run("dpsur", threshold=-1e9)
     method = METHODS.get("dpsur")

@@ -298,7 +298,7 @@ def test_no_gradient_to_the_latent_inputs_is_an_error(monkeypatch: pytest.Monkey
         trained(tiny(DPSD))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "path",
     ["eq3=batch-mean", "bounding=clip", "distillation=plain", "amount=20", "pool_steps=3", "generator_loss=printed",
@@ -308,6 +308,7 @@ def test_every_option_of_dpsd_keeps_private_data_behind_the_ledger(path: str) ->
     assert check_method(DPSD, overrides=(path,)).ok
 
 
+@pytest.mark.slow
 def test_other_paths_keep_private_data_behind_the_ledger() -> None:
     assert check_method(DPSDSound, overrides=("answer=gradient", "held_back=0.2")).ok
     assert check_method(DPSDLabel, overrides=("amount=20",)).ok

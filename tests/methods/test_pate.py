@@ -150,6 +150,7 @@ def test_blocks_of_queries_are_labelled_once_and_only_as_far_as_asked(
     assert made == [1, 1, 0]
 
 
+@pytest.mark.slow
 def test_one_record_moves_one_vote_at_most_per_query() -> None:
     private, _ = private_pair()
     config = tiny(teacher_steps=60)

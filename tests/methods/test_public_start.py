@@ -149,7 +149,7 @@ def test_a_teacher_trains_all_that_is_not_frozen_and_is_cached(weights: Path, fr
     assert moved == expected.get(frozen, {"conv1", "bn1", "layer1", "layer2", "layer3", "layer4"})
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["dgd", "dgd-sound", "dpsd", "dpsd-t", "dpsd-sound", "pate-gnmax"])
 def test_a_student_on_the_public_backbone_is_released_as_a_head(weights: Path, name: str, tmp_path: Path) -> None:
     made = released(name, weights, teacher_frozen="layer2")

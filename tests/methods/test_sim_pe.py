@@ -87,6 +87,7 @@ def test_votes_go_to_the_nearest_candidate_of_the_class() -> None:
     assert votes_for(candidates, classes, PrivateData(images, labels, SMALL), CPU).tolist() == [2, 1, 1, 0]
 
 
+@pytest.mark.slow
 def test_votes_have_the_noise_that_they_are_charged_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """On adjacent sets, through the method: differences have the data's mean and the variance of twice the noise."""
     seen: list[np.ndarray] = []

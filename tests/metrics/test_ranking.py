@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.metrics.intervals import SeedSpread, accuracy_interval, seed_spread
-from bench.metrics.ranking import Contender, difference, rank_groups
+from bench.metrics.ranking import Contender, difference, rank_groups, steadiness
 
 RECORDS, DRAWS = 1_000, 200
 
@@ -111,32 +112,70 @@ def test_what_is_borrowed_never_narrows_a_row_whose_own_seeds_differ_more() -> N
     assert seed_spread(five, [wide]) == seed_spread(five)
 
 
+def answering(abilities: Sequence[float], deviation: float, draws: np.random.Generator) -> list[Contender]:
+    """Return methods of three seeds each that err on the same hard records, a fifth of all: .876 + their ability."""
+    hard, rows = draws.random(RECORDS) < 0.2, []
+    for ability in abilities:
+        luck = draws.normal(0, deviation, 3)
+        chance = np.clip(np.where(hard, 0.5, 0.97)[None] + ability + luck[:, None], 0, 1)
+        right = draws.random((3, RECORDS)) < chance
+        spread = seed_spread(list(right.mean(1)))
+        assert spread is not None
+        rows.append(Contender(float(right.mean()), 3, spread, RECORDS, right.mean(0)))
+    return rows
+
+
+def unpaired(row: Contender) -> Contender:
+    return replace(row, right=None)
+
+
 @pytest.mark.parametrize("deviation", [0.0, 0.01])
 def test_the_interval_of_a_paired_difference_covers_as_often_as_it_says_and_is_shorter(deviation: float) -> None:
-    """Two methods, three seeds each, that err on the same hard records: half the records are hard for both."""
     draws, covered, halves = np.random.default_rng(5), 0, []
     for _ in range(400):
-        hard = draws.random(RECORDS) < 0.2
-        right, accuracies = [], []
-        for ability in (0.02, 0.0):
-            luck = draws.normal(0, deviation, 3)
-            chance = np.clip(np.where(hard, 0.5, 0.97)[None] + ability + luck[:, None], 0, 1)
-            each = draws.random((3, RECORDS)) < chance
-            right.append(each.mean(0))
-            accuracies.append(each.mean(1))
-        rows = []
-        for seeds in accuracies:
-            spread = seed_spread(list(seeds))
-            assert spread is not None
-            rows.append(Contender(float(seeds.mean()), 3, spread, RECORDS))
-        apart = right[0] - right[1]
-        half = difference(rows[0], rows[1], apart)
-        covered += abs(float(apart.mean()) - 0.02) <= half
-        halves.append(half / difference(rows[0], rows[1]))
+        one, other = answering((0.02, 0.0), deviation, draws)
+        found = difference(one, other)
+        assert found.paired == RECORDS
+        covered += abs(found.mean - 0.02) <= found.half
+        halves.append(found.half / difference(unpaired(one), unpaired(other)).half)
     assert covered >= 0.93 * 400
     assert np.mean(halves) < 0.95
 
 
+def test_known_answers_tell_more_methods_apart_and_keep_the_best_in_the_first_group() -> None:
+    draws, first, told, missed = np.random.default_rng(6), 0, {True: 0, False: 0}, 0
+    for _ in range(DRAWS):
+        rows = answering((0.02, 0.0, 0.0, -0.01), 0.001, draws)
+        order = sorted(range(4), key=lambda n: -rows[n].mean)
+        first += order[0] == 0
+        for paired in (True, False):
+            there = [rows[n] if paired else unpaired(rows[n]) for n in order]
+            ranks = dict(zip(order, rank_groups(there)[0], strict=True))
+            told[paired] += ranks[0] == (1, 1)
+            missed += paired and ranks[0][0] > 1
+    assert missed <= 0.05 * DRAWS
+    assert told[True] > 1.5 * told[False] > 0
+
+
+def test_the_steadiness_of_the_first_tells_a_clear_lead_from_a_close_one() -> None:
+    draws = np.random.default_rng(7)
+    clear, close = answering((0.02, -0.06, -0.06), 0.0, draws), answering((0.0, 0.0, 0.0), 0.0, draws)
+    close.sort(key=lambda row: -row.mean)
+    assert steadiness(clear) == (50, 3)
+    kept = steadiness(close)
+    assert kept is not None
+    assert kept[0] < 50
+    assert steadiness([*clear, unpaired(clear[1])]) == (50, 3)
+    assert steadiness([clear[0], unpaired(clear[1])]) is None
+
+
+def test_answers_in_another_order_are_not_paired() -> None:
+    row = answering((0.0,), 0.0, np.random.default_rng(0))[0]
+    assert row.apart(row) is not None
+    assert row.apart(replace(row, test_set="another")) is None
+    assert row.apart(unpaired(row)) is None
+
+
 def test_equal_answers_leave_a_doubt() -> None:
-    row = Contender(0.9, 3, SeedSpread(0.0, 2), RECORDS)
-    assert 0 < difference(row, row, np.zeros(RECORDS)) < difference(row, row)
+    row = Contender(0.9, 3, SeedSpread(0.0, 2), RECORDS, np.full(RECORDS, 0.9))
+    assert 0 < difference(row, row).half < difference(unpaired(row), row).half

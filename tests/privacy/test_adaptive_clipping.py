@@ -43,6 +43,7 @@ def test_the_norm_follows_the_quantile(quantile: float) -> None:
     assert clipping.norm == pytest.approx(10 * quantile, rel=0.15)
 
 
+@pytest.mark.slow
 def test_with_no_learning_rate_it_is_flat_clipping_with_the_gradients_share_of_the_noise() -> None:
     clipping = begun(Adaptive(2.0, 0.5, 0.0, COUNT_NOISE), MULTIPLIER)
     draws = drawn(clipping, False, 5_000, MULTIPLIER, 0, rate=1.0)

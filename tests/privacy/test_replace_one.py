@@ -38,6 +38,7 @@ from helpers.paths import ROOT
 ADD_REMOVE, REPLACE = Adjacency.ADD_REMOVE, Adjacency.REPLACE
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("noise", "own", "replaced"), [(1.4225, 0.905, 1.64), (0.8373, 2.53, 3.52), (0.5613, 8.56, 9.91)]
 )
@@ -60,6 +61,7 @@ def test_add_remove_rows_of_the_board_for_replace_neighbours(key: str, own: floa
     assert f"{replace_one(events, privacy['delta']).epsilon:.3g}" == f"{replaced:.3g}"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("rate", "noise", "runs"), [(0.05, 1.0, 200), (0.5, 4.0, 20)])
 def test_replaced_dp_sgd_is_dp_accountings(rate: float, noise: float, runs: int) -> None:
     wanted = by_dp_accounting(rate, noise, runs, NeighboringRelation.REPLACE_ONE, 1e-5)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -127,6 +127,7 @@ EVENTS = st.one_of(
 )
 
 
+@settings(max_examples=15)  # each composes up to three curves
 @given(st.lists(EVENTS, min_size=1, max_size=3))
 def test_no_bound_is_below_a_guess_nor_above_what_epsilon_and_delta_allow(events: list[Event]) -> None:
     events = [replace(event, unit=PrivacyUnit.RECORD) for event in events]  # type: ignore[type-var]

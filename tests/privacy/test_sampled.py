@@ -63,6 +63,7 @@ def test_without_sampling_the_votes_are_those_of_gnmax(sigma: float, queries: in
     assert replace_one([SampledGNMax(1.0, sigma, queries)], 1e-5).epsilon == pytest.approx(whole, rel=1e-9)
 
 
+@pytest.mark.slow
 @FEW
 @given(rate=rates, more=st.floats(1.0, 1.5), sigma=noises, queries=st.integers(1, 50), replaced=st.booleans())
 def test_more_sampling_costs_more_and_more_noise_less(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 import bench.publishing.publish
@@ -20,6 +21,7 @@ import bench.results.record
 from bench.core.errors import BenchError
 from bench.publishing.publish import Fate, examine, opened, rebuild, write
 from bench.publishing.reproduce import command_of
+from bench.results.answers import Answers
 from bench.results.record import parse_record
 from helpers.paths import FIXTURES
 from helpers.publishing import (
@@ -177,6 +179,27 @@ def test_a_published_record_gets_the_settings_that_it_lacks(run: Path, into: Pat
     assert [item.fate for item in found.items] == [Fate.COMPLETED]
     write(found, into)
     assert parse_record((into / "records" / f"{PATE}.json").read_text()).cell.overrides == {}
+
+
+def test_a_published_record_gets_the_answers_that_it_lacks(into: Path, tmp_path: Path) -> None:
+    values = values_of(PATE)
+    records = values["utility"]["test_records"]
+    right = round(values["utility"]["accuracy"] * records)
+    logits = torch.eye(10)[[*[0] * right, *[1] * (records - right)]]
+    answers = Answers.of(logits, torch.zeros(records, dtype=torch.int64)).model_dump()
+    put(into, values)
+    again = {**values, "utility": {**values["utility"], "answers": answers}}
+    put(tmp_path / "another", {**again, "student": {**values["student"], "sha256": "0" * 64}})
+    assert not examine([tmp_path / "another"], into).files
+    put(tmp_path / "again", again)
+    found = examine([tmp_path / "again"], into)
+    assert [item.fate for item in found.items] == [Fate.COMPLETED]
+    assert "it got its answers" in found.items[0].why
+    write(found, into)
+    there = parse_record((into / "records" / f"{PATE}.json").read_text())
+    assert there.utility is not None
+    assert there.utility.right == bytes([*[1] * right, *[0] * (records - right)])
+    assert examine([tmp_path / "again"], into).items[0].fate is Fate.SKIPPED
 
 
 def test_a_record_that_does_not_tell_its_settings_gets_them(into: Path, tmp_path: Path) -> None:

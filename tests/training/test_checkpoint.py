@@ -249,7 +249,7 @@ def run_method(
     return found + ([] if released.generator is None else everything(released.generator)), ledger
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("name", "changes"),
     [

@@ -178,6 +178,7 @@ def digits() -> tuple[Tensor, Tensor]:
     return images, torch.from_numpy(labels).long()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])])
 def test_training_brings_images_to_the_data(kind: Kind) -> None:
     images, labels = digits()

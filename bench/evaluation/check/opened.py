@@ -124,7 +124,7 @@ class Watch:
         begin, self._here.busy = time.monotonic(), True
         while set(sys._current_frames()) - self._threads and not self.found:
             if time.monotonic() - begin > patience:
-                self.found = "its code leaves a thread running"
+                self.found = "its code leaves a thread running; join its threads and shut down its executors"
             time.sleep(0.01)
         self._here.busy = False
 
@@ -184,12 +184,21 @@ def watched(watch: Watch) -> Iterator[Watch]:
         _WATCHES.remove(watch)
 
 
+CACHES = ("MPLCONFIGDIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME")
+"""Variables that move the caches of libraries."""
+
+
 @contextlib.contextmanager
 def temporary_files_in(folder: Path) -> Iterator[None]:
-    """Create temporary files in `folder` instead of the folder that all runs share."""
-    before = tempfile.tempdir
+    """Create temporary files, and the caches of libraries, in `folder` instead of folders that all runs share."""
+    before, caches = tempfile.tempdir, {name: os.environ.get(name) for name in CACHES}
     tempfile.tempdir = str(folder)
+    os.environ.update(dict.fromkeys(CACHES, str(folder)))
     try:
         yield
     finally:
         tempfile.tempdir = before
+        for name, value in caches.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value

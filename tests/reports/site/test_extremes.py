@@ -19,6 +19,7 @@ def largest_record_page(folder: Path, seeds: int) -> int:
     return max(path.stat().st_size for path in (folder / "site" / "records").glob("*.html"))
 
 
+@pytest.mark.slow
 def test_the_page_of_a_record_does_not_grow_with_the_seeds_of_its_row(tmp_path: Path) -> None:
     assert largest_record_page(tmp_path / "many", 120) <= largest_record_page(tmp_path / "few", 40) + 10
     page = (tmp_path / "many" / "site" / "records" / "mnist-pate-10.0-s100060.html").read_text()
