@@ -1,11 +1,11 @@
 """Label-only inversion by repulsion from the boundary: Kahla, Chen, Just and Jia, CVPR 2022 (BREP-MI).
 
 Threat model: the attacker may query the student for labels only, and holds unlabelled auxiliary images, none of them
-private. GMI's GAN (:mod:`bench.attacks._gan`) makes the images. The student labels points on a sphere around the noise,
-and the noise moves away from the mean of those of other classes. Once nearly all have the class, the sphere grows: the
-larger it is at the end, the deeper the image lies inside the class.
+private. GMI's GAN (:mod:`bench.attacks.shared.gan`) makes the images. The student labels points on a sphere around the
+noise, and the noise moves away from the mean of those of other classes. Once nearly all have the class, the sphere
+grows: the larger it is at the end, the deeper the image lies inside the class.
 
-What differs from the paper: the published code attacks the classes that the GAN happens to hit; here every class is
+Differences from the paper: the published code attacks the classes that the GAN happens to hit; here every class is
 attacked, each try from its own start, and a class without a start within ``draws`` images is a failure (``reached`` is
 False, the image black). The published threshold of 0.75 on the mean of +1 and -1 requires 29 of 32 points, which the
 setting states. The GAN is a small DCGAN. All tries move in one batch.
@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.attacks._gan import GanAttackConfig, auxiliary_gan
-from bench.attacks._inversion import Filtered, ImageFilter, check_auxiliary, class_tries
 from bench.attacks.gmi import QUICK_GAN, TINY_GAN
+from bench.attacks.shared.gan import GanAttackConfig, auxiliary_gan
+from bench.attacks.shared.inversion import Filtered, ImageFilter, check_auxiliary, class_tries
 from bench.interface import (
     Access,
     Context,
@@ -58,7 +58,7 @@ class BrepMIConfig(GanAttackConfig):
 
 @register_attack("brep-mi")
 class BrepMI(InversionAttack[BrepMIConfig]):
-    """Move away from the boundary of a class, by labels alone."""
+    """Moves away from the boundary of a class, using labels only."""
 
     access = Access.LABELS
     knowledge = Knowledge.AUXILIARY

@@ -5,7 +5,7 @@ the student as discriminator, the generator of DAFL (arXiv:1904.01186) learns im
 with all classes equally frequent, and excite its last hidden layer (:mod:`bench.training.data_free`). The most
 confident images of each class are kept; a class never generated is a failure.
 
-What differs from the paper: there the images train a smaller net in alternation; here they are the result. The random
+Difference from the paper: there the images train a smaller net in alternation; here they are the result. The random
 shifts of the images are ours.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from bench.attacks._inversion import class_tries
+from bench.attacks.shared.inversion import class_tries
 from bench.core.seeds import seeded
 from bench.interface import (
     Access,
@@ -56,7 +56,7 @@ class DataFreeConfig:
 
 @register_attack("data-free")
 class DataFree(InversionAttack[DataFreeConfig]):
-    """A generator trained against the student alone."""
+    """A generator trained only against the student."""
 
     access = Access.WEIGHTS
     knowledge = Knowledge.NONE

@@ -1,11 +1,11 @@
 """Generative model inversion: Zhang et al., CVPR 2020 (GMI, arXiv:1911.07135).
 
 Threat model: the attacker holds the student's weights and unlabelled auxiliary images, none of them private. These
-train a Wasserstein GAN (:mod:`bench.attacks._gan`), whose noise then minimises -D(G(z)) + 100 * (-log p_y), by gradient
-descent with momentum: real to the critic, of the class to the student. Of several starts the student's most confident
-is kept; no evaluator is used.
+train a Wasserstein GAN (:mod:`bench.attacks.shared.gan`), whose noise then minimises -D(G(z)) + 100 * (-log p_y), by
+gradient descent with momentum: real to the critic, of the class to the student. Of several starts the student's most
+confident is kept; no evaluator is used.
 
-What differs from the paper: small DCGANs; no blurred or masked images as starts; the search for the best start begins
+Differences from the paper: small DCGANs; no blurred or masked images as starts; the search for the best start begins
 at minus infinity, not at 0, which hides negative scores in the published code; auxiliary images come from the data
 set's split, while the paper's private and public MNIST images show different digits.
 """
@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.attacks._gan import Critic, GanAttackConfig, auxiliary_gan
-from bench.attacks._inversion import Filtered, ImageFilter, best_of, check_auxiliary, class_tries
+from bench.attacks.shared.gan import Critic, GanAttackConfig, auxiliary_gan
+from bench.attacks.shared.inversion import Filtered, ImageFilter, best_of, check_auxiliary, class_tries
 from bench.interface import (
     Access,
     Context,

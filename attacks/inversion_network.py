@@ -10,9 +10,9 @@ Images of a class: the first from the mean log answer to the auxiliary images th
 from answers to single ones, drawn from the more confident half. A class without such images gets nearly certain
 answers: 0.9 for the class, 0.1 split as in the answer to an auxiliary image. All tries share the decoder.
 
-What differs from the paper: the published code selects the decoder on the target's training images, which no attacker
-has; here a held-out part of the auxiliary ones decides. Images have the data set's size, which sets the number of
-layers (64x64 gives the paper's); answers are scaled to [0, 1].
+Differences from the paper: the published code selects the decoder on the target's training images, which no attacker
+has; here a held-out part of the auxiliary images does. Images have the data set's size, which sets the number of layers
+(64x64 gives the paper's); answers are scaled to [0, 1].
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.attacks._decoder import Decoder, decode, decoder_steps, encode, train_decoder
-from bench.attacks._inversion import check_auxiliary, class_tries
+from bench.attacks.shared.decoder import Decoder, decode, decoder_steps, encode, train_decoder
+from bench.attacks.shared.inversion import check_auxiliary, class_tries
 from bench.core.seeds import seeded
 from bench.interface import (
     Access,

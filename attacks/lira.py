@@ -88,7 +88,8 @@ def _fit(
     freedom = np.maximum(number - 1, 0)
     if not freedom.any():
         raise BenchError(
-            "lira cannot tell how much confidences vary: no candidate has two references on one side. Train more."
+            "lira cannot estimate the variance of confidences, because no candidate has two references on "
+            "one side. Train more references."
         )
     centred = np.where(used[:, None, :], seen - np.nansum(values, axis=0) / np.maximum(number, 1), 0.0)
     squares = (centred**2).sum(axis=0)  # (queries, n)

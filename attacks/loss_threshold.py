@@ -1,4 +1,4 @@
-"""The loss attack: a record on which the target's loss is small is guessed a member.
+"""The loss attack: records on which the target's loss is small are guessed to be members.
 
 Yeom, Giacomelli, Fredrikson and Jha, "Privacy Risk in Machine Learning", CSF 2018 (arXiv:1709.01604), without a fixed
 threshold. It ignores how hard a record is, so it is a baseline, weak at low false positive rates.

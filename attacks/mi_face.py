@@ -5,7 +5,7 @@ auxiliary images (``subspace`` takes some, of other people). An image in [0, 1] 
 under a prior. ``gradient=numeric`` estimates the gradient from confidences, along random directions; ``rounding``
 rounds them (the countermeasure of section 5.3). Every answer counts as a query.
 
-What differs from the paper: its loss 1 - p_y has no gradient if the student is sure of another class; here it is -log
+Differences from the paper: its loss 1 - p_y has no gradient if the student is sure of another class; here it is -log
 p_y or the margin between logits, by Adam (``loss=confidence`` and ``optimizer=sgd`` with ``rate=0.1`` give the
 paper's). Its black-box variant queries every pixel twice per step; here ``directions`` random directions are queried. A
 Gaussian blur (``blur``) replaces its denoising and sharpening, used for an autoencoder only.
@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bench.attacks._inversion import (
+from bench.attacks.shared.inversion import (
     ImageFilter,
     best_of,
     class_tries,
@@ -81,8 +81,8 @@ class MIFaceConfig:
     def __post_init__(self) -> None:
         if self.prior == "relative" and (self.keep == "best" or self.patience > 0):
             raise BenchError(
-                "prior=relative goes with keep=last and patience=0 only: its unit changes at every step, so the costs "
-                "of two steps cannot be compared. Set these, or prior=absolute."
+                "prior=relative requires keep=last and patience=0, because its unit changes at every step "
+                "and the costs of two steps cannot be compared. Set these, or prior=absolute."
             )
 
 
@@ -235,7 +235,7 @@ class _Descent:
 
 
 def loss_of(logits: Tensor, labels: Tensor, loss: str) -> Tensor:
-    """Return the minimised loss (n,): 1 - p_y, or one of :func:`bench.attacks._inversion.identity_loss`."""
+    """Return the minimised loss (n,): 1 - p_y, or one of :func:`bench.attacks.shared.inversion.identity_loss`."""
     if loss == "confidence":
         return 1.0 - logits.softmax(1).gather(1, labels[:, None]).squeeze(1)
     return identity_loss(logits, labels, "margin" if loss == "margin" else "cross-entropy")

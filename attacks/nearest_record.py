@@ -5,7 +5,7 @@ private record and to records that no student saw. An image far nearer to a priv
 that learnt only the distribution lie equally near to both.
 
 Meehan et al. (arXiv:2004.05675) compare the distances from generated and from test samples to training samples by a
-rank test over cells. What differs from the paper: each image's own two distances are compared, in L2 on pixels, without
+rank test over cells. Differences from the paper: each image's own two distances are compared, in L2 on pixels, without
 cells, so that one copy among many images is found.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bench.attacks._nearest import nearest
+from bench.attacks.shared.nearest import nearest
 from bench.interface import Access, Context, Facts, ReleaseAttack, ReleasedImages, register_attack, setting
 
 

@@ -2,11 +2,11 @@
 
 Threat model: the attacker holds the student's weights and unlabelled auxiliary images, none of them private. Of these,
 the student's ``top`` most confident images per class get its label. They train a conditional GAN that is also pulled
-towards images of the student's class (:mod:`bench.attacks._conditional_gan`). Then, for a fixed label, noise descends
-the student's margin loss on two augmented views of its image. As in the paper nothing is selected at the end: each
-start counts.
+towards images of the student's class (:mod:`bench.attacks.shared.conditional_gan`). Then, for a fixed label, noise
+descends the student's margin loss on two augmented views of its image. As in the paper nothing is selected at the end:
+each start counts.
 
-What differs from the paper: small nets, not residual ones; the class is an input of the generator, not used in
+Differences from the paper: small nets, not residual ones; the class is an input of the generator, not used in
 conditional batch normalisation; mirrored views for photographs only, not for digits.
 """
 
@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.attacks._conditional_gan import ProjectionDiscriminator, augmented, train_conditional_gan
-from bench.attacks._inversion import Filtered, ImageFilter, check_auxiliary, class_tries, identity_loss
+from bench.attacks.shared.conditional_gan import ProjectionDiscriminator, augmented, train_conditional_gan
+from bench.attacks.shared.inversion import Filtered, ImageFilter, check_auxiliary, class_tries, identity_loss
 from bench.core.seeds import seeded
 from bench.interface import (
     Access,

@@ -7,7 +7,7 @@ latent input (its white-box attack, an inversion through the generator). The sco
 calibrated: plus the distance to the nearest of the other images, as a record near to every image is easy to
 reconstruct.
 
-What differs from the paper: distances are L2 on pixels, without LPIPS and the prior's term; Adam, not L-BFGS, from the
+Differences from the paper: distances are L2 on pixels, without LPIPS and the prior's term; Adam, not L-BFGS, from the
 nearest drawn image, whose class stays fixed; calibration is by images of other records, not by a generator of them.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bench.attacks._nearest import nearest
+from bench.attacks.shared.nearest import nearest
 from bench.interface import (
     Access,
     Context,

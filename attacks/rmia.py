@@ -55,7 +55,7 @@ class RMIA(MembershipAttack[RMIAConfig]):
         config = self.config
         need_references(self.name, signals, self.references)
         if not len(signals.population_labels):
-            raise BenchError("rmia compares with population records that nobody trained on, and was given none.")
+            raise BenchError("rmia needs population records that no model was trained on, and was given none.")
         log_p = log_probability(signals.references, signals.labels, config.temperature)
         p_in, p_out = _means(np.exp(log_p), signals.inside)
         population = np.exp(
@@ -98,7 +98,7 @@ def _odds(p: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _means(p: NDArray[np.float64], inside: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the means (queries, n) of `p` (k, queries, n) over references with and without, NaN if there are none."""
+    """Return the means (queries, n) of `p` (k, queries, n) over references with and without the record, or NaN."""
     means = []
     for used, number in zip((inside, ~inside), counts(inside), strict=True):
         total = (p * used[:, None, :]).sum(axis=0)

@@ -19,14 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.attacks._linf import PARTS, SIMPLE, WORST, Logits, RobustnessConfig, perturbed
+from bench.attacks.shared.linf import PARTS, SIMPLE, WORST, Logits, RobustnessConfig, perturbed
 from bench.interface import BenchError, Context, Facts, RobustnessAttack, as_float, predict, register_attack
 
 DLR_CLASSES = 4  # minimum for the targeted difference of logits ratio, which divides by logits of rank 1, 3 and 4
 
 
 def default_perturbations(facts: Facts) -> tuple[float, ...]:
-    """Return the sizes of a sweep: large for small grey images (strokes on a plain background), else steps of 8/255."""
+    """Return the sizes of a sweep: large for small grey images (strokes on a plain background), or steps of 8/255."""
     channels, height, width = facts.shape
     if channels == 1 and max(height, width) <= 32:
         return (0.05, 0.1, 0.2, 0.3)
@@ -139,7 +139,8 @@ def _checked(images: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tens
     least, most = float(images.min()), float(images.max())
     if not (math.isfinite(least) and math.isfinite(most) and least >= 0 and most <= 1):
         raise BenchError(
-            f"images must lie in [0, 1] and are from {least:g} to {most:g}. Undo the normalisation (the student does "
+            f"images must lie in [0, 1], but range from {least:g} to {most:g}. Undo the normalisation (the "
+            "student does "
             "its own), or divide bytes by 255."
         )
     if labels.is_floating_point() or int(labels.min()) < 0 or int(labels.max()) >= facts.classes:
@@ -163,10 +164,10 @@ def _clean(model: Logits, images: Tensor, labels: Tensor, facts: Facts, device: 
         raise BenchError(f"the student gives {given}; {facts.dataset} has {facts.classes} classes.")
     logits = predict(model, images, device=device)
     if not bool(logits.isfinite().all()):
-        raise BenchError("the student gives logits that are not finite: it cannot be attacked. Train it again.")
+        raise BenchError("the student's logits are not finite, so it cannot be attacked. Train it again.")
     if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
         # A second softmax, in the attacks' losses, would make gradients vanish.
-        raise BenchError("the student gives confidences; the attacks need logits. Leave its softmax out.")
+        raise BenchError("the student returns confidences, but the attacks need logits. Remove its softmax.")
     return logits.argmax(1) == labels
 
 

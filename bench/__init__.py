@@ -27,7 +27,7 @@ __all__ = [
     "compose", "epsilon", "list_datasets", "list_methods", "load_results", "plot", "run", "save_dataset",
 ]  # fmt: skip
 
-# timm imports torchvision, whose registry build does not load beside a CPU build of torch. This only puts a finder on
+# timm imports torchvision, whose registry build does not load next to a CPU build of torch. This only puts a finder on
 # the import path; nothing is imported before torchvision is.
 allow_cpu_torchvision()
 

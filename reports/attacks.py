@@ -51,7 +51,7 @@ ABOVE = "ABOVE THE PROVEN BOUND"
 
 
 def exceeded(attack: AttackRecord) -> list[str]:
-    """Return each measure of the student on one canary whose lower limit is above its bound, in words."""
+    """Return a text for each measure of the student on one canary whose lower limit exceeds its bound."""
     metrics = attack.targets[Role.STUDENT.value].metrics if attack.bounds else {}
     found = []
     for name, estimate in metrics.items():
@@ -63,7 +63,7 @@ def exceeded(attack: AttackRecord) -> list[str]:
 
 
 def findings(attacks: Sequence[AttackRecord]) -> list[str]:
-    """Return a line for each measure above its bound, then for each reason for missing power, where it applies."""
+    """Return a line for each measure above its bound, then one for each reason for missing power."""
     above = [f"{ABOVE}: {attack.key}: {words}" for attack in attacks for words in exceeded(attack)]
     reasons: dict[str, list[str]] = {}
     for attack in attacks:
@@ -137,7 +137,7 @@ def _of_bound(metric: str, scale: float = 1) -> Column:
         found, bound = _of_family(Role.STUDENT, metric, scale)(attack), attack.bounds.get(metric)
         if bound is None:
             return found
-        digits = 1 if scale == 100 else 3  # as the measure has, rounded up
+        digits = 1 if scale == 100 else 3  # rounded up, with the measure's digits
         return f"{found} / {math.ceil(round(10**digits * scale * bound, 6)) / 10**digits:.{digits}f}"
 
     return text
@@ -246,7 +246,7 @@ def headline(attack: AttackRecord) -> tuple[Estimated, str] | None:
     """Return the main number of an attack and its text, or None if it has none."""
     if Role.STUDENT.value not in attack.targets:
         return None
-    if attack.goal == ROBUSTNESS:  # accuracy at the smallest perturbation
+    if attack.goal == ROBUSTNESS:  # accuracy under the smallest perturbation
         swept = _swept(attack)
         return (swept[0][1], _at(0)(attack)) if swept else None
     metric, scale = (ABOVE_COUNTERFACTUAL, 100) if attack.goal == "inversion" else (f"{_family(attack)} auc", 1)

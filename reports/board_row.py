@@ -1,4 +1,4 @@
-"""A row of the board: the records of one cell over its seeds, beside the other rows."""
+"""A row of the board: the records of one cell over its seeds, and its relation to other rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.results.text import audited_text
 
 
 class BoardRow(SeedGroup):
-    """One row of the board. What depends on other rows is set by :func:`bench.reports.leaderboard.build_board`."""
+    """One row of the board. :func:`bench.reports.leaderboard.build_board` sets the fields that depend on other rows."""
 
     seed_spread: SeedSpread | None = None
     """Variance of one seed (share squared), pooled with the method's other rows where this one has few seeds."""
@@ -48,7 +48,7 @@ class BoardRow(SeedGroup):
 
     @cached_property
     def remarks(self) -> tuple[str, ...]:
-        """What a reader should know of the row, in words."""
+        """Texts with caveats on the row."""
         spread, remarks = self.seed_spread, list(remarks_of(self))
         if spread is None:
             remarks.append("one seed: the interval covers test records only")
@@ -91,7 +91,7 @@ class BoardRow(SeedGroup):
 
     @cached_property
     def contender(self) -> Contender | None:
-        """The row as a contender for a rank; None where nothing tells how much its seeds differ."""
+        """The row as a contender for a rank; None if the variation of its seeds is unknown."""
         if self.seed_spread is None:
             return None
         seeds, test_set = len(self.seeds) + self.collapsed, self.records[0].dataset_revision
@@ -129,5 +129,5 @@ class BoardRow(SeedGroup):
 
     @property
     def audited_by(self) -> str:
-        """The result of the audit, in words."""
+        """A text on the result of the audit."""
         return "" if self.audit is None else self.audit.audit

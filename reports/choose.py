@@ -1,4 +1,4 @@
-"""Which method to take: the board's rows within a budget, ranked by the board's own test."""
+"""Choice of a method: the board's rows within a budget, ranked by the board's own test."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CANDIDATES = 3
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a row must satisfy. `eps` bounds the proven epsilon for replace-one neighbours, `seconds` a cell's time."""
+    """Conditions on a row: `eps` bounds the proven epsilon for replace-one neighbours, `seconds` a cell's time."""
 
     eps: float
     dataset: str = "mnist"
@@ -46,7 +46,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Less:
-    """The best row with less of something, and the points of accuracy that it is below the chosen one."""
+    """The best row with a smaller budget or fewer resources, and how many points it is below the chosen one."""
 
     what: str
     row: BoardRow | None
@@ -85,12 +85,12 @@ class Choice:
 
     @property
     def best(self) -> tuple[BoardRow, ...]:
-        """The rows of the first rank group: no test tells them apart."""
+        """The rows of the first rank group, without significant differences."""
         return tuple(row for row in self.rows if row.place == 1)
 
 
 def row_values(row: BoardRow) -> dict[str, Any]:
-    """Return what tells a row from others, as JSON values; `proven` is for replace-one neighbours."""
+    """Return the values that distinguish a row from others, as JSON values; `proven` is for replace-one neighbours."""
     return {
         "rank": row.rank, "method": row.method, "preset": row.preset, "target": row.asked, "proven": row.replace_one,
         "claimed": row.claimed, "claim": str(row.claim), "audited": row.audited, "accuracy": row.accuracy,
@@ -135,7 +135,7 @@ def choose(board: Board, wanted: Wanted) -> Choice:
 
 
 def ranked(every: Iterable[BoardRow], wanted: Wanted) -> list[BoardRow]:
-    """Return the rows of one ranking that qualify and hold a rank among each other, best first.
+    """Return the rows of one ranking that qualify and are ranked among each other, best first.
 
     For a budget of the board, these are the ranks of its rows and of those of lower budgets.
     """

@@ -116,7 +116,7 @@ def _impossible(row: SeedGroup) -> str:
 
 
 def remarks_of(row: SeedGroup) -> Iterator[str]:
-    """Yield the remarks on a row that its records and audits give."""
+    """Yield the remarks on a row that follow from its records and audits."""
     if row.plugin:
         yield f"plug-in {row.plugin}"
     if row.tuned:
@@ -151,7 +151,7 @@ def remarks_of(row: SeedGroup) -> Iterator[str]:
 
 
 def _audit_remarks(row: SeedGroup) -> Iterator[str]:
-    """Yield the remarks that the audits of a row give."""
+    """Yield the remarks that follow from the audits of a row."""
     if not (done := row.counted):
         return
     first, bug = done[0], ""

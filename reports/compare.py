@@ -61,7 +61,7 @@ def compare(
     rows = [_row(board, name, dataset, unit, eps) for name in (one, other)]
     first, second = rows
     if first is second:
-        raise BenchError(f"{one} and {other} are one row of the board: they differ in the seed only.")
+        raise BenchError(f"{one} and {other} are in the same row of the board: they differ only in the seed.")
     low = high = None
     apart, paired = first.accuracy - second.accuracy, 0
     mine, theirs = first.contender, second.contender
@@ -77,7 +77,7 @@ def compare(
 
 
 def _settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> Sequence[tuple[str, str, str]]:
-    """Return the settings that differ; "–" where a method has none of that name."""
+    """Return the settings that differ; "–" if a method lacks the setting."""
     names = dict.fromkeys([*one, *other])
     texts = [(name, str(one.get(name, "–")), str(other.get(name, "–"))) for name in names]
     return [line for line in texts if line[1] != line[2]]

@@ -1,4 +1,4 @@
-"""Which published epsilons hold: the claimed, proven and audited epsilon of each system that the papers name."""
+"""The page on which published epsilons hold: claimed, proven and audited epsilon of each system in the papers."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def set_spreads(rows: Sequence[BoardRow]) -> None:
 
 
 def set_ranks(rows: Iterable[BoardRow]) -> None:
-    """Set the ranks of the rows of one band, which come by descending accuracy, or why they hold none."""
+    """Set the ranks of the rows of one band, given by descending accuracy, or the reason why a row has none."""
     ranked: dict[str, BoardRow] = {}
     contenders: list[Contender] = []
     for row in rows:
@@ -56,7 +56,7 @@ def set_ranks(rows: Iterable[BoardRow]) -> None:
 
 
 def resolution(rows: Iterable[BoardRow]) -> str:
-    """Return the smallest lead that the ranking of `rows` resolves and how steady its first is, in words.
+    """Return a text on the smallest lead that the ranking of `rows` resolves and on how steady its first row is.
 
     Return "" if fewer than two rows are ranked.
     """

@@ -1,4 +1,4 @@
-"""The records of one cell over its seeds: what a row of the board is made from."""
+"""The records of one cell over its seeds, from which a row of the board is made."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SeedGroup:
 
         utilities = [record.utility for record in records if record.utility is not None]
         classes = [record.student.options.get("num_classes") for record in records if record.student is not None]
-        # A generator that collapsed taught its student nothing: the seed counts at chance.
+        # A collapsed generator taught its student nothing, so the seed counts as chance.
         chance = 100 / max(filter(None, classes), default=math.inf)
         self.accuracies = [*(100 * found.accuracy for found in utilities), *[chance] * collapsed]
         self.accuracy = math.fsum(self.accuracies) / len(self.accuracies)
@@ -84,13 +84,13 @@ class SeedGroup:
 
     @cached_property
     def risk(self) -> Risk:
-        """What the proven curve allows an attacker, between neighbours by :attr:`adjacency`."""
+        """Bounds on an attacker by the proven curve, for neighbours by :attr:`adjacency`."""
         each = (risk_of(privacy).as_dict().values() for privacy in self._privacy)
         return Risk.from_values(map(max, zip(*each, strict=True)))
 
     @cached_property
     def right(self) -> NDArray[np.float64] | None:
-        """For each test record the share of seeds that are right: (n,), None where a seed's answers are not known.
+        """For each test record the share of seeds that are right: (n,), None if a seed's answers are unknown.
 
         First the records of :attr:`accuracy`, then the rest of the official test set where that was measured.
         """

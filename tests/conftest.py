@@ -1,4 +1,4 @@
-"""Settings of the whole suite: one thread for each worker, so that workers do not fight for the cores."""
+"""Settings of the whole suite: one thread per worker, so that workers do not compete for cores."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def registries_restored() -> Iterator[None]:
-    """Unregister, at the end, the plug-ins that were registered meanwhile."""
+    """Unregister, at the end, the plug-ins registered in between."""
     from helpers import commands
 
     with commands.registries_restored():

@@ -1,4 +1,4 @@
-"""The library: `bench.load_results` and `bench.run` give the figures that the records and the commands have."""
+"""The library: `bench.load_results` and `bench.run` return the numbers of records and commands."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_run_does_what_the_command_does(tmp_path: Path) -> None:
 
 
 def test_a_script_needs_no_guard_and_keeps_its_torch_settings(tmp_path: Path) -> None:
-    """Cells run in processes of their own, which do not import the script."""
+    """Cells run in separate processes that do not import the script."""
     script = tmp_path / "script.py"
     script.write_text(
         "import bench, torch\n"
@@ -220,7 +220,7 @@ def test_a_failed_cell_is_a_row_with_its_reason(tmp_path: Path) -> None:
         ({"datasets": "digit"}, "digits"),
         ({"eps": 0}, "positive finite"),
         ({"eps": "one"}, "--eps takes comma-separated numbers"),
-        ({"seeds": 0.5}, "seeds takes whole numbers"),
+        ({"seeds": 0.5}, "--seeds takes comma-separated whole numbers"),
         ({"preset": "quik"}, "Did you mean 'quick'"),
         ({"basis": "proved"}, "Did you mean 'proven'"),
         ({"launcher": "slurm"}, "python -m bench run"),

@@ -63,7 +63,7 @@ COLUMNS = {
     "accuracy_high": "Upper end of that interval, in %. It is of this student: other seeds differ by more.",
     "test_records": "Number of test records.",
     "official": "Accuracy on the whole official test set, in %; NaN where a part of it is public, or unmeasured.",
-    "worst_class": "Accuracy on the class with the lowest, in %; NaN in records without answers.",
+    "worst_class": "Accuracy on the worst class, in %; NaN in records without answers.",
     "calibration_error": "Expected calibration error of the student, in points; NaN in records without answers.",
     "inversion": "Reconstructions by the strongest model inversion, in points above the counterfactual's.",
     "inversion_attack": "That attack.",
@@ -94,17 +94,17 @@ def load_results(runs: str | Path | Iterable[str | Path] | None = None, *, setti
     """Return one row per record of the folders `runs`, with its audits and attacks, ordered by seed and key.
 
     Accuracies, their intervals and `robustness` are in %, `membership` is an AUC from 0 to 1, times are in seconds;
-    :data:`bench.api.COLUMNS` and ``docs/fields.md`` describe all columns. With `settings` there is a column
-    ``config.NAME`` for each setting of a method, NaN for methods without it.
+    :data:`bench.api.COLUMNS` and ``docs/fields.md`` describe all columns. With `settings`, each setting of a method has
+    a column ``config.NAME``, NaN for methods without it.
 
     Args:
-        runs: Run directories or folders of a board. None: the published records: those in ``leaderboards`` of the
-            working directory or of the checkout that the package runs from, else those in the package.
+        runs: Run directories or folders of a board. None: the published records, from ``leaderboards`` in the working
+            directory or in the checkout that the package runs from, otherwise from the package.
         settings: Whether to add the settings.
 
     Raises:
-        BenchError: A folder is no run directory, no record can be read, or two results of one key differ. A single
-            unreadable file is a warning.
+        BenchError: A folder is not a run directory, no record can be read, or two results of one key differ. A single
+            unreadable file gives a warning.
 
     Examples:
         >>> frame = bench.load_results("runs")
@@ -152,29 +152,29 @@ def run(
 ) -> pandas.DataFrame:
     """Run or resume a grid as ``python -m bench run`` does, and return its cells as :func:`load_results` does.
 
-    Cells with a record in `out` do not run again. A cell that fails is a row with its reason in `failure`.
+    Cells with a record in `out` do not run again. A failed cell becomes a row with the reason in `failure`.
 
     Args:
-        methods: Methods: names, groups (``"all"``), or paths of files of your own.
-        datasets: Data sets; ``folder:PATH`` for your own; or a ``torch.utils.data.Dataset``, or a pair (train, test)
-            of them, which is saved in the data root, readable by you alone: see :func:`bench.save_dataset`.
-        eps: Target epsilons; None: 1 and 10.
-        seeds: Seeds.
+        methods: Names of methods, groups (such as ``"all"``), or paths of your own files.
+        datasets: Names of data sets, ``folder:PATH`` for your own, or a ``torch.utils.data.Dataset`` or a pair
+            (train, test), which is saved in the data root, readable only by you: see :func:`bench.save_dataset`.
+        eps: Target epsilons, positive; None: 1 and 10.
+        seeds: Training seeds, non-negative; a text may hold ranges: ``"0-4"``.
         preset: ``paper``, ``quick`` (minutes) or ``tiny`` (seconds).
-        basis: Which epsilon the target bounds: ``claimed`` or ``proven``; None: claimed, with `risk` proven.
-        adjacency: Neighbours of a target on the basis proven: ``replace-one``, or ``own`` (the method's).
-        delta: None: 1e-5, or less where records are many.
-        risk: Instead of `eps`: ``reconstruction@0.01=0.05``, ``tpr@0.01=0.1`` or ``advantage=0.2``, for the largest
-            proven epsilon whose bound on an attacker is at most that.
+        basis: The epsilon that the target bounds, ``claimed`` or ``proven``; None: claimed, or proven with `risk`.
+        adjacency: Neighbour relation of a proven target: ``replace-one``, or ``own`` (the method's).
+        delta: The delta of (epsilon, delta), in (0, 1); None: 1e-5, or less for large data sets.
+        risk: Replaces `eps` by a bound on an attacker: ``reconstruction@0.01=0.05``, ``tpr@0.01=0.1`` or
+            ``advantage=0.2`` runs the largest proven epsilon that satisfies it.
         set: Settings by name, ``FIELD`` or ``METHOD.FIELD``: ``{"teachers": 100, "dp-sgd.epochs": 5}``.
         noise: ``seeded``, or ``secure`` for exact samplers, which no seed repeats.
-        noise_salt: ``random``; to repeat a record its `noise_salt`, or ``none`` if it has none.
-        precision: Of teacher ensembles: ``float32``, ``tf32`` or ``bf16``.
+        noise_salt: ``random``; to repeat a record, its `noise_salt`, or ``none`` if it has none.
+        precision: Arithmetic of teacher ensembles: ``float32``, ``tf32`` or ``bf16``.
         out: Run directory.
         reuse: Which earlier records count as done: ``done``, ``all`` or ``none``.
-        launcher: ``local`` runs cells in `jobs` processes of their own, ``inline`` in this one, whose torch settings
-            and random state it changes; then a script calls this below ``if __name__ == "__main__":``.
-        jobs: Processes of the local launcher; 0: one per GPU, else per core.
+        launcher: ``local`` runs cells in `jobs` separate processes. ``inline`` runs them in this process, changing its
+            torch settings and random state; a script must then call this below ``if __name__ == "__main__":``.
+        jobs: Processes of the local launcher; 0: one per GPU, or per core without GPUs.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         workers: Processes for the teachers of a cell; 0: the cores of its job.
         threads: CPU threads of one operation.

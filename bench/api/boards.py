@@ -50,8 +50,8 @@ def choose(
     Args:
         eps: Largest proven epsilon, for replace-one neighbours.
         dataset: Data set of the board, or ``folder:PATH``, for which the most similar one answers.
-        unit: What the epsilon protects: record, label, query-label or client.
-        public_data: ``any``, or ``none`` for methods without.
+        unit: The unit that epsilon protects: record, label, query-label or client.
+        public_data: ``any``, or ``none`` for methods that use no public data.
         seconds: Longest time of a run; None: no limit.
         runs: Run directories; None: the published records.
 
@@ -121,8 +121,8 @@ def plot(frame: pandas.DataFrame, *, board: pandas.DataFrame | None = None) -> F
 
     Args:
         frame: Rows of one data set and unit, from :func:`bench.run` or :func:`bench.load_results`.
-        board: Rows to draw in grey beside them, for instance ``bench.load_results()``; those of the same data set and
-            unit are taken.
+        board: Rows to draw in grey for comparison, for instance ``bench.load_results()``; only those of this data set
+            and unit are drawn.
 
     Raises:
         BenchError: `frame` has no finished row, or rows of several data sets or units.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.core.config import Preset, check_overrides
 from bench.core.errors import BenchError
@@ -19,11 +20,13 @@ from bench.evaluation.check.noninterference import SECONDS, Check, check_method,
 from bench.experiments.data_source import DataSource
 from bench.interface.registry import ATTACKS, METHODS
 from bench.launchers.students import each_student
-from bench.launchers.worker import ClaimProgress, claiming
+from bench.launchers.worker import ClaimProgress, claimed_result
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
-from bench.storage.locks import PATIENCE_SECONDS
+from bench.storage.locks import Held
+
+R = TypeVar("R", AttackRecord, AuditRecord)
 
 
 def check(method: str, *, dataset: str = "", preset: str | None = None, seconds: float = SECONDS) -> Check:
@@ -33,7 +36,7 @@ def check(method: str, *, dataset: str = "", preset: str | None = None, seconds:
         method: A registered method, or the path of a file.
         dataset: Private data of the first run; "": a generated set.
         preset: ``paper``, ``quick`` or ``tiny``; None: tiny, plus one run of quick.
-        seconds: Time of a search among neighbours.
+        seconds: Time in seconds for a search among neighbours.
 
     Raises:
         BenchError: The name is unknown, or the method fails to run.
@@ -53,32 +56,28 @@ def audit(
 
     Args:
         keys: Keys of students in `out`, or their prefixes; None: all.
-        out: Run directory, to which the records are written; those that it has already are not made again.
+        out: Run directory with the students; the audits' records are written there, and existing ones are kept.
         kind: ``pair``, ``one-run``, ``many-run`` or ``candidates``.
-        minutes: Time for each student, with the kinds pair and candidates.
+        minutes: Minutes per student, for the kinds ``pair`` and ``candidates``.
         seed: Seed of canaries and coins.
         data: ``folder:PATH``, if the students trained on a folder.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         quiet: Whether to show no progress.
 
     Raises:
-        BenchError: A name or value is unknown, or another process makes an audit of these.
+        BenchError: A name or value is unknown, or another process is running one of these audits.
         KeyboardInterrupt: The audit was stopped; the same call resumes it.
     """
     options = AuditOptions(kind=member(AuditKind, "kind", kind), minutes=minutes, seed=seed)
     found: list[AuditRecord] = []
 
     def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
-        key = audit_key(record, options)
-        with claiming(run_dir, key, {"title": f"audit of {record.key}"}, patience=PATIENCE_SECONDS + 5) as held:
-            if held is None:
-                raise BenchError(f"another process makes {key}. Wait for it.")
-            known = run_dir.read_audit(key)
-            if known is None or known.failure is not None:
-                folder = data if record.cell.own_folder else None
-                seen = ClaimProgress(progress, held)
-                known = audit_student(record, options, run_dir, source, seen, dataset=folder, resources=resources)
-            found.append(known)
+        def make(held: Held) -> AuditRecord:
+            folder = data if record.cell.own_folder else None
+            seen = ClaimProgress(progress, held)
+            return audit_student(record, options, run_dir, source, seen, dataset=folder, resources=resources)
+
+        found.append(_made(run_dir, audit_key(record, options), f"audit of {record.key}", run_dir.read_audit, make))
 
     _end(each_student(_words(keys), Path(out), "", data, do, Resources(device), quiet))
     return found
@@ -93,7 +92,7 @@ def attack(
 
     Args:
         keys: Keys of students in `out`, or their prefixes; None: all.
-        out: Run directory, to which the records are written; those that it has already are not made again.
+        out: Run directory with the students; the attacks' records are written there, and existing ones are kept.
         attacks: Names, ``quick`` or ``all``.
         preset: ``paper``, ``quick`` or ``tiny``.
         set: Settings by name, ``FIELD`` or ``ATTACK.FIELD``.
@@ -103,7 +102,7 @@ def attack(
         quiet: Whether to show no progress.
 
     Raises:
-        BenchError: A name or value is unknown, or another process makes an attack of these.
+        BenchError: A name or value is unknown, or another process is running one of these attacks.
         KeyboardInterrupt: The attack was stopped; the same call resumes it.
     """
     names = attack_names(attacks if isinstance(attacks, str) else ",".join(attacks))
@@ -116,17 +115,23 @@ def attack(
         place = Workplace(run_dir, source, progress, options, resources, data)
         with place.stack:
             for name in names:
-                key = planned_key(record, name, place)
-                with claiming(run_dir, key, {"title": f"{name} on {record.key}"}) as held:
-                    if held is None:
-                        raise BenchError(f"another process makes {key}. Wait for it.")
-                    known = run_dir.read_attack(key)
-                    if known is None or known.failure is not None:
-                        known = attack_student(record, name, place)
-                    found.append(known)
+                key, title = planned_key(record, name, place), f"{name} on {record.key}"
+                found.append(_made(run_dir, key, title, run_dir.read_attack, partial(_attacked, record, name, place)))
 
     _end(each_student(_words(keys), Path(out), "", data, do, Resources(device), quiet))
     return found
+
+
+def _made(run_dir: RunDir, key: str, title: str, read: Callable[[str], R | None], make: Callable[[Held], R]) -> R:
+    """Return the finished result of `key`, made if it is missing or failed."""
+    found = claimed_result(run_dir, key, title, read, lambda known: known.failure is None, make)
+    if found is None:
+        raise BenchError(f"another process is making {key}. Wait until it ends.")
+    return found
+
+
+def _attacked(record: Record, name: str, place: Workplace, held: Held) -> AttackRecord:
+    return attack_student(record, name, place)
 
 
 def _words(keys: Iterable[str] | None) -> list[str]:

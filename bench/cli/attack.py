@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bench.results.attack_record import AttackRecord, AuditRecord
     from bench.results.record import Record
     from bench.results.run_dir import RunDir
+    from bench.storage.locks import Held
 
 students = partial(typer.Option, rich_help_panel="Students")
 
@@ -46,11 +47,9 @@ def audit(
     methods: Methods = "",
     options: AuditOptions,
     data: Data = None,
-    plan: Annotated[
-        bool, what("--plan", help="Only list the rows without an audit, the largest gain per minute first.")
-    ] = False,
+    plan: Annotated[bool, what("--plan", help="Only list the rows without an audit, cheapest per row first.")] = False,
     share: Annotated[
-        bool, what("--share", help="Only give rows the audit of another row that is the same experiment.")
+        bool, what("--share", help="Only copy audits to other rows for which the audit is the same experiment.")
     ] = False,
     reuse: ReuseOption = Reuse.DONE,
     launch: LaunchOptions,
@@ -59,12 +58,12 @@ def audit(
 ) -> None:
     """Audit the methods behind the students of a run directory: bound each one's epsilon from below.
 
-    Runs the method many times on two worst-case adjacent private sets with the student's privacy settings, and tells
-    the sets apart by the releases and by the exact privacy losses of the mechanisms' answers. With canaries (--kind
+    Runs the method many times on two worst-case adjacent private sets with the student's privacy settings, and
+    distinguishes them by the releases and by the exact privacy losses of the mechanisms' answers. With canaries (--kind
     one-run, many-run), retrains the student's pipeline with a random subset of the canaries in its data. Exits with
-    status 1 if a bound exceeds the proven epsilon. Several commands with --kind pair may share a directory;
-    --launcher runs each audit as a process or a Slurm job. Rows for which method, privacy and small data sets are the
-    same, whatever their own data sets, need one audit between them: --share.
+    status 1 if a bound exceeds the proven epsilon. Several commands with --kind pair may share a directory; --launcher
+    runs each audit as a process or a Slurm job. Rows with the same method, privacy settings and small data sets can
+    share one audit (--share), whatever their own data sets.
     """
     with starting(quiet=quiet or json_):
         from bench.cli.audit_plan import print_plan, share_audits
@@ -74,12 +73,11 @@ def audit(
         from bench.launchers.manifest import Task
         from bench.launchers.settings import launch_settings
         from bench.launchers.students import chosen_in, each_student
-        from bench.launchers.worker import ClaimProgress, claiming
-        from bench.storage.locks import PATIENCE_SECONDS
+        from bench.launchers.worker import ClaimProgress, claimed_result
 
     keys, methods = _without_files(keys, methods)
     if plan and share:
-        raise BenchError("--plan lists what --share would write: give one of them.")
+        raise BenchError("--plan lists what --share would write: give only one of them.")
     if plan:
         print_plan(out, keys, methods, quiet=quiet, json=json_)
         return
@@ -90,17 +88,18 @@ def audit(
     elsewhere: list[str] = []
 
     def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
-        key = audit_key(record, options)  # raises on invalid options, before a record exists
-        with claiming(run_dir, key, {"title": f"audit of {record.key}"}, patience=PATIENCE_SECONDS + 5) as held:
-            if held is None:
-                elsewhere.append(key)
-                return
-            result = run_dir.read_audit(key)
-            if result is None or not kept(result, reuse):
-                folder = data if record.cell.own_folder else None
-                seen = ClaimProgress(progress, held)
-                result = audit_student(record, options, run_dir, source, seen, dataset=folder, resources=resources)
-                progress.say(f"{record.key}: {result.verdict}")
+        def make(held: Held) -> AuditRecord:
+            folder = data if record.cell.own_folder else None
+            seen = ClaimProgress(progress, held)
+            made = audit_student(record, options, run_dir, source, seen, dataset=folder, resources=resources)
+            progress.say(f"{record.key}: {made.verdict}")
+            return made
+
+        key, keep = audit_key(record, options), partial(kept, reuse=reuse)  # raises on invalid options before any run
+        result = claimed_result(run_dir, key, f"audit of {record.key}", run_dir.read_audit, keep, make)
+        if result is None:
+            elsewhere.append(key)
+        else:
             results.append(result)
 
     settings, silent, lost = launch_settings(launch), quiet or json_, list[str]()
@@ -136,14 +135,14 @@ def _print_results(results: Sequence[AuditRecord], out: Path, json: bool) -> Non
 
 
 def _without_files(keys: Sequence[str] | None, methods: str) -> tuple[list[str], str]:
-    """Return the record keys, and `methods` extended by the files given among the keys."""
+    """Separate method files from record keys; return the keys, and `methods` with the files appended."""
     files = [key for key in keys or () if key.endswith(".py")]
     return [key for key in keys or () if key not in files], ",".join([methods, *files])
 
 
 def _print_others(elsewhere: Sequence[str], lost: Sequence[str]) -> None:
     for key in elsewhere:
-        echo(f"skipped: {key}, which another process makes", err=True)
+        echo(f"skipped: {key}, which another process is making", err=True)
     for line in lost:
         echo(line, err=True)
 
@@ -169,14 +168,18 @@ def attack(
     preset: Annotated[Preset, PRESET] = Preset.QUICK,
     set_: Annotated[list[str] | None, what("--set", help="FIELD=VALUE or ATTACK.FIELD=VALUE; repeatable.")] = None,
     auxiliary: Annotated[
-        str | None, what("--auxiliary", help="Data set known to the attacker; default: half the public part.")
+        str | None, what("--auxiliary", help="Data set known to the attacker; default: half of the public images.")
     ] = None,
     shadow_runs: Annotated[
         int, what("--shadow-runs", help="Shadow runs of membership attacks; 0: 2 in quick, 64 in paper.", min=0)
     ] = 0,
     tune: Annotated[
         int,
-        what("--tune", help="Settings that inversion attacks try on shadow students of other people; 0: none.", min=0),
+        what(
+            "--tune",
+            help="Settings that inversion attacks try on shadow students of other people; 0: no tuning.",
+            min=0,
+        ),
     ] = 0,
     seed: Annotated[int, what("--seed", help="Seed of the attacks.")] = 0,
     data: Data = None,

@@ -1,4 +1,4 @@
-"""Attacks on many students: in this process, or as jobs of a launcher that then draw the comparisons of students."""
+"""Attacks on many students, in this process or as jobs of a launcher, and the pictures that compare students."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench.cli.jobs import Job, Launched, choice_words, kept, launch_jobs
@@ -21,16 +22,16 @@ from bench.interface.registry import ATTACKS
 from bench.launchers.manifest import Task
 from bench.launchers.settings import Cluster
 from bench.launchers.students import chosen_in, each_student
-from bench.launchers.worker import ClaimProgress, claiming
+from bench.launchers.worker import ClaimProgress, claimed_result, claiming
 from bench.results.attack_record import AttackRecord
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
-from bench.storage.locks import PATIENCE_SECONDS
+from bench.storage.locks import Held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attacks:
-    """What a command attacks and how; with `fitting`, attacks that need released images run where there are some."""
+    """What a command attacks, and how. With `fitting`, skip attacks that need released images where there are none."""
 
     keys: Sequence[str]
     out: Path
@@ -55,7 +56,7 @@ class Attacks:
         return Workplace(run_dir, source, progress, options, resources, self.data)
 
     def words(self, names: Sequence[str], reuse: Reuse) -> list[str]:
-        """Return the options of a command that makes the attacks `names` as this one does."""
+        """Return the command-line options with which another command runs the attacks `names` as this one does."""
         kinds = [ATTACKS.get(name) for name in names]
         mine = [text for text in self.options.overrides if any(parse_overrides(kind, [text]) for kind in kinds)]
         return [
@@ -69,27 +70,24 @@ class Attacks:
 
 
 def attack_inline(asked: Attacks) -> tuple[list[AttackRecord], Launched]:
-    """Attack the students in turn, each under its claim, and draw them beside each other."""
+    """Attack the students one after the other, each under its claim file, then draw the comparisons."""
     results, ended, places = list[AttackRecord](), Launched(), list[Workplace]()
 
     def attacked(record: Record, name: str, place: Workplace) -> None:
-        key = planned_key(record, name, place)
-        found = place.run_dir.read_attack(key)
-        if not kept(found, asked.reuse):
-            about = {"title": f"{name} on {record.key}"}
-            with claiming(place.run_dir, key, about, patience=PATIENCE_SECONDS + 5) as held:
-                if held is None:
-                    ended.elsewhere.append(key)
-                    return
-                found = place.run_dir.read_attack(key)
-                if not kept(found, asked.reuse):
-                    seen = ClaimProgress(place.progress, held)
-                    with seen.stage(name, 1):
-                        found = attack_student(record, name, dataclasses.replace(place, progress=seen))
-                    if found.failure is not None:
-                        seen.say(f"{found.key} FAILED: {found.failure.reason}")
-        assert found is not None
-        results.append(found)
+        def make(held: Held) -> AttackRecord:
+            seen = ClaimProgress(place.progress, held)
+            with seen.stage(name, 1):
+                made = attack_student(record, name, dataclasses.replace(place, progress=seen))
+            if made.failure is not None:
+                seen.say(f"{made.key} FAILED: {made.failure.reason}")
+            return made
+
+        key, keep = planned_key(record, name, place), partial(kept, reuse=asked.reuse)
+        found = claimed_result(place.run_dir, key, f"{name} on {record.key}", place.run_dir.read_attack, keep, make)
+        if found is None:
+            ended.elsewhere.append(key)
+        else:
+            results.append(found)
 
     def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
         if not places:
@@ -111,7 +109,7 @@ def attack_inline(asked: Attacks) -> tuple[list[AttackRecord], Launched]:
                     if held is not None:
                         compare(dataset, name, some, places[0])
 
-    stack = contextlib.ExitStack()  # closed inside the lock: its processes write to the directory
+    stack = contextlib.ExitStack()  # Close it while the lock is held, because its processes write to the directory.
     ended.stopped = each_student(
         asked.keys, asked.out, asked.methods, asked.data, do, asked.resources, asked.quiet, end, stack
     )
@@ -119,7 +117,7 @@ def attack_inline(asked: Attacks) -> tuple[list[AttackRecord], Launched]:
 
 
 def attack_by_jobs(asked: Attacks, settings: Cluster) -> tuple[list[AttackRecord], Launched]:
-    """Attack the students by a command for each student and goal: attacks of one goal share their expensive parts."""
+    """Run one command per student and goal, because attacks with the same goal share their expensive parts."""
     run_dir, students = chosen_in(asked.out, asked.keys, asked.methods, asked.data)
     planned: dict[str, tuple[Record, str]] = {}
     with open_progress(quiet=asked.quiet) as progress, progress.stage("planning", len(students)) as stage:
@@ -153,7 +151,7 @@ def attack_by_jobs(asked: Attacks, settings: Cluster) -> tuple[list[AttackRecord
 
 
 def _comparisons(asked: Attacks, run_dir: RunDir, made: dict[str, tuple[Record, str]], new: set[str]) -> dict[str, Job]:
-    """Return a job for each picture of several students that is missing, or of which an attack is `new`."""
+    """Return a job for each comparison picture that is missing or includes a `new` attack."""
     jobs = {}
     for name in asked.names:
         mine = {record.key: (key, record) for key, (record, kind) in made.items() if kind == name}

@@ -12,7 +12,7 @@ from bench.results.run_dir import RunDir
 
 
 def print_attacks(results: Sequence[AttackRecord], out: Path) -> None:
-    """Print a table per attack goal, measures above their bound, reasons for inconclusive cells, paths of pictures."""
+    """Print a table per attack goal, then violated bounds, reasons for inconclusive cells and paths of pictures."""
     for title, columns, rows in tables(RunDir(out).read_records().found, results):
         print_table(title, columns, rows)
     for line in findings(results):

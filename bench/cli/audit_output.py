@@ -14,7 +14,7 @@ from bench.results.text import epsilon_text
 
 
 def print_audits(results: Sequence[AuditRecord]) -> None:
-    """Print a table for each audit design, how each audit was done, and a line for each violated mechanism."""
+    """Print a table per audit design, the details of each audit, and a line for each violated mechanism."""
     names = _short_names({a.student for a in results})
     pairs = [a for a in results if a.kind is AuditKind.PAIR]
     informed = [a for a in results if a.kind is AuditKind.CANDIDATES]
@@ -40,7 +40,7 @@ def print_audits(results: Sequence[AuditRecord]) -> None:
                 echo(f"violated: {m.kind} ({settings}) in {a.student}: {m.epsilon:.6g} seen, {m.exact:.6g} allowed")
 
 
-# Columns of the tables; lines below them give the remaining details of an audit.
+# Columns of the tables; the lines below a table give the remaining details.
 _PAIR = ("claimed", "proven", "by release", "by transcript", "outcome")
 _CANARIES = ("claimed", "proven", "audited", "mechanisms", "accuracy", "outcome")
 

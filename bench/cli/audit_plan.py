@@ -1,4 +1,4 @@
-"""``bench audit --plan`` and ``--share``: the rows without an audit, and those that can take another row's."""
+"""``bench audit --plan`` and ``--share``: rows without an audit, and rows that can share another row's audit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLUMNS = ("student", "proven", "minutes", "expected", "audit")
 
 
 def unaudited(out: Path, keys: Sequence[str] | None, methods: str, progress: Progress) -> list[Planned]:
-    """Return the chosen rows of `out` without an audit, the largest expected gain per minute first."""
+    """Return the chosen rows of `out` without an audit, cheapest per row first."""
     run_dir = RunDir(out)
     students = choose_students(run_dir, None)
     audits, damaged = run_dir.read_audits()
@@ -30,7 +30,7 @@ def unaudited(out: Path, keys: Sequence[str] | None, methods: str, progress: Pro
 
 
 def print_plan(out: Path, keys: Sequence[str] | None, methods: str, *, quiet: bool, json: bool) -> None:
-    """Print :func:`unaudited`, the time that the audits take, and the commands that make them."""
+    """Print :func:`unaudited` with the expected time of the audits and the commands that run them."""
     with open_progress(quiet=quiet or json) as progress:
         found = unaudited(out, keys, methods, progress)
     if json:
@@ -47,7 +47,7 @@ def print_plan(out: Path, keys: Sequence[str] | None, methods: str, *, quiet: bo
 
 
 def share_audits(out: Path, keys: Sequence[str] | None, methods: str, *, quiet: bool) -> list[AuditRecord]:
-    """Write the audits that rows of `out` can share into it, and return them."""
+    """Write the audits that rows of `out` can share, and return them."""
     made = []
     with open_progress(quiet=quiet) as progress:
         for planned in unaudited(out, keys, methods, progress):

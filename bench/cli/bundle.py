@@ -18,7 +18,7 @@ from bench.core.progress import echo, open_progress, print_json
 def bundle(
     options: GridOptions,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("bundle.zip"),
-    wheels: Annotated[bool, typer.Option("--wheels", help="Pack this program and its dependencies too.")] = False,
+    wheels: Annotated[bool, typer.Option("--wheels", help="Also pack this program and its dependencies.")] = False,
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
@@ -41,7 +41,7 @@ def merge(
     out: Annotated[Path, typer.Option("--out", "-o", help="Run directory that gets their results.")] = Path("runs"),
     json_: Json = False,
 ) -> None:
-    """Copy the records, students, attacks and audits of run directories into one. Exits with 1 if some are left out."""
+    """Copy records, students, attacks and audits of run directories into one. Exits with 1 if any are left out."""
     from bench.results.merge import merge as merge_runs
     from bench.results.run_dir import RunDir
 
@@ -49,7 +49,7 @@ def merge(
     if json_:
         print_json({"added": done.added, "there": done.there, "left_out": done.left_out})
     else:
-        echo(f"{len(done.added)} added to {out}, {len(done.there)} there already, {len(done.left_out)} left out")
+        echo(f"{len(done.added)} added to {out}, {len(done.there)} already there, {len(done.left_out)} left out")
         for line in done.left_out:
             echo(f"left out: {line}", err=True)
     if done.left_out:

@@ -26,18 +26,19 @@ def check(
         typer.Option("--preset", "-p", help="Default: tiny, plus one run of quick, whose students are accurate."),
     ] = None,
     seeds: Annotated[
-        str, typer.Option("--seeds", "-s", help="Seeds of a check to repeat, with commas; default: two random ones.")
+        str,
+        typer.Option("--seeds", "-s", help="Seeds of a check to repeat, comma-separated; default: two random ones."),
     ] = "",
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Checks at the same time; default: one for each core.")
+        int | None, typer.Option("--jobs", "-j", min=1, help="Concurrent checks; default: one per core.")
     ] = None,
     seconds: Annotated[
         float | None,
         typer.Option(
             min=0,
             help=(
-                "Time of a search among neighbours; walks and small sets have four times as long. "
-                "Default: 5; 0.5 for all methods."
+                "Time for a search among neighbours; walks and small sets get four times as long. "
+                "Default: 5, or 0.5 for all methods."
             ),
         ),
     ] = None,
@@ -45,13 +46,13 @@ def check(
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
-    """Test whether a method uses private data outside any mechanism, or reads labels from another source."""
+    """Test whether a method uses private data outside its mechanisms, or reads labels from another source."""
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
     from bench.interface.registry import METHODS
 
     for name in methods or ():
-        if not name.endswith(".py"):  # whose imports may take seconds
+        if not name.endswith(".py"):  # imports may take seconds
             METHODS.get(name)
     with starting(quiet=quiet or json_):
         from bench.core.processes import available_cores

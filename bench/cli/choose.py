@@ -1,4 +1,4 @@
-"""``bench choose``: which method to take within a budget. Parsing and printing only."""
+"""``bench choose``: the best methods within a budget. Parsing and printing only."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def choose(
         float, typer.Option("--eps", "-e", help="Largest proven epsilon, for replace-one neighbours.")
     ] = 1.0,
     dataset: Annotated[
-        str, typer.Option("--dataset", "-d", help="Data set of the board, or folder:PATH for data of your own.")
+        str, typer.Option("--dataset", "-d", help="Data set of the board, or folder:PATH for your own data.")
     ] = "mnist",
-    unit: Annotated[PrivacyUnit, typer.Option("--unit", help="What the epsilon protects.")] = PrivacyUnit.RECORD,
+    unit: Annotated[PrivacyUnit, typer.Option("--unit", help="The unit that epsilon protects.")] = PrivacyUnit.RECORD,
     public_data: Annotated[
         str, typer.Option("--public-data", help="any, or none: only methods that use no public data.")
     ] = "any",
@@ -46,7 +46,7 @@ def choose(
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
-    """Name the best methods for a budget, with their commands, and what a smaller budget costs in accuracy."""
+    """Rank the methods within a budget, with their commands, and show what a smaller budget costs in accuracy."""
     if public_data not in ("any", "none"):
         raise UnknownNameError("--public-data", public_data, ["any", "none"])
     seconds = seconds_of(time)
@@ -67,12 +67,12 @@ def choose(
 
 
 def seconds_of(text: str) -> float:
-    """Return the seconds that `text` states, infinity for ""; raise :class:`BenchError` on anything else."""
+    """Parse a time such as 10m into seconds ("" gives infinity); raise :class:`BenchError` if invalid."""
     if not text:
         return math.inf
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h)", text)
     if match is None:
-        raise BenchError(f"--time takes a number with a unit, for instance 90s, 10m or 2h; not {text!r}.")
+        raise BenchError(f"--time takes a number with a unit, for instance 90s, 10m or 2h, not {text!r}.")
     return float(match[1]) * {"s": 1, "m": 60, "min": 60, "h": 3600}[match[2]]
 
 

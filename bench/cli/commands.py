@@ -1,4 +1,4 @@
-"""Commands that group many options in their help, and refuse an option given twice."""
+"""Command classes: help that groups options, and errors for repeated or misplaced options."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from bench.core.errors import BenchError, nearest_names
 if TYPE_CHECKING:
     from bench.interface.registry import Registry
 
-UsageError: Any = typer.BadParameter.__base__  # typer does not export it
+UsageError: Any = typer.BadParameter.__base__  # typer does not export this type
 
 FEW = 8
 """A command with at most this many options shows them as one group."""
 
 
 class Command(TyperCommand):
-    """A command of this program: `rich_help_panel` is an option's group in the help, the epilog holds examples."""
+    """A command of this program: `rich_help_panel` names an option's group in the help, the epilog gives examples."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write a section for each group, in the order of their first options."""
@@ -57,7 +57,7 @@ class Command(TyperCommand):
             rest = super().parse_args(ctx, args)
         except UsageError as error:
             said = self._remedy(error, extra, args) or str(error.format_message()).replace("Value error, ", "")
-            raise BenchError(f"{said} `{ctx.command_path} -h` shows what it takes.") from error
+            raise BenchError(f"{said} `{ctx.command_path} -h` shows its options.") from error
         for name, parsed in ctx.params.items():
             words, paths = given.get(name), parsed
             if isinstance(parsed, Path):
@@ -69,7 +69,7 @@ class Command(TyperCommand):
         return rest
 
     def _remedy(self, error: Exception, extra: Sequence[str], args: Sequence[str]) -> str:
-        """Return what is wrong and what the user probably meant, or "" if the error already says it."""
+        """Return what is wrong and what the user probably meant, or "" if the error already says so."""
         option = getattr(error, "option_name", None) if "possibilities" in vars(error) else None
         names = {parameter.name for parameter in self.params}
         if option is not None:
@@ -79,7 +79,7 @@ class Command(TyperCommand):
                 value = next(after, "").partition("=")[2] or next(after, "VALUE")
                 return f"{field} is a setting of {kind}. Give it by --set {field}={value}."
             options = [name.removeprefix("--") for p in self.params for name in p.opts if name.startswith("--")]
-            # The dashes are not compared: all options would be similar.
+            # Compare without the dashes, which would make all options similar.
             near = nearest_names(option.lstrip("-"), [*options, "help"], 1, cutoff=0.6)
             return f"there is no option {option}.{f' Did you mean --{near[0]}?' if near else ''}"
         if not extra:

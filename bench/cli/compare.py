@@ -22,9 +22,9 @@ def compare(
     runs: Annotated[
         list[Path] | None, typer.Argument(help="Run directories; default: the published records.", show_default=False)
     ] = None,
-    dataset: Annotated[str, typer.Option("--dataset", "-d", help="Data set on which methods are compared.")] = "mnist",
+    dataset: Annotated[str, typer.Option("--dataset", "-d", help="Data set on which to compare methods.")] = "mnist",
     unit: Annotated[
-        PrivacyUnit, typer.Option("--unit", help="Unit for which methods are compared.")
+        PrivacyUnit, typer.Option("--unit", help="Unit for which to compare methods.")
     ] = PrivacyUnit.RECORD,
     eps: Annotated[
         float | None,
@@ -33,7 +33,7 @@ def compare(
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
-    """Compare two rows of the board: epsilons, accuracy, the settings that differ, the difference and its interval."""
+    """Compare two rows of the board: epsilons, differing settings, and the difference in accuracy with its interval."""
     with starting(quiet=quiet or json_):
         from bench.reports.compare import compare as compared
         from bench.reports.leaderboard import build_board
@@ -49,11 +49,11 @@ def compare(
         "comparison; settings that differ last", ("", f"{seen.one.method} (A)", f"{seen.other.method} (B)"), seen.lines
     )
     if seen.one.dataset != seen.other.dataset or seen.one.unit != seen.other.unit:
-        echo("Their accuracies are of different data sets or units: no difference is given.")
+        echo("The rows have different data sets or units, so their accuracies cannot be compared.")
     elif seen.low is None or seen.high is None:
-        print_fields(f"A - B: {seen.difference:+.1f} points; a row with one seed gives no interval.")
+        print_fields(f"A - B: {seen.difference:+.1f} points; no interval, because a row has only one seed.")
     else:
-        apart = "no difference is shown" if seen.low <= 0 <= seen.high else "the difference is significant"
+        apart = "the difference is not significant" if seen.low <= 0 <= seen.high else "the difference is significant"
         tested = (
             f"paired on {seen.paired:,} of these" if seen.paired else "which are not paired: a row lacks its answers"
         )

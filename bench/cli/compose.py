@@ -1,4 +1,4 @@
-"""``bench compose``: the joint epsilon of several released students. Parsing and printing only."""
+"""``bench compose``: the joint privacy cost of several released students. Parsing and printing only."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ python -m bench compose mnist-pate-eps1-quick-s0 mnist-dgd-sound-eps1-quick-s0 -
 
 def compose(
     keys: Annotated[
-        list[str], typer.Argument(help="Keys of records; without seed and hash, a key stands for all of them.")
+        list[str], typer.Argument(help="Keys of records; a key without seed and hash stands for all its seeds.")
     ],
     runs: Annotated[
         list[Path] | None, records("--out", "-o", help="Run directories; default: the published records.")
     ] = None,
-    group: Annotated[int, typer.Option("--group", min=1, help="Records of one person, for the risk.")] = 1,
+    group: Annotated[int, typer.Option("--group", min=1, help="Number of records per person, for the risk.")] = 1,
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
-    """Bound what several released students of the same private records cost together."""
+    """Bound the joint epsilon of several released students of the same private records."""
     with starting(quiet=quiet or json_):
         from bench.cli.epsilon_output import report
         from bench.reports.runs import read_board
@@ -41,6 +41,6 @@ def compose(
         alone = {r.key: (r.privacy.unit.value, replaced_epsilon(r.privacy)) for r in found if r.privacy is not None}
         total = math.fsum(epsilon for _, epsilon in alone.values())
         lines = [(key, unit, epsilon_text(epsilon, "up")) for key, (unit, epsilon) in alone.items()]
-        print_table("students, and what each costs", ("record", "unit", "proven, replace-one"), lines)
+        print_table("students, with the cost of each", ("record", "unit", "proven, replace-one"), lines)
         echo(f"sum: {epsilon_text(total, 'up')}, at {len(lines)} times the delta\n")
     report(together, found[0].delta, json_, group)

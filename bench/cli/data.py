@@ -51,7 +51,7 @@ def list_(json_: Json = False) -> None:
         cells.append((row["name"], str(row["classes"]), shape, *counts, here, revision, row["licence"]))
     columns = ("name", "classes", "shape", "train", "test", "here", "revision", "licence")
     print_table(f"data sets under {root}", columns, cells)
-    echo("Data of your own: folder:PATH. Fetch a data set with: python -m bench data get NAME")
+    echo("Your own data: folder:PATH. Fetch a data set with: python -m bench data get NAME")
     for name, reason in PLUGIN_ERRORS.items():
         echo(f"plug-in {name} could not be used: {reason}")
 
@@ -70,7 +70,7 @@ def _row(spec: DatasetSpec, root: Path) -> dict[str, Any]:
 
 @app.command()
 def get(names: Names, quiet: Quiet = False, json_: Json = False) -> None:
-    """Fetch missing data sets and decode image folders; a failure does not stop the others."""
+    """Fetch missing data sets and decode image folders; if one fails, continue with the others."""
     from bench.data.datasets import get_dataset, load
     from bench.data.splits import map_images
 
@@ -90,7 +90,7 @@ def get(names: Names, quiet: Quiet = False, json_: Json = False) -> None:
 def fetch_each(
     names: list[str], fetch: Callable[[str, Progress], tuple[dict[str, Any], str]], kind: str, quiet: bool, json_: bool
 ) -> None:
-    """Print `fetch`'s line for each name, or its row under `kind` as JSON; exit with 1 at the end if any failed."""
+    """Call `fetch` for each name; print its line, or all rows under `kind` as JSON. Exit with 1 if any failed."""
     rows: list[dict[str, Any]] = []
     failures: list[str] = []
     for name in dict.fromkeys(names):
@@ -140,7 +140,7 @@ def _size(count: int) -> str:
 
 @contextmanager
 def progress_display(quiet: bool) -> Iterator[Progress]:
-    """Open a progress hook: a bar with an estimate on a terminal, else a line for each step."""
+    """Open a progress display: a bar with an estimate on a terminal, otherwise a line per step."""
     if quiet:
         yield lambda what, done, total: None
         return

@@ -1,6 +1,7 @@
-"""``bench epsilon``: the cost of a mechanism by all accountants that apply; those on votes read private data.
+"""``bench epsilon``: the privacy cost of a mechanism by every accountant that applies.
 
-The commands are the functions that `bench.epsilon` asks, with --delta, --json and files of votes.
+The commands are generated from the functions behind `bench.epsilon`, with --delta, --json and files of votes.
+Data-dependent accountants read votes, which are private.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ from bench.privacy.accounting.paper_costs import PAPERS, PROVEN
 app = typer.Typer(
     name="epsilon",
     no_args_is_help=True,
-    help="The cost of a mechanism by every accountant that applies; no data and no training.",
+    help="Compute the privacy cost of a mechanism by every accountant that applies. Needs no data or training.",
 )
-claimed = typer.Typer(no_args_is_help=True, help="A paper's claim for its setting, and what holds beside it.")
-proven = typer.Typer(no_args_is_help=True, help="What is proven for a paper's method as it is described.")
+claimed = typer.Typer(
+    no_args_is_help=True, help="What a paper claims for its setting, next to what sound accountants give."
+)
+proven = typer.Typer(no_args_is_help=True, help="What is proven for a paper's method as described.")
 app.add_typer(claimed, name="claimed")
 app.add_typer(proven, name="proven")
 
 _DELTA = Option("The delta of (epsilon, delta), strictly between 0 and 1.")
 _JSON = Option('Print one JSON object; an infinite epsilon is the string "inf".')
-_GROUP = Option("Number of one person's records, for what an attacker may reach.")
+_GROUP = Option("Number of records per person, for the bounds on an attacker.")
 _LAST: Mapping[str, tuple[type, Option, Any]] = {
     "delta": (float, _DELTA, 1e-5),
     "group": (int, _GROUP, 1),
@@ -53,11 +56,11 @@ def _parameter(name: str, kind: Any, option: Option, default: Any) -> Parameter:
 
 
 def _command(make: Callable[..., Described], text: str | None, *, without_claim: bool = False) -> Callable[..., None]:
-    """Return the command that takes the settings of `make`, and prints what it gives, with or without its claim."""
+    """Turn `make` into a command with the same parameters that prints its result, with or without the claim."""
     parameters, unused = [], {}
     for name, (kind, option, default) in settings_of(make).items():
         if without_claim and option.unused:
-            unused[name] = kind(1)  # any value will do
+            unused[name] = kind(1)  # required by `make` but unused
             parameters.append(_parameter(name, kind | None, replace(option, help=option.unused), None))
         elif name != "votes":
             parameters.append(_parameter(name, kind, option, default))
@@ -89,20 +92,20 @@ for _name, _text in PROVEN.items():
 
 @app.command()
 def impossible(
-    eps: Annotated[float, typer.Option("--eps", help="The claimed epsilon, by a proof about one teacher's answers.")],
+    eps: Annotated[float, typer.Option("--eps", help="The claimed epsilon, from a proof about one teacher's answers.")],
     accuracy: Annotated[float, typer.Option(help="The accuracy in percent, for instance 96.03.")],
-    classes: Annotated[int, typer.Option(help="Number of classes, each with as many test records.")] = 10,
+    classes: Annotated[int, typer.Option(help="Number of classes, all with equally many test records.")] = 10,
     delta: Annotated[float, typer.Option(help=_DELTA.help)] = 1e-5,
     json: Annotated[bool, typer.Option("--json", help=_JSON.help)] = False,
 ) -> None:
-    """Bound a single teacher's student by its claim. For proofs that hold between any two teachers, not for shards."""
+    """Test whether a claim allows an accuracy, if its proof holds between any two teachers (not only ensembles)."""
     from bench.privacy.auditing.utility_bound import honest_tries, odds, probability_bound, remark
 
     Budget(eps, delta)
     if not 1 < accuracy <= 100:
         raise BenchError(f"--accuracy is in percent, above 1 and at most 100, not {accuracy:g}. Try 96.03.")
     if classes > 10_000:
-        raise BenchError("--classes is at most 10,000 here: for more the bound would take minutes.")
+        raise BenchError("--classes is at most 10,000, because the bound would take minutes for more.")
     bound = probability_bound(eps, delta, accuracy / 100, [1 / max(classes, 1)] * classes)
     verdict = remark([bound.probability]) or "not ruled out"
     if json:

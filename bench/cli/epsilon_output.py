@@ -32,17 +32,17 @@ def load_array(path: Path, what: str) -> NDArray[Any]:
     except (OSError, ValueError, EOFError, MemoryError) as error:
         raise BenchError(
             f"{what} file {path} is not a plain .npy array ({error}). Write it with numpy.save; arrays of Python "
-            "objects are refused, as reading them could run code."
+            "objects are refused, because reading them could run code."
         ) from error
     return array
 
 
 def load_votes(path: Path, first: int | None, indices: Path | None) -> NDArray[np.float64]:
-    """Return votes ``(queries, classes)``: all, `first`, at `indices`; raise BenchError if invalid or out of range."""
+    """Load votes ``(queries, classes)``: all, the `first` ones, or those at `indices`; raise BenchError if invalid."""
     from bench.privacy.accounting.pate import check_votes
 
     if first is not None and indices is not None:
-        raise BenchError("--first and --indices both choose queries: give one of them.")
+        raise BenchError("--first and --indices both choose queries: give only one of them.")
     votes = check_votes(load_array(path, "votes"))
     if first is not None:
         if not 1 <= first <= len(votes):
@@ -58,17 +58,16 @@ def load_votes(path: Path, first: int | None, indices: Path | None) -> NDArray[n
     if wrong.size:
         raise BenchError(f"index {wrong[0]} is not one of the queries 0 to {len(votes) - 1} of {path}.")
     if np.unique(chosen).size != chosen.size:
-        # A repeated query has fresh noise and costs twice.
-        typer.echo("note: some indices are repeated; each counts as a query of its own.", err=True)
+        # A repeated query draws fresh noise, so it costs twice.
+        typer.echo("note: some indices are repeated; each counts as a separate query.", err=True)
     picked: NDArray[np.float64] = votes[chosen]
     return picked
 
 
 def report(found: Described, delta: float, as_json: bool, group: int = 1) -> None:
-    """Print what was `found` as a table with notes, or as one JSON object, in which infinity is ``"inf"``.
+    """Print `found` as a table with notes, or as one JSON object in which infinity is ``"inf"``.
 
-    For add-remove events the facts have the proven epsilon for replace neighbours too. The risk is that of `group`
-    records.
+    For add-remove events, the facts include the proven epsilon for replace neighbours. The risk is for `group` records.
     """
     from bench.privacy.accounting.accountants import replace_one
     from bench.privacy.accounting.risk import risk
@@ -108,7 +107,7 @@ def report(found: Described, delta: float, as_json: bool, group: int = 1) -> Non
         if row.note:
             echo(f"{row.name}: {row.note}")
     print_table(
-        "what an attacker may reach, by the proven curve" + (f", of {group} records" if group > 1 else ""),
+        "bounds on an attacker, by the proven curve" + (f", of {group} records" if group > 1 else ""),
         ("success", "at most"),
         [(word, risk_text(value, 0.0)) for word, value in zip(RISK_WORDS, bounds.as_dict().values(), strict=True)],
     )

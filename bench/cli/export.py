@@ -11,7 +11,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import echo, print_table
 
 Keys = Annotated[list[str] | None, typer.Argument(help="Keys of records; unique prefixes are enough.")]
-Board = Annotated[Path | None, typer.Option("--board", help="All students of this board that are in --out.")]
+Board = Annotated[Path | None, typer.Option("--board", help="Export all students of this board that are in --out.")]
 Into = Annotated[Path, typer.Option("--into", help="Folder to write to, with one subfolder per student.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Run directory with the released students.")]
 
@@ -28,7 +28,7 @@ def export(
     from bench.results.run_dir import RunDir
 
     if bool(keys) == bool(board):
-        raise BenchError("name the keys of records (`python -m bench ls -o RUNS` lists them), or give --board alone.")
+        raise BenchError("name the keys of records (`python -m bench ls -o RUNS` lists them), or give only --board.")
     source = RunDir(out)
     if board is not None:
         read = RunDir(board).read_records(set_aside=False)
@@ -40,7 +40,7 @@ def export(
     else:
         records = [find_record([out], key)[0] for key in dict.fromkeys(keys or ())]
     from bench.experiments.device import prepare_device
-    from bench.publishing.export import export_student  # imports timm, which no wrong key waits for
+    from bench.publishing.export import export_student  # imports timm, so errors in keys come first
 
     prepare_device()
     rows, failed = [], 0

@@ -1,4 +1,4 @@
-"""``--launcher local`` and ``slurm`` of ``bench attack`` and ``bench audit``: commands that make the results."""
+"""``--launcher local`` and ``slurm`` of ``bench attack`` and ``bench audit``: each job runs a command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Result = AttackRecord | AuditRecord
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A command of this program, and the results that it makes."""
+    """A command of this program, and the results that it writes."""
 
     words: Sequence[str]
     tasks: Sequence[Task]
@@ -33,7 +33,7 @@ class Job:
 
 @dataclass(slots=True)
 class Launched:
-    """Outcome of jobs: the signal that stopped them, keys that other processes make, a line per failed command."""
+    """Outcome of jobs: the signal that stopped them, keys being made by other processes, a line per failed command."""
 
     stopped: int | None = None
     elsewhere: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Launched:
 
 
 def bad(result: Result | None) -> bool:
-    """Return whether `result` makes its command end with status 1."""
+    """Return whether `result` is a failure or a violation, so that its command exits with status 1."""
     from bench.reports.attacks import exceeded
 
     return result is not None and (
@@ -55,12 +55,12 @@ def kept(result: Result | None, reuse: Reuse) -> bool:
 
 
 def choice_words(methods: str, reuse: Reuse, data: str | None) -> list[str]:
-    """Return the words of a job's command that choose methods and results as the launcher's own command does."""
+    """Return the options that make a job choose methods and results as the launcher's own command does."""
     return ["--methods", methods, "--reuse", reuse.value, *(["--data", data] if data else [])]
 
 
 def check_time(settings: Cluster, minutes: float) -> None:
-    """Raise :class:`BenchError` if Slurm would stop an audit before its end: put back, it begins its minutes again."""
+    """Raise :class:`BenchError` if Slurm's time limit would stop an audit, which would start over after a requeue."""
     least = math.ceil(1.5 * minutes + 5)
     if settings.launcher == "slurm" and settings.time < least:
         raise BenchError(
@@ -73,7 +73,7 @@ def launch_jobs(
     jobs: Mapping[str, Job], read: Callable[[str], Result | None], run_dir: RunDir, settings: Cluster,
     resources: Resources, quiet: bool,
 ) -> Launched:  # fmt: skip
-    """Run `jobs`, by name, with the launcher of `settings`; `read` returns the result of a task's key, or None."""
+    """Run `jobs` (by name) with the launcher of `settings`; `read` returns the result for a task's key, or None."""
     if not jobs:
         return Launched()
     count = min(settings.jobs or max(1, available_cores() // resources.threads), len(jobs))

@@ -10,6 +10,7 @@ import typer
 from bench.cli.options import Json, Quiet
 from bench.cli.run import print_board
 from bench.core.errors import BenchError
+from bench.core.plain_files import read_plain
 from bench.core.progress import echo
 from bench.core.types import PrivacyUnit
 
@@ -32,27 +33,44 @@ def leaderboard(
     unit: Annotated[
         str | None, typer.Option("--unit", help="Print the rows of these units: record, label, query-label, client.")
     ] = None,
+    since: Annotated[
+        Path | None,
+        typer.Option("--since", help="Earlier leaderboard.csv: print what changed since, instead of the rows."),
+    ] = None,
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
     """Write the leaderboard of one or more run directories as Markdown, CSV and a site, and print it."""
     units = None if unit is None else frozenset(map(_unit, unit.split(",")))
+    from bench.reports.changes import changes
+    from bench.reports.leaderboard import to_csv
     from bench.reports.pages import gather, write_pages
     from bench.results.published import need_published  # imports numpy
 
     folders = runs or [need_published()]
-    target = into or (folders[0] if runs else Path("leaderboards"))  # not the cache of an installed package
-    if target.is_file():  # known before minutes of accounting
-        raise BenchError(f"{target} is a file, not a directory. Choose another place to write to.")
+    target = into or (folders[0] if runs else Path("leaderboards"))  # do not write into an installed package
+    if target.is_file():  # fail before minutes of accounting
+        raise BenchError(f"{target} is a file, not a directory. Choose another path.")
+    earlier = None if since is None else _text(since)
     found = gather(folders)
     for line in found.warnings:
         echo(f"warning: {line}", err=True)
     pages = write_pages(target, found, readme=readme)
     for key, why in found.board.refused:
         echo(f"warning: {key} is not shown: {why}", err=True)
-    print_board(found.shown(), found.audits, json_=json_, board=found.board, units=units)
+    if earlier is not None:
+        echo(changes(earlier, to_csv(found.board)))
+    else:
+        print_board(found.shown(), found.audits, json_=json_, board=found.board, units=units)
     for page in () if quiet else pages:
         echo(f"wrote {page}", err=True)
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_plain(path, links=True).decode()
+    except (OSError, ValueError) as error:
+        raise BenchError(f"{path} cannot be read ({error}). Give the leaderboard.csv of an earlier board.") from None
 
 
 def _unit(name: str) -> PrivacyUnit:

@@ -53,12 +53,12 @@ def listing(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]]:
         made = {name: model_entrypoint(name) for name in sorted(list_models())}
         own = {name: make for name, make in made.items() if make.__module__.startswith(OWN_MODULES)}
         rows = [(name, (inspect.getdoc(make) or "").splitlines()[0]) for name, make in own.items()]
-        return "models of this project", ("name", "about"), rows, ["Any other timm model works by its name too."]
+        return "models of this project", ("name", "about"), rows, ["Any other timm model also works by name."]
     raise UnknownNameError("listing", what, LISTINGS, "Or give a run directory.")
 
 
 def methods_by_family() -> tuple[str, list[tuple[str, str]]]:
-    """Return what the marks mean, and each family of methods with its names, marked."""
+    """Return the legend of the marks, and the marked method names of each family."""
     families: dict[str, list[str]] = {}
     for name in METHODS.names():
         package, dot, _ = listed(name).module.rpartition(".")
@@ -76,7 +76,9 @@ def methods_by_family() -> tuple[str, list[tuple[str, str]]]:
         title = family if unit == "record" else f"{family}, unit {unit}"
         fields.append((title, ", ".join(marked(name, unit) for name in names)))
     fields.append(("groups for --methods", ", ".join(method_groups())))
-    told = "∞: the proven epsilon is infinite; +: uses public data; `bench show NAME` tells why, and the settings."
+    told = (
+        "∞: the proven epsilon is infinite; +: uses public data. `bench show NAME` gives the reason and the settings."
+    )
     return f"{len(METHODS.names())} methods by family. {told}", fields
 
 
@@ -85,9 +87,9 @@ def _broken(broken: dict[str, str]) -> list[str]:
 
 
 def listed_apart(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]] | None:
-    """Return a second table of the listing `what`, or None: attacks that do not measure privacy."""
+    """Return the second table of the listing `what` (attacks that do not measure privacy), or None."""
     rows = [row for row in _attack_rows() if row[1] == ROBUSTNESS] if what == "attacks" else []
-    return ("robustness, which is not privacy", ATTACK_COLUMNS, rows, [NO_PRIVACY]) if rows else None
+    return ("robustness (not a privacy attack)", ATTACK_COLUMNS, rows, [NO_PRIVACY]) if rows else None
 
 
 def _attack_rows() -> Rows:

@@ -36,7 +36,7 @@ from bench.core.progress import close_stdout, echo, open_streams, print_fields, 
 
 
 class _Commands(TyperGroup):
-    """Prevent a plug-in from ending a command with status 0 through `sys.exit`."""
+    """Keep a plug-in's `sys.exit` from ending a command with status 0."""
 
     def invoke(self, ctx: Any) -> Any:
         with no_exit("a plug-in"):
@@ -117,7 +117,7 @@ def list_(
         print_fields(*methods_by_family())
         found = [("", (), [], [note for note in found[0][3] if not note.startswith("--methods")])]
     for title, columns, rows, notes in found:
-        if title and (rows or not notes):  # "none" would be wrong of records that cannot be read
+        if title and (rows or not notes):  # "none" would be wrong if there are records that cannot be read
             print_table(title, columns, rows)
         for note in notes:
             echo(note)
@@ -184,7 +184,7 @@ def main() -> None:
     except BrokenPipeError:  # the reader, for instance `head`, closed the pipe
         close_stdout()
         sys.exit(1)
-    except OSError as error:  # an error of the system, not a bug: a full disk, another user's folder
+    except OSError as error:  # an operating-system error, not a bug: a full disk, another user's folder
         if error.filename is None:
             close_stdout()
         what = f"{error.filename or 'a file or standard output'} cannot be read or written ({error.strerror or error})"

@@ -1,4 +1,4 @@
-"""Options that several commands share, and commands whose options are the fields of dataclasses."""
+"""Options shared by several commands, and commands whose options are the fields of dataclasses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bench.core.types import Law
 records = partial(typer.Option, rich_help_panel="Records")
 
 TrialsMean = Annotated[float, typer.Option(help="Mean of the secret random number of trials.")]
-LawOption = Annotated[Law, typer.Option("--law", help="The law of the number of trials.")]
+LawOption = Annotated[Law, typer.Option("--law", help="Distribution of the number of trials.")]
 Out = Annotated[Path, records("--out", "-o", help="Run directory.")]
 ReuseOption = Annotated[Reuse, records("--reuse", help="Which existing records count as done.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
@@ -28,9 +28,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def with_options(**changes: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for each field of its parameters that are dataclasses of options.
+    """Replace a command's dataclass parameters by one option per field.
 
-    `changes` maps field names to other defaults, other options, or ``...`` for fields that this command does not offer.
+    `changes` maps field names to another default, another option, or ``...`` to leave the option out.
     """
 
     def dressed(command: Callable[..., None]) -> Callable[..., None]:

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 Runs = Annotated[list[Path], typer.Argument(help="Run directories.")]
 Into = Annotated[Path, typer.Option("--into", help="The board: a folder with records, audits and attacks.")]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only vet the records, in seconds: write, check and rerun nothing.")
+    bool, typer.Option("--dry-run", help="Only vet the records (seconds); do not write, check or rerun anything.")
 ]
 Rerun = Annotated[
     list[str] | None,
     typer.Option("--rerun", help="Key of a cell to rerun; default: the fastest of each method. Repeatable."),
 ]
-NoRerun = Annotated[bool, typer.Option("--no-rerun", help="Rerun nothing; say so in the pull request.")]
+NoRerun = Annotated[bool, typer.Option("--no-rerun", help="Do not rerun any cell; say so in the pull request.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace published records that have the same key.")]
 
 
@@ -38,7 +38,7 @@ def publish(
     no_rerun: NoRerun = False,
     json_: Json = False,
 ) -> None:
-    """Add records, with their audits and attacks, to the board and rebuild its pages: all records or none.
+    """Add records, with their audits and attacks, to the board and rebuild its pages. Adds all records or none.
 
     First repeats the planning and the accounting of each record, checks its method, and reruns one cell of each method.
     docs/submitting.md lists the reasons for refusal.
@@ -47,7 +47,7 @@ def publish(
     from bench.publishing.verify import demand_audits, verify
 
     if rerun and no_rerun:
-        raise BenchError("--rerun and --no-rerun exclude each other: give one.")
+        raise BenchError("--rerun and --no-rerun exclude each other: give only one.")
     pages: list[Path] = []
     try:
         with opened(into), open_progress(quiet=json_) as progress, stopping_signals():

@@ -1,4 +1,4 @@
-"""Records on the terminal: those of a run directory, one of them, and the settings of a missing plug-in's method."""
+"""Tables of records: a run directory, a single record, and the settings of a method whose plug-in is missing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _record_row(record: Record) -> tuple[str, ...]:
 
 
 def plugin_page(place: Path, name: str) -> tuple[str, str, tuple[str, ...], Rows] | None:
-    """Return title, text, columns and rows of a method whose plug-in is missing, from its records in `place`, if any.
+    """Return title, text, columns and rows of a method whose plug-in is missing, from its records in `place`, or None.
 
     Records are untrusted, so the file that they name is never imported.
     """
@@ -53,15 +53,13 @@ def plugin_page(place: Path, name: str) -> tuple[str, str, tuple[str, ...], Rows
         return None
     cell = mine[0].cell
     where = f"Show its file: `python -m bench show PATH/{cell.method_file}`" if cell.method_file else "Install it"
-    text = (
-        f"{name}: a method of the plug-in {cell.plugin_words}. {where} for its text, and the sources of its settings."
-    )
+    text = f"{name}: a method of the plug-in {cell.plugin_words}. {where} for its text and the sources of its settings."
     rows: Rows = [(setting, str(value)) for setting, value in mine[0].config.items()]
     return f"settings of {mine[0].key}", text, ("setting", "value"), rows
 
 
 def find_record(places: Sequence[Path], key: str, *, among: Sequence[str] = ()) -> tuple[Record, Path]:
-    """Return the only record whose key starts with `key`, and its folder: the first of `places` that has one.
+    """Return the only record whose key starts with `key`, and its folder: the first of `places` with a match.
 
     `among` lists other names that the user may have meant. Raise :class:`BenchError` if no key matches, or if several
     in one folder do.
@@ -69,7 +67,7 @@ def find_record(places: Sequence[Path], key: str, *, among: Sequence[str] = ()) 
     known = list(among)
     for path in places:
         home = RunDir(path)
-        there = path.is_dir() or not among  # a missing directory is an error only if the user can only mean a record
+        there = path.is_dir() or not among  # an error only if `key` cannot be anything but a record
         records = home.read_records(set_aside=False).found if there else []
         found = [record for record in records if record.key.startswith(key)]
         if len(found) == 1:

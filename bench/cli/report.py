@@ -34,7 +34,7 @@ def report(
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All tables and figures.")] = False,
     missing_: Annotated[
-        bool, typer.Option("--missing", help="List the empty cells with their reasons and commands; draw nothing.")
+        bool, typer.Option("--missing", help="Only list the empty cells, with reasons and commands.")
     ] = False,
     into: Annotated[Path, typer.Option("--into", help="Output folder.")] = Path("reports-out"),
     quiet: Quiet = False,
@@ -142,7 +142,7 @@ def _chosen(paper: str, figures: list[str], tables: list[str], all_: bool) -> li
     if paper:
         load_paper(paper)
     if not (figures or tables or all_):
-        raise BenchError("choose what to draw: --figure N, --table N or --all.")
+        raise BenchError("say what to draw: --figure N, --table N or --all.")
     if all_ and (figures or tables):
         raise BenchError("give either --all, or --figure and --table, not both.")
     if (figures or tables) and not paper:

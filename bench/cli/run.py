@@ -43,18 +43,18 @@ def run(
     *,
     options: GridOptions,
     noise_salt: Annotated[
-        str, what("--noise-salt", help="random; to repeat a record, its noise_salt, or none if it has none.")
+        str, what("--noise-salt", help="random; to repeat a record, give its noise_salt, or none if it has none.")
     ] = "random",
     bundle: Annotated[
         Path | None, what("--bundle", help="The grid, its data and weights, from `bench bundle`.")
     ] = None,
     config: Annotated[
-        Path | None, what("--config", "-c", help="YAML file of the grid, as --dry-run --yaml prints it.")
+        Path | None, what("--config", "-c", help="YAML file with the grid, as printed by --dry-run --yaml.")
     ] = None,
     out: Out = Path("runs"),
     reuse: ReuseOption = Reuse.DONE,
     dry_run: Annotated[
-        bool, records("--dry-run", help="Print states, settings, claims, order, jobs, times; train nothing.")
+        bool, records("--dry-run", help="Print states, settings, claims, order, jobs and times without training.")
     ] = False,
     yaml: Annotated[bool, records("--yaml", help="With --dry-run: print the grid as a file for --config.")] = False,
     launch: LaunchOptions,
@@ -74,7 +74,7 @@ def run(
         names = ", ".join([*(f"--{name.rstrip('_')}" for name in given), *(["--bundle"] if bundle else [])])
         raise BenchError(f"--config holds the grid. Leave out {names}, or write it into {config}.")
     if yaml and (not dry_run or bundle is not None):
-        raise BenchError("--yaml prints a grid that is not run: give it with --dry-run and without --bundle.")
+        raise BenchError("--yaml only prints the grid: use it with --dry-run and without --bundle.")
     if config is not None:
         from bench.launchers.grid_file import read_grid
 
@@ -90,7 +90,7 @@ def run(
         echo(grid_text(options).removesuffix("\n"))
         return
     with open_progress(quiet=quiet or json_) as progress:
-        with progress.stage("starting", 1):  # shown before the imports, which take seconds
+        with progress.stage("starting", 1):  # show the grid before the imports, which take seconds
             from bench.launchers.grid import forecast_grid, run_grid
             from bench.launchers.settings import launch_settings
 
@@ -126,9 +126,9 @@ def run(
 
 
 def grid_of(options: GridOptions) -> Grid:
-    """Return the grid of a command; raise :class:`BenchError` on wrong names as planning does, but importing no file.
+    """Return the grid of a command; raise :class:`BenchError` on wrong names, as planning does, but import no file.
 
-    So that it is told before anything is shown.
+    This reports errors before anything is printed.
     """
     from bench.data.datasets import get_dataset
     from bench.interface.registry import METHODS, methods_named
@@ -149,7 +149,7 @@ def _leave(outcome: Outcome, settings: Cluster, out: Path, detach: bool) -> None
     left = counted(outcome.left, "cell is", "cells are")
     if settings.launcher == "slurm" and not outcome.cancelled and (detach or outcome.stopped is not None):
         echo(
-            f"{left} left to the jobs, which continue. `python -m bench status -o {out}` shows them, "
+            f"{left} left to the jobs, which keep running. `python -m bench status -o {out}` shows them, "
             f"`python -m bench cancel -o {out}` ends them; the same command again waits for them.",
             err=True,
         )
@@ -160,7 +160,7 @@ def _leave(outcome: Outcome, settings: Cluster, out: Path, detach: bool) -> None
 
 
 ESSENTIAL = ("method", "target epsilon (basis)", "proven", "claim", "accuracy")
-"""Columns of a board's table where the terminal is too narrow for all."""
+"""Columns of a board's table that remain on a narrow terminal."""
 
 
 def print_board(
@@ -169,7 +169,7 @@ def print_board(
 ) -> None:  # fmt: skip
     """Print the board of `records` and `audits`, or a prebuilt `board`, as tables or JSON.
 
-    Of `units`, where given; failed cells have no unit and are always printed, with their logs if all are in `out`.
+    `units` restricts the rows. Failed cells have no unit and are always printed, with their logs if they are in `out`.
     """
     from bench.reports.leaderboard import COLUMNS, build_board, cells_of
     from bench.results.audited import with_audits
@@ -220,11 +220,11 @@ def print_board(
         echo(f"not shown: {key}: {why}")
 
 
-Former = Annotated[Path | None, typer.Argument(hidden=True)]  # the run directory without --out
+Former = Annotated[Path | None, typer.Argument(hidden=True)]  # default of --out
 
 
 def status(former: Former = None, out: Out = Path("runs"), json_: Json = False) -> None:
-    """Show the launches of a run directory, from any terminal: cells done, running and where, failed, left."""
+    """Show the launches of a run directory from any terminal: cells done, running (and where), failed and left."""
     from bench.launchers.status import overview
 
     seen = overview(former or out)
@@ -238,7 +238,7 @@ def status(former: Former = None, out: Out = Path("runs"), json_: Json = False) 
 
 
 def cancel(former: Former = None, out: Out = Path("runs")) -> None:
-    """Stop everything that runs on a run directory: local launchers and workers, and Slurm jobs. Records remain."""
+    """Stop all launchers, workers and Slurm jobs of a run directory. Records remain."""
     from bench.launchers.status import cancel_all
 
     for line in cancel_all(former or out):
@@ -246,14 +246,17 @@ def cancel(former: Former = None, out: Out = Path("runs")) -> None:
 
 
 def logs(
-    key: Annotated[str, typer.Argument(help="Key of a cell, audit or attack, or the beginning of one.")],
+    key: Annotated[str, typer.Argument(help="Key of a cell, audit or attack; a prefix is enough.")],
     out: Out = Path("runs"),
     attempt: Annotated[
         int | None, typer.Option("--attempt", "-n", help="Number of the attempt, from 1; default: the last.")
     ] = None,
     list_: Annotated[bool, typer.Option("--list", "-l", help="List the attempts: job, node, end, memory.")] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Print what comes, later attempts too, until the result is there.")
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Keep printing new output, including later attempts, until the result is written."
+        ),
     ] = False,
 ) -> None:
     """Print the output of a cell, audit or attack that a launcher ran, from any terminal."""

@@ -42,7 +42,7 @@ def schema(
 
 
 def schema_pages() -> dict[str, str]:
-    """Return the texts of all schemas and of the page of fields by their path."""
+    """Return all schemas and the page of fields, as text by path."""
     from bench.api import COLUMNS
     from bench.results.schema import KINDS, fields_page, schema_of
 

@@ -1,4 +1,4 @@
-"""``bench tune``: settings chosen at random trials, whose cost epsilon includes. Parsing and printing only."""
+"""``bench tune``: random search whose cost is part of epsilon. Parsing and printing only."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ def tune(
     *,
     options: GridOptions,
     space: Annotated[
-        Path, what("--space", help="YAML or JSON file of candidates: a list of values per setting, for instance.")
+        Path, what("--space", help="YAML or JSON file of candidates, for instance a list of values per setting.")
     ],
     trials_mean: TrialsMean = 10.0,
     law: LawOption = Law.GEOMETRIC,
     score: Annotated[
-        str, what("--score", help="What the best is chosen by: public (public labels) or noisy (private records).")
+        str,
+        what("--score", help="Score that selects the best trial: public (public labels) or noisy (private records)."),
     ] = "public",
     score_noise: Annotated[
         float | None, what("--score-noise", help="Standard deviation of a noisy score, in records.")
@@ -38,7 +39,7 @@ def tune(
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
-    """Choose settings by a secret random number of trials; release the best. The proven epsilon includes tuning."""
+    """Tune settings by a secret random number of trials and release the best. The proven epsilon includes tuning."""
     grid = replace(grid_of(options), basis=Basis.PROVEN)
     with open_progress(quiet=quiet or json_) as progress:
         with progress.stage("starting", 1):

@@ -66,7 +66,7 @@ def _row(found: PublicWeights) -> dict[str, Any]:
 
 @app.command()
 def get(names: Names, weights: Weights = "auto", quiet: Quiet = False, json_: Json = False) -> None:
-    """Fetch missing weights; a failure does not stop the others."""
+    """Fetch missing weights; if one fails, continue with the others."""
     from bench.models.pretrained import check_backbone, find_weights
 
     for name in names:
@@ -92,7 +92,7 @@ def verify(name: Name, quiet: Quiet = False) -> None:
 
 @app.command()
 def faces(names: FaceSets, json_: Json = False) -> None:
-    """Test the face embedding on real photographs: how well its distance tells one person from two (ROC)."""
+    """Test on real photographs how well the face embedding's distance distinguishes people (ROC)."""
     import torch
 
     from bench.evaluation.attack.data_roles import OTHER_PEOPLE

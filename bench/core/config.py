@@ -87,7 +87,7 @@ def setting(
 
 
 def check_bounds(kind: type[Configured], values: Mapping[str, Any]) -> None:
-    """Raise :class:`BenchError` on one of the `values`, by field, that is out of the bounds of its :func:`setting`.
+    """Raise :class:`BenchError` if one of the `values` (by field) is out of the bounds of its :func:`setting`.
 
     A subclass that changes a setting's default keeps its bounds, unless it states others.
     """
@@ -142,7 +142,7 @@ def config_from(kind: type[Configured], values: Mapping[str, Any]) -> Any:
     try:
         config: object = TypeAdapter(kind.Config).validate_python(dict(values))
     except ValidationError as error:
-        raise BenchError(f"a setting of {kind.name} does not fit any more: {error.errors()[0]['msg']}.") from error
+        raise BenchError(f"a setting of {kind.name} is no longer valid: {error.errors()[0]['msg']}.") from error
     check_bounds(kind, values)
     return config
 
@@ -178,7 +178,7 @@ class Grid:
             if math.isnan(epsilon) or math.isinf(epsilon) or epsilon <= 0:
                 raise BenchError(f"epsilon must be a positive finite number, not {epsilon}. Try --eps 1,10.")
         if self.risk is not None and self.basis is not Basis.PROVEN:
-            raise BenchError("--risk is a bound by the proven curve. Leave out --basis, or give --basis proven.")
+            raise BenchError("--risk bounds the proven curve. Leave out --basis, or give --basis proven.")
         if self.delta is not None and not 0 < self.delta < 1:
             raise BenchError(f"delta must lie strictly between 0 and 1, not {self.delta}. Try --delta 1e-5.")
         if any(seed < 0 for seed in self.seeds):
@@ -186,7 +186,7 @@ class Grid:
 
 
 def seed_numbers(text: str) -> tuple[int, ...]:
-    """Return the seeds in `text`, as ``0,3`` or ``0-4``; raise :class:`BenchError` on anything else."""
+    """Parse seeds such as ``0,3`` or ``0-4``; raise :class:`BenchError` on anything else."""
     found: dict[int, None] = {}
     for word in filter(None, map(str.strip, text.split(","))):
         first, dash, last = word.partition("-")
@@ -195,7 +195,7 @@ def seed_numbers(text: str) -> tuple[int, ...]:
             start, end = map(int, ends)
         except ValueError:
             raise BenchError(
-                f"--seeds takes whole numbers and ranges with commas, as 0,3 or 0-4; not {word!r}."
+                f"--seeds takes comma-separated whole numbers and ranges, such as 0,3 or 0-4, not {word!r}."
             ) from None
         if (dash and first and not last) or end < start or end - start >= MOST_SEEDS:
             raise BenchError(f"--seeds {word} is no range of at most {MOST_SEEDS:,} seeds. Write 0-4 for 0,1,2,3,4.")
@@ -241,7 +241,7 @@ def changes_from_paper(method: type[Configured], config: DataclassInstance, fact
 
 
 class Override(NamedTuple):
-    """A field that a user sets: the name and the text as given, without the method's name, and the typed value."""
+    """A field set by the user: its name and text as given, without the method's name, and the typed value."""
 
     name: str
     text: str
@@ -249,7 +249,7 @@ class Override(NamedTuple):
 
 
 def parse_overrides(method: type[Configured], overrides: Sequence[str]) -> dict[str, Override]:
-    """Return what `overrides` set for `method`, by field; without a method's name they apply where they fit.
+    """Return the overrides for `method`, by field; those without a method's name apply wherever they fit.
 
     Raise :class:`BenchError` on malformed text or a wrong type, :class:`UnknownNameError` on an unknown field.
     """
@@ -283,7 +283,7 @@ _ALIKE = (
 
 
 def check_overrides(methods: Sequence[type[Configured]], overrides: Sequence[str]) -> None:
-    """Raise :class:`UnknownNameError` on an override that fits none of `methods`, BenchError on one given twice."""
+    """Raise :class:`UnknownNameError` if an override fits none of `methods`, BenchError if one is given twice."""
     given = [text.partition("=")[0] for text in overrides]
     for name in given:
         if given.count(name) > 1:
@@ -300,7 +300,7 @@ def check_overrides(methods: Sequence[type[Configured]], overrides: Sequence[str
 
 
 def _alias(field: str, known: Collection[str]) -> str:
-    """Return ``backbone`` for ``teacher`` if the teachers are heads on one frozen backbone, else `field`."""
+    """Return ``backbone`` for ``teacher`` if the teachers are heads on one frozen backbone, otherwise `field`."""
     return "backbone" if field == "teacher" and field not in known and "backbone" in known else field
 
 

@@ -1,4 +1,4 @@
-"""What may leave a private data set: what is printed, recorded and drawn, and who may read the files.
+"""Rules on what may leave a private data set: what is printed, recorded and drawn, and who may read the files.
 
 A public benchmark has nothing to hide. For any other data set, only what the ledger releases may be shown; everything
 else stays in the run directory's cache (mode 0700 for all data) or is dropped.
@@ -73,7 +73,7 @@ class Disclosure:
 
     @property
     def withheld(self) -> str:
-        """What records leave out, in words; "" for nothing."""
+        """A description of what records leave out; "" for nothing."""
         if self.public_benchmark:
             return ""
         return (

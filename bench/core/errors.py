@@ -14,7 +14,7 @@ class BenchError(Exception):
     """The part of the message that reveals nothing about private records; records on private data store only this."""
 
     def __reduce__(self) -> tuple[Callable[..., BenchError], tuple[object, ...]]:
-        """Return how another process makes the error anew: from its message, whatever its class was made from."""
+        """Pickle the error by its message, whatever arguments its class takes."""
         return _made_anew, (type(self), self.args, vars(self))
 
 
@@ -55,7 +55,7 @@ class UnknownNameError(BenchError):
         names = sorted(known)
         near = [meant] if meant in names else nearest_names(name, names)
         rest = [n for n in names if n not in near]
-        # The alphabetically first names of a long list, such as timm's models, are no help.
+        # The alphabetically first names of a long list, such as timm's models, do not help.
         listed = near if near and len(names) > 100 else [*near, *rest][:12]
         shown = ", ".join(listed) + (f", ... ({len(names)} in all)" if len(names) > len(listed) else "")
         guess = f" Did you mean {near[0]!r}?" if near else ""

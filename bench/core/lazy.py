@@ -1,4 +1,4 @@
-"""Imports at first use, where a module's names are wanted before the slow libraries behind them."""
+"""Imports at first use, so that a module's names are available without its slow libraries."""
 
 from __future__ import annotations
 

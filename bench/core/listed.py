@@ -1,4 +1,4 @@
-"""What a listing shows of a method, without importing it."""
+"""The facts about a method that listings show without importing it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""By what norms are overestimated before something is scaled to them: rounding must leave it within its sensitivity."""
+"""Margins by which norms are overestimated before scaling, so that rounding cannot exceed the sensitivity."""
 
 FLOAT32 = 1 + 1e-6
 FLOAT64 = 1 + 1e-12

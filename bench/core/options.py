@@ -1,4 +1,4 @@
-"""Options of a grid and of a launch, declared once: commands, :func:`bench.run` and printed commands follow them.
+"""Options of a grid and of a launch, declared once for commands, :func:`bench.run` and printed commands.
 
 A field of type ``Annotated[TYPE, OPTION]`` is an option of a command line. In ``Annotated[TYPE, WORD, OPTION]`` the
 command line gives a WORD, and the library takes a TYPE.
@@ -56,7 +56,7 @@ class GridOptions:
     ] = None
     risk: Annotated[
         str | None,
-        what("--risk", help="Instead of --eps: advantage=, tpr@RATE= or reconstruction@PRIOR= the largest allowed."),
+        what("--risk", help="Instead of --eps: the largest allowed advantage=, tpr@RATE= or reconstruction@PRIOR=."),
     ] = None
     seeds: Annotated[
         int | str | Iterable[int], str, what("--seeds", "-s", help="Seeds, comma-separated; 0-4 is a range.")
@@ -109,7 +109,7 @@ def _device(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The resources of a process; `devices` lists the GPUs if one cell uses several, else it is empty."""
+    """The resources of a process; `devices` lists the GPUs if one cell uses several, and is empty otherwise."""
 
     device: Annotated[str, where("--device", help="auto, cpu, cuda or cuda:N.", callback=_device)] = "auto"
     workers: Annotated[
@@ -124,7 +124,7 @@ ONE_CPU = Resources("cpu", workers=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
-    """Where to run. None: the value in the file `cluster`, else the launcher's default."""
+    """Where to run. None: the value in the file `cluster`, or the launcher's default."""
 
     launcher: Annotated[
         str | None,
@@ -147,7 +147,10 @@ class LaunchOptions:
     ] = None
     scratch: Annotated[
         str | None,
-        where("--scratch", help="Folder on a node's own disk, for copies of data and artefacts: '$TMPDIR', in quotes."),
+        where(
+            "--scratch",
+            help="Folder on a node's own disk for copies of data and artefacts, such as '$TMPDIR' (quoted).",
+        ),
     ] = None
     cluster: Annotated[Path | None, where("--cluster", help="YAML file with launcher settings; flags override it.")] = (
         None
@@ -160,10 +163,10 @@ class LaunchOptions:
     ] = None
     max_memory: Annotated[
         float | None,
-        on_slurm("--max-memory", help="GB: a job out of memory comes back with twice as much, up to this."),
+        on_slurm("--max-memory", help="GB; a job that runs out of memory gets twice as much, up to this."),
     ] = None
     max_time: Annotated[
-        str | None, on_slurm("--max-time", help="A job out of time comes back with twice as much, up to this.")
+        str | None, on_slurm("--max-time", help="A job that runs out of time gets twice as much, up to this.")
     ] = None
     parallel: Annotated[int | None, on_slurm("--parallel", help="Maximum number of concurrent jobs.", min=1)] = None
     account: Annotated[str | None, on_slurm("--account", help="Account.")] = None
@@ -190,7 +193,7 @@ def flag_of(kind: type, name: str) -> str:
     return _flags(kind)[name]
 
 
-@functools.cache  # thousands of pages print a command
+@functools.cache  # cached, because thousands of pages print a command
 def _flags(kind: type) -> dict[str, str]:
     hints = hints_of(kind)
     return {name: "".join(str(one.default) for one in getattr(hints[name], "__metadata__", ())[-1:]) for name in hints}
@@ -262,4 +265,4 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise BenchError(f"--eps takes comma-separated numbers, for instance 1,10; not {text!r}.") from None
+        raise BenchError(f"--eps takes comma-separated numbers, for instance 1,10, not {text!r}.") from None

@@ -1,4 +1,4 @@
-"""Read untrusted files and folders: plain files only, with a size limit."""
+"""Read untrusted files and folders: regular files only, with a size limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGEST = 8 << 20
 
 @contextmanager
 def open_plain(path: Path, *, links: bool = False) -> Iterator[BufferedReader]:
-    """Open a plain file for reading, or with `links` also a link to one.
+    """Open a regular file for reading, or with `links` also a link to one.
 
     Raise ValueError for a folder, device or pipe, and for a link, which may lead out of a run directory, without
     `links`; OSError as `open`.
@@ -28,11 +28,11 @@ def open_plain(path: Path, *, links: bool = False) -> Iterator[BufferedReader]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW))
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
-            raise ValueError("no plain file") from error
+            raise ValueError("not a regular file") from error
         raise
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("no plain file")
+            raise ValueError("not a regular file")
         with open(descriptor, "rb", closefd=False) as file:
             yield file
     finally:
@@ -40,7 +40,7 @@ def open_plain(path: Path, *, links: bool = False) -> Iterator[BufferedReader]:
 
 
 def read_plain(path: Path, largest: int = LARGEST, *, links: bool = False) -> bytes:
-    """Return the bytes of a plain file; raise as :func:`open_plain`, and ValueError for more than `largest` bytes."""
+    """Return the bytes of a regular file; raise as :func:`open_plain`, and ValueError for more than `largest` bytes."""
     with open_plain(path, links=links) as file:
         size = os.fstat(file.fileno()).st_size
         data = file.read(min(size, largest) + 1)  # read one byte more than the limit, because the file may have grown
@@ -51,7 +51,7 @@ def read_plain(path: Path, largest: int = LARGEST, *, links: bool = False) -> by
 
 
 def listed(folder: Path, end: str = "") -> list[Path]:
-    """Return the sorted entries of `folder` whose names end in `end`, or none if the folder does not exist.
+    """Return the sorted entries of `folder` whose names end in `end`, or an empty list if the folder does not exist.
 
     Raise :class:`BenchError` if the system cannot read it, because it may not be empty.
     """
@@ -61,7 +61,7 @@ def listed(folder: Path, end: str = "") -> list[Path]:
         return []
     except OSError as error:
         raise BenchError(
-            f"{folder} cannot be read ({error.strerror}): what it holds is not known. Make it readable."
+            f"{folder} cannot be read ({error.strerror}), so its contents are unknown. Make it readable."
         ) from error
 
 
@@ -78,6 +78,6 @@ def check_unshared(folder: Path) -> None:
     with suppress(FileNotFoundError):
         if os.stat(folder).st_mode & 0o022:
             raise BenchError(
-                f"{folder} can be written by other users, who could exchange what runs on private data take from it. "
-                f"Give `chmod go-w {folder}` if you trust what is in it, or delete it."
+                f"{folder} can be written by other users, who could replace files that runs on private data read. "
+                f"Give `chmod go-w {folder}` if you trust its contents, or delete it."
             )

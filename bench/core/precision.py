@@ -23,7 +23,7 @@ def check_precision(precision: Precision, device: torch.device | str) -> None:
     if precision not in known:
         raise BenchError(f"precision must be one of {', '.join(known)}, not {precision!r}.")
     if precision == "tf32" and torch.device(device).type != "cuda":
-        raise BenchError(f"tf32 is arithmetic of CUDA devices, not of {device}. Take float32 or bf16.")
+        raise BenchError(f"tf32 exists only on CUDA devices, not on {device}. Use float32 or bf16.")
 
 
 @contextlib.contextmanager

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 
 def available_cores() -> int:
     """Return the number of cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # missing on some systems
+    if hasattr(os, "sched_getaffinity"):  # not available on all systems
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def memory_bytes() -> int:
-    """Return the size of this machine's memory, or 2**62 where the system does not tell."""
+    """Return the size of this machine's memory, or 2**62 if the system does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):

@@ -61,7 +61,7 @@ def echo(text: object, *, err: bool = False) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print sanitised text to standard output at once, as it is: without another line break."""
+    """Print sanitised text to standard output immediately, without adding a line break."""
     print(printable(text), end="", flush=True)
 
 
@@ -112,7 +112,7 @@ def _column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int] | Non
     longest = [max(cell_len(line) for text in texts for line in ["", *text.splitlines()]) for texts in by_column]
     cells = [max(cell_len(line) for text in texts[1:] for line in ["", *text.splitlines()]) for texts in by_column]
     if sum(least) > room or (width < NARROW and len(least) > 2 and sum(map(max, least, cells)) > room):
-        return None  # headers may fold
+        return None  # headers may wrap
     widths = [max(1, low, min(high, room)) for low, high in zip(least, longest, strict=True)]
     while sum(widths) > room:  # shrink the column that is widest relative to its longest word, headers first
         widest = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i] > cells[i], widths[i]))

@@ -21,7 +21,7 @@ class RiskTarget:
 
     @classmethod
     def parse(cls, text: str) -> RiskTarget:
-        """Return the target in `text`, as ``reconstruction@0.01=0.05``; raise :class:`BenchError` on anything else."""
+        """Parse a target such as ``reconstruction@0.01=0.05``; raise :class:`BenchError` on anything else."""
         measure, equals, value = text.partition("=")
         name, at, where = measure.partition("@")
         known = {one.partition("@")[0]: one for one in ACCEPTED}
@@ -32,7 +32,7 @@ class RiskTarget:
         target = cls(name, _share(text, where) if at else None, _share(text, value))
         if target.at is not None and target.largest <= target.at:
             raise BenchError(
-                f"--risk {text}: no setting reaches it, because an attacker who guesses has {name} {target.at:g}. Ask "
+                f"--risk {text}: no setting reaches it, because mere guessing already gives {name} {target.at:g}. Ask "
                 f"for a value above {target.at:g}."
             )
         return target

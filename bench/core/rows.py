@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic_core import from_json
 
-_NOT_FINITE = {"enum": ["Infinity", "-Infinity", "NaN"]}  # JSON has no numbers for these
+_NOT_FINITE = {"enum": ["Infinity", "-Infinity", "NaN"]}  # JSON numbers cannot express these
 Unbounded = Annotated[float, Field(allow_inf_nan=True), WithJsonSchema({"anyOf": [{"type": "number"}, _NOT_FINITE]})]
 Epsilon = Annotated[
     float,

@@ -1,6 +1,6 @@
 """Named random streams, each seeded by the SHA-256 of the run's seed and its name: a new stream changes no other.
 
-The mechanisms' noise has a stream of its own, seeded by a random salt too, which no method is given. It depends on the
+The mechanisms' noise has a separate stream, also seeded by a random salt that no method receives. It depends on the
 cell's key: two releases with common noise could be subtracted.
 """
 

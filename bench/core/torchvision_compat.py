@@ -1,4 +1,4 @@
-"""Makes torchvision with a CUDA extension importable beside a CPU-only torch.
+"""Makes torchvision with a CUDA extension importable with a CPU-only torch.
 
 The extension does not load there, and the import fails on undeclared operators (``torchvision::nms``). Declared schemas
 suffice for models, transforms, data sets and timm; other operators raise when called. It imports neither library.
@@ -40,7 +40,7 @@ class _Finder:
 
 
 def allow_cpu_torchvision() -> None:
-    """Make the first import of torchvision work beside a CPU-only torch; idempotent and cheap."""
+    """Make the first import of torchvision work with a CPU-only torch; idempotent and cheap."""
     if "torchvision" in sys.modules or _kept or any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     sys.meta_path.insert(0, _Finder())

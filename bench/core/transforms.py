@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def as_float(images: Tensor) -> Tensor:
-    """Return images or features as float32: uint8 divided by 255, to [0, 1]; floats of any precision as they are."""
+    """Return images or features as float32: uint8 divided by 255, to [0, 1]; floats of any precision unchanged."""
     return images.float().div_(255.0) if images.dtype == torch.uint8 else images.float()
 
 

@@ -45,12 +45,12 @@ class Basis(StrEnum):
 class TargetAdjacency(StrEnum):
     """The neighbours for which a target on the basis proven bounds epsilon."""
 
-    REPLACE_ONE = "replace-one"  # for every method, so that its rows mean the same
+    REPLACE_ONE = "replace-one"  # the same for every method, so that rows are comparable
     OWN = "own"  # those of the method's own analysis
 
 
 class Law(StrEnum):
-    """The law of a secret number of trials."""
+    """The distribution of a secret number of trials."""
 
     LOGARITHMIC = "logarithmic"
     GEOMETRIC = "geometric"
@@ -69,7 +69,7 @@ class Score(StrEnum):
 
 
 class PublicKind(StrEnum):
-    """A kind of public data, for the board's filter; a text field gives the details."""
+    """A kind of public data, for the board's filter; a separate text describes it."""
 
     NONE = "none"  # no public data; excludes all other kinds
     TRANSFERRED = "transferred"  # features of a frozen backbone, or public images used for transfer
@@ -77,7 +77,7 @@ class PublicKind(StrEnum):
     UNLABELLED = "unlabelled"  # unlabelled records from the distribution of the private data
     PRIVATE_IMAGES = "private-images"  # the images of the private records, assumed public
     OTHER = "other"
-    NOT_STATED = "not-stated"  # missing in the paper; excludes all other kinds
+    NOT_STATED = "not-stated"  # the paper does not say; excludes all other kinds
 
 
 class Access(StrEnum):
@@ -109,11 +109,11 @@ class AuditKind(StrEnum):
 
 
 class Instrument(StrEnum):
-    """What a pair audit measures."""
+    """The quantity that a pair audit measures."""
 
-    RELEASE = "release"  # how well what is published tells the two data sets apart; black box
+    RELEASE = "release"  # black box: how well the published release distinguishes the two data sets
     TRANSCRIPT = "transcript"  # the privacy loss of the ledger's answers; white box
-    FULL_SIZE = "transcript at full size"  # the same of one pair of runs on the row's own data
+    FULL_SIZE = "transcript at full size"  # the privacy loss of one pair of runs on the row's own data
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +153,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class GivenTeacher:
-    """A trained teacher that a user gives; its training records are private and not here.
+    """A trained teacher supplied by the user; its training records are private and not available.
 
-    `net` is its timm name, `weights` ``package`` or ``file:NAME``, `size` its input in pixels a side (None: as timm
-    says; 0: the data's images as they are), `records` the number of its training records.
+    `net` is its timm name, `weights` ``package`` or ``file:NAME``, `size` its input side in pixels (None: as timm
+    states; 0: that of the data's images), `records` the number of its training records.
     """
 
     net: str
@@ -171,7 +171,7 @@ class GivenTeacher:
         return self.weights == "package"
 
     def facts(self, facts: Facts) -> Facts:
-        """Return `facts` with its training records as the private ones; a private teacher is no public benchmark."""
+        """Return `facts` with the teacher's training records as private; a private teacher is no public benchmark."""
         return replace(facts, private_records=self.records, public_benchmark=facts.public_benchmark and self.public)
 
 
@@ -197,7 +197,7 @@ class LabelledSource:
     images: torch.Tensor
     labels: torch.Tensor
     name: str
-    overlap: str  # possible overlap with the private records, in words; a guarantee does not cover records in here
+    overlap: str  # possible overlap with the private records, which the guarantee does not cover
 
     def __len__(self) -> int:
         return int(self.images.shape[0])
@@ -208,7 +208,7 @@ class PublicData:
     """Unlabelled public images: uint8 (n, channels, height, width)."""
 
     images: torch.Tensor
-    source: str  # origin of the images, in words, for the row
+    source: str  # description of the images' origin, for the row
     labelled: LabelledSource | None = None
 
     def __len__(self) -> int:
@@ -217,7 +217,7 @@ class PublicData:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The epsilon at `delta` that a paper claims, and the place in the paper."""
+    """The epsilon that a paper claims at `delta`; `source` is the theorem or table."""
 
     epsilon: float
     delta: float

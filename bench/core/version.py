@@ -1,3 +1,3 @@
-"""The one place that states the version; the package's metadata and checkpoints read it from here."""
+"""The version, which the package's metadata and checkpoints read from here."""
 
 __version__ = "0.1.0"

@@ -42,7 +42,7 @@ def read_yaml(path: Path) -> Value:
     except (yaml.YAMLError, ValueError) as error:
         why = (str(error).splitlines() or ["it is damaged"])[0].rstrip(".")
         raise BenchError(f"{path} cannot be read as YAML: {why}.") from error
-    except (TypeError, LookupError, AttributeError, ArithmeticError) as error:  # of PyYAML's constructors
+    except (TypeError, LookupError, AttributeError, ArithmeticError) as error:  # from PyYAML's constructors
         raise BenchError(f"{path} cannot be read as YAML: a tag does not fit its value.") from error
     return found
 

@@ -93,10 +93,10 @@ def _attributes(path: Path) -> tuple[list[str], NDArray[np.uint8]]:
     """Read a count, a line with 40 names, then a file name and 40 values of -1 or 1 per line."""
     lines = path.read_text(encoding="ascii", errors="replace").splitlines()
     if len(lines) < 3 or lines[1].split() != ATTRIBUTES or int(lines[0]) != len(lines) - 2:
-        raise ValueError(f"{path.name} is cut short or no list of CelebA's 40 attributes")
+        raise ValueError(f"{path.name} is truncated or not a list of CelebA's 40 attributes")
     rows = [line.split() for line in lines[2:]]
     if any(len(row) != 41 for row in rows):
-        raise ValueError(f"{path.name}: a line has not 40 attributes")
+        raise ValueError(f"{path.name}: a line does not have 40 attributes")
     values = np.array([row[1:] for row in rows], dtype=np.int8)
     return [Path(row[0]).name for row in rows], (values > 0).astype(np.uint8)
 
@@ -124,7 +124,7 @@ def _pieces(folder: Path, files: list[str]) -> Iterator[NDArray[Any]]:
                         piece[row] = decode(stream, SHAPE, name)
             yield piece
     except zipfile.BadZipFile as error:
-        raise ValueError(f"{FILES[0]} is damaged or cut short ({error})") from error
+        raise ValueError(f"{FILES[0]} is damaged or truncated ({error})") from error
     finally:
         if packed is not None:
             packed.close()

@@ -7,6 +7,7 @@ Other packages add data sets through the entry-point group ``bench.datasets``: e
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from bench.core.errors import BenchError, UnknownNameError, no_exit
@@ -30,8 +31,6 @@ DATASETS: dict[str, DatasetSpec] = {}
 
 PLUGIN_ERRORS: dict[str, str] = {}
 
-_plugins_read = False
-
 
 def register_dataset(spec: DatasetSpec) -> DatasetSpec:
     """Register `spec` under its name and return it; raise BenchError if the name is taken or not valid in a path."""
@@ -43,12 +42,9 @@ def register_dataset(spec: DatasetSpec) -> DatasetSpec:
     return spec
 
 
+@cache
 def read_plugins() -> None:
     """Register the data sets of entry points, once; store failures in `PLUGIN_ERRORS`."""
-    global _plugins_read
-    if _plugins_read:
-        return
-    _plugins_read = True
     from importlib.metadata import entry_points
 
     for point in entry_points(group=ENTRY_POINTS):

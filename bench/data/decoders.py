@@ -40,18 +40,18 @@ def read_raw(folder: Path, name: str) -> bytes:
     except FileNotFoundError:
         raise FileNotFoundError(f"{folder} has neither {name} nor {name}.gz") from None
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{packed.name} is damaged or cut short ({error})") from error
+        raise ValueError(f"{packed.name} is damaged or truncated ({error})") from error
 
 
 def read_idx(raw: bytes, name: str) -> NDArray[np.uint8]:
     """Return the array in an idx file of unsigned bytes: magic 0, 0, 8, rank, then big-endian sizes, then the data."""
     if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
-        raise ValueError(f"{name} is no idx file of unsigned bytes")
+        raise ValueError(f"{name} is not an idx file of unsigned bytes")
     rank = raw[3]
     shape = tuple(int(n) for n in np.frombuffer(raw[4 : 4 + 4 * rank].ljust(4 * rank, b"\0"), dtype=">u4"))
     data = np.frombuffer(raw, dtype=np.uint8, offset=min(4 + 4 * rank, len(raw)))
     if data.size != int(np.prod(shape)):
-        raise ValueError(f"{name} is cut short or too long: {data.size} values for the shape {shape}")
+        raise ValueError(f"{name} is truncated or too long: {data.size} values for the shape {shape}")
     return data.reshape(shape)
 
 
@@ -82,7 +82,7 @@ def cifar_rows(raw: bytes, name: str, label_bytes: int) -> tuple[NDArray[np.uint
     """Return images (n, 3, 32, 32) and fine labels (n,) of a CIFAR binary file: labels, then 3072 bytes by channel."""
     row = label_bytes + 3072
     if not raw or len(raw) % row:
-        raise ValueError(f"{name} is cut short: {len(raw)} bytes is no multiple of {row}")
+        raise ValueError(f"{name} is truncated: {len(raw)} bytes is not a multiple of {row}")
     table = np.frombuffer(raw, dtype=np.uint8).reshape(-1, row)
     return np.ascontiguousarray(table[:, label_bytes:]).reshape(-1, 3, 32, 32), table[:, label_bytes - 1].copy()
 
@@ -114,7 +114,7 @@ def _image_grid(path: Path) -> NDArray[np.uint8]:
     except FileNotFoundError:
         raise
     except (OSError, SyntaxError, ValueError) as error:  # Pillow raises SyntaxError for a corrupt chunk
-        raise ValueError(f"{path.name} is damaged or no image grid ({error})") from error
+        raise ValueError(f"{path.name} is damaged or not an image grid ({error})") from error
     return np.ascontiguousarray(pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
 
 
@@ -137,7 +137,7 @@ def svhn_mat(folder: Path) -> Mapping[str, Blocks]:
             content = loadmat(str(path), variable_names=("X", "y"))
             pixels, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
         except Exception as error:  # scipy raises many types for a damaged file
-            raise ValueError(f"{name} is damaged or no MATLAB file ({type(error).__name__})") from error
+            raise ValueError(f"{name} is damaged or not a MATLAB file ({type(error).__name__})") from error
         if pixels.shape[:3] != (32, 32, 3) or pixels.dtype != np.uint8:
             raise ValueError(f"{name}: X is {pixels.dtype} {pixels.shape}, not uint8 (32, 32, 3, n)")
         halves += [np.ascontiguousarray(pixels.transpose(3, 2, 0, 1)), labels % 10]
@@ -150,7 +150,7 @@ def stl10_binary(folder: Path) -> Mapping[str, Blocks]:
     for half in ("train", "test"):
         raw = read_raw(folder, f"{half}_X.bin")
         if not raw or len(raw) % (3 * 96 * 96):
-            raise ValueError(f"{half}_X.bin is cut short: {len(raw)} bytes is no multiple of {3 * 96 * 96}")
+            raise ValueError(f"{half}_X.bin is truncated: {len(raw)} bytes is not a multiple of {3 * 96 * 96}")
         labels = np.frombuffer(read_raw(folder, f"{half}_y.bin"), dtype=np.uint8).astype(np.int64) - 1
         pixels = np.frombuffer(raw, dtype=np.uint8).reshape(-1, 3, 96, 96).transpose(0, 1, 3, 2)
         halves += [np.ascontiguousarray(pixels), labels]
@@ -158,7 +158,7 @@ def stl10_binary(folder: Path) -> Mapping[str, Blocks]:
 
 
 def medmnist_npz(file: str, channels: int, any_finding: bool = False) -> Decode:
-    """Return the decoder of a MedMNIST ``.npz``; with `any_finding` a row of 0/1 findings gives 1 if any is 1."""
+    """Return the decoder of a MedMNIST ``.npz``; with `any_finding`, a row of 0/1 findings becomes 1 if any is 1."""
 
     def decode(folder: Path) -> Mapping[str, Blocks]:
         path = folder / file
@@ -173,7 +173,7 @@ def medmnist_npz(file: str, channels: int, any_finding: bool = False) -> Decode:
                     labels = labels.any(axis=1) if any_finding else labels.reshape(len(pixels), -1)[:, 0]
                     halves += [np.ascontiguousarray(pixels, dtype=np.uint8), labels]
         except Exception as error:  # zip, npy and key errors all mean that this is not the expected file
-            raise ValueError(f"{file} is damaged or no MedMNIST file ({type(error).__name__})") from error
+            raise ValueError(f"{file} is damaged or not a MedMNIST file ({type(error).__name__})") from error
         if halves[0].shape[1] != channels:
             raise ValueError(f"{file} has {halves[0].shape[1]} channels, not {channels}")
         return _arrays(*halves)

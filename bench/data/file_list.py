@@ -5,9 +5,9 @@ again, the times of all folders and the size and time of `SAMPLE` evenly spaced 
 differs, the files are listed again and the revision is computed again.
 
 This detects a file that was added, removed, renamed or replaced by renaming, which changes a folder's time. It can miss
-a file outside the sample whose content was changed in place, and any change that restores the old times. A record's
-revision still identifies what its run has read: each file's size and time are compared with the list when it is
-decoded, and the decoded images (:mod:`bench.data.image_map`) belong to one list.
+a change in place to a file outside the sample, and any change that restores the old times. A record's revision still
+identifies what its run has read: each file's size and time are compared with the list when it is decoded, and the
+decoded images (:mod:`bench.data.image_map`) belong to one list.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ def place(root: Path, path: Path, shape: tuple[int, int, int], values: tuple[flo
 def stamp(path: Path, *, plain: bool = False) -> tuple[int, int]:
     """Return the size in bytes and the modification time in ns; raise ChangedError if the file does not exist.
 
-    With `plain`, raise BenchError for anything but a plain file or a link to one.
+    With `plain`, raise BenchError unless it is a regular file or a link to one.
     """
     try:
         found = os.stat(path)
     except OSError as error:
         raise ChangedError(f"cannot read the image {path}: {error.strerror}.") from error
     if plain and not S_ISREG(found.st_mode):
-        raise BenchError(f"cannot read the image {path}: it is no plain file. Remove it from the folder.")
+        raise BenchError(f"cannot read the image {path}: it is not a regular file. Remove it from the folder.")
     return found.st_size, found.st_mtime_ns
 
 
@@ -100,10 +100,10 @@ def kept_list(
     request: LoadRequest, path: Path, bases: tuple[Path, Path], make: Callable[[list[Path]], tuple[Listing, Listing]],
     revise: Callable[[Sequence[Half]], str], mark: bytes = b"",
 ) -> tuple[Half, Half, str]:  # fmt: skip
-    """Return the files of the set in `path` and its revision, as kept, or else from `make` and `revise`.
+    """Return the files of the set in `path` and its revision: as stored, otherwise from `make` and `revise`.
 
     `make` returns listings of the files below the two `bases`, and appends each folder that it has read to the list
-    that it is given. A kept list with another `mark` is not used. Raise BenchError if files vanish meanwhile,
+    that it is given. A kept list with another `mark` is not used. Raise BenchError if files vanish during this,
     StorageError if the list cannot be stored.
     """
     target = place(request.root, path, request.spec.shape).with_suffix(".list")
@@ -114,7 +114,7 @@ def kept_list(
         request.root.mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(mode=0o700, exist_ok=True)
     with locked(target.parent, target.name, request.progress):
-        if kept := _unchanged(target, path, bases, mark):  # another process made it while this one waited
+        if kept := _unchanged(target, path, bases, mark):  # another process made it while this one was waiting
             return kept
         began, folders = time.time_ns() - RACE_NS, [path]
         halves = []

@@ -37,7 +37,7 @@ LARGEST = 1 << 28
 def open_image(source: Path | IO[bytes], name: str = "") -> Iterator[Image]:
     """Open an image without decoding it; BenchErrors, even from inside the block, name the file `name` or its path.
 
-    Links to plain files are followed. Raise FileNotFoundError if there is no file.
+    Links to regular files are followed. Raise FileNotFoundError if there is no file.
     """
     from PIL import Image
 
@@ -56,7 +56,7 @@ def open_image(source: Path | IO[bytes], name: str = "") -> Iterator[Image]:
     # Pillow raises SyntaxError for a corrupt chunk, and several kinds of parsing errors.
     except (OSError, SyntaxError, ValueError, MemoryError, Image.DecompressionBombError) as error:
         why = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise BenchError(f"the image {label} is damaged or no image ({why}).") from error
+        raise BenchError(f"the image {label} is damaged or not an image ({why}).") from error
 
 
 def _check_pixels(what: str, size: tuple[int, int]) -> None:

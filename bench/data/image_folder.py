@@ -2,7 +2,7 @@
 
 Two layouts are accepted: ``PATH/train/CLASS/*.png`` with ``PATH/test/CLASS/*.png`` (or ``val``, ``valid``,
 ``validation``), and ``PATH/CLASS/*.png``, where a hash of each relative path selects a fifth for testing. The shape
-(channels, height, width) is stated as in ``folder:PATH@1x64x64``, else taken from the first file by name. It is public,
+(channels, height, width) is stated as in ``folder:PATH@1x64x64``, or taken from the first file by name. It is public,
 like the number of records and the class names.
 
 The revision is an HMAC over names, sizes and contents (:mod:`bench.data.own_name`). Files are read once for it; later
@@ -42,9 +42,9 @@ def folder_spec(name: str) -> DatasetSpec:
     own = parse(name)
     path = own.path
     if own.values:
-        raise BenchError(f"{path} holds images, whose values have a range: leave out what follows @.")
+        raise BenchError(f"{path} holds images, whose range of values is known: leave out what follows @.")
     if not path.is_dir():
-        raise BenchError(f"{path} is no folder. Accepted: {LAYOUT}, or a file of arrays or a table (docs/data.md).")
+        raise BenchError(f"{path} is not a folder. Accepted: {LAYOUT}, or a file of arrays or a table (docs/data.md).")
     train, _ = _halves(path)
     classes = list_classes(train)
     if len(classes) < 2:
@@ -53,7 +53,7 @@ def folder_spec(name: str) -> DatasetSpec:
         )
     if {one.casefold() for one in classes} <= HALVES:
         raise BenchError(
-            f"the folders in {train} are halves, not classes: {', '.join(classes)}. Rename them: {LAYOUT}."
+            f"the folders in {train} are names of splits, not classes: {', '.join(classes)}. Rename them: {LAYOUT}."
         )
     return DatasetSpec(
         name=name,
@@ -88,7 +88,7 @@ def _first_shape(train: Path, classes: Sequence[str]) -> tuple[int, int, int]:
 
 
 def image_shape(image: Image) -> tuple[int, int, int]:
-    """Return (channels, height, width) of an opened image: one channel if it is grey, else three."""
+    """Return (channels, height, width) of an opened image: one channel if it is grey, otherwise three."""
     grey = image.mode in ("1", "L", "LA", "I", "F") or image.mode.startswith("I;16")
     return 1 if grey else 3, image.height, image.width
 
@@ -138,7 +138,7 @@ def _check_filled(folder: Path, classes: Sequence[str], labels: NDArray[np.int64
 
 
 def unfilled(labels: NDArray[np.int64], classes: Sequence[str]) -> str:
-    """Return the first five of the `classes` without a record, and how many more there are, in words."""
+    """Return a text with the first five `classes` without a record, and the number of others."""
     empty = [classes[label] for label in np.flatnonzero(np.bincount(labels, minlength=len(classes)) == 0).tolist()]
     more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
     return ", ".join(empty[:5]) + more
@@ -164,7 +164,7 @@ def keyed_revision(
 ) -> str:  # fmt: skip
     """Return an HMAC over the shape and each file's name, size and content.
 
-    `name_of` gives the name of a row of a half: by default its path below `path`, which tells the label and the half.
+    `name_of` returns the name of a row of a split: by default its path below `path`, which identifies label and split.
     """
     digest = hmac.new(salt, digestmod="sha256")
     digest.update("x".join(map(str, request.spec.shape)).encode() + b"\0")

@@ -1,6 +1,6 @@
 """Decoded images of a set of files, in one uint8 file that every process maps instead of holding it in memory.
 
-The file is made once, by all cores, beside the list of the files (:mod:`bench.data.file_list`). A second file holds a
+The file is made once, by all cores, next to the list of the files (:mod:`bench.data.file_list`). A second file holds a
 digest of each row (BLAKE2b, 16 bytes), written after the row, so that rows with a digest survive a kill. Before the
 files are renamed into place, every row is read again and compared. A later job compares the sizes and `SAMPLE` evenly
 spaced rows; only :func:`verify_map` compares all rows and detects damage to the others.
@@ -128,12 +128,12 @@ def mapped(loaded: Loaded, order: Indices, progress: Progress = silent) -> Loade
     found = _look(target, tag)
     if found is None:
         with locked(target.parent, target.name, progress):
-            found = _look(target, tag)  # another process may have made it meanwhile
+            found = _look(target, tag)  # another process may have made it in the meantime
             if found is None:
                 _make(target, tag, (train, test), order, progress)
                 found = _look(target, tag)
     if found is None:
-        raise BenchError(f"{target} was just made and is gone or damaged. Is the disk sound?")
+        raise BenchError(f"{target} was just written but is missing or damaged. Check the disk.")
     mapping, rows = found
     halves = [
         MappedRecords(mapping, records.labels, which)
@@ -195,7 +195,7 @@ def _make(target: Path, tag: str, halves: tuple[FileRecords, FileRecords], order
             digests[np.array(wrong)] = 0
             digests.flush()
         else:
-            raise StorageError(f"{partial} does not keep what is written to it: {len(wrong)} rows differ.")
+            raise StorageError(f"{partial} does not keep what was written to it: {len(wrong)} rows differ.")
         np.save(partial / "order.npy", order)
         arrays = {name: _entry(partial / f"{name}.npy") for name in ("images", "digests", "order")}
         put_in_place(
@@ -205,7 +205,7 @@ def _make(target: Path, tag: str, halves: tuple[FileRecords, FileRecords], order
 
 
 def _prepare(partial: Path, about: dict[str, Any], records: int, shape: tuple[int, int, int]) -> None:
-    """Keep in `partial` what a killed process decoded from the same files; else create empty arrays."""
+    """Keep in `partial` what a killed process decoded from the same files; otherwise create empty arrays."""
     text = json.dumps(about)
     try:
         same = (partial / "about.json").read_text() == text
@@ -324,7 +324,7 @@ def _pool(records: int) -> Iterator[ProcessPoolExecutor | None]:
 
 
 def verify_map(kept: Path, progress: Progress) -> None:
-    """Check every row of the mapping beside `kept` against its digest; BenchError if absent, DamagedError if wrong."""
+    """Check every row of the mapping next to `kept` against its digest; BenchError if absent, DamagedError if wrong."""
     target = kept.with_suffix(".map")
     found = read_store(target.parent, target.name)
     if found is None:

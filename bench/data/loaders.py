@@ -85,7 +85,7 @@ class StoredLoader:
                 return loaded
         except DamagedError as error:
             if not request.fetch:
-                raise BenchError(f"{error} Fetch it anew with: python -m bench data get {spec.name}") from error
+                raise BenchError(f"{error} Fetch it again with: python -m bench data get {spec.name}") from error
         if not request.fetch:
             raise BenchError(
                 f"data set {spec.name!r} is not under {root}. Fetch it with: python -m bench data get {spec.name}"
@@ -102,7 +102,7 @@ class StoredLoader:
             self._fetch(request, damage)
             loaded = self._stored(request)
         if loaded is None:
-            raise BenchError(f"{spec.name}: what was just stored under {root} is gone")
+            raise BenchError(f"{spec.name}: the files just stored under {root} is gone")
         return loaded
 
     def _stored(self, request: LoadRequest) -> Loaded | None:
@@ -139,7 +139,7 @@ class StoredLoader:
                 folder = way.route.adopt(given, unpacked)
                 self._store(request, way, folder or given, f"files in {given}")
             except FileNotFoundError:
-                continue  # another way's layout
+                continue  # the layout of another way
             except StorageError:
                 raise
             except UNUSABLE as error:

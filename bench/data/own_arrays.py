@@ -4,8 +4,8 @@ Bytes are taken as they are. Other numbers need a public range, stated after ``@
 is divided into 256 levels, and values outside are clipped. A range taken from the records themselves would be private,
 and no epsilon would cover it.
 
-Rows of features are images of one channel and one row of pixels, so that splits, caches, canaries and audits need
-nothing else; :func:`is_features` tells them apart.
+Rows of features are images of one channel and one row of pixels, so splits, caches, canaries and audits need no special
+case; :func:`is_features` recognises them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def read_npz(path: Path, file: IO[bytes]) -> Arrays:
             labels = [_member(archive, path, f"y{part}") for part in parts]
             classes = _member(archive, path, "classes") if "classes" in names else None
     except DAMAGE as error:
-        raise BenchError(f"{path} is damaged or no .npz file ({type(error).__name__}: {error}).") from error
+        raise BenchError(f"{path} is damaged or not an .npz file ({type(error).__name__}: {error}).") from error
     for x, y in zip(values, labels, strict=True):
         if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
             raise BenchError(f"{path}: x has the shape {x.shape} and y {y.shape}; each record needs one of each.")
@@ -102,10 +102,12 @@ def _member(archive: zipfile.ZipFile, path: Path, name: str) -> Array:
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, kind = read(member)
     if kind.hasobject:
-        raise BenchError(f"{name} of {path} holds Python objects, a pickle, which is never loaded. Save plain arrays.")
+        raise BenchError(
+            f"{name} of {path} holds Python objects. They are pickled, and pickles are never loaded. Save plain arrays."
+        )
     # A header may announce more than the file holds, and the memory would be taken first.
     if math.prod(shape) * kind.itemsize > info.file_size:
-        raise ValueError(f"{name} announces more than it holds")
+        raise ValueError(f"{name} is shorter than its header states")
     with archive.open(info) as member:
         found: Array = np.lib.format.read_array(member, allow_pickle=False)
     return found
@@ -116,8 +118,8 @@ def _flat_labels(path: Path, labels: Array) -> Array:
         labels = labels[:, 0]
     if labels.ndim != 1 or labels.dtype.kind not in "iubUS":
         raise BenchError(
-            f"{path}: y has the type {labels.dtype} and the shape {labels.shape}. Labels are whole numbers or names, "
-            "one for each record."
+            f"{path}: y has the type {labels.dtype} and the shape {labels.shape}. Labels must be whole "
+            "numbers or names, one per record."
         )
     return np.char.decode(labels, "utf-8") if labels.dtype.kind == "S" else labels
 
@@ -132,7 +134,7 @@ def numbered(path: Path, labels: Array, classes: Sequence[str] | None) -> tuple[
     if classes is None or labels.dtype.kind == "U":
         found, numbers = np.unique(labels, return_inverse=True)
         texts = [str(one) for one in found]
-        if all(text.isdecimal() for text in texts):  # 10 after 9, also where numbers came as text
+        if all(text.isdecimal() for text in texts):  # sort 10 after 9, even if numbers were given as text
             order = sorted(range(len(texts)), key=lambda number: (int(texts[number]), texts[number]))
         else:
             order = list(range(len(texts)))
@@ -148,7 +150,9 @@ def numbered(path: Path, labels: Array, classes: Sequence[str] | None) -> tuple[
                 f"{path}: a label lies outside 0..{len(names) - 1}, the numbers of the {len(names)} classes."
             )
     if len(names) < 2 or len(set(names)) < len(names):
-        raise BenchError(f"{path} has the classes {', '.join(names) or 'none'}; it needs at least two, each once.")
+        raise BenchError(
+            f"{path} has the classes {', '.join(names) or 'none'}; it needs at least two, without repetition."
+        )
     return numbers.astype(np.int64), tuple(names)
 
 
@@ -176,8 +180,8 @@ def as_bytes(path: Path, values: Array, limits: tuple[float, float] | None) -> N
         limits = (0.0, 1.0)
     if limits is None and not is_bytes(values):
         raise BenchError(
-            f"{path} holds numbers of type {values.dtype}. State the range that they lie in after @, for instance "
-            f"folder:{path}@-3..3; values outside are clipped. It is public: do not take it from the records."
+            f"{path} holds numbers of type {values.dtype}. State their range after @, for instance "
+            f"folder:{path}@-3..3; values outside are clipped. The range is public: do not compute it from the records."
         )
     if values.dtype.kind not in "buif":
         raise BenchError(f"{path} holds values of type {values.dtype}; numbers are needed.")
@@ -210,9 +214,9 @@ def from_columns(path: Path, columns: Mapping[str, Any]) -> Array:
     for name, column in columns.items():
         if column.dtype.kind not in "buif":
             raise BenchError(
-                f"{path}: the column {name!r} holds no numbers. Turn it into numbers, drop it, or name files of images "
-                "in a column 'path'."
+                f"{path}: the column {name!r} does not hold numbers. Convert it to numbers, drop it, or "
+                "name image files in a column 'path'."
             )
     if not columns:
-        raise BenchError(f"{path} has no column beside label and split.")
+        raise BenchError(f"{path} has no columns besides label and split.")
     return np.column_stack(list(columns.values()))

@@ -5,7 +5,7 @@
 - ``.csv`` or ``.parquet`` with a column label and columns of numbers, or a single one of lists: rows of features;
 - ``.npz``: arrays, see :mod:`bench.data.own_arrays`.
 
-A file's arrays are stored once as bytes beside the decoded images of folders, readable only by their owner. A later
+A file's arrays are stored once as bytes next to the decoded images of folders, readable only by their owner. A later
 job compares size and modification time of the file.
 """
 
@@ -84,19 +84,19 @@ def own_spec(name: str) -> DatasetSpec:
 
 
 def stamped(path: Path) -> tuple[int, int]:
-    """Return size in bytes and time in ns of the plain file `path`; raise BenchError for anything else."""
+    """Return size in bytes and time in ns of the regular file `path`; raise BenchError for anything else."""
     try:
         found = os.stat(path)
     except OSError as error:
         raise BenchError(f"cannot read {path}: {error.strerror or error}.") from error
     if not S_ISREG(found.st_mode):
-        raise BenchError(f"{path} is no plain file.")
+        raise BenchError(f"{path} is not a regular file.")
     return found.st_size, found.st_mtime_ns
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[BufferedReader]:
-    """Open a user's file; raise BenchError, also from inside the block, if it cannot be read or changes meanwhile."""
+    """Open a user's file; raise BenchError, also from inside the block, if it cannot be read or changes while open."""
     before = stamped(path)
     try:
         with open_plain(path, links=True) as file:
@@ -111,13 +111,13 @@ def opened(path: Path) -> Iterator[BufferedReader]:
 
 @functools.lru_cache(maxsize=8)
 def _public_facts(own: OwnName, when: tuple[int, int]) -> tuple[tuple[str, ...], tuple[int, int, int], bool]:
-    """Return the class names, the shape, and whether the records are image files; `when` tells versions apart."""
+    """Return the class names, the shape, and whether the records are image files; `when` distinguishes versions."""
     if own.path.suffix.lower() in TABLES:
         table = read_table(own.path)
         if PATH in table:
             files, _, _, classes = _labelled(own.path, table)
             if own.values:
-                raise BenchError(f"{own.path} lists images, whose values have a range: leave out what follows @.")
+                raise BenchError(f"{own.path} lists images, whose range of values is known: leave out what follows @.")
             if own.shape:
                 return classes, own.shape, True
             stamped(own.path.parent / files[0])
@@ -141,7 +141,7 @@ def read_table(path: Path) -> pandas.DataFrame:
                 table = _parquet(path, file)
             else:
                 check_fits(path, 4 * os.fstat(file.fileno()).st_size)
-                # A converter sees the text itself, before "NA" or "007" is taken for something else.
+                # A converter receives the raw text, before "NA" or "007" is converted.
                 text = dict.fromkeys((PATH, LABEL, SPLIT), str)
                 table = pandas.read_csv(file, converters=text, encoding="utf-8-sig")
         except ImportError as error:
@@ -149,7 +149,7 @@ def read_table(path: Path) -> pandas.DataFrame:
                 f"reading {path} needs pyarrow: pip install pyarrow. Or save it as .csv or .npz."
             ) from error
         except ValueError as error:  # pandas' and Arrow's own errors are ValueErrors
-            raise BenchError(f"{path} is damaged or no {path.suffix} file ({str(error).strip()[:200]}).") from error
+            raise BenchError(f"{path} is damaged or not a {path.suffix} file ({str(error).strip()[:200]}).") from error
     if LABEL not in table:
         names = ", ".join(map(str, table.columns[:8]))
         raise BenchError(
@@ -210,8 +210,8 @@ def _labelled(
         raise BenchError(f"{path}: a path holds the character NUL.")
     if (again := pandas.Series(files).duplicated()).any():
         raise BenchError(
-            f"{path} lists {files[int(again.to_numpy().argmax())]} more than once. An epsilon protects one record, and "
-            "a file listed twice would be two."
+            f"{path} lists {files[int(again.to_numpy().argmax())]} more than once. Epsilon protects one "
+            "record, but a file listed twice counts as two."
         )
     labels, classes = numbered(path, table[LABEL].to_numpy().astype(str), None)
     test = _split_of(path, table)
@@ -226,7 +226,7 @@ def _check_halves(path: Path, spec: DatasetSpec, labels: NDArray[np.int64], test
 
 
 def _load_listed(request: LoadRequest) -> Loaded:
-    """Return the image files that a table lists, as those of a folder."""
+    """Return the image files that a table lists, in the form used for folders."""
     own, spec = parse(request.spec.name), request.spec
     base = own.path.parent
 
@@ -239,7 +239,7 @@ def _load_listed(request: LoadRequest) -> Loaded:
     salt = salt_of(request.root)
 
     def revise(halves: Sequence[Half]) -> str:
-        # Unlike a folder's, these paths do not tell the label and the half.
+        # Unlike a folder's, these paths do not identify label and split.
         def name_of(half: Half, row: int) -> bytes:
             return os.fsencode(f"{half is halves[0]}\0{spec.class_names[half.labels[row]]}\0{half.files[row]}")
 
@@ -265,7 +265,7 @@ def _load_arrays(request: LoadRequest) -> Loaded:
         target.parent.mkdir(mode=0o700, exist_ok=True)
     if (found := _kept(target, mark)) is None:
         with locked(target.parent, target.name, request.progress):
-            if (found := _kept(target, mark)) is None:  # another process may have made it meanwhile
+            if (found := _kept(target, mark)) is None:  # another process may have made it in the meantime
                 if time.time_ns() - when[1] < RACE_NS:
                     time.sleep(RACE_NS / 1e9)  # so that no later change has the same time
                 _store(request, own, target, mark, salt)

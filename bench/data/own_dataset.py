@@ -30,7 +30,7 @@ def save_dataset(
     into: str | Path, train: Dataset[Any], test: Dataset[Any] | None = None, *,
     values: tuple[float, float] | None = None, classes: Sequence[str] | None = None,
 ) -> str:  # fmt: skip
-    """Save a torch ``Dataset`` as the file `into` (``.npz``), readable by its owner alone, and return its name.
+    """Save a torch ``Dataset`` as the file `into` (``.npz``), readable only by its owner, and return its name.
 
     The name, ``folder:INTO``, is for ``datasets`` of :func:`bench.run` and for every command. Items are pairs of an
     image (PIL, array or tensor) or a row of numbers, and a label.
@@ -40,7 +40,7 @@ def save_dataset(
         train: The training records; without `test`, a fifth of them, by a hash of their numbers, is for testing.
         test: The test records.
         values: Public range of the values, for instance (0, 1) after torchvision's ``ToTensor``; None for bytes.
-        classes: Names of the labels 0, 1, ...; None: the Dataset's own `classes`, else the labels that occur.
+        classes: Names of the labels 0, 1, ...; None: the Dataset's `classes`, or the labels that occur.
 
     Raises:
         BenchError: Items have several shapes or no whole labels, do not fit into memory, or `into` cannot be written.
@@ -75,7 +75,7 @@ def _arrays(
         x, y = _stacked(given)
         if values is None and not is_bytes(x):
             raise BenchError(
-                f"{type(given).__name__} gives numbers of type {x.dtype}. State the range that they lie in, which is "
+                f"{type(given).__name__} gives numbers of type {x.dtype}. State their range, which is "
                 "public: bench.save_dataset('mine.npz', train, values=(0, 1)) returns a name for bench.run."
             )
         arrays |= {f"x{half}": x, f"y{half}": y}

@@ -1,7 +1,7 @@
 """Names of a user's data, ``folder:PATH``, ``folder:PATH@CxHxW`` or ``folder:PATH@LOW..HIGH``, and its secret salt.
 
 A revision must not reveal the content, so it is an HMAC-SHA256 with a random salt in the data root (``folder-salt``,
-readable only by its owner): without the salt no guess of the content can be tested.
+readable only by its owner): nobody can test a guess of the content without the salt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Split data sets into private, public and test records by index, never by the content of a record.
 
 Indices are *pooled*: 0..n_train-1 are the official training records, n_train.. the official test records. A split
-depends on the data set's name, its record counts and the rule, so no record affects the place of another. The rules:
+depends on the data set's name, its record counts and the rule, so no record affects where another one goes. The rules:
 
 pate: PATE (Papernot et al., ICLR 2017, section 4). The official training set is private, without SVHN's ``extra`` file,
     which the paper's teachers also use. The first official test records are public, without labels: 9,000 of 10,000
@@ -12,7 +12,7 @@ trpate: TrPATE (IEEE Access 2019, table 1). The paper does not state which recor
     movie-review 6,400 (80 teachers with 80 each, the paper's have 100), 1,000, 1,130.
 official: DGD and DPSD. No public data; the official training set is private, the official test set is for testing.
 hash: other data sets. With 1,000 official test records or more, the training set is private and half of the test set
-    (at most 10,000) is public; else 2 of 7 training records are public, so that enough records are left to test on.
+    (at most 10,000) is public; otherwise 2 of 7 training records are public, so that enough test records remain.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _divide(name: str, rule: str, train: int, test: int) -> tuple[Indices, Indic
             return order[train * 2 // 7 :], order[: train * 2 // 7], tested
         case "pate" | "trpate":
             raise BenchError(
-                f"the split rule {rule!r} says nothing of {name!r} with {train} training and {test} test records. "
+                f"the split rule {rule!r} does not cover {name!r} with {train} training and {test} test records. "
                 "Use the rule 'hash' or 'official'."
             )
         case _:
@@ -159,7 +159,7 @@ def facts(loaded: Loaded, split: Split) -> Facts:
 def materialise(loaded: Loaded, split: Split) -> Materialised:
     """Return a split as tensors, views if the images are mapped; raise BenchError if they exceed the memory.
 
-    A class without private records is no error: its existence is private, and there is no ledger yet.
+    A class without private records is not an error, because its existence is private and there is no ledger yet.
     """
     import torch
 
@@ -241,6 +241,6 @@ def _check_memory(spec: DatasetSpec, split: Split) -> None:
         need += (spec.labelled.records or 0) * int(np.prod(spec.labelled.shape))
     if need > memory_bytes():
         raise BenchError(
-            f"the {images:,} images of {spec.name!r} need {need / 2**30:.0f} GiB of memory, this machine has "
+            f"the {images:,} images of {spec.name!r} need {need / 2**30:.0f} GiB of memory, but this machine has "
             f"{memory_bytes() / 2**30:.0f}. Use fewer private records."
         )

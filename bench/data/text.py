@@ -6,7 +6,8 @@ and 2 onwards are the vocabulary by frequency.
 
 The tokeniser is fixed: it turns HTML line breaks into spaces, lower-cases letters and makes typographic apostrophes
 plain; a word is a run of letters and digits, with single apostrophes inside (``don't``, ``90's``). The vocabulary comes
-only from the public source, as in TrPATE (IEEE Access 2019, section V.B), so no private record affects another's code.
+only from the public source, as in TrPATE (IEEE Access 2019, section V.B), so no private record affects another's
+encoding.
 
 TrPATE transfers from the Stanford Sentiment Treebank (SST) to Movie Review (MR). SST consists of MR's sentences, parsed
 and labelled (Socher et al., EMNLP 2013, section 3), so this source contains the private, public and test sentences with
@@ -43,7 +44,7 @@ PARTS = {"movie-review": (7_400, 1_130), "movie-review-sst": (9_000, 1_662)}
 
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
-APOSTROPHES = str.maketrans({"\u2019": "'", "\x92": "'"})  # the second is the first in Windows-1252 read as Latin-1
+APOSTROPHES = str.maketrans({"\u2019": "'", "\x92": "'"})  # the second is Windows-1252 decoded as Latin-1
 CLITIC = re.compile(r" (n't|'[a-z]+)(?= |$)", re.IGNORECASE)
 
 
@@ -148,7 +149,7 @@ def decode_reviews(folder: Path) -> Mapping[str, Blocks]:
                 texts[row["source"]].append(tokenise(row["text"]))
                 labels[row["source"]].append(int(row["label"]))
     except (csv.Error, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{REVIEWS} is damaged or another table ({error})") from error
+        raise ValueError(f"{REVIEWS} is damaged or not the expected table ({error})") from error
     for kind, rows in texts.items():
         if not rows:
             raise ValueError(f"{REVIEWS} has no row of {kind}")
@@ -169,7 +170,7 @@ def read_tree(line: str, name: str) -> tuple[int, list[str]]:
     line = line.strip()
     leaves = LEAF.findall(line)
     if not re.match(r"\([0-4] ", line) or line.count("(") != line.count(")") or not leaves:
-        raise ValueError(f"{name}: a line is no tree with labels 0 to 4")
+        raise ValueError(f"{name}: a line is not a tree with labels 0 to 4")
     plain = " ".join(BRACKETS.get(leaf, leaf.replace("\\/", "/")) for leaf in leaves).translate(APOSTROPHES)
     return int(line[1]), tokenise(CLITIC.sub(r"\1", plain))
 

@@ -31,7 +31,7 @@ def attempted(
             parts = {**work(), "status": Status.DONE}
     except Exception as error:  # noqa: BLE001 (it becomes a record)
         parts = {"status": Status.FAILED, "failure": failure_of(error, disclosure, run_dir, key)}
-        if not disclosure.messages:  # records omit it, and the owner may see it
+        if not disclosure.messages:  # records omit the message, but the owner may see it
             progress.say(f"{type(error).__name__}: {error}")
     made, found = (sum(len(getattr(cache, side)) for cache in caches) for side in ("made", "found"))
     provenance = clock.stop(made=made, found=found, private=not disclosure.exact_costs)

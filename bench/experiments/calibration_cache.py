@@ -1,4 +1,4 @@
-"""Cache of slow calibrations, kept beside a run's artefacts.
+"""Cache of slow calibrations, kept with a run's artefacts.
 
 An entry's name hashes everything a calibration depends on: the method's settings, the budget, the public facts of the
 data, the program's source and the versions of its packages.
@@ -29,7 +29,7 @@ from bench.storage.files import write_atomic
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-SLOW = 0.3  # seconds; if one takes this long, all of its method are stored, since only the first pays for imports
+SLOW = 0.3  # seconds; if one takes this long, store all of its method's, as only the first pays for imports
 _PACKAGES = ("dp-accounting", "opacus", "numpy", "scipy", "torch", "timm")
 
 
@@ -92,7 +92,7 @@ def _name(method: type[Method], config: DataclassInstance, budget: Budget, facts
 
 @functools.cache
 def program_digest(source: str) -> str:
-    """Return the digest of all code that a calibration may run: this program, the methods, files beside a plug-in."""
+    """Return the digest of all code that a calibration may run: this program, the methods, and a plug-in's folder."""
     here = Path(__file__).resolve().parent.parent
     # rglob does not follow the symbolic link to the methods in a checkout.
     files = {*here.rglob("*.py"), *(here / "methods").resolve().rglob("*.py"), *Path(source).parent.glob("*.py")}

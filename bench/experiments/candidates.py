@@ -39,12 +39,12 @@ def candidate_cells(
         if cells[-1].refused:
             raise BenchError(cells[-1].refused)
     if len({cell.key for cell in cells}) < len(cells):
-        raise BenchError("two candidates come to the same settings: a value is given twice. List each candidate once.")
+        raise BenchError("two candidates give the same settings. List each candidate once.")
     return cells
 
 
 def candidates_of(cell: Cell, calibrations: Calibrations | None = None) -> list[Cell]:
-    """Return the cells from which the tuned `cell` was chosen; raise :class:`BenchError` if it is none of them."""
+    """Return the cells from which the tuned `cell` was chosen; raise :class:`BenchError` if it is not among them."""
     tuning = cell.spec.tuning
     assert tuning is not None
     grid = cell.spec.grid()
@@ -52,7 +52,7 @@ def candidates_of(cell: Cell, calibrations: Calibrations | None = None) -> list[
     dataset = Dataset(cell.dataset, cell.facts, cell.revision)
     cells = candidate_cells(replace(grid, overrides=tuple(fixed)), tuning, lambda _: dataset, calibrations)
     if cell.key not in {other.key for other in cells}:
-        raise BenchError(f"{cell.key} is none of the candidates that its tuning states.")
+        raise BenchError(f"{cell.key} is not among the candidates that its tuning states.")
     return cells
 
 
@@ -91,7 +91,7 @@ def public_kinds_of(cell: Cell) -> tuple[PublicKind, ...]:
 
 
 def public_words_of(cell: Cell) -> str:
-    """Return the public data of `cell` in words."""
+    """Return a description of the public data of `cell`."""
     method, facts = METHODS.get(cell.method), cell.facts
     words = bound_method(cell).public_words()
     if method.public_data != "none" and not facts.public_benchmark:
@@ -110,15 +110,15 @@ def check_tunable(method: type[Method], facts: Facts, tuning: Tuning) -> None:
     if method.bypass:
         raise BenchError(f"{name} has no finite proven epsilon: {method.bypass}. Tune a method that has one.")
     if method(build_config(method, Preset.QUICK, facts)[0], facts).charges() is None:
-        raise BenchError(f"{name} does not state before a run what it costs, so tuning cannot be accounted for.")
+        raise BenchError(f"{name} does not state its cost before a run, so tuning cannot be accounted for.")
     if method.unit is PrivacyUnit.QUERY_LABEL:
-        raise BenchError(f"{name} hides labels of queries, and tuning asks about them in every trial. Use `bench run`.")
+        raise BenchError(f"{name} protects labels of queries, which every trial would query again. Use `bench run`.")
     if tuning.score is Score.PUBLIC and not (facts.disclosure.pool_labels and facts.public_records):
         raise BenchError(
             f"{facts.dataset} has no public records with public labels. Use --score noisy --score-noise RECORDS."
         )
     if tuning.score is Score.NOISY and method.unit is PrivacyUnit.CLIENT:
-        raise BenchError(f"{name} hides a client, who may change any number of right answers. Use --score public.")
+        raise BenchError(f"{name} protects a client, who may change any number of right answers. Use --score public.")
 
 
 def fit_epsilon(

@@ -47,7 +47,7 @@ class DataSource:
         return Dataset(name, known, loaded.revision)
 
     def material(self, name: str) -> Materialised:
-        """Return the data set `name`: memory-mapped if it is a set of files, else in memory."""
+        """Return the data set `name`: memory-mapped if it is a set of files, otherwise in memory."""
         if name not in self._material:
             with telling("the data cannot be read"):
                 loaded, parts = self._open(name)
@@ -58,7 +58,7 @@ class DataSource:
 
 
 def _summary(loaded: Loaded, known: Facts) -> str:
-    """Return what was read of a user's data, what is public, and what records leave out; all in public facts."""
+    """Summarise a user's data: what was read, what is public, and what records leave out. All facts are public."""
     spec, values = loaded.spec, parse(loaded.spec.name).values
     names, (channels, height, width) = spec.class_names, known.shape
     what = f"rows of {width} features" if is_features(known.shape) else f"images, {channels} x {height} x {width}"
@@ -79,7 +79,7 @@ def _summary(loaded: Loaded, known: Facts) -> str:
 
 @contextlib.contextmanager
 def fetch_display(
-    progress: Progress, name: str, said: str = "is not here yet: fetching it once"
+    progress: Progress, name: str, said: str = "is not on this machine yet: fetching it once"
 ) -> Iterator[FetchProgress]:
     """Yield the progress callback for a data set's loader; without a download it shows nothing."""
     with contextlib.ExitStack() as open_stages:

@@ -1,4 +1,4 @@
-"""The secret salt of a cell's noise: drawn for each run, part of no key, and not among what a method is given.
+"""The secret salt of a cell's noise: drawn for each run, part of no key, and not passed to methods.
 
 RUN_DIR/noise/KEY (mode 0600, in a folder of mode 0700) holds it until the cell's record is written, so that a killed
 run resumes with its noise. It is not in the cache, whose path methods know; the same user's processes can read it.
@@ -35,8 +35,8 @@ def check_salt(given: str, cell: Cell) -> None:
         raise BenchError(f"--noise-salt takes {RANDOM}, {NONE} or the 64 hex digits of a record, not {given!r}.")
     if given != RANDOM and not cell.facts.disclosure.noise_salt:
         raise BenchError(
-            f"--noise-salt {given} would make the noise on {cell.facts.dataset}, which is no public benchmark, known. "
-            "Leave the option out: each run draws its own."
+            f"--noise-salt {given} would reveal the noise on {cell.facts.dataset}, which is not a public "
+            "benchmark. Leave the option out: each run then draws its own salt."
         )
     if given != RANDOM and cell.noise is NoiseKind.SECURE:
         raise BenchError("--noise secure has no salt: its noise cannot be drawn again. Leave --noise-salt out.")
@@ -81,14 +81,14 @@ def forget_salt(run_dir: RunDir, key: str) -> None:
 
 
 def sweep_salts(run_dir: RunDir) -> None:
-    """Delete the salts that killed processes left behind: those of cells whose record has been written since.
+    """Delete salts that killed processes left behind although their cells now have records.
 
     A cell without such a record resumes with its salt. So does a cell recorded as lost because its processes died,
     since its checkpoints hold answers with that noise.
     """
     with writing(run_dir.path):
-        if not run_dir.cache_path.is_symlink():  # a stranger's link may lead anywhere
-            for old in run_dir.cache_path.glob("*.noise"):  # where earlier versions of the program kept them
+        if not run_dir.cache_path.is_symlink():  # a link by another user may lead anywhere
+            for old in run_dir.cache_path.glob("*.noise"):  # earlier versions of the program kept salts here
                 old.unlink(missing_ok=True)
         if not run_dir.noise_path.is_symlink():
             for path in run_dir.noise_path.glob("[!.]*"):
@@ -97,7 +97,7 @@ def sweep_salts(run_dir: RunDir) -> None:
 
 
 def _finished(run_dir: RunDir, path: Path) -> bool:
-    """Return whether the salt in `path` is no longer needed: it is invalid, or its cell has been recorded since."""
+    """Return whether the salt in `path` is no longer needed, because it is invalid or its cell has a record."""
     found, now = _stored(path), run_dir.signature(path.name)
     if found is None or now is None or now == found[1]:
         return found is None

@@ -68,7 +68,7 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cell(Specified):
-    """One planned cell. `config` is calibrated; `refused` is the message if the cell cannot run, else empty."""
+    """One planned cell. `config` is calibrated; `refused` says why the cell cannot run, or is empty."""
 
     spec: CellSpec
     dataset: str
@@ -92,7 +92,7 @@ class Cell(Specified):
 
     @property
     def title(self) -> str:
-        """The cell in words, for display."""
+        """The cell's name for display."""
         budget = "no privacy" if self.epsilon is None else f"eps {self.epsilon:g} {self.basis.value}"
         return f"{self.method} on {self.dataset}, {budget}, seed {self.seed}"
 
@@ -170,16 +170,16 @@ def private_facts(method: type[Method], config: object, facts: Facts) -> Facts:
         return given.facts(facts)
     if not facts.private_records:
         raise BenchError(
-            f"{facts.dataset} has test records alone, none to train {method.name} on. Give a trained teacher to a "
-            "method that takes one, by --set teacher_weights=package or file:PATH, or choose another data set."
+            f"{facts.dataset} has only test records, none to train {method.name} on. Use a method that "
+            "takes a trained teacher (--set teacher_weights=package or file:PATH), or another data set."
         )
     return facts
 
 
 def _check_models(method: type[Method], named: Mapping[str, Any]) -> None:
-    """Raise :class:`UnknownNameError` for a `named` net that nobody registered, before data is fetched."""
+    """Raise :class:`UnknownNameError` for a `named` net that is not registered, before data is fetched."""
     for name in (named[field] for field in ("teacher", "student", "backbone") if named.get(field)):
-        # A plug-in may register its nets as late as during training.
+        # A plug-in may register its nets only during training.
         if not any(str(name).encode() in source for source in sources_of(method).values()):
             from bench.models.registration import check_model  # imports torch, which other plans do not need
 
@@ -271,7 +271,7 @@ def _rounded(precision: PrecisionKind) -> tuple[Change, ...]:
 
 
 def keyed(cell: Cell) -> Cell:
-    """Return `cell` with its key: words and a hash of what the result depends on; no path, device or private data."""
+    """Return `cell` with its key: names and a hash of what determines the result; no path, device or private data."""
     return replace(cell, key=_key(cell.spec, _meaning(cell)))
 
 
@@ -308,7 +308,7 @@ def _key(spec: CellSpec, meaning: dict[str, Any]) -> str:
 
 
 def other_program(spec: CellSpec, method: type[Method]) -> str:
-    """Return how `method` differs from the one that `spec` names, in version or plug-in source; else empty."""
+    """Return how `method` differs from the one in `spec` (version or plug-in source), or ""."""
     if method.version != spec.method_version:
         return f"version {spec.method_version} of {spec.method} made it, here is version {method.version}"
     made, here = (None if plugin is None else plugin.source_sha256 for plugin in (spec.plugin, plugin_of(method)))

@@ -91,7 +91,7 @@ def load_released(path: Path, sha256: str = "") -> Released:
     except (SafetensorError, ValueError, OSError) as error:
         raise BenchError(f"{path} is damaged: {error}. Run its cell again with --reuse none.") from error
     if about.get("format") != FORMAT:
-        raise BenchError(f"{path} is no released student of this program (format {about.get('format')!r}).")
+        raise BenchError(f"{path} is not a released student of this program (format {about.get('format')!r}).")
     name, options = about.get("student"), about.get("options")
     if not isinstance(name, str) or not isinstance(options, dict):
         raise BenchError(f"{path} names no net and options.")

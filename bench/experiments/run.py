@@ -133,13 +133,13 @@ def _train(
     context.note = notes.append
     context.streams.seed_globals()
     private, given = material.private, bound_method(cell).given_teacher()
-    if given is not None:  # the data set's own records are not private, and not used
+    if given is not None:  # the data set's own records are not private here, and not used
         private = PrivateData(private.images[:0], private.labels[:0], cell.facts)
     released = method(cell.config, private.facts).train_student(private, material.public, ledger, context)
     if method.private and not ledger.events:
         raise BenchError(
-            f"{method.name} took nothing through the ledger, so nothing is known of its privacy. Route what it takes "
-            "from private data through the ledger, or declare ledger.bypass; a baseline sets private = False."
+            f"{method.name} never used the ledger, so its privacy is unknown. Route its access to private "
+            "data through the ledger, or declare ledger.bypass; a baseline sets private = False."
         )
     released.student.eval()
     with context.progress.stage("test", 1) as stage:
@@ -148,7 +148,7 @@ def _train(
         utility = Utility(accuracy=round(accuracy, 6), test_records=len(labels))
         kinds = set(public_kinds_of(cell))
         if tuned is not None:
-            kinds |= {PublicKind.UNLABELLED}  # public labels may have chosen the student
+            kinds |= {PublicKind.UNLABELLED}  # the student may have been selected by public labels
         if material.public_from_test and not {PublicKind.UNLABELLED, PublicKind.NOT_STATED} & kinds:
             rest = student_logits(released.student, material.public.images, context, "public")
             logits, labels = torch.cat([logits, rest]), torch.cat([labels, material.public_labels])
@@ -161,7 +161,7 @@ def _train(
         stage.advance()
     score = None if tuned is None else _score(cell, released, material, ledger, context)
     file = f"released/{cell.key}.safetensors"
-    # Remove an older record first: if the run ends here, it must not be left beside a newer release.
+    # Remove an older record first, so that a killed run does not leave it next to a newer release.
     with writing(run_dir.record_path(cell.key)):
         run_dir.record_path(cell.key).unlink(missing_ok=True)
     with run_dir.guarded(cell.facts.disclosure.owner_only):
@@ -207,7 +207,7 @@ def _right(logits: Tensor, labels: Tensor) -> int:
 
 
 def _agreement(student: nn.Module, given: GivenTeacher, material: Materialised, context: Context) -> str:
-    """Return in words on how many test images student and public teacher agree, and how often the teacher is right."""
+    """Say how often student and public teacher agree on test images, and how often the teacher is right."""
     from bench.models.given_teacher import load_given
 
     net, images = load_given(given, material.private.facts), material.test_images
@@ -246,7 +246,7 @@ def _privacy(
     events: Sequence[Event] = ledger.events
     if tuned is not None:
         if set(merged(events)) != set(trial_events(cell)):
-            raise BenchError(f"{method.name} did not cost what it states before a run, so it cannot be tuned.")
+            raise BenchError(f"{method.name} did not cost what it stated before the run, so it cannot be tuned.")
         events = [tuned]
         claim = tuned_claim(claim, proven(events, cell.delta))
     accountants = account(events, cell.delta)
@@ -333,7 +333,7 @@ def failure_of(
     """Log `error` and return it as a failure, whose text quotes only what `disclosure` allows."""
     told = error.told if isinstance(error, BenchError) else ""
     kind = type(error).__name__
-    # An error without a message tells nothing, but its traceback may quote the errors that caused it.
+    # An error without a message says nothing, but its traceback may quote the errors that caused it.
     private = not (disclosure.messages or refused or (told and told == str(error)))
     if isinstance(error, BenchError) and not private:
         kind = "refused" if refused else COLLAPSED if isinstance(error, CollapsedError) else "error"

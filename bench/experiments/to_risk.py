@@ -1,4 +1,4 @@
-"""Cells calibrated to a risk: the largest proven epsilon at which the method's events keep it.
+"""Cells calibrated to a risk: the largest proven epsilon at which the method's events satisfy the bound.
 
 The cells are those of the same grid with that epsilon on the proven basis, keys included.
 """
@@ -65,11 +65,11 @@ def expand_to_risk(
 def risk_of(cell: Cell, target: RiskTarget) -> float:
     """Return the bound of `cell`, which is not refused, on the measure of `target`, by the events of a whole run.
 
-    Raises :class:`BenchError` if only a run gives the events.
+    Raises :class:`BenchError` if the events are known only after a run.
     """
     events = bound_method(cell).charges()
     if events is None:
-        raise BenchError(f"{cell.method}: only a run tells what it charges. Use --eps with --basis proven.")
+        raise BenchError(f"{cell.method}: its charges are known only after a run. Use --eps with --basis proven.")
     return bound_on(target, events)
 
 
@@ -82,7 +82,9 @@ def _largest(grid: Grid, target: RiskTarget, describe: Callable[[str], Dataset],
     """Return the largest epsilon of :data:`DIGITS` digits at which the one method of `grid` keeps `target`."""
     title = f"{grid.methods[0]} on {grid.datasets[0]}"
     if not METHODS.get(grid.methods[0]).private:
-        raise BenchError(f"{title}: no privacy, so no proven curve. Leave it out of --risk, or run it without.")
+        raise BenchError(
+            f"{title}has no privacy and so no proven curve. Leave it out of --risk, or run it without --risk."
+        )
 
     @functools.cache
     def cell_at(epsilon: float) -> Cell:
@@ -93,7 +95,7 @@ def _largest(grid: Grid, target: RiskTarget, describe: Callable[[str], Dataset],
         cell = cell_at(epsilon)
         if cell.refusal is Refusal.BYPASS:
             raise BenchError(f"{title}: {cell.refused}")
-        return 0.0 if cell.refused else risk_of(cell, target)  # refused: it cannot spend so little
+        return 0.0 if cell.refused else risk_of(cell, target)  # refused: the method cannot spend so little
 
     def kept(epsilon: float) -> bool:
         return risk_at(epsilon) <= target.largest
@@ -135,7 +137,7 @@ def _guess(target: RiskTarget, delta: float) -> float:
 
 
 def _first_alike(cell_at: Callable[[float], Cell]) -> float:
-    """Return the least epsilon from which on a larger one changes nothing."""
+    """Return the least epsilon beyond which a larger one changes nothing."""
     low, high = EPSILONS
     last = as_dict(cell_at(high).config)
     while _next(low, 1) < high:

@@ -8,7 +8,7 @@ machine, nor protect against copies of the folder.
 
 A killed tuning resumes with the number of trials and the candidates drawn at its start, and with each trial's noise: an
 unfinished trial continues as in ``bench run``, a finished one keeps its score. So stopping it, for whatever reason,
-does not change the distribution of the selected student. Deleting the folder after a look at a trial does.
+does not change the distribution of the selected student. Deleting the folder after looking at a trial does.
 """
 
 from __future__ import annotations
@@ -66,9 +66,7 @@ def tuning_of(
         raise BenchError(f"--score-noise is a positive number of records, not {score_noise:g}. Try 100.")
     candidates = _candidates(space)
     if len(candidates) == 1:
-        raise BenchError(
-            "the space holds one candidate: nothing is tuned, and tuning costs nothing. Use `bench run --set`."
-        )
+        raise BenchError("the space holds only one candidate, so there is nothing to tune. Use `bench run --set`.")
     return Tuning(
         candidates=candidates, law=law, trials_mean=trials_mean, score=kind, score_noise=score_noise, epsilon=0.0
     )
@@ -77,7 +75,8 @@ def tuning_of(
 def _score(name: str) -> Score:
     if name in ("private", "train", "training"):
         raise BenchError(
-            f"--score {name} reads private records: which trial is best would tell of them, uncharged. Use --score "
+            f"--score {name} reads private records: the choice of the best trial would reveal something "
+            "about them, uncharged. Use --score "
             "noisy, whose noise every trial pays for, or --score public."
         )
     if name == "test":
@@ -91,8 +90,8 @@ def _score(name: str) -> Score:
 
 def _candidates(space: Any) -> list[dict[str, str]]:
     wrong = BenchError(
-        "a space is a list of values per setting, as {lr: [1, 2], max_grad_norm: [0.1, 1]}, or a list of candidates, "
-        "as [{lr: 1}, {lr: 2}], all of the same settings."
+        "a space is a list of values per setting, such as {lr: [1, 2], max_grad_norm: [0.1, 1]}, or a "
+        "list of candidates with the same settings, such as [{lr: 1}, {lr: 2}]."
     )
     found: list[dict[str, Any]] = [{}]
     if isinstance(space, Mapping):
@@ -100,7 +99,7 @@ def _candidates(space: Any) -> list[dict[str, str]]:
             if not isinstance(values, list) or not values:
                 raise wrong
             if len(found) * len(values) > MOST:
-                raise BenchError(f"the space has more than {MOST:,} candidates. List the ones that are meant.")
+                raise BenchError(f"the space has more than {MOST:,} candidates. List fewer.")
             found = [{**one, name: value} for one in found for value in values]
     elif isinstance(space, list) and space and all(isinstance(one, Mapping) for one in space):
         found = [dict(one) for one in space]
@@ -153,11 +152,11 @@ def run_tuning(
         with writing(home):
             run_dir.tuning_path.mkdir(mode=0o700, exist_ok=True)
             (home / "cache").mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in run_dir.cache_path.glob("*.safetensors"):  # what earlier runs left: features, teachers
+        for path in run_dir.cache_path.glob("*.safetensors"):  # artefacts of earlier runs: features, teachers
             if not path.name.startswith("checkpoint-"):
                 with suppress(OSError):
                     os.link(path, home / "cache" / path.name)
-        progress.say("tuning: the number of trials is secret, so nothing is shown until the last has ended")
+        progress.say("tuning: the number of trials is secret, so nothing is shown until the last one ends")
         progress.doing([("tuning, a secret number of trials", 0, 1)])
         try:
             best, folder = _trials(planned, home, source, resources)
@@ -201,7 +200,7 @@ def _trials(planned: Planned, home: Path, source: DataSource, resources: Resourc
     best = home / str(state["best"])
     found = RunDir(best).read_record(planned.cells[state["drawn"][state["best"]]].key)
     if found is None:
-        raise BenchError(f"{home} is damaged. Delete it, and tune again: what it has spent is spent.")
+        raise BenchError(f"{home} is damaged. Delete it and tune again; the privacy already spent stays spent.")
     return found, best
 
 

@@ -30,7 +30,7 @@ class Attack(abc.ABC, Bound[C_co]):
     goal: ClassVar[str]
     """What the attacker wants, as records name it."""
     access: ClassVar[Access | None]
-    """What it uses of the student; None, as for `knowledge`, where no attacker is assumed."""
+    """What it may see of the student; None if no attacker is assumed (likewise `knowledge`)."""
     knowledge: ClassVar[Knowledge | None] = Knowledge.NONE
 
 
@@ -40,11 +40,11 @@ class InversionAttack(Attack[C_co]):
     goal = "inversion"
     access: ClassVar[Access]
     tunable: ClassVar[Mapping[str, tuple[float, ...]]] = {}
-    """Values among which an adaptive attacker chooses, by setting: on shadow students, never on the target."""
+    """Values by setting among which an adaptive attacker chooses, on shadow students, never on the target."""
 
     @property
     def knows(self) -> Knowledge:
-        """What it knows besides the student, at its settings; `subspace` takes images of the attacker's own."""
+        """What the attacker knows besides the student; a `subspace` needs the attacker's own images."""
         return Knowledge.AUXILIARY if getattr(self.config, "subspace", 0) else self.knowledge or Knowledge.NONE
 
     @abc.abstractmethod
@@ -53,8 +53,9 @@ class InversionAttack(Attack[C_co]):
     ) -> Reconstructions:
         """Return reconstructions of every class.
 
-        `auxiliary` is the attacker's public data, None for `knowledge` none. `observed` (m, classes) are the target's
-        confidences on unseen images; an attack that inverts single answers returns one image for each.
+        `auxiliary` is the attacker's public data, None if `knowledge` is none. `observed` (m, classes) holds the
+        target's confidences on images that the attacker does not see; an attack on single answers returns one image for
+        each.
         """
 
 
@@ -72,10 +73,10 @@ class MembershipAttack(Attack[C_co]):
 
 @dataclass(frozen=True, slots=True)
 class ReleasedImages:
-    """What a release, or a control in its place, shows: float images (k, channels, height, width) in [0, 1].
+    """The images of a release, or of a control in its place: float (k, channels, height, width) in [0, 1].
 
-    `generator` maps `inputs` (m, values) to the last m of the images; both are None without a known generator. Their
-    first `free` values are noise, the rest names the class.
+    `generator` maps `inputs` (m, values) to the last m of the images; both are None without a known generator. The
+    first `free` values of an input are noise, the rest encode the class.
     """
 
     images: torch.Tensor
@@ -95,7 +96,7 @@ class ReleaseAttack(Attack[C_co]):
     def score(
         self, release: ReleasedImages, records: torch.Tensor, others: torch.Tensor, context: Context
     ) -> NDArray[np.float64]:
-        """Return a score for each record (n,), higher for likelier members, or for each image (k,), its nearness.
+        """Return a score per record (n,), higher for likelier members, or per image (k,), higher for nearer ones.
 
         `records` (n, channels, height, width) and `others`, further images that no student saw, are in [0, 1].
         """
@@ -112,7 +113,7 @@ class RobustnessAttack(Attack[C_co]):
     def withstood(
         self, student: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, context: Context
     ) -> Mapping[str, Mapping[float, torch.Tensor]]:
-        """Return which images (n,) the student gets right, by the attacks run and by size of change, rising from 0.
+        """Return which images (n,) the student still gets right, by attack and by size of change, rising from 0.
 
-        `images` (m, channels, height, width) are uint8 or float in [0, 1], `labels` int64 (m,), of which n are used.
+        `images` (m, channels, height, width) are uint8 or float in [0, 1], `labels` int64 (m,); n of them are used.
         """

@@ -1,4 +1,4 @@
-"""The base of methods and attacks: what a registered class states, and an object's config and facts."""
+"""The base of methods and attacks: class attributes of a registered class, and the config and facts of an object."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ C_co = TypeVar("C_co", covariant=True, default=Any)
 
 
 class Bound(Generic[C_co]):
-    """An object is bound to one config and to the public facts of one data set: ``self.config`` and ``self.facts``."""
+    """An object bound to one config and the public facts of one data set: ``self.config`` and ``self.facts``."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    """Increment whenever the same config gives another result: part of every key."""
+    """Part of every key: increment it whenever the same config gives a different result."""
     Config: ClassVar[type]
     """The dataclass of the settings: that of ``Method[...]`` or of an attack's base, or of a subclass's annotation
     ``config: MyConfig``."""
@@ -41,5 +41,5 @@ class Bound(Generic[C_co]):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """Return the changes of ``quick`` and ``tiny`` from the paper's config, by field; default: none."""
+        """Return the settings that ``quick`` and ``tiny`` change from the paper's config, by field; default: none."""
         return {"quick": {}, "tiny": {}}

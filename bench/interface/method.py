@@ -44,9 +44,9 @@ class Method(abc.ABC, Bound[C_co]):
     unit: ClassVar[PrivacyUnit] = PrivacyUnit.RECORD
     adjacency: ClassVar[Adjacency] = Adjacency.REPLACE
     groups: ClassVar[tuple[str, ...]] = ()
-    """Groups that ``--methods`` accepts for it, beside `all`, its unit's name and those of its base classes."""
+    """Groups by which ``--methods`` selects it, besides `all`, its unit's name and the groups of its base classes."""
     public_data: ClassVar[str] = "none"
-    """The public data, in words."""
+    """A description of the public data."""
     public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.NONE,)
     """Its kinds, without duplicates."""
     bypass: ClassVar[str] = ""
@@ -56,10 +56,10 @@ class Method(abc.ABC, Bound[C_co]):
     private: ClassVar[bool] = True
     """False for a non-private baseline: one run serves all epsilons."""
     mixed_noise: ClassVar[bool] = False
-    """True if its mechanisms have different noise by plan, of which its setting is one; others' ledgers must agree."""
+    """True if its mechanisms differ in noise on purpose; otherwise the ledger must match the noise setting."""
     single_teacher: ClassVar[bool] = False
-    """True if the proof only bounds each answer of one teacher, so that it holds between any two teachers, and only the
-    teacher states the class names. See :mod:`bench.privacy.auditing.utility_bound`."""
+    """True if the proof only bounds each answer of one teacher, so that it holds between any two teachers, and the
+    student learns the class names only from the teacher. See :mod:`bench.privacy.auditing.utility_bound`."""
 
     def changed(self, **settings: Any) -> Self:
         """Return the same method with other `settings`."""
@@ -68,9 +68,9 @@ class Method(abc.ABC, Bound[C_co]):
     @classmethod
     @abc.abstractmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """Return the changes of ``quick`` and ``tiny`` from the paper's config, by field.
+        """Return the settings that ``quick`` and ``tiny`` change from the paper's config, by field.
 
-        Optional ``paper`` changes, for a paper with other settings for this data, apply to all presets.
+        An optional entry ``paper`` (for a paper with other settings on this data) applies to all presets.
         """
 
     @abc.abstractmethod
@@ -82,17 +82,17 @@ class Method(abc.ABC, Bound[C_co]):
 
     @abc.abstractmethod
     def claimed(self, delta: float) -> Claim:
-        """Return the cost by the paper's own formula."""
+        """Return the cost of the config at `delta` by the paper's own formula."""
 
     def claimed_after(self, delta: float, ledger: Ledger) -> Claim:
-        """Return the paper's cost after the run; differs from :meth:`claimed` only for data-dependent formulas.
+        """Return the paper's cost after the run, which differs from :meth:`claimed` only for data-dependent formulas.
 
         Called for public benchmarks only, because data-dependent figures are private.
         """
         return self.claimed(delta)
 
     def charges(self) -> Sequence[Event] | None:
-        """Return events with the cost of a run, None if only a run gives them; cheaper records are not published."""
+        """Return the events of a whole run, None if only a run determines them; cheaper records are not published."""
         return None
 
     def public_words(self) -> str:
@@ -104,16 +104,16 @@ class Method(abc.ABC, Bound[C_co]):
         return self.public_data_kinds
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        """Return names of the expensive artefacts that this cell may share with others, without reading any data.
+        """Return the names of expensive artefacts that cells with this `seed` share, without reading any data.
 
-        The first cell with a name makes the artefact, the others run after it. A wrong list costs running time only.
+        The first cell with a name makes the artefact, and the others run after it. A wrong list only costs time.
         """
         return ()
 
     def given_teacher(self) -> GivenTeacher | None:
-        """Return the teacher that the user gives, None where methods train theirs; raise BenchError if ill-defined.
+        """Return the user's teacher, or None if the method trains its own; raise BenchError if it is ill-defined.
 
-        With one, :meth:`train_student` gets no private record, and the facts count the teacher's own.
+        With one, :meth:`train_student` gets no private records, and the facts count the teacher's training records.
         """
         return None
 
@@ -129,10 +129,10 @@ class Method(abc.ABC, Bound[C_co]):
         raise NotImplementedError
 
     def worst_pairs(self) -> Sequence[tuple[str, PrivateData, PrivateData]]:
-        """Return adjacent private sets on which one unit shows most, for audits: what changes, in words, and both sets.
+        """Return adjacent private sets on which one unit is easiest to detect: a description, and both sets.
 
-        Audits try some of their own. The sets' facts may have fewer records and smaller images than ``self.facts``; the
-        config, calibrated for these, must cost the same on them, with as many teachers as there are records at most.
+        Audits add their own. The sets' facts may have fewer records and smaller images than ``self.facts``; the config,
+        calibrated for the latter, must cost the same on them, with at most as many teachers as records.
         """
         return ()
 
@@ -142,7 +142,7 @@ class Method(abc.ABC, Bound[C_co]):
 
 
 def checked_claim(claim: object, who: str) -> Claim:
-    """Return `claim`, which `who` returned; raise :class:`BenchError` if it is no claim or holds no epsilon."""
+    """Return `claim`, the result of `who`; raise :class:`BenchError` if it is not a valid claim."""
     remedy = "Return Claim(epsilon, delta, source) or claim_by(accountant, events, delta, source), of bench.interface."
     if not isinstance(claim, Claim):
         raise BenchError(f"{who} returns {type(claim).__name__}, not a Claim. {remedy}")
@@ -155,7 +155,7 @@ def checked_claim(claim: object, who: str) -> Claim:
 
 
 def check_public(method: Method[object]) -> None:
-    """Raise :class:`BenchError` where what `method` says of its public data fits no record, not even a failed one."""
+    """Raise :class:`BenchError` if the public data that `method` states cannot be recorded."""
     words, kinds = method.public_words(), method.public_kinds()
     if not isinstance(words, str):
         raise BenchError(f"{method.name}.public_words() returns {words!r}. Return a text.")
@@ -165,7 +165,7 @@ def check_public(method: Method[object]) -> None:
 
 @telling()
 def check_costs(method: Method[object], delta: float) -> None:
-    """Raise :class:`BenchError` where what `method` says of its costs is no claim and no events."""
+    """Raise :class:`BenchError` unless the costs that `method` states are a claim and events."""
     from bench.privacy.events.base_event import Event
 
     checked_claim(method.claimed(delta), f"{method.name}.claimed()")

@@ -43,7 +43,7 @@ def plugin_of(member: type) -> Plugin | None:
 
 
 def sources_of(member: type) -> dict[Path, bytes]:
-    """Return the files that :func:`plugin_of` covers, with their content; none for a class of this project."""
+    """Return the files that :func:`plugin_of` covers, with their content; empty for a class of this project."""
     return {} if _own(member) else _found(member)[1]
 
 
@@ -55,7 +55,7 @@ def _found(member: type) -> tuple[Path, dict[Path, bytes]]:
     name = member.__module__
     file = getattr(sys.modules.get(name), "__file__", None)
     if file is None:
-        raise BenchError(f"the source of {name}.{member.__qualname__} is not known. Define it in a Python file.")
+        raise BenchError(f"the source of {name}.{member.__qualname__} cannot be found. Define it in a Python file.")
     path = Path(file).resolve()
     parts = (path.stem,) if name.startswith(PLUGIN) else tuple(name.split("."))
     root = path.parents[len(parts) - (path.name != "__init__.py")]
@@ -91,7 +91,7 @@ def _sources(root: Path, module: str, path: Path, tops: frozenset[str] | None) -
         try:
             tree = ast.parse(found[file])
         except (SyntaxError, ValueError) as error:
-            raise BenchError(f"{file}, which a plug-in imports, is no Python source: {error}. Mend it.") from error
+            raise BenchError(f"{file}, which a plug-in imports, is not valid Python: {error}. Fix it.") from error
         package = name if file.name == "__init__.py" else name.rpartition(".")[0]
         for imported in _imports(tree, package):
             top = imported.partition(".")[0]

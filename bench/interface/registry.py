@@ -1,4 +1,4 @@
-"""A registry of methods or attacks: those of this project by their index, plug-ins by entry point, file or call."""
+"""A registry of methods or attacks: the project's by an index, plug-ins by entry point, file or call."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def groups_of(method: type[Method]) -> set[str]:
 
 
 def listed(name: str) -> Listed:
-    """Return the entry of the method `name`: that of the index, or a plug-in's, from its class."""
+    """Return the entry of the method `name`, from the index or, for a plug-in, from its class."""
     if isinstance(entry := METHODS.index().get(name), Listed):
         return entry
     method = METHODS.get(name)
@@ -198,7 +198,7 @@ def method_groups() -> dict[str, list[str]]:
 
 
 def methods_named(words: Iterable[str]) -> dict[str, bool]:
-    """Return the methods that `words`, names or groups, stand for, in order, and whether each is named itself."""
+    """Return the methods that `words` (names or groups) select, in order, and whether each is named explicitly."""
     groups, chosen = method_groups(), dict[str, bool]()
     for word in words:
         if word in groups:

@@ -1,4 +1,4 @@
-"""What membership attacks compute from logits: log odds, log probabilities, means over references in or out."""
+"""Functions of logits that membership attacks share: log odds, log probabilities, means over references in or out."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ def need_references(name: str, signals: Signals, least: int) -> None:
     """Raise :class:`BenchError` where `signals` holds fewer than `least` reference models for the attack `name`."""
     if len(signals.references) < least:
         raise BenchError(
-            f"{name} needs at least {least} references, students of the same pipeline that were trained with some of "
-            f"the candidates, and has {len(signals.references)}. Train more, or use the attack 'loss', without any."
+            f"{name} needs at least {least} references (students of the same pipeline, trained with some "
+            f"of the candidates), but has {len(signals.references)}. Train more, or use the attack 'loss', "
+            "which needs none."
         )
 
 

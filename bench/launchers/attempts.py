@@ -3,8 +3,9 @@
     RUN_DIR/launches/ID/attempts/KEY.N.json   the attempt number N at KEY
     RUN_DIR/launches/ID/attempts/KEY.N.log    its output
 
-The process that tries writes both, and the launcher completes what a dead one could not. They lie in the launch's
-folder, which only the owner may read: exact memory may tell of private data. Names of nodes are not private.
+The process that makes the attempt writes both files; the launcher completes them if that process dies. They lie in the
+launch's folder, which only the owner may read, because exact memory use may reveal private data. Names of nodes are not
+private.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ DIED = "its process died"
 
 
 class Attempt(Row):
-    """One attempt, by number from 1; the last ones of a cell may run still."""
+    """One attempt, numbered from 1; the last ones of a cell may still be running."""
 
     number: int
     job: str = ""
@@ -44,7 +45,7 @@ class Attempt(Row):
 
     @property
     def words(self) -> str:
-        """Return the attempt in words."""
+        """Return a description of the attempt."""
         job = f"job {self.job}" if self.job else ""
         where = " ".join(filter(None, [job, f"on {self.node}" if self.node else ""]))
         peak = "" if self.peak_memory_mib is None else f"peak memory {self.peak_memory_mib:.0f} MiB"
@@ -53,7 +54,7 @@ class Attempt(Row):
 
 
 def job_here() -> str:
-    """Return the id of the Slurm job that this process runs in, else ""."""
+    """Return the id of this process's Slurm job, or ""."""
     job = os.environ.get("SLURM_ARRAY_JOB_ID", os.environ.get("SLURM_JOB_ID", ""))
     task = os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{job}_{task}" if job and task else job

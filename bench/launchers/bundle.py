@@ -54,7 +54,7 @@ FOLDERS = ("data", "methods", "wheels")
 SAFE_NAME = re.compile(r"[^\x00-\x1f\x7f\\/]{1,200}")
 DAMAGE = (KeyError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error)
 """What zipfile raises for archives that are damaged, encrypted or use an unknown compression."""
-WHEN = (1980, 1, 1, 0, 0, 0)  # the same files give the same bundle
+WHEN = (1980, 1, 1, 0, 0, 0)  # equal files give an equal bundle
 
 
 class Packed(Row):
@@ -88,7 +88,7 @@ def pack(grid: Grid, target: Path, progress: Progress, *, wheels: bool = False) 
         files = {f"data/{path.relative_to(data_root()).as_posix()}": path for path in _data_files(cells)}
         own = {name: f"methods/{Path(name).name}" for name in grid.methods if name.endswith(".py")}
         if len(set(own.values())) < len(own):
-            raise BenchError(f"two files of methods have one name: {', '.join(own)}. Rename one of them.")
+            raise BenchError(f"two method files have the same name: {', '.join(own)}. Rename one of them.")
         files |= {packed: Path(name) for name, packed in own.items()}
         if wheels:
             files |= {f"wheels/{path.name}": path for path in _wheels(Path(scratch) / "wheels", progress)}
@@ -108,8 +108,8 @@ def pack(grid: Grid, target: Path, progress: Progress, *, wheels: bool = False) 
 def unpack(source: Path, into: Path, progress: Progress) -> Bundle:
     """Unpack `source` below `into`, read data from there from now on, and return the contents; intact files stay.
 
-    Raises :class:`BenchError` for a file that is not what was packed, naming it, for a bundle that uses files outside
-    itself, and if `into` or a folder below it is a link.
+    Raises :class:`BenchError` for a file that differs from what was packed (the error names it), for a bundle that
+    uses files outside itself, and if `into` or a folder below it is a link.
     """
     try:
         with open_plain(source, links=True) as file, zipfile.ZipFile(file) as archive:
@@ -126,7 +126,7 @@ def unpack(source: Path, into: Path, progress: Progress) -> Bundle:
     except OSError as error:
         raise BenchError(f"{source} cannot be read: {error.strerror or error}.") from error
     except DAMAGE as error:
-        raise BenchError(f"{source} is no bundle or is damaged: {error}. Copy it again.") from error
+        raise BenchError(f"{source} is not a bundle, or is damaged: {error}. Copy it again.") from error
     # Local processes and Slurm's jobs inherit these.
     os.environ |= {"BENCH_DATA": str((into / "data").resolve()), "HF_HUB_OFFLINE": "1"}
     own = {name: str((into / name).resolve()) for name in bundle.grid.methods if name.endswith(".py")}
@@ -149,7 +149,7 @@ def _data_files(cells: list[Cell]) -> Iterator[Path]:
         elif given is not None and given.public:
             backbones.add((given.net, given.weights, given.sha256))
         elif weights.startswith("file:") or start.startswith("file:") or given is not None:
-            raise BenchError(f"{cell.title} uses weights from a file of your own, which is not packed. Take a package.")
+            raise BenchError(f"{cell.title} uses weights from your own file, which is not packed. Use a package.")
         elif weights in ("auto", "package", "hub"):
             backbones.add((cell.config.backbone, weights, cell.config.weights_sha256))
         elif start != "random":
@@ -199,10 +199,10 @@ def _write(bundle: Bundle, files: dict[str, Path], target: Path, stage: Stage) -
 
 @contextmanager
 def _aside(target: Path) -> Iterator[BinaryIO]:
-    """Open a new file beside `target`, which is renamed to it, or removed if the block fails."""
+    """Open a new file next to `target`; rename it to `target`, or remove it if the block fails."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
-    part.unlink(missing_ok=True)  # left by a killed process, or a stranger's link
+    part.unlink(missing_ok=True)  # left by a killed process, or a link by another user
     try:
         with part.open("xb") as file:
             yield file
@@ -213,7 +213,7 @@ def _aside(target: Path) -> Iterator[BinaryIO]:
 
 
 def copied(read: IO[bytes], written: IO[bytes], size: int, stage: Stage) -> str:
-    """Copy at most `size` bytes of `read` to `written`; return the SHA-256, or "" if `read` has another length."""
+    """Copy at most `size` bytes of `read` to `written`; return the SHA-256, or "" if `read` has a different length."""
     digest, left = hashlib.sha256(), size
     while left >= 0 and (piece := read.read(PIECE)):
         left -= len(piece)
@@ -228,7 +228,7 @@ def _read(archive: zipfile.ZipFile, source: Path) -> Bundle:
         with _opened(archive, "bundle.json", LARGEST_LIST) as file:
             return validated(Bundle, json_object(file.read(LARGEST_LIST + 1)))
     except DAMAGE as error:
-        raise BenchError(f"{source} is no bundle that version {__version__} reads: {error}") from error
+        raise BenchError(f"{source} is not a bundle that version {__version__} reads: {error}") from error
 
 
 def _opened(archive: zipfile.ZipFile, name: str, largest: int) -> IO[bytes]:
@@ -237,7 +237,7 @@ def _opened(archive: zipfile.ZipFile, name: str, largest: int) -> IO[bytes]:
     if info.file_size > largest:
         raise ValueError(f"{info.file_size:,} bytes, at most {largest:,} are expected")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ValueError("it is packed in another way than bundles are")
+        raise ValueError("it is not packed as bundles are")
     return archive.open(info)
 
 
@@ -248,7 +248,7 @@ def _check_whole(bundle: Bundle, source: Path) -> None:
         parts = name.split("/")
         sound = all(SAFE_NAME.fullmatch(part) and part not in (".", "..") for part in parts)
         if not sound or len(parts) < 2 or parts[0] not in FOLDERS:
-            raise BenchError(f"{source} holds {name[:80]!r}, which lies outside of its folders. Do not use it.")
+            raise BenchError(f"{source} holds {name[:80]!r}, which lies outside its folders. Do not use it.")
     if len(set(names)) < len(names):
         raise BenchError(f"{source} names a file twice. Do not use it.")
     grid = bundle.grid
@@ -264,7 +264,7 @@ def _check_whole(bundle: Bundle, source: Path) -> None:
 def _check_links(target: Path, into: Path) -> None:
     for place in (target, *target.parents):
         if place.is_symlink():
-            raise BenchError(f"{place} is a link, and a bundle is not unpacked through links. Remove it.")
+            raise BenchError(f"{place} is a link, and bundles are not unpacked through links. Remove it.")
         if place == into:
             return
 

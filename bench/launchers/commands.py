@@ -1,4 +1,4 @@
-"""Run many commands of this program at once, as local processes or as an array of Slurm jobs.
+"""Run many commands of this program in parallel, as local processes or as an array of Slurm jobs.
 
 Each command keeps its work in the run directory, so it resumes when it is given again.
 """
@@ -83,7 +83,7 @@ def _locally(
         while waiting or running:
             _check_cancelled(launch)
             while waiting and len(running) < jobs:
-                with unstopped():  # a signal in between would leave a process without an owner
+                with unstopped():  # a signal in between would orphan the process
                     key = waiting.pop(0)
                     trial = trials.setdefault(key, ExitStack()).enter_context(attempt(launch.folder, key, lambda: None))
                     running[key] = _begin(commands[key], trial.log)

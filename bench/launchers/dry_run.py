@@ -122,7 +122,7 @@ def forecast(
     notes = []
     if makers:
         make = counted(makers, "of them makes", "of them make")
-        notes.append(f"{make} what others share: those run later and reuse it from the cache.")
+        notes.append(f"{make} artefacts that others share; those run later and reuse them from the cache.")
     if settings.launcher == "slurm":
         most = settings.parallel or "any number"
         waves = counted(len(waves_of(jobs)), "wave")

@@ -30,8 +30,8 @@ def execute(
 ) -> Outcome:  # fmt: skip
     """Run `units` with the launcher of `settings`, call `done` with each record, and return the outcome.
 
-    With `detach`, return after submission to Slurm, without the commands of the user's that follow a record or the end.
-    Raises :class:`BenchError` for a missing device, a refusal by Slurm, or workers that cannot run.
+    With `detach`, return after submission to Slurm; the user's ``on_`` commands then do not run. Raises
+    :class:`BenchError` for a missing device, a refusal by Slurm, or workers that cannot run.
     """
     then = hooked(done, settings, run_dir, progress)
     outcome = _execute(

@@ -1,4 +1,4 @@
-"""Run a grid, from plan to records, or forecast it: what ``bench run`` and :func:`bench.run` do."""
+"""Run a grid, from plan to records, or forecast it: shared by ``bench run`` and :func:`bench.run`."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def forecast_grid(
     run_dir.check_layout()
     calibrations = Calibrations(user_cache(), run_dir.cache_path)
     cells = _cells(grid, DataSource(progress), calibrations, noise_salt, progress)
-    with contextlib.suppress(BenchError):  # without them the next plan only takes longer
+    with contextlib.suppress(BenchError):  # without this the next plan only takes longer
         calibrations.keep()
     _, units, _ = _units(cells, run_dir, settings, reuse, progress, set_aside=False)
     return forecast(cells, units, run_dir, settings, reuse, grid.risk)
@@ -131,7 +131,7 @@ def plan_grid(grid: Grid, source: DataSource, calibrations: Calibrations, progre
 
 
 def _check_possible(grid: Grid, cells: Sequence[Cell], source: DataSource, calibrations: Calibrations) -> None:
-    """Raise :class:`BenchError` if only the overrides keep every cell of a method and a data set from running."""
+    """Raise :class:`BenchError` if, without the overrides, some cell of a method and a data set could run."""
     for method in dict.fromkeys(cell.method for cell in cells if cell.spec.overrides):
         for name in grid.datasets:
             mine = [cell for cell in cells if (cell.method, cell.dataset) == (method, name)]
@@ -161,7 +161,7 @@ def _tell(progress: Progress, run_dir: RunDir, record: Record) -> None:
     for note in record.notes:
         progress.say(f"{record.key}: {note}")
     if record.failure is not None:
-        if record.failure.log and not record.disclosure.messages:  # the owner may see what records omit
+        if record.failure.log and not record.disclosure.messages:  # shown to the owner, who may see what records omit
             with contextlib.suppress(OSError, ValueError):
                 lines = read_plain(run_dir.path / record.failure.log).decode().splitlines()
                 progress.say("".join(lines[-1:]).removeprefix("bench.core.errors."))

@@ -46,7 +46,7 @@ NAMES = tuple(field.alias or name for name, field in GridFile.model_fields.items
 
 
 def read_grid(path: Path) -> GridOptions:
-    """Return the options in the YAML file `path`; raise :class:`BenchError` on what is no grid."""
+    """Return the options in the YAML file `path`; raise :class:`BenchError` if it does not hold a grid."""
     values = read_yaml(path)
     if not isinstance(values, dict):
         raise BenchError(f"{path} must hold a grid as NAME: VALUE, one per line, for instance methods: [pate, dp-sgd].")

@@ -1,4 +1,4 @@
-"""Commands of the user that a launcher runs per record, on a failure, and at the end: mail, a tracker."""
+"""The user's commands that a launcher runs per record, on a failure, and at the end: mail, a tracker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def at_end(outcome: Outcome, settings: Cluster, run_dir: RunDir, progress: Progr
 
 
 def _run(name: str, command: str, run_dir: RunDir, progress: Progress, told: dict[str, str]) -> None:
-    """Run a shell command that finds what it is about in variables BENCH_*; no failure of it fails a run."""
+    """Run a shell command with its arguments in BENCH_* variables; if it fails, the run goes on."""
     if not command:
         return
     variables = {f"BENCH_{key}": value for key, value in {"OUT": str(run_dir.path.resolve()), **told}.items()}
@@ -51,4 +51,4 @@ def _run(name: str, command: str, run_dir: RunDir, progress: Progress, told: dic
             said = ran.stdout.decode(errors="replace").strip().splitlines()
             progress.say(f"{name} ended with status {ran.returncode}{': ' + said[-1] if said else ''}")
     except (OSError, subprocess.TimeoutExpired) as error:
-        progress.say(f"{name} did not run to its end: {error}")
+        progress.say(f"{name} did not finish: {error}")

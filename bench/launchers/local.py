@@ -44,7 +44,7 @@ class Watch:
         if unit.key not in self.left:
             return False
         record = record or self._run_dir.read_record(unit.key)
-        if record is None:  # damaged meanwhile: the cell runs again
+        if record is None:  # damaged in the meantime: run the cell again
             return False
         del self.left[unit.key]
         self.outcome.records.append(record)
@@ -144,11 +144,11 @@ def run_local(
                     if deaths > len(crew) * (launch.options.retries + 2):
                         ended = counted(deaths, "worker has", "workers have")
                         raise BenchError(
-                            f"{ended} ended (status {status}) since a cell was last finished. The last "
-                            f"words of one: {worker.last_words()}"
+                            f"{ended} ended (status {status}) since a cell was last finished. Its last "
+                            f"output: {worker.last_words()}"
                         )
                     if status != 0:
-                        progress.say(f"a worker ended (status {status}); another takes its place (log: {worker.log})")
+                        progress.say(f"a worker ended (status {status}); another replaces it (log: {worker.log})")
                     worker.start()
                 if watch.left:
                     time.sleep(POLL_SECONDS)
@@ -160,7 +160,7 @@ def run_local(
 
 
 def doing(run_dir: RunDir, launch_id: str = "", keys: Collection[str] = ()) -> list[tuple[str, int, int]]:
-    """Return what a launch runs, and any process that runs one of `keys`, as (title and stage, steps done, total)."""
+    """Return the running units of `keys`, in this launch or another process: (title and stage, steps done, total)."""
     rows = []
     for key, owner in run_dir.claims().items():
         about = owner.about

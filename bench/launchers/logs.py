@@ -30,7 +30,7 @@ class Tried:
 
     @property
     def logs(self) -> list[Path]:
-        """The attempt's own output, and that of its job: from before the cell began, or from Slurm after its end."""
+        """The output of the attempt, and of its job: from before the cell began, or from Slurm after its end."""
         own = log_of(self.launch.folder, self.name, self.attempt.number)
         done = self.attempt.reason in ("", "done")
         jobs = [] if done else sorted(self.launch.folder.glob(f"jobs/{self.attempt.job or '-'}_*_log.out"))
@@ -38,9 +38,9 @@ class Tried:
 
 
 class Attempts:
-    """The attempts at what `start` is the key of, or a unique beginning of it, in a run directory.
+    """The attempts in a run directory at the key `start`, which may be a unique prefix.
 
-    Raises :class:`BenchError` for a key of no launch, with near ones, and for the beginning of several.
+    Raises :class:`BenchError` if no launch has the key (with similar keys), or if several keys start with it.
     """
 
     def __init__(self, path: Path, start: str) -> None:
@@ -54,13 +54,13 @@ class Attempts:
             raise UnknownNameError("key", start, names, hint=f"`python -m bench status -o {path}` lists launches.")
         if len(found) > 1:
             shown = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
-            raise BenchError(f"{start!r} is the beginning of {len(found)} keys: {shown}. Give more of one.")
+            raise BenchError(f"{start!r} is a prefix of {len(found)} keys: {shown}. Give more of the one you mean.")
         (self.key,) = found
         self._seen: list[Path] = []
         self._launches: list[Launch] = []
 
     def _with_key(self) -> list[Launch]:
-        """Return the launches of the key, oldest first; reads them again only where there is another."""
+        """Return the launches of the key, oldest first; rereads them only if there is a new one."""
         if (folders := listed(self._run_dir.launches_path)) != self._seen:
             self._seen = folders
             self._launches = [launch for launch in launches(self._run_dir) if self.key in _names(launch)]
@@ -98,7 +98,7 @@ class Attempts:
         return any(settled(entry, self._run_dir) for entry in entries) or any(t.settled(self._run_dir) for t in tasks)
 
     def followed(self, number: int | None) -> Iterator[str]:
-        """Yield the output of an attempt as it grows, then that of later ones, until the key has its result."""
+        """Yield the output of an attempt as it grows, then that of later attempts, until the key has its result."""
         begun = number is not None or self.settled or len(self.all()) > 0
         for current in itertools.count(self.chosen(number).number if begun else 1):
             while current > len(self.all()):

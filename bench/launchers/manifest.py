@@ -73,7 +73,7 @@ class Entry(Row):
 
 
 class Task(Row):
-    """A result that a launch's `command`, by name, makes in the `file` of the run directory; `before`: of an older."""
+    """A result that the launch's command named `command` writes to `file`; `before`: signature of an older result."""
 
     key: str
     title: str
@@ -83,7 +83,7 @@ class Task(Row):
 
     @property
     def kind(self) -> str:
-        """What it is: an attack, an audit, or a picture of several students."""
+        """The kind of result: an attack, an audit, or a picture of several students."""
         if not self.file.endswith(".json"):
             return "picture"
         return {"attacks": "attack", "audits": "audit"}[Path(self.file).parts[0]]

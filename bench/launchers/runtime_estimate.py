@@ -22,7 +22,7 @@ COMMITTED = Path(__file__).resolve().parent.parent.parent / "leaderboards" / "re
 
 @dataclass(frozen=True, slots=True)
 class RunningTime:
-    """Estimated running time of a cell, with the basis of the estimate in words."""
+    """Estimated running time of a cell, and a text on the basis of the estimate."""
 
     seconds: float
     basis: str
@@ -58,7 +58,7 @@ class EarlierRuns:
         """Return the running times of finished `records`; a later record replaces an earlier one with the same key."""
         runs: dict[tuple[str, str], list[_Run]] = defaultdict(list)
         for record in {record.key: record for record in records}.values():
-            if record.status is not Status.DONE or record.cell.tuning is not None:  # which hides its time
+            if record.status is not Status.DONE or record.cell.tuning is not None:  # tuning hides its time
                 continue
             settings = (record.method_version, *record.reduced)
             seconds = record.provenance.wall_seconds
@@ -154,7 +154,7 @@ def total(estimates: Sequence[RunningTime | None], slots: int, needs: Sequence[S
 
 
 def duration(seconds: float) -> str:
-    """Return a rounded duration in words: ``about 2 h 10 min``."""
+    """Return a rounded duration as text: ``about 2 h 10 min``."""
     if seconds < 1:
         return "under 1 s"
     if seconds < 57.5:

@@ -16,7 +16,7 @@ from bench.experiments.plan import Cell, bound_method
 from bench.interface.registry import METHODS
 from bench.launchers.settings import NOTHING_MORE, More
 
-Signature = tuple[int, int]  # of a record's file, see bench.results.run_dir.RunDir.signature
+Signature = tuple[int, int]  # signature of a record's file, see bench.results.run_dir.RunDir.signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,10 @@ def units_of(
         units.append(Unit(cell.key, cell.title, cell, tuple(sorted(after)), before(cell)))
     if shards > 1 and units and not any(unit.shard for unit in units):
         able = ", ".join(name for name in METHODS.names() if METHODS.get(name).shardable)
-        raise BenchError(f"--shards {shards}: nothing here is left to split. Methods whose ensembles can be: {able}.")
-    depth: dict[str, int] = {}  # longest chain of dependencies of a unit; `after` names earlier units only
+        raise BenchError(
+            f"--shards {shards}: there is nothing left to split. Methods with ensembles that can be split: {able}."
+        )
+    depth: dict[str, int] = {}  # longest chain of dependencies of a unit; `after` names only earlier units
     for unit in units:
         depth[unit.key] = 1 + max((depth[key] for key in unit.after), default=-1)
     # Within a depth, makers come first, because later units wait for them.
@@ -102,7 +104,7 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What one job is to do: units or commands by key, those it waits for, a resource group, and what more it needs."""
+    """The work of one job: units or commands by key, the ones it waits for, its resource group, and extra resources."""
 
     keys: tuple[str, ...]
     after: tuple[str, ...] = ()
@@ -146,7 +148,7 @@ def packs_of(
 
 
 def waves_of(packs: Sequence[Ordered]) -> list[list[Ordered]]:
-    """Return packs or orders in waves; one waits for those of earlier waves only."""
+    """Return packs or orders in waves; each waits only for those of earlier waves."""
     wave_of: dict[str, int] = {}
     waves: dict[int, list[Ordered]] = defaultdict(list)
     for pack in packs:

@@ -17,8 +17,10 @@ from bench.experiments.plan import Cell
 from bench.storage.scratch import VARIABLE
 
 LAUNCHERS = ("inline", "local", "slurm")
-SUBMITIT = "submitit:"  # before the name of an executor
-OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "signal", "wrap"})  # only this program sets them
+SUBMITIT = "submitit:"  # followed by the name of an executor
+OURS = frozenset(
+    {"array", "job-name", "output", "error", "open-mode", "signal", "wrap"}
+)  # only this program may set these
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # a line break would turn what follows into a command of Slurm's script
 
@@ -34,10 +36,8 @@ class JobResources(BaseModel):
     nodes: int = Field(1, ge=1)  # The cells of a job are shared among its nodes.
     memory: float | None = Field(None, gt=0)  # GB
     time: int = Field(240, ge=1)  # minutes; a job near this limit is requeued and resumes, up to `retries` times
-    max_memory: float | None = Field(
-        None, gt=0
-    )  # GB; after a job out of memory the next gets twice as much, up to this
-    max_time: int | None = Field(None, ge=1)  # minutes; after a job out of time the next gets twice as much, up to this
+    max_memory: float | None = Field(None, gt=0)  # GB; a job that ran out of memory is repeated with twice as much
+    max_time: int | None = Field(None, ge=1)  # minutes; a job that ran out of time is repeated with twice as much
     account: str | None = None
     qos: str | None = None
     extra: dict[str, str | int | float | bool] = {}
@@ -57,7 +57,7 @@ class JobResources(BaseModel):
             if not re.fullmatch(r"[a-z][a-z0-9_-]*", name) or CONTROL.search(str(given)):
                 raise ValueError("long names of sbatch's options, with values without control characters")
         for name in OURS & {name.replace("_", "-") for name in value}:
-            raise ValueError(f"{name} is set by this program, whose jobs would not be found under another")
+            raise ValueError(f"{name} is set by this program, which could not find its jobs under another")
         return value
 
     @field_validator("time", "max_time", mode="before")
@@ -75,7 +75,7 @@ class JobResources(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """What a job needs beyond its settings, as earlier ones showed: minutes and GB; None: nothing more."""
+    """Minutes and GB beyond a job's settings that earlier attempts showed to be necessary; None: nothing more."""
 
     time: int | None = None
     memory: float | None = None
@@ -87,7 +87,7 @@ class More:
 
     @property
     def words(self) -> str:
-        """Return them in words: " with 8 GB and 20 min"."""
+        """Return them as text: " with 8 GB and 20 min"."""
         memory = "" if self.memory is None else f"{self.memory:.3g} GB"
         time = "" if self.time is None else f"{self.time} min"
         told = " and ".join(filter(None, (memory, time)))
@@ -112,12 +112,12 @@ class Cluster(JobResources):
     launcher: str = "inline"
     jobs: int = Field(0, ge=0)  # Processes of the local launcher; 0: one per GPU, or one per core.
     shards: int = Field(1, ge=1)  # Jobs per ensemble.
-    parallel: int | None = Field(None, ge=1)  # Jobs that run at once in the whole launch; None: no cap.
+    parallel: int | None = Field(None, ge=1)  # Concurrent jobs of the whole launch; None: no cap.
     pack: float = Field(10.0, ge=0)  # Target minutes of a job of small cells; 0: one job per cell.
     retries: int | None = Field(None, ge=0)
     """Restarts of a cell whose process died; with Slurm also requeues after a time limit. None: 3, and 10 for Slurm."""
     scratch: str | None = None  # A folder on the disk of a node, such as $TMPDIR, for copies of data and artefacts.
-    python: str | None = None  # What starts Python in a job, as the shell reads it: a container, for example.
+    python: str | None = None  # Shell command that starts Python in a job, for example in a container.
     srun_args: list[str] = []
     setup: list[str] = []  # Shell lines that run before the program, for example to load modules.
     on_record: str = ""  # Shell commands of the launcher's machine, see bench.launchers.hooks.
@@ -205,14 +205,14 @@ def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         said = first["msg"].removeprefix("Value error, ")
-        # Of several settings together the input is all of them.
+        # An error about several settings together quotes all of them.
         given_ = f", not {first.get('input')!r}" if where else ""
         raise BenchError(f"launcher setting {where + ': ' if where else ''}{said}{given_}.") from error
     return cluster
 
 
 def launch_settings(options: LaunchOptions) -> Cluster:
-    """Return the settings that a command gives; raise :class:`BenchError` on one that its launcher does not use."""
+    """Return the settings of a command; raise :class:`BenchError` on one that its launcher does not use."""
     flags = options.flags()
     settings = read_cluster(options.cluster, {**flags, "extra": directives(options.slurm or ())})
     given = {*flags, *(["slurm"] if options.slurm else []), *(["detach"] if options.detach else [])}
@@ -246,5 +246,5 @@ def directives(lines: Sequence[str]) -> dict[str, str | bool]:
 
 
 def resources_of(cluster: Cluster, cell: Cell) -> str:
-    """Return the name of the resource group of `cell`: its method if that has its own, else empty."""
+    """Return the resource group of `cell`: its method if that has separate settings, otherwise ""."""
     return cell.method if cell.method in cluster.methods else ""

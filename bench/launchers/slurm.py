@@ -43,7 +43,7 @@ def submit_array(
 ) -> list[str]:
     """Submit `calls` as one array that waits for the jobs `waits`, and return the jobs' ids.
 
-    At a time limit a job goes back to the queue up to `requeues` times. Raises :class:`RefusedError`.
+    A job that reaches its time limit goes back to the queue, up to `requeues` times. Raises :class:`RefusedError`.
     """
     import submitit
 
@@ -65,7 +65,7 @@ def submit_array(
 
 @contextlib.contextmanager
 def outside_any_job() -> Iterator[None]:
-    """Hide, inside the block, the environment's variables that would change what Slurm answers."""
+    """Inside the block, hide environment variables that would change Slurm's answers."""
     before = dict(os.environ)
     for name in before.keys() - undisturbed(before).keys():
         del os.environ[name]

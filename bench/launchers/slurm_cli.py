@@ -97,7 +97,7 @@ def _chosen(resources: JobResources, there: Mapping[str, Partition]) -> list[Par
 
 
 def at_once(wanted: Iterable[JobResources]) -> int:
-    """Return how many jobs of the largest of the `wanted` resources an empty cluster runs at once, at least 1.
+    """Return how many jobs with the largest of the `wanted` resources fit on the empty cluster, at least 1.
 
     Raises :class:`BenchError` without Slurm or for an unknown partition.
     """
@@ -114,7 +114,7 @@ def check(wanted: Iterable[JobResources], folder: Path) -> None:
     for what, text in (("run directory's path", str(folder.resolve())), ("SBATCH_ACCOUNT", account_of_shell())):
         if CONTROL.search(text):
             raise BenchError(
-                f"the {what} {text!r} has a control character, which a script of Slurm cannot hold. Give another."
+                f"the {what} {text!r} has a control character, which a Slurm script cannot hold. Use another value."
             )
     there = {partition.name: partition for partition in partitions()}
     if not there:
@@ -135,7 +135,7 @@ def check(wanted: Iterable[JobResources], folder: Path) -> None:
             most = max(limit or 0 for limit in limits)
             for name, asked in (("--time ", resources.time), ("--max-time ", resources.max_time)):
                 _at_most(name, asked or 0, most, f"{counted(most, 'minute')} {words}")
-        nodes_asked = re.match(r"\d+", str(resources.extra.get("nodes", resources.nodes)))  # the 2 of 2-4
+        nodes_asked = re.match(r"\d+", str(resources.extra.get("nodes", resources.nodes)))  # the 2 in 2-4
         most = max(sum(each.count for each in p.nodes) for p in chosen)
         _at_most("--slurm nodes=", int(nodes_asked[0]) if nodes_asked else 0, most, f"{counted(most, 'node')} {words}")
 
@@ -146,13 +146,13 @@ def _at_most(option: str, asked: float, most: float, what: str) -> None:
 
 
 def account_of_shell() -> str:
-    """Return the account in SBATCH_ACCOUNT, which many clusters have users set in the shell; empty without one."""
+    """Return the account in SBATCH_ACCOUNT, which many clusters ask users to set in the shell, or ""."""
     return os.environ.get("SBATCH_ACCOUNT", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Most jobs of an array, of the whole cluster (MaxJobCount) and of this user by accounting; None where not told.
+    """The most jobs of an array, of the cluster (MaxJobCount) and of this user by accounting; None if unknown.
 
     Slurm remembers a job for `keep` seconds after its end, and counts it until then in `jobs`.
     """
@@ -163,7 +163,7 @@ class Limits:
     keep: int = 300
 
     def places(self) -> tuple[int | None, str]:
-        """Return how many jobs more Slurm takes now, None without a limit, and which limit it is, in words.
+        """Return how many more jobs Slurm accepts now (None: no limit), and the name of the limit.
 
         Beyond the cluster's limit sbatch would wait silently.
         """
@@ -183,12 +183,12 @@ class Limits:
         return min((n for n in (self.jobs and self.jobs - 1, self.submit) if n is not None), default=None)
 
     def check_room(self, jobs: int) -> None:
-        """Raise :class:`BenchError` if Slurm does not take `jobs` more now."""
+        """Raise :class:`BenchError` if Slurm does not accept `jobs` more jobs now."""
         places, limit = self.places()
         if places is not None and jobs > places:
             raise BenchError(
-                f"Slurm takes {limit}, and this needs {jobs} more. Leave out --detach: then they are submitted as "
-                "others end. Or give a larger --pack or fewer cells."
+                f"Slurm takes {limit}, and this needs {jobs} more. Leave out --detach, so that they are "
+                "submitted as others end; or use a larger --pack or fewer cells."
             )
 
 
@@ -226,13 +226,13 @@ def _submit_limit(wanted: JobResources) -> int | None:
         rows = [line.partition("|") for line in told]
         names = {wanted.qos} if wanted.qos else {qos for _, _, qos in rows if qos}
         qos = command("sacctmgr", "-n", "-P", "show", "qos", "format=Name,MaxSubmitPU").splitlines()
-    except (BenchError, KeyError):  # no right to ask, or a user without a name
+    except (BenchError, KeyError):  # no permission, or a user without a name
         return None
     found = [most for most, _, _ in rows] + [most for name, _, most in (q.partition("|") for q in qos) if name in names]
     return min((int(most) for most in found if most.isdigit()), default=None)
 
 
 def undisturbed(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment` without a surrounding job's limits and without settings that hide jobs or override ours."""
+    """Return `environment` without an enclosing job's limits and settings that hide jobs or override ours."""
     changing = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_", "SUBMITIT_")
     return {name: value for name, value in environment.items() if not name.startswith(changing) or name == "SLURM_CONF"}

@@ -1,4 +1,4 @@
-"""How jobs of Slurm ended: by ``sacct`` where there is accounting, else by ``scontrol``, exit signals and logs."""
+"""How jobs of Slurm ended: by ``sacct`` if accounting is on, otherwise by ``scontrol``, exit signals and logs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class End:
 
     @property
     def words(self) -> str:
-        """Return job, node and reason in words."""
+        """Return a text with job, node and reason."""
         status = f" with status {self.status.partition(':')[0]}" if self.reason is Reason.FAILED else ""
         return f"job {self.job}{f' on {self.node}' if self.node else ''}: {self.reason}{status}"
 
@@ -75,7 +75,8 @@ def reason_of(state: str, status: str, last_words: str = "") -> Reason:
     code, _, number = status.partition(":")
     if number == "125" or Reason.MEMORY in said:
         return Reason.MEMORY
-    if code in (str(OUT_OF_TIME_STATUS), "140") or number == "12" or Reason.TIME in said:  # 12: before the cell began
+    # A job gets signal 12 if its time ends before a cell begins.
+    if code in (str(OUT_OF_TIME_STATUS), "140") or number == "12" or Reason.TIME in said:
         return Reason.TIME
     if number == "9" or code == "137":
         return Reason.KILLED
@@ -99,7 +100,7 @@ def last_words(logs: Path, job: str) -> str:
     try:
         newest = max(logs.glob(f"{job}_*_log.out"), key=lambda log: log.stat().st_mtime)
         text = newest.read_text(errors="replace")[-4000:]
-        return re.split("Loading pickle.*\n", text)[-1].strip()  # of the job's last start
+        return re.split("Loading pickle.*\n", text)[-1].strip()  # what followed the job's last start
     except (OSError, ValueError):
         return ""
 
@@ -115,7 +116,7 @@ def _by_sacct(jobs: Collection[str]) -> dict[str, _Told]:
         return {}
     rows = [line.split("|") for line in text.splitlines() if line.count("|") == 5]
     peaks: dict[str, float] = {}
-    for name, _, _, _, peak, _ in rows:  # steps have the memory: 12_3.batch, 12_3.0
+    for name, _, _, _, peak, _ in rows:  # peak memory is reported per step: 12_3.batch, 12_3.0
         job = name.partition(".")[0]
         peaks[job] = max(peaks.get(job, 0.0), _mib(peak) or 0.0)
     return {
@@ -162,6 +163,6 @@ def more_after(end: End, own: JobResources, more: More) -> More:
 
 
 def summary(ends: Mapping[str, End]) -> str:
-    """Return the ends of jobs in words, at most three."""
+    """Return a text on how jobs ended, three at most."""
     shown = [end.words for end in list(ends.values())[:3]]
     return "; ".join([*shown, *(["..."] if len(ends) > 3 else [])])

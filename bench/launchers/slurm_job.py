@@ -16,7 +16,7 @@ from bench.launchers.slurm_ends import OUT_OF_TIME_STATUS
 from bench.launchers.worker import run_units
 from bench.storage.interrupts import Stopped, stop
 
-SAVES_PER_JOB = 20  # at least, since training that is not saved at a time limit is repeated
+SAVES_PER_JOB = 20  # a minimum: training that is not saved before the time limit is repeated
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The jobs of a launch: submitted while Slurm has places, and again when they end without their results."""
+"""The jobs of a launch: submitted while Slurm has free slots, and again if they end without their results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Body = Callable[[tuple[str, ...], JobResources, bool], Callable[[], str]]
 
 @dataclass
 class Jobs:
-    """Jobs of a launch by unit or command, the orders that wait for a place, and those whose job was lost.
+    """Jobs of a launch by unit or command, orders that wait for a free slot, and orders whose job was lost.
 
     With `grows`, a launcher waits for the jobs and gives more time to one that reaches its limit.
     """
@@ -44,11 +44,11 @@ class Jobs:
     waiting: list[Order]
     grows: bool = True
     job_of: dict[str, str] = field(default_factory=dict)
-    ends: dict[str, End] = field(default_factory=dict)  # the last of each key without a result
-    _known: dict[str, End] = field(default_factory=dict)  # of jobs, asked at once: Slurm soon forgets them
+    ends: dict[str, End] = field(default_factory=dict)  # the last end of each key without a result
+    _known: dict[str, End] = field(default_factory=dict)  # ends of jobs, queried before Slurm forgets them
     _orders: dict[str, Order] = field(default_factory=dict)
-    _there: set[str] = field(default_factory=set)  # at the last look, and submitted since
-    _gone: dict[str, float] = field(default_factory=dict)  # since when
+    _there: set[str] = field(default_factory=set)  # jobs seen at the last poll or submitted since
+    _gone: dict[str, float] = field(default_factory=dict)  # when each job was first missing
     _losses: Counter[str] = field(default_factory=Counter)
     _said: set[str] = field(default_factory=set)
 
@@ -57,11 +57,11 @@ class Jobs:
 
     @property
     def pause(self) -> float:
-        """The longest pause between two looks: ended jobs are forgotten, and places become free."""
+        """The longest pause between two polls: Slurm forgets ended jobs, and slots become free."""
         return 2 * POLL_SECONDS if self.waiting else max(POLL_SECONDS, min(LONGEST_PAUSE, self.limits.keep / 3))
 
     def submit(self) -> int:
-        """Submit as many of the waiting orders as Slurm has places for, and return their number.
+        """Submit as many of the waiting orders as Slurm accepts, and return their number.
 
         If Slurm refuses for good, cancel all jobs and raise :class:`BenchError`.
         """
@@ -73,7 +73,9 @@ class Jobs:
             now = self.waiting if places is None else self.waiting[: max(0, places)]
             if len(now) < before:
                 jobs = counted(before - len(now), "job waits", "jobs wait")
-                self._say_once("places", f"{jobs} for places in Slurm and will be submitted as others end ({limit})")
+                self._say_once(
+                    "places", f"{jobs} for free slots in Slurm and will be submitted as others end ({limit})"
+                )
             for wave in waves_of(now):
                 for together in slurm.arrays(wave, self.cluster.parallel is not None, self.limits.array):
                     self._submit(together)
@@ -81,7 +83,7 @@ class Jobs:
             if not self.job_of or (isinstance(error, slurm.RefusedError) and not error.passing):
                 slurm.cancel(self.launch.id)
                 raise
-            self._say_once(str(error), f"{error} It will be asked again.")
+            self._say_once(str(error), f"{error} It will be queried again.")
         return before - len(self.waiting)
 
     def _submit(self, together: Sequence[Order]) -> None:
@@ -109,7 +111,7 @@ class Jobs:
     def lost(self, left: Iterable[str]) -> list[str]:
         """Return those of `left` whose jobs were cancelled, or have been gone for GRACE_SECONDS.
 
-        None while Slurm does not answer, nor those that wait for a place.
+        Empty while Slurm does not answer; excludes those that wait for a free slot.
         """
         try:
             seen = slurm.queue(self.launch.id, over=True)
@@ -119,7 +121,7 @@ class Jobs:
         stuck = Counter(reason for state, reason in seen.values() if state == "PENDING" and not _passes(reason))
         for reason, count in stuck.items():
             jobs = counted(count, "job waits", "jobs wait")
-            self._say_once(reason, f"{jobs} for {reason}, which may never pass; `scontrol show job` tells more")
+            self._say_once(reason, f"{jobs} for {reason}, which may never end; `scontrol show job` gives details")
         now = time.monotonic()
         waiting = {key for order in self.waiting for key in order.keys}
         gone = [key for key in left if key not in waiting and self.job_of.get(key) not in self._there]
@@ -137,19 +139,19 @@ class Jobs:
 
     @property
     def mine(self) -> set[str]:
-        """The keys that have or wait for a job of this launch."""
+        """The keys that have a job of this launch or wait for one."""
         return self.job_of.keys() | {key for order in self.waiting for key in order.keys}
 
     @property
     def some_gone(self) -> bool:
-        """Whether something was without a job at the last look."""
+        """Whether some key was without a job at the last poll."""
         return bool(self._gone)
 
     def again(self, lost: Sequence[str], what: str) -> list[str]:
-        """Put the `lost` keys before what waits, with more time or memory where that was short; return those given up.
+        """Queue the `lost` keys first, with more time or memory if these ran out; return the keys that are given up.
 
-        That is after min(`retries`, 3) jobs that ended for nothing that more would help, or out of all the memory that
-        is allowed. Print both.
+        A key is given up after min(`retries`, 3) jobs that more resources would not have helped, or if it ran out of
+        the maximum memory. Prints both.
         """
         new = {self.job_of[key] for key in lost if key in self.job_of} - self._known.keys()
         ends = self._known | (ends_of(new, self.launch.folder / "jobs") if new else {})
@@ -187,7 +189,7 @@ class Jobs:
         return [key for key in lost if key not in left]
 
     def _rest(self, left: Collection[str], need: dict[str, More]) -> list[Order]:
-        """Return the orders of the keys `left`, each with what all of its keys need."""
+        """Return the orders of the keys `left`, each with the resources that all its keys need."""
         rest = []
         for order in dict.fromkeys(order for key, order in self._orders.items() if key in left):
             keys = tuple(key for key in order.keys if key in left)
@@ -201,7 +203,7 @@ class Jobs:
             lines = last_words(self.launch.folder / "jobs", job).splitlines()
             lines = [line for line in lines if not line.startswith("submitit INFO")]
             if lines:
-                return f"; the last words of one: {' / '.join(line.strip() for line in lines[-2:])}"
+                return f"; the last output of one: {' / '.join(line.strip() for line in lines[-2:])}"
         return ""
 
 

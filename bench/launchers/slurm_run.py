@@ -1,4 +1,4 @@
-"""Cells of a launch as jobs of Slurm: files and the queue give their state, never the exit codes of jobs."""
+"""Runs the cells of a launch as Slurm jobs. Their state comes from files and the queue, never from exit codes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def start(
     launch: Launch, packs: Sequence[Pack], cluster: Cluster, run_dir: RunDir, progress: Progress, limits: Limits, *,
     detach: bool = False,
 ) -> Jobs:  # fmt: skip
-    """Submit `packs` without other launches' units, as many as Slurm has places for.
+    """Submit `packs` without other launches' units, as many as Slurm accepts.
 
     Raises :class:`BenchError` if Slurm refuses or a method is unknown.
     """
@@ -105,7 +105,7 @@ def wait_for(
                     ask = min(ask, time.monotonic() + pause)
                 if time.monotonic() >= ask:
                     lost = jobs.lost(watch.left.keys() - _elsewhere(launch, run_dir, others, watch, jobs))
-                    stage.advance(watch.look())  # what was lost may have left a record
+                    stage.advance(watch.look())  # a lost job may have left a record
                     if lost := [key for key in lost if key in watch.left]:
                         given_up = jobs.again(lost, "cell")
                         give_up([watch.left[key] for key in given_up], watch, run_dir, jobs.ends)
@@ -121,12 +121,12 @@ def wait_for(
 
 
 def _elsewhere(launch: Launch, run_dir: RunDir, others: Sequence[Launch], watch: Watch, jobs: Jobs) -> set[str]:
-    """Return the keys of the cells that run, or that other launches will run."""
+    """Return the keys of cells that are running or that other launches will run."""
     held = set(run_dir.running())
     if watch.left.keys() - held - jobs.mine:
         try:
             held.update(*in_hand(launch, run_dir, others).values())
-        except BenchError:  # no answer from Slurm: nothing is known
+        except BenchError:  # Slurm did not answer, so nothing is known
             held.update(watch.left)
     return held
 
@@ -140,7 +140,7 @@ def _until_gone(launch: Launch) -> None:
 
 
 def give_up(units: Sequence[Unit], watch: Watch, run_dir: RunDir, ends: dict[str, End]) -> None:
-    """Write the records of `units`, whose jobs ended without one, as `ends` tell."""
+    """Write failed records for `units` whose jobs ended without a record, with the reasons in `ends`."""
     from bench.experiments.run import record_failure  # imports torch, which `bench status` does not need
 
     for unit in units:

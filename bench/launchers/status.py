@@ -32,7 +32,7 @@ WAIT_SECONDS = 60.0  # `cancel` kills processes after this time
 
 @dataclass(frozen=True, slots=True)
 class LaunchRow:
-    """One launch: number of results (`cells`, attacks or audits, `what` in words) and of queued Slurm jobs by state."""
+    """One launch: number of results (`what`: cells, attacks or audits) and of queued Slurm jobs by state."""
 
     id: str
     kind: str
@@ -165,7 +165,7 @@ def _what(launch: Launch) -> str:
 
 
 def _result(task: Task, run_dir: RunDir) -> AttackRecord | AuditRecord | None:
-    """Return what `task` made; None for a picture."""
+    """Return the result of `task`; None for a picture."""
     if task.kind == "attack":
         return run_dir.read_attack(task.key)
     return run_dir.read_audit(task.key) if task.kind == "audit" else None
@@ -207,7 +207,7 @@ def cancel_all(path: Path) -> list[str]:
     run_dir.check_layout()
     lines: list[str] = []
     found = list(launches(run_dir))
-    for launch in found:  # for launchers on other machines, which no signal reaches
+    for launch in found:  # for launchers on other machines, which cannot be signalled
         if not all(one.settled(run_dir) for one in launch.tasks) or not all(
             settled(entry, run_dir) for entry in launch.records
         ):
@@ -247,7 +247,7 @@ def _end(processes: dict[tuple[int, str | None], str]) -> list[str]:
             ended.append((pid, start))
             lines.append(f"ended the {what} (process {pid})")
         else:
-            lines.append(f"the {what} (process {pid}) is another user's, who alone can end it")
+            lines.append(f"the {what} (process {pid}) belongs to another user, who must end it")
     deadline = time.monotonic() + WAIT_SECONDS
     while left := [pid for pid, start in ended if alive(pid, start)]:
         if time.monotonic() >= deadline:

@@ -59,7 +59,7 @@ def each_student(
 def chosen_in(out: Path, keys: Sequence[str] | None, methods: str, data: str | None) -> tuple[RunDir, list[Record]]:
     """Return the run directory `out`, and the students that :func:`choose_students` finds in it.
 
-    Raises :class:`BenchError` where one trained on a folder of the user, and `data` does not name it.
+    Raises :class:`BenchError` if a student trained on a user's folder and `data` does not name it.
     """
     run_dir = RunDir(out)
     students = choose_students(run_dir, keys, methods)

@@ -1,7 +1,7 @@
-"""Cells of a launch as jobs of any executor that submitit knows: its own, and those of installed plug-ins.
+"""Runs the cells of a launch as jobs of any submitit executor, built in or from a plug-in.
 
-An executor has no common way to name dependencies or to list jobs, so this process submits a job when what it waits for
-is done, and ends the jobs when it ends. Slurm has its own module, with arrays, dependencies and limits.
+Executors have no common way to name dependencies or to list jobs, so this process submits a job once its dependencies
+are done, and ends the jobs when it ends. Slurm has its own module, with arrays, dependencies and limits.
 """
 
 from __future__ import annotations

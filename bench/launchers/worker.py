@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from bench.core.errors import BenchError
 from bench.core.options import Resources
@@ -35,8 +35,9 @@ from bench.storage.locks import PATIENCE_SECONDS, Held, alive, look
 if TYPE_CHECKING:
     from bench.launchers.manifest import Entry, Launch
 
-TUNING_SECONDS = 3600.0  # timeout of a job's wait for a tuning that holds the directory exclusively
+TUNING_SECONDS = 3600.0  # how long a job waits for a tuning that holds the directory exclusively
 POLL_SECONDS = 0.5
+R = TypeVar("R")
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class ClaimProgress(Progress):
         with self._inner.stage(name, total) as inner:
             self._open.append(_ClaimStage(self, inner, name, total))
             self.update()
-            if time.monotonic() - self._shown > 1.0:  # else `bench status` lags by a whole beat
+            if time.monotonic() - self._shown > 1.0:  # otherwise `bench status` lags by a whole heartbeat
                 self._held.beat()
                 self._shown = time.monotonic()
             try:
@@ -110,7 +111,7 @@ def _finished(launch: Launch, unit: Unit, run_dir: RunDir, recorded: Collection[
 
 
 def _mark(launch: Launch, unit: Unit) -> Path:
-    # One mark per launch: another may use another number of shards, and finished artefacts are cache hits.
+    # One mark per launch, because launches may differ in the number of shards; finished artefacts are cache hits.
     return launch.folder / f"{unit.key}.done"
 
 
@@ -185,6 +186,28 @@ def claiming(run_dir: RunDir, key: str, about: Mapping[str, object], *, patience
         yield held
 
 
+def claimed_result(
+    run_dir: RunDir,
+    key: str,
+    title: str,
+    read: Callable[[str], R | None],
+    keep: Callable[[R], bool],
+    make: Callable[[Held], R],
+) -> R | None:
+    """Return the stored result of `key` if `keep` accepts it, otherwise that of `make`, which runs under a claim.
+
+    None if another process is making it.
+    """
+    found = read(key)
+    if found is not None and keep(found):
+        return found
+    with claiming(run_dir, key, {"title": title}, patience=PATIENCE_SECONDS + 5) as held:
+        if held is None:
+            return None
+        found = read(key)  # another process may have made it in the meantime
+        return found if found is not None and keep(found) else make(held)
+
+
 def _unsure(key: str, run_dir: RunDir) -> bool:
     """Return whether an owner on another machine may be alive although its lock is not visible here."""
     owner = look(run_dir.claims_path / key)
@@ -200,7 +223,7 @@ def _about(launch: Launch, unit: Unit) -> dict[str, object]:
 
 @contextlib.contextmanager
 def _trying(launch: Launch, unit: Unit) -> Iterator[Trial]:
-    """Write an attempt at `unit`, with its output in a file of its own, unless that is on the user's terminal."""
+    """Record an attempt at `unit`, with its output in a separate file unless it goes to the user's terminal."""
     if launch.kind == "inline":
         yield Trial(Path(os.devnull))
         return
@@ -219,7 +242,7 @@ def run_unit(
     if lost and unit.shard is None:
         error = BenchError(
             f"the process that ran it died {counted(held.attempt - 1, 'time')}: killed, or out of memory. `bench logs "
-            f"{unit.key}` shows its last words; --retries N allows more."
+            f"{unit.key}` shows its last output; --retries N allows more attempts."
         )
         return record_failure(unit.cell, run_dir, error)
     if not lost:  # a lost shard needs no record: the cell that needs it gets one
@@ -234,7 +257,7 @@ def run_unit(
 
 
 def _devices(device: str, gpus: int) -> tuple[str, ...]:
-    """Return the GPUs of a multi-GPU cell, else ()."""
+    """Return the GPUs of a multi-GPU cell, otherwise ()."""
     if gpus < 2 or device != "cuda":
         return ()
     import torch

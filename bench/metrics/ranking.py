@@ -1,4 +1,4 @@
-"""Ranks of methods by accuracy, in groups that no test tells apart."""
+"""Ranks of methods by accuracy, in groups without significant differences."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Contender:
     """Names the order of the test records: rows of the same name are compared record by record."""
 
     def apart(self, other: Contender) -> NDArray[np.float64] | None:
-        """Return :attr:`right` less that of `other`, for each common test record; None where either is not known."""
+        """Return :attr:`right` minus that of `other`, for each common test record; None where either is not known."""
         if self.right is None or other.right is None:
             return None
         if (self.test_set, self.test_records) != (other.test_set, other.test_records):
@@ -37,7 +37,7 @@ class Contender:
         return self.right[:common] - other.right[:common]
 
     def leads(self, other: Contender, spread: SeedSpread, rivals: int, confidence: float = 0.95) -> bool:
-        """Return whether the lead over `other` is significant, among `rivals` at once.
+        """Return whether the lead over `other` is significant, corrected for `rivals` comparisons.
 
         One-sided, with Bonferroni's correction: Student's quantile for the seeds and the normal one for the test
         records, in quadrature. Both sides of the difference are taken to be as uncertain as this one. As the other
@@ -76,7 +76,7 @@ def _over_pairs(apart: NDArray[np.float64]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference of two mean accuracies, as a share, with `half` its two-sided interval."""
+    """The difference of two mean accuracies, as a share; `half` is half of its two-sided interval."""
 
     mean: float
     half: float
@@ -105,8 +105,8 @@ def rank_groups(contenders: Sequence[Contender], confidence: float = 0.95) -> tu
     `contenders` are in descending order of their means. A group ends before the first row that some row of the group
     leads significantly; the variance of a row's seeds is its own, or, where that is larger, the one pooled over the
     rows up to it. The method that is truly best misses the first group with a probability of at most 1 - `confidence`,
-    if its seeds differ no more than those of the rows above it; a method whose seeds differ more must show its rank
-    by more seeds. Pairs of rows with known answers are told apart by smaller leads.
+    if its seeds differ no more than those of the rows above it; a method whose seeds differ more must show its rank by
+    more seeds. For pairs of rows with known answers, smaller leads are significant.
     """
     rivals, starts, group = len(contenders) - 1, list[int](), list[tuple[Contender, SeedSpread]]()
     squares, freedom, needed = 0.0, 0, 0.0
@@ -129,7 +129,7 @@ HALVES = 50
 
 
 def steadiness(contenders: Sequence[Contender]) -> tuple[int, int] | None:
-    """Return on how many of :data:`HALVES` halves of the test records the first stays first, and among how many.
+    """Return on how many of :data:`HALVES` halves of the test records the first contender stays first, and of how many.
 
     Only contenders whose answers can be compared with those of the first take part; None if there is none.
     """

@@ -103,7 +103,7 @@ def _bootstrap(
     found = np.concatenate(drawn)
     found = found[np.isfinite(found).all(axis=1)]
     if not len(found):
-        raise BenchError("no draw of groups has members and non-members; give groups that hold both.")
+        raise BenchError("no draw of groups has members and non-members; use groups that hold both.")
     limits: Floats = np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
     return limits
 

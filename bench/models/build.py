@@ -24,7 +24,7 @@ def build(name: str, num_classes: int, in_chans: int, img_size: Size, **options:
 def features_and_logits(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
     """Return the last hidden layer (n, features) and logits (n, classes); raise BenchError without timm's interface."""
     if not (hasattr(model, "forward_features") and hasattr(model, "forward_head")):
-        raise BenchError(f"{type(model).__name__} has no forward_features and forward_head: take a timm model.")
+        raise BenchError(f"{type(model).__name__} has no forward_features and forward_head: use a timm model.")
     timm_model: Any = model
     hidden = timm_model.forward_features(images)
     features = timm_model.forward_head(hidden, pre_logits=True)

@@ -28,8 +28,8 @@ def _flat_width(name: str, layers: Sequence[nn.Module], in_chans: int, size: tup
             return int(nn.Sequential(*layers)(torch.zeros(1, in_chans, *size)).numel())
     except RuntimeError as error:
         raise BenchError(
-            f"{name} cannot take images of {size[0]}x{size[1]} pixels with {in_chans} channels: they are too small for "
-            "its strides and pools. Take small_cnn, which fits any size from 4x4, or another timm model."
+            f"{name} cannot take images of {size[0]}x{size[1]} pixels with {in_chans} channels: they are "
+            "too small for its strides and pools. Use small_cnn, which fits any size from 4x4, or another timm model."
         ) from error
 
 

@@ -52,7 +52,7 @@ class _Block(nn.Module):
         if self.down:
             x = functional.avg_pool2d(x, 2)
             x = functional.pad(x, (0, 0, 0, 0, 0, made.shape[1] - x.shape[1]))
-            # Without padding the convolution of an even size is one pixel short at the end.
+            # Without padding, the convolution of an even-sized input misses one pixel at the end.
             made = functional.pad(made, (0, x.shape[3] - made.shape[3], 0, x.shape[2] - made.shape[2]))
         return torch.relu(made + x)
 

@@ -101,8 +101,8 @@ def prepared(images: Tensor, spec: BackboneSpec) -> Tensor:
     if channels != spec.in_chans:
         if {channels, spec.in_chans} != {1, 3}:
             raise BenchError(
-                f"{spec.name} takes images of {spec.in_chans} channels and the data has {channels}: only grey and "
-                "colour can be turned into each other. Choose another backbone."
+                f"{spec.name} takes images of {spec.in_chans} channels and the data has {channels}: only "
+                "grey and colour can be converted into each other. Choose another backbone."
             )
         images = images.expand(-1, 3, -1, -1) if channels == 1 else images.mean(1, keepdim=True)
     if spec.size and images.shape[-2:] != (spec.size, spec.size):
@@ -119,7 +119,7 @@ def prepared(images: Tensor, spec: BackboneSpec) -> Tensor:
 def _width(spec: BackboneSpec, net: nn.Module) -> int:
     width = getattr(net, "num_features", None)
     if not isinstance(width, int) or width < 1:
-        raise BenchError(f"{spec.name} does not say how many features it gives: take a timm model.")
+        raise BenchError(f"{spec.name} does not state its number of features: use a timm model.")
     return int(getattr(net, "head_hidden_size", None) or width)
 
 

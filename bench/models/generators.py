@@ -82,7 +82,7 @@ class ShiftedBatchNorm(nn.BatchNorm1d):
 
 
 def generator_for(channels: int, height: int, width: int) -> DenseGenerator | ConvGenerator:
-    """Return the improved GAN's generator: convolutional for colour images with sides divisible by 8, else dense."""
+    """Return the improved GAN's generator: convolutional for colour images with sides divisible by 8, or dense."""
     if channels > 1 and height % 8 == 0 and width % 8 == 0:
         return ConvGenerator(channels, height, width)
     return DenseGenerator(channels, height, width)

@@ -91,7 +91,7 @@ def pin(given: GivenTeacher, facts: Facts) -> GivenTeacher:
         return given  # a file name from an earlier plan: load_given finds the file by digest
     if path.suffix != ".safetensors":
         raise BenchError(
-            f"{path} is no file of safetensors, and others may run code when read. Save the model's state dict with "
+            f"{path} is not a safetensors file; other formats may run code when read. Save the model's state dict with "
             "safetensors.torch.save_file; `python -m bench export` does it for students trained here."
         )
     _check_fit(given, facts, read_state(path), path)
@@ -115,8 +115,8 @@ def load_given(given: GivenTeacher, facts: Facts, progress: Progress | None = No
         found = next((held for held in same if is_whole(held)), None)  # type: ignore[assignment]
         if found is None:
             raise BenchError(
-                f"the weights of {given.net} with SHA-256 {given.sha256} are not where they were found, or were "
-                "changed. Give them again by --set teacher_weights=file:PATH."
+                f"the weights of {given.net} with SHA-256 {given.sha256} were moved or changed. Give them "
+                "again by --set teacher_weights=file:PATH."
             )
     spec = _ready(given, facts)
     with torch.random.fork_rng(devices=[]):  # overwritten initial weights must not advance the RNG
@@ -126,7 +126,7 @@ def load_given(given: GivenTeacher, facts: Facts, progress: Progress | None = No
 
 
 def _ready(given: GivenTeacher, facts: Facts) -> BackboneSpec | None:
-    """Return the preprocessing, or None if the net takes the data's images as they are."""
+    """Return the preprocessing, or None if the net takes the data's images unchanged."""
     own = timm.models.model_entrypoint(given.net).__module__.startswith(OWN_MODULES)
     if given.size == 0 or (own and given.net not in PACKAGES):
         if given.size:
@@ -140,7 +140,7 @@ def _ready(given: GivenTeacher, facts: Facts) -> BackboneSpec | None:
         try:
             size, mean, std, _ = native_input(given.net)
         except BenchError as error:
-            raise BenchError(f"{error} Where they are the data's own, set teacher_size=0.") from error
+            raise BenchError(f"{error} For the size of the data, set teacher_size=0.") from error
     size = size if given.size is None else given.size
     if facts.shape[0] not in (1, 3):
         raise BenchError(f"{given.net} takes images, and {facts.dataset} has {facts.shape[0]} channels.")

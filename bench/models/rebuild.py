@@ -80,7 +80,7 @@ def rebuild(name: str, options: Mapping[str, Any], weights: Mapping[str, Tensor]
     check_options(name, options)
     spec = options.get("backbone")
     try:
-        if spec is None or spec["origin"] in ("random", "trained"):  # other backbones load their own weights
+        if spec is None or spec["origin"] in ("random", "trained"):  # other backbones load their weights themselves
             with torch.device("meta"):  # allocates nothing, whatever the size
                 _compare(timm.create_model(name, **options), weights)
         net: nn.Module = timm.create_model(name, **options)

@@ -42,7 +42,7 @@ def register_own(build: B) -> B:
         if pretrained:
             if not isinstance(pretrained_cfg, dict):
                 raise RuntimeError(
-                    f"{build.__name__} has no published weights. A student that was exported is loaded by "
+                    f"{build.__name__} has no published weights. Load an exported student by "
                     "timm.create_model('local-dir:FOLDER', pretrained=True)."
                 )
             timm.models.load_pretrained(net, pretrained_cfg, num_classes=int(pretrained_cfg.get("num_classes", 0)))

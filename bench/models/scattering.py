@@ -98,8 +98,8 @@ class Scattering(FixedMap):
         self.grouped = grouped
         if min(height, width) < STRIDE:
             raise BenchError(
-                f"the scattering transform takes images of at least {STRIDE}x{STRIDE} pixels, not {height}x{width}. "
-                "Choose another data set, or a method with a net for it."
+                f"the scattering transform takes images of at least {STRIDE}x{STRIDE} pixels, not "
+                f"{height}x{width}. Choose another data set or method."
             )
         self.shape = (channels, height, width)
         self.map_shape = (COEFFICIENTS * channels, height // STRIDE, width // STRIDE)

@@ -32,7 +32,7 @@ OTHERS = (
 
 
 def trained_on(tag: str) -> str:
-    """Return the largest public data set that a timm tag names; empty if it names none, or also other data."""
+    """Return the largest public data set that a timm tag names; "" if it names none, or also names other data."""
     parts = tag.split("_")
     named = [SOURCES[part] for part in parts if part in SOURCES]
     if not named or any(part.startswith(OTHERS) for part in parts):
@@ -56,7 +56,7 @@ def fetch_from_hub(backbone: str, packages: Sequence[str], say: Progress) -> tup
     if not offline and endpoint.startswith("http") and not answers(endpoint):
         raise BenchError(
             f"could not fetch weights of {backbone}: {endpoint} does not answer. {_else(packages)} "
-            "HF_HUB_OFFLINE=1 takes what the hub's own cache holds."
+            "HF_HUB_OFFLINE=1 uses the hub's own cache."
         )
     try:
         with torch.random.fork_rng(devices=[]):  # keep the caller's random state

@@ -62,7 +62,7 @@ def read_tfjs(folder: Path, file: str = "model.json") -> dict[str, NDArray[np.fl
         groups = held if isinstance(held, list) else held["weightsManifest"]
         arrays: dict[str, NDArray[np.float32]] = {}
         for group in groups:
-            # Names come from an untrusted file: only files beside it are read.
+            # The names come from an untrusted file, so read only files next to it.
             raw = b"".join((folder / Path(name).name).read_bytes() for name in group["paths"])
             start = 0
             for entry in group["weights"]:
@@ -85,7 +85,7 @@ def read_tfjs(folder: Path, file: str = "model.json") -> dict[str, NDArray[np.fl
     except FileNotFoundError as error:
         raise BenchError(f"the file {Path(error.filename).name} of the TensorFlow.js model is missing") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise BenchError(f"{file} is no TensorFlow.js model ({type(error).__name__}: {error})") from error
+        raise BenchError(f"{file} is not a TensorFlow.js model ({type(error).__name__}: {error})") from error
     return arrays
 
 

@@ -55,7 +55,7 @@ def folder() -> Path:
 
 
 def file_sha256(path: Path, *, anew: bool = False) -> str:
-    """Return the hex SHA-256 of a file, cached per process while it is unchanged unless `anew` is set."""
+    """Return the hex SHA-256 of a file, cached per process while the file is unchanged, unless `anew` is set."""
     status = path.stat()
     key = (str(path), status.st_size, status.st_mtime_ns)
     if anew or key not in _digests:
@@ -112,7 +112,7 @@ def read_manifest(path: Path) -> PublicWeights | None:
         if held.pop("format") != FORMAT:
             return None
         file = Path(held.pop("file"))
-        # A stored file lies beside its manifest, whatever the manifest says.
+        # A stored file lies next to its manifest, whatever the manifest says.
         held["path"] = file if held["origin"] == "file" else path.parent / file.name
         return TypeAdapter(PublicWeights).validate_python(held)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -124,17 +124,17 @@ def read_state(path: Path) -> State:
     if not path.is_file():
         raise BenchError(f"there is no file {path}. Give file:PATH of one that ends in {', '.join(SUFFIXES)}.")
     if path.suffix not in SUFFIXES:
-        raise BenchError(f"{path} is of no known kind: weights are in files that end in {', '.join(SUFFIXES)}.")
+        raise BenchError(f"{path} is of no known kind: weight files end in {', '.join(SUFFIXES)}.")
     if path.suffix != ".safetensors":
         return read_checkpoint(path)
     try:
         return dict(tensor_files.load_file(path))
     except (SafetensorError, ValueError, OSError) as error:
-        raise BenchError(f"{path} is no file of safetensors or is damaged: {error}.") from error
+        raise BenchError(f"{path} is not a safetensors file, or is damaged: {error}.") from error
 
 
 def read_checkpoint(path: Path) -> State:
-    """Return the state dict of a torch.save file, alone or under ``state_dict`` or ``model``, without running code.
+    """Return the state dict in a torch.save file, also under ``state_dict`` or ``model``, without running code.
 
     The prefix ``module.`` of data-parallel training is removed. Raise BenchError for a damaged file or other content.
     """
@@ -144,8 +144,8 @@ def read_checkpoint(path: Path) -> State:
             ImportError) as error:  # fmt: skip
         reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
         raise BenchError(
-            f"{path} is not a file of tensors alone: {reason}. Accepted: .safetensors, or what torch.save wrote of a "
-            "state dict. Save the state dict and not the model."
+            f"{path} does not hold only tensors: {reason}. Accepted: .safetensors, or a state dict written "
+            "by torch.save. Save the state dict, not the model."
         ) from error
     for name in ("state_dict", "model"):
         if isinstance(held, Mapping) and isinstance(held.get(name), Mapping):
@@ -153,7 +153,7 @@ def read_checkpoint(path: Path) -> State:
             break
     if not isinstance(held, Mapping) or not held or not all(isinstance(v, Tensor) for v in held.values()):
         raise BenchError(
-            f"{path} holds no state dict: names with a tensor each, alone or under 'model', are looked for."
+            f"{path} holds no state dict (a mapping of names to tensors, at the top level or under 'model')."
         )
     state = {str(name): tensor for name, tensor in held.items()}
     if all(name.startswith("module.") for name in state):

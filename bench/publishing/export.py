@@ -51,7 +51,7 @@ def export_student(record: Record, run_dir: RunDir, out: Path) -> Path:
     if record.student is None or record.privacy is None or record.utility is None:
         raise BenchError(f"{record.key} has no student: its cell failed.")
     if not SAFE_KEY.fullmatch(record.key) or record.student.file != f"released/{record.key}.safetensors":
-        raise BenchError(f"the record {record.key[:80]!r} does not name its files as this program does.")
+        raise BenchError(f"the record {record.key[:80]!r} names its files differently from this program.")
     released = load_released(run_dir.path / record.student.file, record.student.sha256)
     spec = all_datasets().get(record.dataset)
     weights = _weights(released.student)
@@ -121,7 +121,9 @@ def _check(folder: Path, released: Released, shape: tuple[int, int, int], key: s
         loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
         same = torch.equal(loaded(images), released.student.eval()(images))
     if not same or not _equal(loaded.state_dict(), released.student.state_dict()):
-        raise BenchError(f"timm loads another student than the one of {key} from what was exported. Nothing is kept.")
+        raise BenchError(
+            f"timm loads a student different from that of {key} from the exported folder. The export is deleted."
+        )
 
 
 def _equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -150,7 +152,7 @@ def _facts(record: Record, released: Released, spec: DatasetSpec | None, weights
 
 
 def _preprocessing(released: Released, shape: tuple[int, int, int]) -> list[str]:
-    """Return the student's input and its normalisation in words."""
+    """Return a description of the student's input and its normalisation."""
     channels, height, width = shape
     if is_text(shape):
         return [

@@ -35,7 +35,7 @@ class CardFacts:
     citation: str
     text: bool  # whether the records are sentences
     own_net: bool  # whether the architecture is this project's own, which timm knows after an import
-    backbone: str  # timm name of a frozen backbone that the file lacks, else empty
+    backbone: str  # timm name of a frozen backbone that the file lacks, or ""
     backbone_words: str
     preprocessing: Sequence[str]
     digest: str  # SHA-256 of model.safetensors
@@ -132,8 +132,9 @@ def _about(record: Record) -> str:
     by = f" ({plain(record.citation)})" if record.citation else ""
     return (
         f"A student of private-student-bench: trained by the method {plain(record.method)}, version "
-        f"{record.method_version}{by}, on {plain(record.dataset)}. Three epsilons stand beside its accuracy: what the "
-        "method's paper claims, what a sound accountant proves of the mechanisms that ran, and what an experiment saw."
+        f"{record.method_version}{by}, on {plain(record.dataset)}. Three epsilons accompany its accuracy: "
+        "the paper's claim, what a sound accountant proves for the mechanisms that ran, and a lower bound "
+        "measured by an audit."
     )
 
 
@@ -141,25 +142,26 @@ def _warnings(record: Record, privacy: Privacy) -> list[str]:
     said = []
     if math.isinf(privacy.proven.epsilon):
         reasons = "; ".join(privacy.bypasses) or privacy.proven.note or "no mechanism hides the private data"
-        said.append(f"No privacy is proven of this student: {plain(reasons)}.")
+        said.append(f"No privacy is proven for this student: {plain(reasons)}.")
     elif privacy.proven.epsilon > privacy.claimed.epsilon:
         said.append(
-            f"The claimed epsilon, {epsilon_text(privacy.claimed.epsilon)}, is less than what is proven of the "
-            f"mechanisms that ran, {epsilon_text(privacy.proven.epsilon, 'up')}: the claim is not proven."
+            f"The claimed epsilon, {epsilon_text(privacy.claimed.epsilon)}, is below the proven epsilon of "
+            f"the mechanisms that ran, {epsilon_text(privacy.proven.epsilon, 'up')}: the claim is not proven."
             + (f" {plain(privacy.claimed.note)}." if privacy.claimed.note else "")
         )
     if privacy.plausibility is not None:
         found = remark([privacy.plausibility.probability])
-        said += [f"The claim beside the accuracy: {plain(found)}."] if found else []
+        said += [f"The claim compared with the accuracy: {plain(found)}."] if found else []
     if privacy.unit is PrivacyUnit.QUERY_LABEL:
         level = privacy.record_level
         follows = f"; for one of those epsilon {epsilon_text(level.epsilon, 'up')} follows" if level else ""
-        said.append(f"The epsilons below are of the labels of queries, not of training records{follows}.")
+        said.append(f"The epsilons below protect labels of queries, not training records{follows}.")
     if record.noise_salt_option:
         said.append(
             f"The noise was drawn from a seed{' and a salt' if record.noise_salt else ''} that the benchmark "
-            "publishes, so that everybody can run it again. Whoever knows the seed can take the noise away: the "
-            "epsilons are the mechanism's. The weights do not hold it; the command below names it."
+            "publishes, so that anyone can repeat the run. Whoever knows the seed can subtract the noise, "
+            "so the epsilons describe the mechanism with secret noise. The weights do not contain the "
+            "seed; the command below does."
         )
     return ["\n".join(f"> **Warning.** {line}\n>" for line in said).removesuffix("\n>")] if said else []
 
@@ -177,7 +179,7 @@ def _epsilons(record: Record, privacy: Privacy) -> str:
 
 def _load(record: Record, facts: CardFacts) -> str:
     lines = ["import timm", f'model = timm.create_model("local-dir:{record.key}", pretrained=True).eval()']
-    words = "The architecture is timm's own: nothing but timm is needed."
+    words = "The architecture is timm's own, so only timm is needed."
     if facts.own_net:
         lines.insert(0, "import bench.models.build  # registers the nets of private-student-bench with timm")
         words = "With private-student-bench installed:"
@@ -186,8 +188,9 @@ def _load(record: Record, facts: CardFacts) -> str:
     parts = [words, code, after]
     if facts.backbone:
         parts.append(
-            f"The file holds the head alone. Its frozen backbone, {plain(facts.backbone_words)}, is named by the "
-            "hash of its public weights, which are not ours to pass on. Fetch them once; loading finds them by it:"
+            f"The file holds only the head. Its frozen backbone, {plain(facts.backbone_words)}, is named by the "
+            "hash of its public weights, which we may not redistribute. Fetch them once; loading then "
+            "finds them by hash:"
         )
         parts.append(f"    python -m bench weights get {facts.backbone}")
     return "\n\n".join(parts)
@@ -197,22 +200,22 @@ def _setting(record: Record, facts: CardFacts) -> str:
     differs = [f"differs from the paper: {change}" for change in record.reduced]
     lines = [f"preset {record.preset}", *(differs or ["nothing differs from the paper's setting"]), *record.notes]
     commit = record.provenance.git_commit
-    made = f"The record was made by the program of commit {plain(commit)}. " if commit else ""
-    again = f"No command makes it again: {plain(facts.no_command)}."
+    made = f"The record was made by the program at commit {plain(commit)}. " if commit else ""
+    again = f"No command reproduces it: {plain(facts.no_command)}."
     if facts.command:
-        again = f"Made again by:\n\n{textwrap.indent(facts.command, '    ')}"
+        again = f"Reproduce it with:\n\n{textwrap.indent(facts.command, '    ')}"
     return f"{_bullets([plain(line) for line in lines])}\n\n{made}{again}"
 
 
 def _files(record: Record, facts: CardFacts) -> str:
     assert record.student is not None
     lines = [
-        f"`model.safetensors`: SHA-256 {facts.digest}, {record.student.parameters} parameters of the student's own.",
+        f"`model.safetensors`: SHA-256 {facts.digest}, {record.student.parameters} parameters.",
         f"The run released it as a file of SHA-256 {plain(record.student.sha256)}.",
         f"The record: `leaderboards/records/{record.key}.json` in the project, or `python -m bench show {record.key}`.",
     ]
     if facts.extras:
-        lines.append(f"Released besides, and not here: {plain(', '.join(facts.extras))}.")
+        lines.append(f"Also released, but not included here: {plain(', '.join(facts.extras))}.")
     return _bullets(lines)
 
 

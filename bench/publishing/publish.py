@@ -1,4 +1,4 @@
-"""Publication of records on the board, all or none: checks precede writes, and a repeated command completes it."""
+"""Publication of records on the board, all or none: checks precede writes, and the same command resumes it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from bench.core.plain_files import listed, read_plain
 from bench.core.progress import Progress
 from bench.core.rows import SchemaError
 from bench.experiments.calibration_cache import Calibrations
+from bench.publishing.completed import same_run, student_of, with_answers, with_overrides
 from bench.publishing.reproduce import planned_again
 from bench.publishing.shared_audits import sharing_problem
 from bench.publishing.validate import audited_above_proven, vet_attack, vet_audit, vet_record
 from bench.reports.pages import gather, write_pages
 from bench.reports.summary import BEGIN
 from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
-from bench.results.cell_spec import CellSpec
 from bench.results.merge import content_of
 from bench.results.pictures import picture_file, read_picture
 from bench.results.record import Record, Status, parse_record
@@ -46,7 +46,7 @@ class Fate(StrEnum):
     SKIPPED = "skipped"
     REFUSED = "refused"
     PASSED = "passed"
-    FLAGGED = "flagged"  # passed, with something that a reviewer should know
+    FLAGGED = "flagged"  # passed, with a remark for the reviewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ class Publication:
     gone: list[str] = field(default_factory=list)
     unchecked: dict[str, int] = field(default_factory=dict)  # number of records by the check that could not run
     added: dict[str, tuple[Record, Path]] = field(default_factory=dict)  # new records and their run directories
-    board: dict[str, Record] = field(default_factory=dict)  # by key, added ones included
-    audits: dict[str, dict[str, AuditRecord]] = field(default_factory=dict)  # of the board, by student and key
+    board: dict[str, Record] = field(default_factory=dict)  # the board's records by key, including added ones
+    audits: dict[str, dict[str, AuditRecord]] = field(default_factory=dict)  # the board's audits by student and key
 
     @property
     def refused(self) -> list[Item]:
@@ -82,17 +82,17 @@ def opened(into: Path) -> Iterator[None]:
     """Lock the board in `into`. Raises :class:`BenchError` if there is no board or another command holds it."""
     if not (into / "records").is_dir():
         raise BenchError(
-            f"{into} is no board: it has no folder records. Give this command in the root of a clone of the project, "
-            "or name its leaderboards with --into."
+            f"{into} is not a board: it has no folder named records. Run this command in the root of a "
+            "clone of the project, or name its leaderboards with --into."
         )
     descriptor = os.open(into, os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise BenchError(f"another command publishes into {into}. Wait for it.") from error
+            raise BenchError(f"another command is publishing into {into}. Wait until it ends.") from error
         except OSError:
-            pass  # a disk without locks
+            pass  # the file system has no locks
         yield
     finally:
         os.close(descriptor)
@@ -139,7 +139,9 @@ class _Work:
         self.found = Publication()
         self._into, self._replace, self._calibrations = into, replace, calibrations
         self._board, self._audits = self.found.board, self.found.audits
-        self._own: dict[tuple[Path, str], Record] = {}  # by run directory and key, for its audits and attacks
+        self._own: dict[
+            tuple[Path, str], Record
+        ] = {}  # examined records by run directory and key, for their audits and attacks
         self._out: set[str] = set()  # keys of failed or refused records
         for path in listed(into / "records", ".json"):
             with suppress(OSError, ValueError):
@@ -165,7 +167,7 @@ class _Work:
         if there is None and (self._into / "records" / path.name).exists():
             self._say("record", name, Fate.REFUSED, "the published one is damaged. Restore it by git, then try again.")
             return None
-        there = _with_answers(there, record)
+        there = with_answers(there, record)
         fate, why = self._compared(record, there)
         if fate is Fate.SKIPPED and there is not None:
             return self._completed(run, name, record, there, why)
@@ -183,7 +185,7 @@ class _Work:
             self.found.unchecked[what] = self.found.unchecked.get(what, 0) + 1
         if there is not None:
             self._forget(record, there)
-        record = _with_overrides(record, vetted.cell)
+        record = with_overrides(record, vetted.cell)
         self._board[record.key] = record
         self.found.added[record.key] = record, run
         self.found.files[f"records/{path.name}"] = record.to_json().encode()
@@ -201,24 +203,30 @@ class _Work:
             same = record.provenance.started == there.provenance.started
             return (
                 Fate.SKIPPED,
-                "it is there already" if same else "the same cell, the same result: the first stays",
+                "it is already there" if same else "the same cell with the same result: the published one is kept",
             )
+        if same_run(record, there):
+            return Fate.SKIPPED, "the same student and ledger, with accounting of another version: the first stays"
         if self._replace:
-            return Fate.REPLACED, "other content than the published one"
+            return Fate.REPLACED, "its content differs from the published one"
         elsewhere = [p.model_dump(include=set(MACHINE)) for p in (record.provenance, there.provenance)]
         if elsewhere[0] != elsewhere[1]:
-            return Fate.SKIPPED, "the same cell from another machine: the first stays (--replace takes this one)"
+            return (
+                Fate.SKIPPED,
+                "the same cell from another machine: the published one is kept (--replace takes this one)",
+            )
         if record.noise_salt != there.noise_salt or record.noise is NoiseKind.SECURE:
-            return Fate.SKIPPED, "the same cell with other noise: the first stays (--replace takes this one)"
+            return Fate.SKIPPED, "the same cell with other noise: the published one is kept (--replace takes this one)"
         parts = ", ".join(name for name, value in content_of(record).items() if value != content_of(there)[name])
         self._out.add(record.key)
         return Fate.REFUSED, (
-            f"one of the same key is published, with another {parts}. To take this one give --replace, and say in the "
+            f"a record with the same key is published, with another {parts}. To take this one give "
+            "--replace, and say in the "
             "pull request why they differ."
         )
 
     def _completed(self, run: Path, name: str, record: Record, there: Record, why: str) -> None:
-        """Skip a published record, after adding what it lacks; `there` has its answers."""
+        """Skip a published record after adding what it lacks; `there` has its answers."""
         lacks = ["its answers on the test records"] * (there is not self._board[there.key])
         image_grid, file = there.image_grid, f"released/{there.key}.png"
         if image_grid is not None and image_grid.file == file and not (self._into / file).exists():
@@ -230,7 +238,7 @@ class _Work:
         if there.cell.overrides is None:
             again = planned_again(record, self._calibrations).cell
             if again is not None:
-                there = _with_overrides(there, again.spec)
+                there = with_overrides(there, again.spec)
                 lacks.append("its settings as requested")
         if there != self._board[there.key]:
             self._board[there.key] = there
@@ -249,7 +257,7 @@ class _Work:
             problems.append("its image grid is not there. Run the cell again with --reuse none.")
             return None
         if hashlib.sha256(data).hexdigest() != record.image_grid.sha256 or not data.startswith(_PNG):
-            problems.append("its image grid is not the one that it names. Run the cell again with --reuse none.")
+            problems.append("its image grid differs from the one that it names. Run the cell again with --reuse none.")
             return None
         return data
 
@@ -282,14 +290,14 @@ class _Work:
                 self._say(what, name, Fate.SKIPPED, "its student's record is not published")
             elif own is None or board is None:
                 self._say(what, name, Fate.REFUSED, "its student's record is not in the same directory. Delete it.")
-            elif _student(own) != _student(board):
-                self._say(what, name, Fate.SKIPPED, "it is of another student than the one that is published")
+            elif student_of(own) != student_of(board):
+                self._say(what, name, Fate.SKIPPED, "it belongs to a student other than the published one")
             elif there.exists() and target not in self.found.gone and not self._replace:
                 lacking = isinstance(row, AttackRecord) and _same(there, row) and self._picture(run, row)
                 fate = Fate.COMPLETED if lacking else Fate.SKIPPED
-                self._say(what, name, fate, "it is there already" + "; it got its picture" * lacking)
+                self._say(what, name, fate, "it is already there" + "; it got its picture" * lacking)
             elif target in self.found.files:
-                self._say(what, name, Fate.SKIPPED, "one of the same key comes from another directory")
+                self._say(what, name, Fate.SKIPPED, "another directory has one with the same key")
             else:
                 vet: Callable[[Any, Record], list[str]] = vet_audit if isinstance(row, AuditRecord) else vet_attack
                 problems = vet(row, board)
@@ -312,7 +320,7 @@ class _Work:
         try:
             self.found.files[file] = read_picture(run, attack)
         except OSError:
-            return False  # deleted: its record counts without it
+            return False  # the picture was deleted; its record counts without it
         except ValueError as error:
             self._say("picture", f"{run.name}/{file}", Fate.SKIPPED, str(error))
             return False
@@ -347,46 +355,25 @@ class _Work:
 
 
 def _same(path: Path, attack: AttackRecord) -> bool:
-    """Return whether the published record in `path` is that of `attack`."""
+    """Return whether the published record in `path` equals `attack`."""
     with suppress(OSError, ValueError):
         return parse_row(read_plain(path), AttackRecord) == attack
     return False
 
 
-def _student(record: Record) -> str | None:
-    return None if record.student is None else record.student.sha256
-
-
-def _with_answers(there: Record | None, record: Record) -> Record | None:
-    """Return the published record, with the answers of `record` if it has none and the student is the same."""
-    if there is None or there.utility is None or record.utility is None or _student(there) != _student(record):
-        return there
-    own, other = (utility.model_dump(exclude_none=True) for utility in (there.utility, record.utility))
-    if "answers" in own or "answers" not in other or own | other != other:
-        return there
-    return there.model_copy(update={"utility": record.utility})
-
-
-def _with_overrides(record: Record, planned: CellSpec | None) -> Record:
-    """Return `record`, with the ``--set`` values of its `planned` cell if it has none."""
-    if planned is None or record.cell.overrides is not None:
-        return record
-    return record.model_copy(update={"cell": record.cell.model_copy(update={"overrides": planned.overrides})})
-
-
 def write(publication: Publication, into: Path) -> None:
-    """Write `publication` to `into`, no pages. Raises :class:`BenchError`, nothing changed, if refused or disk full."""
+    """Write `publication` to `into`, no pages. Raises :class:`BenchError`, without changes, if refused or disk full."""
     if publication.refused:
-        raise BenchError("nothing is written while something is refused.")
+        raise BenchError("nothing is written, because something was refused.")
     for folder in _FOLDERS:
         for aside in (into / folder).glob(".*.tmp"):
-            aside.unlink(missing_ok=True)  # of a killed command: this one holds the lock
+            aside.unlink(missing_ok=True)  # left by a killed command, because this one holds the lock
     gone = [into / name for name in publication.gone if name not in publication.files]
     write_together({into / name: data for name, data in publication.files.items()}, gone)
 
 
 def rebuild(folder: Path) -> list[Path]:
-    """Rebuild the board's pages in `folder`, and the table of a marked README.md beside it; return the paths.
+    """Rebuild the board's pages in `folder`, and the table of a marked README.md next to it; return the paths.
 
     Raises :class:`BenchError` if a record is damaged or refused, since the pages would omit it.
     """

@@ -29,17 +29,17 @@ def accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
     again = "Run its cell again."
     problems = []
     if (privacy.unit, privacy.adjacency) != (method.unit, method.adjacency) or privacy.delta != record.delta:
-        problems.append(f"its unit, adjacency or delta are not what the method states. {again}")
+        problems.append(f"its unit, adjacency or delta differ from the method's. {again}")
     try:
         figure, level = account_events(json.dumps(privacy.events, sort_keys=True), privacy.unit.value, record.delta)
     except (BenchError, TypeError, AttributeError, MemoryError, OverflowError) as error:
         return [*problems, f"its ledger cannot be accounted for: {str(error).rstrip('.')}. {again}"], []
     counted = [event["queries"] * event.get("times", 1) for event in privacy.events if "queries" in event]
     asked = 0 if record.queries is None else record.queries.asked
-    if counted and not 0 < asked <= sum(counted):  # of a declared maximum, some may be left
+    if counted and not 0 < asked <= sum(counted):  # some events of a declared maximum may be unspent
         problems.append(f"its ledger has {sum(counted)} queries, {asked} were asked. {again}")
     if not privacy.events:
-        problems.append(f"its ledger is empty: nothing is known of its privacy. {again}")
+        problems.append(f"its ledger is empty, so its privacy is unknown. {again}")
     if not same(privacy.proven.epsilon, figure.epsilon):
         problems.append(
             f"its events cost epsilon {figure.epsilon:.6g} ({figure.name}), and it says {privacy.proven.epsilon:.6g} "
@@ -51,15 +51,15 @@ def accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
         problems.append(f"its proven figure is not named or noted as {figure.name} is. {again}")
     problems += _others(privacy, record.delta)
     if (privacy.plausibility is not None) != method.single_teacher:
-        problems.append(f"what the claim says of the accuracy is missing, or follows from nothing. {again}")
+        problems.append(f"the plausibility of its accuracy under the claim is missing or unfounded. {again}")
     reasons = [str(event.reason) for event in restored(privacy.events) if isinstance(event, Bypass)]
     if privacy.bypasses != reasons:
-        problems.append(f"its bypasses are not those of its ledger. {again}")
+        problems.append(f"its bypasses differ from its ledger's. {again}")
     if method.bypass and math.isfinite(privacy.proven.epsilon):
         problems.append(f"the method has no finite proven epsilon: {method.bypass}. {again}")
     said = None if privacy.record_level is None else privacy.record_level.epsilon
     if not same(said, None if level is None else level.epsilon):
-        problems.append(f"what follows for a training record is not what its events give. {again}")
+        problems.append(f"its epsilon for a training record does not follow from its events. {again}")
     unchecked = (
         [] if privacy.plausibility is None else ["what the claim says of the accuracy: it needs the test labels"]
     )
@@ -67,7 +67,7 @@ def accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
 
 
 def _others(privacy: Privacy, delta: float) -> list[str]:
-    """Return a problem for each figure, unreleasable data-dependent ones aside, that the events do not give."""
+    """Return a problem for each figure that the events do not reproduce, except data-dependent ones."""
     events = json.dumps(privacy.events, sort_keys=True)
     there = {figure.name: figure for figure in all_accountants(events, delta)}
     wrong = []
@@ -133,8 +133,8 @@ def claimed(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], li
     said = (privacy.claimed.source, privacy.claimed.note)
     if not same(privacy.claimed.epsilon, claim.epsilon) or said != (claim.source, claim.note):
         return [
-            f"the method's claim is epsilon {claim.epsilon:.6g} ({claim.source}), and it says "
-            f"{privacy.claimed.epsilon:.6g} or has other words. Run its cell again."
+            f"the method's claim is epsilon {claim.epsilon:.6g} ({claim.source}), but the record states "
+            f"{privacy.claimed.epsilon:.6g} or describes it differently. Run its cell again."
         ], []
     return [], []
 
@@ -163,23 +163,23 @@ def charged(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], li
 
 
 def noisy(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list[str]]:
-    """Return the contradictions of the ledger's noise and the cell's settings: events alone could be forged."""
+    """Return contradictions between the ledger's noise and the cell's settings, as events alone could be forged."""
     method = METHODS.get(record.method)
     try:
         charges = () if method.bypass or cell.spec.tuning is not None else bound_method(cell).charges() or ()
     except BenchError:
-        return [], []  # as :func:`charged` says
+        return [], []  # reported by :func:`charged`
     planned = [event.as_dict() for event in charges]
     problems = []
     for name in sorted(_NOISE & set(record.config)):
         spent, set_to = {event[name] for event in privacy.events if name in event}, record.config[name]
-        # Of a method whose setting is relative to a part of what an event releases, charges have the event's noise.
+        # A setting may be relative to a part of the release; then the planned charges state the event's noise.
         meant = [set_to, *(event[name] for event in planned if name in event)]
-        # With mixed noise one mechanism has the setting; the cost of all is compared with the method's charges.
+        # With mixed noise only one mechanism has the setting; the total cost is compared with the method's charges.
         holds = any if spent and method.mixed_noise else all
         # Planning reports settings that are not numbers.
         if isinstance(set_to, (int, float)) and not holds(any(same(value, one) for one in meant) for value in spent):
-            problems.append(f"its settings have {name} {set_to:g}, its ledger another. Run its cell again.")
+            problems.append(f"its settings have {name} {set_to:g}, but its ledger differs. Run its cell again.")
     return problems, []
 
 

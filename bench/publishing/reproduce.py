@@ -1,4 +1,4 @@
-"""Reproduction of records: planning a record's specification gives its key again, without data or training."""
+"""Reproduction of records: planning a record's specification must give its key again, without data or training."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from bench.results.command import command_for
 from bench.results.record import Record
 
 _ERRORS = (BenchError, ValueError, TypeError)  # raised by untrusted settings
-# Relative, the finest that calibration searches to. Where numpy has no AVX-512, say, its exponentials round otherwise,
-# and a calibrated number differs by 1e-10.
+# Relative; calibration searches no finer. Without AVX-512, for example, numpy's exponentials round differently, and a
+# calibrated number differs by 1e-10.
 _ROUNDING = 1e-7
 # The fields that a key identifies; the others only serve to request a cell.
 _NOT_MEANT = ("overrides", "method_file", "image_shape", "plugin")
@@ -29,7 +29,7 @@ _MEANT = tuple(name for name in CellSpec.model_fields if name not in _NOT_MEANT)
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """The cell of a record; None, with the `reason`, if planning gives another."""
+    """The cell of a record; None, with the `reason`, if planning gives a different key."""
 
     cell: Cell | None
     reason: str = ""
@@ -62,7 +62,7 @@ def public_dataset(name: str) -> Dataset | None:
 
 
 def dataset_of(record: Record) -> Dataset:
-    """Return the public facts of the data set of `record`, from pinned counts or else from the record.
+    """Return the public facts of the data set of `record`, from pinned counts or, without these, from the record.
 
     Raises :class:`BenchError` if it is unknown, of another revision or split, or if the facts need its files.
     """
@@ -100,7 +100,7 @@ def _told_by(record: Record) -> Dataset:
 
 
 def missing_plugin(record: Record) -> str:
-    """Return that the plug-in of the record's method is not installed here, empty if it is or if there is none."""
+    """Return a text if the record's method needs a plug-in that is not installed here, otherwise ""."""
     if record.cell.plugin is None:
         return ""
     why = f"plug-in {record.cell.plugin_words} not installed here"
@@ -110,13 +110,13 @@ def missing_plugin(record: Record) -> str:
 
 
 def check_method(record: Record) -> None:
-    """Raise :class:`BenchError` if the record's method is unknown, of another version, or a plug-in's other source."""
+    """Raise :class:`BenchError` if the record's method is unknown, or its version or plug-in source differs."""
     if record.method not in METHODS:  # not get(): a name that ends in .py would be executed
         raise UnknownNameError("method", record.method, METHODS.names())
     if why := other_program(record.cell, METHODS.get(record.method)):
         commit = record.provenance.git_commit
         then = f"commit {commit[:12]}" if commit and record.cell.plugin is None else "then"
-        raise BenchError(f"{why}: only the program of {then} makes it again.")
+        raise BenchError(f"{why}: only the program of {then} reproduces it.")
 
 
 def planned_again(record: Record, calibrations: Calibrations | None = None) -> Reproduction:
@@ -133,14 +133,14 @@ def planned_again(record: Record, calibrations: Calibrations | None = None) -> R
         if config_from(METHODS.get(record.method), record.config) != cell.config:
             wrong.append("config")
         if wrong:
-            raise BenchError(f"its {', '.join(wrong)} is another than its key says.")
+            raise BenchError(f"its {', '.join(wrong)} differs from what its key says.")
     except _ERRORS as error:
         return Reproduction(None, str(error))
     return Reproduction(cell)
 
 
 def _rounded_as(record: Record, cell: Cell) -> Cell:
-    """Return `cell` with the record's numbers wherever they differ by rounding only, since its key is made of them."""
+    """Return `cell` with the record's numbers wherever they differ only by rounding, as the key depends on them."""
     near = {
         name: there
         for name, here in as_dict(cell.config).items()

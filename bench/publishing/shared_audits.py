@@ -1,4 +1,4 @@
-"""One audit for all rows that it cannot tell apart, and the plan of the audits that a board lacks.
+"""One audit for all rows for which it is the same experiment, and a plan of the audits that a board lacks.
 
 A pair audit depends on a row only through its method, what is claimed and proven, the ledger's events and the pairs of
 small data sets that follow from its settings. Rows for which all of these are equal, whatever their data sets, share
@@ -41,7 +41,7 @@ def pairs_of(record: Record) -> list[WorstPair]:
 
 
 def _stated(record: Record) -> str:
-    """Return what an audit takes from the record itself: its method and all of its privacy, as text."""
+    """Return the parts of a record that an audit depends on, as text: its method and privacy."""
     privacy = record.privacy
     if privacy is None:
         return f"nothing: {record.key}"
@@ -69,7 +69,7 @@ def _content(pair: WorstPair) -> tuple[str, str, str, str]:
 
 
 def shared(audit: AuditRecord, owner: Record, record: Record) -> AuditRecord | None:
-    """Return the `audit` of `owner` as that of `record`, None if it is not the same experiment.
+    """Return the `audit` of `owner` as an audit of `record`, None if it is not the same experiment.
 
     Only a finished audit by pairs that found no fault is shared, without its pair at full size, which holds the owner's
     data. The pairs and settings that it names must be those of today's program.
@@ -102,7 +102,7 @@ def shared(audit: AuditRecord, owner: Record, record: Record) -> AuditRecord | N
 def sharing_problem(
     audit: AuditRecord, records: Mapping[str, Record], audits: Mapping[str, Mapping[str, AuditRecord]]
 ) -> str:
-    """Return why `audit`, taken from another row, is not that row's, else an empty text.
+    """Return why `audit`, copied from another row, is not that row's, or "".
 
     `records` and `audits` are the board's, by key, and by student and key.
     """

@@ -29,7 +29,7 @@ from bench.results.audited import CHANNELS, audited_of, bounded, corrected, many
 from bench.results.cell_spec import CellSpec
 from bench.results.record import SAFE_KEY, Provenance, Record, Status
 
-LONGEST = 5000  # characters of one text
+LONGEST = 5000  # maximum characters of one text
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PATHS = re.compile(
@@ -37,7 +37,7 @@ _PATHS = re.compile(
     r"|\b[A-Za-z]:\\\w+|\\\\\w+"
 )
 _ADDRESS = re.compile(r"[\w.+-]+@[\w.-]+\.[A-Za-z]{2,}\b")
-# Names that identify no person or machine, and occur in records as words.
+# Names that identify no person or machine and occur as ordinary words in records.
 _NOBODY = {"root", "user", "users", "admin", "ubuntu", "runner", "test", "home", "work", "main", "data", "localhost"}
 
 
@@ -56,8 +56,8 @@ def vet_record(
 ) -> Vetted:  # fmt: skip
     """Return a finished cell's problems; `replan` checks its key, `account` its proven epsilon (seconds each).
 
-    For a `published` record, a plug-in that is not installed here is no problem: checks that need it are `unchecked`.
-    Nor is noise without a salt, from before there were any.
+    For a `published` record, a plug-in that is not installed here is not a problem: checks that need it are listed in
+    `unchecked`. Nor is noise without a salt, from before there were any.
     """
     found = Vetted()
     found.problems += _look(record)
@@ -102,7 +102,7 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
         unit = PrivacyUnit.RECORD if audit.record_level else method.unit
     said = (audit.method, audit.dataset, audit.unit, audit.adjacency, audit.delta)
     if said != (record.method, record.dataset, unit, method.adjacency, record.delta):
-        problems.append("it speaks of another method, data set, unit or delta than its student's record. Audit again.")
+        problems.append("its method, data set, unit or delta differ from its student's record. Audit again.")
     claimed = record.privacy.claimed.epsilon if record.privacy and (pair or speaks_of(method.unit)) else None
     if not reaccount.same(audit.claimed, claimed):
         problems.append(f"it says {audit.claimed} is claimed, its student's record {claimed}. Audit again.")
@@ -111,7 +111,7 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
         problems.append(f"{seen}: a bug of the method, the accountant or the audit. Find it first.")
     strict = corrected(audit.confidence, CHANNELS)
     for channel in audit.channels:
-        # Audits from before the bounds by a curve have none.
+        # Audits that predate bounds by a curve have none.
         events = events_of(record, audit.unit) if channel.curve is not None else []
         if channel.errors is not None:
             again = many_bounded(channel.name, channel.family, channel.errors, audit.delta, strict, events)
@@ -149,7 +149,7 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
             )
     parts = [*(channel.epsilon for channel in audit.channels), *(bound.epsilon for bound in audit.pairs)]
     if parts and not reaccount.same(audit.epsilon, max(parts)):
-        problems.append("its epsilon is not that of its best channel or pair. Audit again.")
+        problems.append("its epsilon differs from that of its best channel or pair. Audit again.")
     return problems
 
 
@@ -161,7 +161,9 @@ def vet_attack(attack: AttackRecord, record: Record) -> list[str]:
     if attack.attack not in ATTACKS:
         problems.append(str(UnknownNameError("attack", attack.attack, ATTACKS.names())))
     elif attack.attack_version != ATTACKS.get(attack.attack).version:
-        problems.append(f"version {attack.attack_version} of {attack.attack} made it; attack again with this one.")
+        problems.append(
+            f"version {attack.attack_version} of {attack.attack} made it; attack again with the current version."
+        )
     else:
         kind = ATTACKS.get(attack.attack)
         for name in ("access", "knowledge", "citation"):
@@ -174,7 +176,7 @@ def vet_attack(attack: AttackRecord, record: Record) -> list[str]:
 
 
 def audited_above_proven(record: Record, audits: Iterable[AuditRecord]) -> str:
-    """Return the problem if a student's joint audits exceed its proven epsilon, else an empty string."""
+    """Return the problem if a student's joint audits exceed its proven epsilon, or ""."""
     if record.privacy is None:
         return ""
     figures = [record.privacy.audited, audited_of(audits, record.privacy.unit)]
@@ -191,14 +193,14 @@ def _look(row: Record | AuditRecord | AttackRecord) -> list[str]:
     """Return the problems of a record's texts: unsafe file names, and texts that identify people."""
     problems = []
     if not SAFE_KEY.fullmatch(row.key):
-        problems.append(f"the key {row.key[:80]!r} is no name for a file.")
+        problems.append(f"the key {row.key[:80]!r} cannot name a file.")
     if isinstance(row, Record):
         files = [("student", row.student, "safetensors"), ("image grid", row.image_grid, "png")]
         for what, part, ending in files:
             if part is not None and part.file != f"released/{row.key}.{ending}":
                 problems.append(f"its {what} is to lie in released/{row.key}.{ending}, not {part.file[:80]!r}.")
     elif not row.key.startswith(f"{row.student}--"):
-        problems.append("its key does not begin with its student's.")
+        problems.append("its key does not begin with its student's key.")
     problems += private_texts(row.model_dump(mode="json"))
     return problems
 
@@ -209,13 +211,13 @@ def private_texts(values: Any) -> list[str]:
     problems = []
     for where, text in _texts(values):
         if len(text) > LONGEST:
-            problems.append(f"{where} holds a text of {len(text)} characters. Shorten what the method says.")
+            problems.append(f"{where} holds a text of {len(text)} characters. Shorten the method's text.")
             continue
         seen = _PATHS.search(text) or _ADDRESS.search(text) or (own.search(text) if own else None)
         if seen:
             problems.append(
-                f"{where} holds {seen[0].strip()!r}: a path, an address, or the name of a user or a machine. Take it "
-                "out of what the method or its settings say, and run the cell again."
+                f"{where} holds {seen[0].strip()!r}: a path, an address, or the name of a user or a "
+                "machine. Remove it from the method's texts or settings, and run the cell again."
             )
     return problems
 
@@ -223,7 +225,7 @@ def private_texts(values: Any) -> list[str]:
 def _own_names() -> re.Pattern[str] | None:
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a number
+    except (KeyError, OSError):  # in a container the user may have no name
         user = ""
     host = socket.gethostname()
     names = {name for name in (user, host, host.partition(".")[0]) if len(name) > 2 and name.lower() not in _NOBODY}
@@ -244,9 +246,9 @@ def _texts(values: Any, where: str = "") -> Iterator[tuple[str, str]]:
 
 def _clean(provenance: Provenance) -> list[str]:
     if provenance.git_commit is None or not _COMMIT.fullmatch(provenance.git_commit):
-        return ["it did not run from a git checkout, so nobody knows which program made it. Run it in a clone."]
+        return ["it did not run from a git checkout, so the program that made it is unknown. Run it in a clone."]
     if provenance.git_dirty is not False:
-        return ["it ran from changed files. Commit them and run the cell again with --reuse none."]
+        return ["it ran from modified files. Commit them and run the cell again with --reuse none."]
     return []
 
 
@@ -254,25 +256,25 @@ def _figures(record: Record) -> list[str]:
     """Return the problems of a record's numbers and provenance."""
     problems = _clean(record.provenance)
     if not record.disclosure.publishable:
-        problems.append("its data is no public benchmark: such rows stay with whoever has the data.")
+        problems.append("its data is not a public benchmark: such rows stay with the owner of the data.")
     if record.collapsed:
         if record.status is not Status.FAILED or record.privacy or record.utility or record.student:
-            problems.append("its generator collapsed, and it states figures. Run the cell again with --reuse none.")
+            problems.append("its generator collapsed, but it states figures. Run the cell again with --reuse none.")
         return problems
     if record.failure is not None:
-        problems.append("it says why it failed, and that it is done. Run the cell again with --reuse none.")
+        problems.append("it has both a reason for failure and the status done. Run the cell again with --reuse none.")
     if record.status is not Status.DONE or record.privacy is None or record.utility is None or record.student is None:
         problems.append("it has no student, accuracy or privacy. Run the cell again with --reuse none.")
         return problems
     if record.queries is not None and not 0 <= record.queries.answered <= record.queries.asked:
-        problems.append("more answers than questions, or fewer than none. Run the cell again.")
+        problems.append("its number of answers exceeds its queries or is negative. Run the cell again.")
     if record.provenance.wall_seconds < 0 or record.student.parameters < 0:
-        problems.append("its time or its parameters are fewer than none. Run the cell again.")
+        problems.append("its time or its number of parameters is negative. Run the cell again.")
     if not _DIGEST.fullmatch(record.student.sha256):
-        problems.append("its student's SHA-256 is none. Run the cell again.")
+        problems.append("its student's SHA-256 is invalid. Run the cell again.")
     privacy = record.privacy
     if privacy.audited is not None:
-        problems.append("an audited epsilon stands in it: audits have records of their own. Run the cell again.")
+        problems.append("it contains an audited epsilon, but audits have separate records. Run the cell again.")
     return problems + list(filter(None, [audited_above_proven(record, ())]))
 
 
@@ -288,14 +290,14 @@ def _known(record: Record) -> list[str]:
         return [f"{error} Run its cell again."]
     if str(record.config.get("teacher_weights", "")).startswith("file:"):
         return [
-            "its teacher is a file of its user's own, which nobody else has. Only a row whose teacher_weights=package "
-            "names a registry's pinned package can be made again."
+            "its teacher is a user's own file, which nobody else has. Only rows with "
+            "teacher_weights=package, which names a registry's pinned package, are reproducible."
         ]
     if record.cell.own_folder:
-        return ["a folder of one's own is no public benchmark."] if record.public_benchmark else []
+        return ["a user's own folder is not a public benchmark."] if record.public_benchmark else []
     try:
         if record.public_benchmark and not get_dataset(record.dataset).public_benchmark:
-            return [f"{record.dataset} is no public benchmark here."]
+            return [f"{record.dataset} is not a public benchmark here."]
         dataset = dataset_of(record)
     except BenchError as error:
         return [str(error)]
@@ -308,15 +310,15 @@ def _planned(record: Record, reproduced: Reproduction) -> list[str]:
     """Return the differences between a record and its planned cell."""
     cell = reproduced.cell
     if cell is None:
-        return [f"its key is not what planning gives: {reproduced.reason.rstrip('.')}. Run its cell again."]
+        return [f"its key differs from the planned one: {reproduced.reason.rstrip('.')}. Run its cell again."]
     problems = []
     method = METHODS.get(record.method)
     made, here = record.cell.plugin, cell.spec.plugin
     if (made and made.distribution) != (here and here.distribution):
         problems.append("its plug-in is not from the distribution that it names. Run its cell again.")
     if list(cell.reduced) != record.reduced:
-        problems.append("what it says differs from the paper is not what planning gives. Run its cell again.")
+        problems.append("its stated differences from the paper are not those that planning finds. Run its cell again.")
     stated = (record.public_data, record.public_kinds, record.citation)
     if (public_words_of(cell), list(public_kinds_of(cell)), method.citation) != stated:
-        problems.append("its public data or its citation are not what the method states. Run its cell again.")
+        problems.append("its public data or citation differ from the method's. Run its cell again.")
     return problems

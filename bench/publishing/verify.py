@@ -1,4 +1,4 @@
-"""What publication asks beyond vetting: an audit in each row, the check of each method, and cells run again."""
+"""What publication demands beyond vetting: an audit of each row, a check of each method, and reruns of cells."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 LEAST_SPREAD = 0.005
 """How far another machine's arithmetic may move an accuracy where the seeds of a row differ by less."""
-_PATIENCE = 30.0  # seconds that a stopped run has to end by itself
+_PATIENCE = 30.0  # seconds until a stopped run is killed
 
 
 def demand_audits(found: Publication) -> None:
-    """Refuse each row of added records that has no finished audit of any seed, old or new; baselines need none.
+    """Refuse each row of added records without a finished audit of any seed, old or new; baselines need none.
 
     One audit must hold a pair of runs at the row's own size, or a note why it cannot. If all are inconclusive, the row
-    is flagged: it counts as not audited. A tuned row, which no audit repeats, needs an audit of its method with fixed
+    is flagged: it counts as not audited. A tuned row cannot be audited, so it needs an audit of its method with fixed
     settings on the same data.
     """
     audited = {(r.method, r.dataset) for r in found.board.values() if r.cell.tuning is None and found.audits.get(r.key)}
@@ -69,14 +69,14 @@ def demand_audits(found: Publication) -> None:
 
 
 def _judged(audits: Sequence[AuditRecord], command: str) -> tuple[Fate, str]:
-    """Return what the `audits` of a row leave to be wished for, an empty text if nothing; `command` audits the row."""
+    """Return what is missing in the `audits` of a row, or ""; `command` audits the row."""
     if not audits:
         return Fate.REFUSED, f"no seed of its row is audited. Audit one: {command}"
-    # A shared audit has no pair of this row's size, since nobody tried: its note is no excuse.
+    # A shared audit never tries a pair of this row's size, so its note excuses nothing.
     tried = [note for audit in audits if not audit.shared for note in audit.notes if note.startswith(NO_FULL_SIZE)]
     if not any(pair.instrument is Instrument.FULL_SIZE for audit in audits for pair in audit.pairs):
         if not tried:
-            return Fate.REFUSED, f"no audit of its row runs a pair of sets of the row's own size: {command} --kind pair"
+            return Fate.REFUSED, f"no audit of its row runs a pair at the row's own size: {command} --kind pair"
         return Fate.FLAGGED, f"its audit has {tried[0]}"
     if all(audit.powerless for audit in audits):
         return Fate.FLAGGED, "its audits are inconclusive, so the row counts as not audited; try more --minutes"
@@ -86,8 +86,8 @@ def _judged(audits: Sequence[AuditRecord], command: str) -> tuple[Fate, str]:
 def verify(found: Publication, progress: Progress, *, rerun: Sequence[str] = (), skip_rerun: bool = False) -> None:
     """Check the methods of the added records, then run one cell of each again, and add the outcomes to `found`.
 
-    The cells are those whose keys begin with `rerun`, for other methods the one that takes least time. Raises
-    :class:`BenchError` if `rerun` names no added record.
+    The cells are those whose keys begin with `rerun`; for other methods, the fastest one. Raises :class:`BenchError` if
+    `rerun` names no added record.
     """
     records = [record for record, _ in found.added.values()]
     chosen = _chosen(records, rerun)
@@ -180,7 +180,7 @@ def _chosen(records: Sequence[Record], rerun: Sequence[str]) -> list[Record]:
 
 
 def _seconds(record: Record, records: Sequence[Record]) -> float:
-    """Return about how long `record` takes alone: its own time, and that of another that made what it found."""
+    """Estimate the time of `record` from an empty cache: its own, plus that of records whose artefacts it reused."""
     found = {kind for kind, (_, hits) in record.provenance.artefacts.items() if hits}
     makers = defaultdict(list)
     for other in records:
@@ -192,7 +192,7 @@ def _seconds(record: Record, records: Sequence[Record]) -> float:
 
 
 def _words(record: Record) -> tuple[list[str], str]:
-    """Return the words of the command that runs a record again, or why there is none."""
+    """Return the command that runs a record again, or why there is none."""
     command, remark = command_of(record)
     if command is None or remark:
         return [], remark
@@ -210,8 +210,10 @@ def _again(record: Record, found: Publication, seconds: float, progress: Progres
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bench-rerun-") as folder:
         out = Path(folder) / "run"
-        problem = _wait([*words, "--out", str(out)], Path(folder) / "log", f"{record.key} again", seconds, progress)
-        # Its only record: on another machine a calibrated number, and so the key, may differ by rounding.
+        problem = run_command(
+            [*words, "--out", str(out)], Path(folder) / "log", f"{record.key} again", seconds, progress
+        )
+        # Take the only record: its key may differ, because calibrated numbers round differently on another machine.
         again = next(iter(RunDir(out).read_records().found), None) if out.is_dir() else None
     if again is None:
         return Fate.REFUSED, f"its cell cannot be run again: {problem}"
@@ -221,15 +223,16 @@ def _again(record: Record, found: Publication, seconds: float, progress: Progres
 def compared(record: Record, again: Record, board: Iterable[Record], seconds: float) -> tuple[Fate, str]:
     """Return the outcome of a cell's second run `again`, which took `seconds`.
 
-    Packages, platform and device alike, everything outside provenance must be equal, the student's SHA-256 included.
-    Else, and with secure noise, the accuracy may differ by half a point or twice the range of the row's other seeds.
+    With the same packages, platform and device, everything except provenance must be equal, including the student's
+    SHA-256. Otherwise, and with secure noise, the accuracy may differ by half a point or twice the range of the row's
+    other seeds.
     """
     if record.collapsed and again.collapsed:
         return Fate.PASSED, f"its generator collapsed again, in {seconds:.0f} s"
     if record.collapsed:
-        return Fate.REFUSED, "its generator does not collapse again. Run the cell again with --reuse none."
+        return Fate.REFUSED, "its generator does not collapse in the second run. Run the cell again with --reuse none."
     if again.utility is None or again.privacy is None or again.student is None:
-        return Fate.REFUSED, f"run again it fails: {again.failure.reason if again.failure else 'no reason is given'}"
+        return Fate.REFUSED, f"the second run fails: {again.failure.reason if again.failure else 'no reason is given'}"
     assert record.utility is not None
     assert record.privacy is not None
     assert record.student is not None
@@ -242,14 +245,14 @@ def compared(record: Record, again: Record, board: Iterable[Record], seconds: fl
     other = [name for name in MACHINE if getattr(record.provenance, name) != getattr(again.provenance, name)]
     if not (other or secure):
         return Fate.REFUSED, (
-            f"run again here with the same packages it gives another {', '.join(parts)}: {told}. Run the cell again "
-            "with --reuse none, on this processor; make the method deterministic if that differs too."
+            f"a second run here with the same packages gives another {', '.join(parts)}: {told}. Run the cell again "
+            "with --reuse none, on this processor; if that differs too, make the method deterministic."
         )
-    why = "its secure noise is drawn anew" if secure else f"it ran with other {', '.join(other)}"
+    why = "its secure noise is fresh" if secure else f"it ran with different {', '.join(other)}"
     limit = record.privacy.proven.epsilon * (1 + TOLERANCE)
     if not again.privacy.proven.epsilon <= limit:
         return Fate.REFUSED, (
-            f"run again it costs epsilon {again.privacy.proven.epsilon:.6g}, and its record says "
+            f"the second run costs epsilon {again.privacy.proven.epsilon:.6g}, and its record says "
             f"{record.privacy.proven.epsilon:.6g} is proven. Run the cell again with --reuse none."
         )
     row = row_key(record)
@@ -257,12 +260,12 @@ def compared(record: Record, again: Record, board: Iterable[Record], seconds: fl
     allowed = max(LEAST_SPREAD, 2 * (max(seeds) - min(seeds)) if seeds else 0.0)
     if abs(again.utility.accuracy - record.utility.accuracy) > allowed:
         return Fate.REFUSED, f"run again ({why}) it gives {told}: more than {100 * allowed:.2f} points apart"
-    return Fate.FLAGGED, f"another student, since {why}: {told}, within {100 * allowed:.2f} points"
+    return Fate.FLAGGED, f"a different student, because {why}: {told}, within {100 * allowed:.2f} points"
 
 
-def _wait(words: Sequence[str], log: Path, title: str, seconds: float, progress: Progress) -> str:
-    """Run `words` to its end with a bar, and return its last words; if this process is stopped, so is that."""
-    root = str(Path(__file__).resolve().parents[2])  # this program, wherever it is
+def run_command(words: Sequence[str], log: Path, title: str, seconds: float, progress: Progress) -> str:
+    """Run the command `words` with a progress bar and return its last output; stop it if this process is stopped."""
+    root = str(Path(__file__).resolve().parents[2])  # this program, wherever it is installed
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     total, begin = max(1, round(seconds)), time.monotonic()
     with log.open("wb") as file, progress.stage(title, total) as stage:
@@ -290,5 +293,5 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     with suppress(subprocess.TimeoutExpired):
         process.wait(_PATIENCE)
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # its workers too
+        os.killpg(process.pid, signal.SIGKILL)  # including its workers
     process.wait()

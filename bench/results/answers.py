@@ -1,4 +1,4 @@
-"""What a student answered on each test record: which answers are right, the worst class, and calibration."""
+"""A student's answers on the test records: which are right, accuracy on the worst class, and calibration."""
 
 from __future__ import annotations
 

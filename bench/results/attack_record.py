@@ -98,7 +98,7 @@ class AttackRecord(Row):
     @model_validator(mode="after")
     def _scores_the_student(self) -> Self:
         if self.status is Status.DONE and Role.STUDENT.value not in self.targets:
-            raise ValueError("an attack that is done has the scores of its student in targets.student")
+            raise ValueError("a finished attack has its student's scores in targets.student")
         return self
 
 
@@ -173,7 +173,7 @@ class MechanismAudited(Row):
 class PairBound(Row):
     """Bound by one instrument on a pair of adjacent data sets, at the confidence corrected for all that was tried.
 
-    `pair` says in words how the data sets differ, `seen` what was compared; `runs` are the counted ones on each.
+    `pair` describes how the data sets differ, `seen` what was compared; `runs` are the counted ones on each.
     """
 
     instrument: Instrument
@@ -342,7 +342,7 @@ class AuditRecord(Row):
 
     @property
     def verdict(self) -> str:
-        """The outcome in a few words."""
+        """A short text on the outcome."""
         if self.failure is not None:
             return f"failed: {self.failure.reason}"
         if self.violated:

@@ -83,7 +83,7 @@ def many_bounded(
 
 
 def counted(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> list[AuditRecord]:
-    """Return the finished audits that count for `unit`: the first pair audit by seed and key, else all canary audits.
+    """Return the finished audits that count for `unit`: the first pair audit by seed and key, or all canary audits.
 
     A pair audit counts if it has bounds or had an epsilon to refute, a canary audit if it has channels.
     """

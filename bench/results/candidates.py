@@ -1,4 +1,4 @@
-"""What an attacker who knows all records but one reaches, beside what the proven curve allows."""
+"""The success of an attacker who knows all records but one, next to the bound by the proven curve."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class CellSpec(Row):
         return f"{self.plugin.distribution} {self.plugin.version}".strip() or self.method_file
 
     def grid(self) -> Grid:
-        """Return the grid of this cell alone; raise :class:`bench.core.errors.BenchError` on an invalid value."""
+        """Return the grid with only this cell; raise :class:`bench.core.errors.BenchError` on an invalid value."""
         return Grid(
             (self.method,), (self.dataset,), (1.0 if self.epsilon is None else self.epsilon,), (self.seed,),
             self.preset, self.basis, self.delta, self.noise, self.precision,

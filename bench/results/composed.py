@@ -12,9 +12,9 @@ from bench.results.record import Record
 
 
 def released_together(records: Mapping[str, Record], names: Iterable[str]) -> list[Record]:
-    """Return the records that `names` name, each once: ``mnist-pate-eps1`` stands for every ``mnist-pate-eps1-...``.
+    """Return the records that `names` select, each once: ``mnist-pate-eps1`` stands for every ``mnist-pate-eps1-...``.
 
-    Raise :class:`BenchError` if a name fits none, or if their private records, or deltas, differ.
+    Raise :class:`BenchError` if a name matches no record, or if the records' private data or deltas differ.
     """
     done = {key: record for key, record in records.items() if record.privacy is not None}
     found: dict[str, Record] = {}

@@ -1,4 +1,4 @@
-"""What follows from a record and is not stored in it: the key of its row, and figures of its ledger's events.
+"""Values derived from a record but not stored in it: the key of its row, and figures of its ledger's events.
 
 A board has dozens of different ledgers, and one may take seconds, so figures are cached in
 the data root. File names hash the events, the accountants' source and the versions of their packages. Those of the
@@ -50,7 +50,7 @@ def row_key(record: Record) -> str:
 
 
 def backbone_of(record: Record) -> str:
-    """Return the net with public weights on which students or teachers rest; empty without."""
+    """Return the net whose public weights students or teachers use, or ""."""
     config = record.config
     starts = config.get("teacher_init", "random") != "random"
     return str(config.get("backbone") or (config.get("teacher") if starts else "") or "")
@@ -68,7 +68,7 @@ def claims_of_votes(privacy: Privacy) -> bool:
 
 
 def replaced_epsilon(privacy: Privacy) -> float:
-    """Return the proven epsilon for replace neighbours; infinite if the events do not give one."""
+    """Return the proven epsilon for replace neighbours; infinite if the events have none."""
     if privacy.adjacency is Adjacency.REPLACE or math.isinf(privacy.proven.epsilon):
         return privacy.proven.epsilon
     events, delta = json.dumps(privacy.events, sort_keys=True), privacy.delta
@@ -76,7 +76,7 @@ def replaced_epsilon(privacy: Privacy) -> float:
 
 
 def risk_of(privacy: Privacy, *, group: bool = False) -> Risk:
-    """Return what the proven curve allows an attacker on one unit, or on a group of :data:`GROUP`.
+    """Return the bounds of the proven curve on attacks on one unit, or on a group of :data:`GROUP`.
 
     All 1 where nothing is proven.
     """
@@ -150,9 +150,9 @@ def _name(kind: str, events: str, delta: float | None) -> str:
 
 @functools.cache
 def published_figures() -> dict[str, tuple[float, ...]]:
-    """Return the figures that came with this code, if this source of the accountants gave them.
+    """Return the figures that came with this code, if they are from this source of the accountants.
 
-    Never those of the working directory's board: an epsilon must not come from a file that a user can be handed.
+    Never those of the working directory's board, because an epsilon must not come from a file of unknown origin.
     """
     with contextlib.suppress(OSError, ValueError, TypeError, LookupError, AttributeError, BenchError):
         board = shipped()

@@ -37,7 +37,9 @@ def merge(sources: Sequence[RunDir], into: RunDir) -> Merged:
     """
     for source in sources:
         if source.path.resolve() == into.path.resolve():
-            raise BenchError(f"{into.path} is what is merged into. Name the other directories, and this one by --out.")
+            raise BenchError(
+                f"{into.path} is the target of the merge. Name only the other directories, and this one by --out."
+            )
     done = Merged()
     into.create()
     with into.joined():

@@ -1,4 +1,4 @@
-"""Pictures of attacks that may be published: small PNG files that hold an image and nothing else."""
+"""Pictures of attacks that may be published: small PNG files that contain only an image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHUNKS = frozenset({b"IHDR", b"PLTE", b"tRNS", b"gAMA", b"sRGB", b"pHYs", b"IDA
 
 
 def picture_file(attack: AttackRecord) -> str:
-    """Return the file of the attack's picture below its run directory, or "" if it has none of its own."""
+    """Return the file of the attack's picture below its run directory, or "" if it has none."""
     file = f"attacks/{attack.key}.png"
     return file if file in attack.pictures and PurePosixPath(attack.key).name == attack.key else ""
 
@@ -26,10 +26,10 @@ def read_picture(home: Path, attack: AttackRecord) -> bytes:
     """
     file = picture_file(attack)
     if not file:
-        raise ValueError("the record names no picture of its own")
+        raise ValueError("the record names no picture")
     data = read_plain(home / file, LARGEST_PICTURE)
     if not data.startswith(_SIGNATURE):
-        raise ValueError("no PNG file")
+        raise ValueError("not a PNG file")
     place, names = len(_SIGNATURE), list[bytes]()
     while place < len(data) and names[-1:] != [b"IEND"]:
         names.append(data[place + 4 : place + 8])

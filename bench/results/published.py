@@ -37,8 +37,8 @@ def need_published() -> Path:
     found = published()
     if found is None:
         raise BenchError(
-            "the published records are not here: this package was built without them. Give a run directory, or work "
-            "in a clone of the project."
+            "the published records are missing: this package was built without them. Give a run "
+            "directory, or work in a clone of the project."
         )
     return found
 
@@ -54,6 +54,6 @@ def _unpacked() -> Path:
             try:
                 os.rename(Path(aside) / "all", target)
             except OSError:
-                if not target.is_dir():  # else another process was first
+                if not target.is_dir():  # otherwise another process was first
                     raise
     return target

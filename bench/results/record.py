@@ -97,7 +97,7 @@ class Audited(Row):
 
     @property
     def silent(self) -> bool:
-        """Whether the audit saw nothing and lacked the power to, so that there is no figure to print."""
+        """Whether the audit found nothing and had no power, so that there is no figure to print."""
         return self.inconclusive and self.epsilon < VISIBLE
 
 
@@ -146,7 +146,7 @@ class Privacy(Row):
 
 
 class Queries(Row):
-    """Released teacher answers: numbers asked, given and correct."""
+    """Numbers of teacher queries: asked, answered, and answered correctly."""
 
     asked: int
     """Number of queries to the teachers."""
@@ -182,7 +182,7 @@ class Utility(Row):
 
     @property
     def right(self) -> bytes | None:
-        """A byte for each answer, 1 if it is right, on the test records first; None where none are recorded."""
+        """A byte for each answer, 1 if it is right, starting with the test records; None if no answers are recorded."""
         return None if self.answers is None else self.answers.right(self.official_records or self.test_records)
 
 
@@ -340,7 +340,7 @@ class Record(Row, Specified):
 
     @property
     def disclosure(self) -> Disclosure:
-        """What may be shown of the run, and to whom."""
+        """Which figures of the run may be shown, and to whom."""
         return Disclosure(self.public_benchmark)
 
     @property

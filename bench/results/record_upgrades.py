@@ -1,4 +1,4 @@
-"""Upgrade older records to the next schema; the parser reports invalid values, which stay as they are."""
+"""Upgrade older records to the next schema; the parser reports invalid values, which stay unchanged."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class RunDir:
             try:
                 write_atomic(marker, json.dumps({"layout": LAYOUT_VERSION, "schema": SCHEMA_VERSION}).encode() + b"\n")
             except BenchError:
-                if not marker.exists():  # else another process made it and removed this one's temporary file
+                if not marker.exists():  # otherwise another process made it and removed this one's temporary file
                     raise
         return self
 
@@ -293,7 +293,7 @@ class RunDir:
     def statuses(self, keys: Collection[str]) -> dict[str, Status | None]:
         """Return the status of each cell in `keys` with a valid record and an existing student file.
 
-        The status is None if the system cannot read the record. Reads only these records and moves none. Raise
+        The status is None if the system cannot read the record. Reads only these records and moves no file. Raise
         :class:`BenchError` for another layout version.
         """
         self.check_layout()
@@ -346,7 +346,7 @@ class RunDir:
             return None
         except OSError as error:
             raise BenchError(
-                f"{path} cannot be read ({error.strerror}). Make it readable, or delete it to have it made again."
+                f"{path} cannot be read ({error.strerror}). Make it readable, or delete it to regenerate it."
             ) from error
 
     def read_attacks(self) -> tuple[list[AttackRecord], list[str]]:

@@ -58,7 +58,7 @@ def _listed(values: Iterable[Any]) -> str:
 
 
 def _type(field: Mapping[str, Any]) -> str:
-    """Return a field's type in words, with links to parts."""
+    """Return a description of a field's type, with links to parts."""
     if "$ref" in field:
         name = field["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"

@@ -28,7 +28,7 @@ def epsilon_text(epsilon: float | None, toward: Toward = "nearest") -> str:
     """Return an epsilon with two decimals, or two digits in scientific notation below 0.01 and from 1e5.
 
     Round an upper bound `up` and a lower bound `down`, so that the printed value is still a bound. Only zero prints as
-    ``0.00``, and an upper bound of zero says that delta alone covers the whole loss.
+    ``0.00``, and an upper bound of zero says that delta covers the whole loss.
     """
     if epsilon is None:
         return "–"
@@ -242,7 +242,7 @@ def _risk_table(privacy: Privacy) -> Table:
         for several in (False, True)
     )
     return Table(
-        "What an attacker may reach, by the proven curve",
+        "Bounds on an attacker, by the proven curve",
         ("success", f"one {privacy.unit.value}", f"{GROUP} of one person"),
         tuple(zip(RISK_WORDS, one, group, strict=True)),
         f"Upper bounds for any attack, between neighbours by {privacy.adjacency.value}. They do not cover what other "

@@ -47,7 +47,7 @@ def only(*patterns: str, keep: int = 1) -> Wanted:
 def extract(archive: Path, into: Path, wanted: Wanted) -> int:
     """Unpack the `wanted` members of `archive` (tar, zip, wheel or Debian package) below `into`; return their number.
 
-    Raise BenchError for a damaged archive, no wanted member, one that is not a plain file, or a path outside `into`.
+    Raise BenchError for a damaged archive, no wanted member, one that is not a regular file, or a path outside `into`.
     """
     into.mkdir(parents=True, exist_ok=True)
     count = 0
@@ -55,7 +55,7 @@ def extract(archive: Path, into: Path, wanted: Wanted) -> int:
         for name, size, stream in _members(archive, wanted):
             path = _inside(into, str(wanted(name)))
             if stream is None or size > LARGEST_MEMBER:
-                raise BenchError(f"{archive.name}: {name!r} is no plain file of a sensible size; refused")
+                raise BenchError(f"{archive.name}: {name!r} is not a regular file of a plausible size; refused")
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as target:
                 shutil.copyfileobj(stream, target, 1 << 20)
@@ -63,19 +63,19 @@ def extract(archive: Path, into: Path, wanted: Wanted) -> int:
     except _UNREADABLE as error:
         raise BenchError(f"{archive.name} is damaged, cut short or encrypted ({error})") from error
     if not count:
-        raise BenchError(f"{archive.name} holds none of the files that were looked for")
+        raise BenchError(f"{archive.name} holds none of the expected files")
     return count
 
 
 def _inside(into: Path, relative: str) -> Path:
     pure = PurePosixPath(relative)
     if pure.is_absolute() or ".." in pure.parts or "\\" in relative or not pure.parts:
-        raise BenchError(f"the path {relative!r} leaves the folder that is unpacked into; refused")
+        raise BenchError(f"the path {relative!r} leaves the target folder; refused")
     return into.joinpath(*pure.parts)
 
 
 def _members(archive: Path, wanted: Wanted) -> Iterator[tuple[str, int, IO[bytes] | None]]:
-    """Yield name, unpacked size and stream of every wanted member; the stream is None unless it is a plain file."""
+    """Yield name, unpacked size and stream of every wanted member; the stream is None unless it is a regular file."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
             for info in packed.infolist():

@@ -62,7 +62,7 @@ class Blocks:
 
 
 def data_root(root: Path | None = None) -> Path:
-    """Return `root`, else ``$BENCH_DATA``, else ``private-student-bench/data`` in the user's cache folder."""
+    """Return `root`, or ``$BENCH_DATA``, or ``private-student-bench/data`` in the user's cache folder."""
     if root is not None:
         return user_path(root)
     if named := os.environ.get("BENCH_DATA"):
@@ -90,9 +90,7 @@ def storage_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         where = f"{path} (set BENCH_DATA to use another folder)"
         if error.errno in _FULL:
-            raise StorageError(
-                f"the disk is full: could not write {where}. What was stored before is untouched."
-            ) from error
+            raise StorageError(f"the disk is full: could not write {where}. Earlier files are unchanged.") from error
         # A parent folder cannot be created, for instance in a missing home.
         nowhere = isinstance(error, FileNotFoundError) and not os.path.isdir(path.parent)
         refused = isinstance(error, PermissionError | NotADirectoryError | FileExistsError) or nowhere
@@ -220,7 +218,7 @@ def read_store(
     here = near(root / store, json.dumps(manifest))
     sizes = {path.name: path.stat().st_size for path in here.iterdir()}
     if any(sizes.get(entry["file"]) != entry["bytes"] for entry in manifest["arrays"].values()):
-        here = root / store  # a copy that is cut off says nothing of the store
+        here = root / store  # a copy that is cut off says nothing about the store
     for name, entry in manifest["arrays"].items():
         path = here / entry["file"]
         try:
@@ -237,7 +235,7 @@ def read_store(
         arrays[name] = array
     for name, digest in (pinned or {}).items():
         if manifest["arrays"].get(name, {}).get("sha256") != digest:
-            raise DamagedError(root / store / "manifest.json", f"{name} is not the array that this version pins")
+            raise DamagedError(root / store / "manifest.json", f"{name} is not the array pinned by this version")
     return arrays, manifest
 
 
@@ -261,7 +259,7 @@ def verify_store(root: Path, store: str, progress: Progress) -> None:
 
 
 def set_aside(root: Path, store: str, error: DamagedError) -> Path:
-    """Rename the damaged file to ``STORE.FILE.damaged`` beside its folder, delete the folder, return the new path."""
+    """Rename the damaged file to ``STORE.FILE.damaged`` next to its folder, delete the folder, return the new path."""
     target = root / f"{store}.{error.path.name}.damaged"
     with storage_errors(root):
         if error.path.exists():

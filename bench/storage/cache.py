@@ -57,7 +57,7 @@ class Cache:
     def get(self, kind: str, depends: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
         """Return the artefact of this `kind` for `depends`; call `make` on a cache miss.
 
-        `depends` must hold all dependencies besides the data set as JSON values, none computed from private records.
+        `depends` must hold all dependencies besides the data set, as JSON values not computed from private records.
         """
         found = self.find(kind, depends)
         if found is not None:
@@ -161,7 +161,7 @@ class Cache:
             damage = "" if metadata.get("digest") == _content_digest(arrays) else "its digest differs"
         except (SafetensorError, OSError, ValueError) as error:
             damage = str(error)
-        if damage and nearby:  # perhaps only of the copy
+        if damage and nearby:  # perhaps only the copy is damaged
             return self._read(name, after)
         if damage:
             if _identity(path) != before:  # replaced or set aside by another process

@@ -71,9 +71,9 @@ class Checkpoint:
 
     def __init__(self, cache: Cache, kind: str, depends: Mapping[str, Any]) -> None:
         self.kind = kind
-        self._cache, self._name = cache, f"checkpoint-{kind}"
-        self._depends = {**depends, "checkpoint": VERSION, "program": __version__}
-        self._wait, self._last = FIRST if SECONDS > 0 else 0.0, time.monotonic()
+        self._cache, self.name = cache, f"checkpoint-{kind}"
+        self.depends = {**depends, "checkpoint": VERSION, "program": __version__}
+        self.interval, self.saved_at = FIRST if SECONDS > 0 else 0.0, time.monotonic()
         self._phase, self._carried, self._inputs = 0, State(), input_digest([])
         self._found: State | None = None
         self._looked = False
@@ -88,7 +88,7 @@ class Checkpoint:
 
     def due(self) -> bool:
         """Return whether it is time to save."""
-        return time.monotonic() - self._last >= self._wait
+        return time.monotonic() - self.saved_at >= self.interval
 
     def save(self, state: State) -> None:
         """Replace the saved state with `state`; a full disk is reported once and is not an error."""
@@ -97,20 +97,20 @@ class Checkpoint:
         whole = {"phase": self._phase, "inputs": self._inputs(), "carried": self._carried, "state": state}
         torch.save(whole, file)
         try:
-            self._cache.keep(self._name, self._depends, {"saved": np.frombuffer(file.getvalue(), dtype=np.uint8)})
+            self._cache.keep(self.name, self.depends, {"saved": np.frombuffer(file.getvalue(), dtype=np.uint8)})
         except BenchError as error:
             self._cache.say(
                 f"a checkpoint could not be written, and the run continues without: {error}", once="checkpoint"
             )
         self._found, self._looked = None, True
-        self._last = time.monotonic()
+        self.saved_at = time.monotonic()
         if SECONDS > 0:
-            self._wait = max(SECONDS, (self._last - begin) / LARGEST_SHARE)
+            self.interval = max(SECONDS, (self.saved_at - begin) / LARGEST_SHARE)
 
     def clear(self) -> None:
         """Delete the saved state."""
         self._found, self._looked = None, True
-        self._cache.forget(self._name, self._depends)
+        self._cache.forget(self.name, self.depends)
 
     def phase(self, inputs: Iterable[Tensor | None]) -> int:
         """Return the saved phase of a stage of several loops with these `inputs`; 0 if none was saved."""
@@ -165,7 +165,7 @@ class Checkpoint:
     def _all(self) -> State | None:
         if not self._looked:
             self._looked = True
-            arrays = self._cache.recall(self._name, self._depends)
+            arrays = self._cache.recall(self.name, self.depends)
             if arrays is not None:
                 self._found = torch.load(io.BytesIO(arrays["saved"].tobytes()), map_location="cpu", weights_only=True)
         return self._found
@@ -189,7 +189,7 @@ class Loop:
         if checkpoint is None:
             return
         self._parts = {**parts, "torch": _GlobalGenerators(torch.device(device))}
-        # Different random numbers would give a different training.
+        # Other random numbers would continue a different training.
         random = [part for part in parts.values() if isinstance(part, torch.Generator | np.random.Generator)]
         self._inputs = input_digest([*inputs, *map(state_of, random)])
 

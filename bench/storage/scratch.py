@@ -1,7 +1,7 @@
 """Copies of shared files on a disk of this node, in the folder that $BENCH_SCRATCH names.
 
-A copy is made once per node, under a lock, and renamed into place. Scratch only saves time: where it is missing, full
-or another user's, files are read where they are.
+A copy is made once per node, under a lock, and renamed into place. Scratch only saves time: if it is missing, full
+or another user's, files are read in place.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def train_generator(
     classifier.to(device).eval().requires_grad_(False)
     optimizer = torch.optim.Adam(net.parameters(), settings.lr)
     held: dict[str, Part] = {"generator": net, "optimizer": optimizer, "order": generator}
-    # A classifier that differs in one bit gives a different generator.
+    # A classifier that differs in a single bit gives a different generator.
     loop = Loop(checkpoint, held, classifier.state_dict().values(), device)
     for step in range(loop.start(stage), settings.steps):
         if settings.decay_steps and step and step % settings.decay_steps == 0:

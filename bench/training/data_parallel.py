@@ -87,16 +87,18 @@ def fit_on_devices(
     must_converge: bool = True,
     stage: Stage = SILENT,
 ) -> nn.Module:
-    """Train `model` in place on all `devices` at once and return it, in evaluation mode, on the first.
+    """Train `model` in place on all `devices` together and return it, in evaluation mode, on the first.
 
     Without random layers and batch normalisation, weights equal those of :func:`bench.training.loop.fit` up to
     rounding. Raises BenchError for several kinds of devices, a repeated GPU, early stopping or a failed process.
     """
     kinds = {torch.device(device).type for device in devices}
     if len(kinds) != 1 or (kinds != {"cpu"} and len(set(devices)) != len(devices)):
-        raise BenchError(f"training on several devices needs different ones of one kind, not {', '.join(devices)}.")
+        raise BenchError(f"training on several devices needs distinct devices of one kind, not {', '.join(devices)}.")
     if settings.settle is not None:
-        raise BenchError("training on several devices has no early stopping: their copies might not stop together.")
+        raise BenchError(
+            "training on several devices does not support early stopping, because the copies might not stop together."
+        )
     check_precision(precision, devices[0])
     payload = io.BytesIO()
     # Pass tensors by value: sharing them would need /dev/shm, which is small in containers.

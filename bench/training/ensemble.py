@@ -99,7 +99,7 @@ class Ensemble:
         with one_thread(), arithmetic(self.task.precision, self.task.device):
             for number in range(len(self)):
                 weights = {name: torch.as_tensor(array[number]) for name, array in self.states.items()}
-                net.load_state_dict(weights, strict=not self.task.batch_statistics)  # `net` has no running ones
+                net.load_state_dict(weights, strict=not self.task.batch_statistics)  # `net` has no running statistics
                 yield answered(self.task, predict(net, images, device=self.task.device, bf16=self.task.bf16))
                 release_freed()
                 stage.advance()
@@ -151,7 +151,7 @@ def train_teachers(
     states: Arrays = {}
 
     def put(one: tuple[int, int], made: Arrays) -> None:
-        """Copy a chunk's weights to their place, so that no weights are in memory twice at the end."""
+        """Copy a chunk's weights into the result, so that no weights end up in memory twice."""
         for name, array in made.items():
             if name not in states:
                 states[name] = np.empty((chunks[-1][1] - starts[0], *array.shape[1:]), array.dtype)
@@ -242,7 +242,7 @@ def _trained_together(
     watched: Tensor | None,
     at_once: int | None,
 ) -> Iterator[tuple[tuple[int, int], Arrays]]:
-    """Train the `missing` chunks, as many teachers at once as fit in memory; yield them chunk by chunk."""
+    """Train the `missing` chunks, with as many teachers together as fit in memory; yield them chunk by chunk."""
     if not missing:
         return
     if at_once is None:
@@ -276,7 +276,7 @@ def check_disjoint(parts: Sequence[Labels], records: int) -> None:
         raise BenchError("every teacher needs at least one private record of its own.")
     every = np.concatenate(parts)
     if len(np.unique(every)) != len(every):
-        raise BenchError("teachers' parts overlap: a record in two of them would change two votes.")
+        raise BenchError("teachers' parts overlap: a record in two parts would change two votes.")
     if every.min() < 0 or every.max() >= records:
         raise BenchError(f"a teacher's part names a record outside the {records} private ones.")
 

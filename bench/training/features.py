@@ -116,7 +116,7 @@ def trained_part(student: nn.Module, images: Tensor, context: Context, part: Par
 
 def image_digests(images: Tensor) -> NDArray[np.void]:
     """Return 16 bytes per image of `images` (n, ...), equal for equal images: (n,) of void."""
-    if found := mapping_of(images):  # computed with the file
+    if found := mapping_of(images):  # the digests were computed with the file
         mapping, first = found
         return np.frombuffer(mapping.digests[first : first + len(images)].tobytes(), dtype="V16")
     flat = images.contiguous().flatten(1).numpy()
@@ -165,7 +165,7 @@ def _compute(
 
     if not look():
         return
-    # Another process may compute them meanwhile.
+    # Another process may compute them in the meantime.
     with context.cache.making("all-features", depends[0]):
         if not look():
             return

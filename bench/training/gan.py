@@ -156,7 +156,7 @@ def train_gan(
     device = torch.device(device)
     with seeded(generator, device):
         game = Game(kind, images.shape[1:], classes, settings, device)
-    batches = Batches(len(images), settings.batch_size, generator, least=2)  # batch normalisation needs two
+    batches = Batches(len(images), settings.batch_size, generator, least=2)  # batch normalisation needs two images
 
     def draw() -> tuple[Tensor, Tensor]:
         index = next(batches)

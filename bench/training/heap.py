@@ -20,7 +20,7 @@ class _Totals(ctypes.Structure):
 def tune_malloc() -> bool:
     """Keep freed memory in the process, which saves page faults at every step; return whether glibc accepted this."""
     try:
-        mallopt = _libc().mallopt  # its environment variables act only if set before Python starts
+        mallopt = _libc().mallopt  # the environment variables only work if set before Python starts
     except (OSError, AttributeError):
         return False
     trim_threshold, top_pad, mmap_max = -1, -2, -4

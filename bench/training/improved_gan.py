@@ -39,7 +39,7 @@ class ImprovedGANSettings:
     lr: float = 0.003
     ema: float = 0.9999
     """Decay of the student's average, warmed up as in ``FitSettings``; the published one starts from zero."""
-    start_images: int = 500  # Images for the data-dependent start of weight-normed layers; 0 for none.
+    start_images: int = 500  # images for the data-dependent initialisation of weight-normed layers; 0: none
 
     def __post_init__(self) -> None:
         if not self.epochs > 0 or self.batch_size < 2 or not (math.isfinite(self.lr) and self.lr > 0):
@@ -95,7 +95,7 @@ def train_improved_gan(
             "generator_step": generator_step, "randomness": randomness, "labelled": labelled_order,
             "real": real_order, "matched": matched_order,
         }  # fmt: skip
-        # Resume after the data-dependent start, which replaces the average and is cheap to repeat.
+        # Resume after the data-dependent initialisation, which resets the average and is cheap to repeat.
         loop = Loop(checkpoint, held, [images, labels, unlabelled], device)
         for step in range(loop.start(stage), total):
             index = next(labelled_order).to(device)

@@ -128,13 +128,13 @@ def fit(
     """Train `model` in place and return it, in evaluation mode, on `device`.
 
     `images` (n, channels, height, width) is uint8 or float in [0, 1]; `labels` is int64 (n,) or soft, float (n,
-    classes) with rows that sum to 1. `augment` follows the shift. `stage` advances at
-    every step. Training resumes from `checkpoint`, which the caller clears. `watched` are the public images for
-    `settle`. With `share`, which excludes a checkpoint, this process trains on its part of each batch
-    (:mod:`bench.training.data_parallel`). Training ends before a step if ``stop(steps done)``, which must draw nothing
-    at random, is true. ``loss_of(logits, labels)`` replaces the mean cross-entropy; it takes the labels of a batch as
-    they are. `bf16`: see :mod:`bench.core.precision`. Raises :class:`BenchError` for an empty set, labels of
-    another length or, if `must_converge`, a loss that is not finite.
+    classes) with rows that sum to 1. `augment` follows the shift. `stage` advances at every step. Training resumes from
+    `checkpoint`, which the caller clears. `watched` are the public images for `settle`. With `share`, which cannot be
+    combined with a checkpoint, this process trains on its part of each batch (:mod:`bench.training.data_parallel`).
+    Training ends before a step if ``stop(steps done)``, which must draw nothing at random, is true. ``loss_of(logits,
+    labels)`` replaces the mean cross-entropy; it takes the labels of a batch as they are. `bf16`: see
+    :mod:`bench.core.precision`. Raises :class:`BenchError` for an empty set, labels of another length or, if
+    `must_converge`, a loss that is not finite.
     """
     device = torch.device(device)
     count = int(images.shape[0])

@@ -41,5 +41,5 @@ def rows_of(images: Tensor, rows: Tensor) -> Tensor:
 
 
 def sendable(images: Tensor) -> Tensor:
-    """Return `images` to send to a worker: a slice of a mapping goes by file name, else torch copies the whole file."""
+    """Return `images` to send to a worker: a slice of a mapping by file name, as torch would copy the whole file."""
     return images if mapping_of(images) is None else rows_of(images, torch.arange(len(images)))

@@ -28,7 +28,8 @@ class SelfTrainingSettings:
 
     labelled: FitSettings = field(
         default_factory=lambda: FitSettings(steps=400, batch_size=60, lr=0.05, shift=2, label_smoothing=0.1)
-    )  # Training of each committee member on the labelled images.
+    )
+    """Training of each committee member on the labelled images."""
     pool: FitSettings = field(default_factory=lambda: FitSettings(steps=800, batch_size=100, lr=0.05, shift=2))
     """Training of the student on the soft labels, in each round."""
     committee: int = 5
@@ -92,7 +93,7 @@ def train_self_trained(
     else:
         beliefs = torch.zeros(len(pool), classes)
         for number in range(settings.committee):
-            member = fresh()  # even in a finished phase, because `make` has its own random stream
+            member = fresh()  # also in a finished phase, to advance the random stream of `make`
             if number < reached:
                 skip(settings.labelled.total_steps(len(images)))
                 continue

@@ -38,7 +38,7 @@ class TeacherTask:
     options: Mapping[str, Any] = field(default_factory=dict)  # Further options of the net's entry point.
     device: str = "cpu"
     precision: Precision = "float32"
-    devices: tuple[str, ...] = ()  # If several, each teacher trains on all of them, which split every batch.
+    devices: tuple[str, ...] = ()  # Each batch of a teacher is split over these.
     batch_statistics: bool = False  # Whether a trained teacher's batch norms use the statistics of the queries.
     standardised: bool = False  # Whether logits are standardised over the queries, class by class.
     batched: bool | None = None

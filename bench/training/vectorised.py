@@ -201,7 +201,7 @@ def train_group(
     task: TeacherTask, images: Tensor, labels: Tensor, parts: list[Labels], streams: list[Streams],
     watched: Tensor | None, compiled: bool,
 ) -> Arrays:  # fmt: skip
-    """Train one teacher on each of `parts` (equally long lists of rows) at once; see :func:`train_together`."""
+    """Train one teacher per part in `parts` (equally long lists of rows) together; see :func:`train_together`."""
     settings, device, bf16 = task.settings, torch.device(task.device), task.precision == "bf16"
     count, size = len(parts), len(parts[0])
     stack = _start(task, _shape(images), streams, device)
@@ -261,7 +261,7 @@ def train_group(
 
 
 def _chosen(mask: Tensor, then: Tensor, otherwise: Tensor) -> Tensor:
-    """Return `then` where `mask` (teachers,) is set, else `otherwise`, teacher by teacher."""
+    """Return `then` for the teachers in `mask` (teachers,) and `otherwise` for the others."""
     return torch.where(mask.to(then.device).view(-1, *[1] * (then.dim() - 1)), then, otherwise)
 
 

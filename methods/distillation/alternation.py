@@ -38,7 +38,7 @@ def soft_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What a run needs to resume: its checkpoint, and the function that charges for a number of batches."""
+    """What a run needs to resume: its checkpoint, and a function that charges for a number of batches."""
 
     checkpoint: Checkpoint
     charge: Callable[[int], None]
@@ -145,7 +145,7 @@ class Alternating:
         return torch.cat([made, as_float(random_images(count, self.facts.shape, self._random)).to(made.device)])
 
     def _seen(self, images: Tensor) -> Tensor:
-        """Return the input of the student's trained part: features of its frozen map if it has one, else `images`."""
+        """Return the input of the student's trained part: features of its frozen map, or `images` without one."""
         if not isinstance(self.student, OnFixedMap):
             return images
         with torch.no_grad():
@@ -185,7 +185,7 @@ class Alternating:
 
 
 def logits_of(student: nn.Module, seen: Tensor) -> Tensor:
-    """Return the logits of `student` for inputs `seen`: features of its frozen map if it has one, else images."""
+    """Return the logits of `student` for inputs `seen`: features of its frozen map if it has one, otherwise images."""
     logits: Tensor = student.forward_head(seen) if isinstance(student, OnFixedMap) else student(seen)
     return logits
 

@@ -114,7 +114,9 @@ class DGD(DGDFamily):
         """Return it; raise :class:`BenchError` if the images setting needs its records."""
         given = given_teacher(self.config)
         if given is not None and self.config.images != "data-free":
-            raise BenchError(f"images={self.config.images} needs the private records, which no given teacher brings.")
+            raise BenchError(
+                f"images={self.config.images} needs the private records, which a given teacher does not provide."
+            )
         return given
 
     @classmethod
@@ -257,7 +259,7 @@ class DGD(DGDFamily):
         self, private: PrivateData, settings: FitSettings, context: Context, checkpoint: Checkpoint
     ) -> torch.nn.Module:
         """Return a net of the teachers' architecture, trained on all private records."""
-        if self.config.teacher_recipe == "augmented":  # larger batches, as it has more records than a teacher
+        if self.config.teacher_recipe == "augmented":  # larger batches, because it has more records than a teacher
             settings = dataclasses.replace(settings, batch_size=min(100, len(private)))
         start, first = (
             public_start.start_of(self.config, private.facts, context),

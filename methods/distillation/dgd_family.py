@@ -55,7 +55,7 @@ from bench.training.ensemble import count_votes
 
 @dataclass(frozen=True)
 class DGDConfig(GivenTeacherConfig):
-    """Settings of DGD. Defaults are those of the paper's MNIST experiment."""
+    """Settings of DGD. The defaults are the paper's MNIST experiment."""
 
     teachers: int = setting(250, "DGD, section IV: MNIST, FMNIST and SVHN; 100 for CIFAR-10", ge=1)
     queries: int = setting(1300, "DGD, section IV-A: under epsilon 10; calibrated to the budget", ge=1)

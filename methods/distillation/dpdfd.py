@@ -1,9 +1,9 @@
-"""DPDFD: one teacher answers a generator's images by bounded, noisy gradients, a student learns from them.
+"""DPDFD: a teacher answers a generator's images with bounded, noisy gradients, and a student learns from them.
 
 Liu, Wang, Li, Zeng, Ge, "Model Conversion via Differentially Private Data-Free Distillation", IJCAI 2023
 (arXiv:2304.12528). Implemented from the abstract and the part of the code that adds the noise (llbbcc/DPDFD, utils.py),
-without the rest of the paper. Where these leave a choice open, it is that of :mod:`bench.methods.distillation.dpsd`, by
-four of the same authors.
+without the rest of the paper. Choices that these leave open follow :mod:`bench.methods.distillation.dpsd`, by four of
+the same authors.
 
 Threat model: the attacker holds student and generator and may know all records but one. Private: images and labels,
 and the teacher trained on them. Public: the number of records. Released: the student, the generator and some of its
@@ -13,7 +13,7 @@ images, all functions of the noisy gradients alone. Unit record, adjacency repla
 Answer: the gradient of KL(teacher || student) in the student's outputs, normalised per image to an L2 norm of C (the
 abstract's word) or with every entry clamped to +-C (``bounding=clamp``: the code's ``abadi``; its ``auto`` divides by
 the largest signed entry of the batch), averaged over the batch, with noise of deviation sigma C / b on every entry of
-every image's copy of the mean. The mean does not tell which image has which class, so a student learns nothing from it;
+every image's copy of the mean. The mean does not say which image has which class, so a student learns nothing from it;
 ``gradients=per-example`` skips the averaging, as the code does for several teachers.
 
 Proven: the Gaussian mechanism. One record can change the teacher, hence the gradients of all b images of a batch, each
@@ -64,7 +64,7 @@ AS_DPSD = "not in abstract or code; as in methods/distillation/dpsd.py"
 
 @dataclass(frozen=True)
 class DPDFDConfig(AlternationConfig):
-    """Settings of the answers; those of the loop that neither abstract nor code state are DPSD's."""
+    """Settings of the answers. Settings of the loop that neither abstract nor code states are DPSD's."""
 
     student: str = setting("small_cnn", "ours: DPSD, section IV-A, takes the same net for both, that of DataLens")
     iterations: int = setting(200, AS_DPSD)
@@ -87,7 +87,7 @@ class DPDFDConfig(AlternationConfig):
     step: float = setting(1.0, "ours: the code's lr_gamma, which it takes without a default", gt=0)
     claim: Literal["batch", "theorem"] = setting("batch", "ours: what is claimed can be read in two ways; see above")
 
-    labels_reach_generator: ClassVar[bool] = False  # abstract: only the student is its discriminator
+    labels_reach_generator: ClassVar[bool] = False  # abstract, because the student alone is the discriminator
 
     def top_k(self, facts: Facts) -> int:
         """Return how many entries of a gradient are kept, all by default."""

@@ -1,4 +1,4 @@
-"""DPSD, data-sensitive: a teacher annotates a generator's images by noisy gradients, a student learns from them.
+"""DPSD, data-sensitive: a teacher annotates a generator's images with noisy gradients, and a student learns from them.
 
 Liu, Ge, Wang, Li, Liu, "Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation",
 Algorithm 1 with Eq. (2), (3), (7) and (8).
@@ -87,7 +87,7 @@ class DPSDConfig(AlternationConfig):
     def bound(self) -> float:
         """Return beta. Raise :class:`BenchError` if neither the config nor a budget sets it."""
         if self.beta is None:
-            raise BenchError("beta is not set: the paper's depends on the budget. Calibrate, or set beta.")
+            raise BenchError("beta is not set, because the paper's depends on the budget. Calibrate, or set beta.")
         return self.beta
 
     def sensitivity(self, facts: Facts) -> float:
@@ -128,7 +128,7 @@ class DPSD(Alternation):
             if cost > budget.epsilon:
                 raise BenchError(
                     f"sigma {config.sigma:g} costs epsilon {cost:.4g} ({budget.basis.value}), more than "
-                    f"{budget.epsilon:g}. Take calibrate=sigma, or a larger sigma."
+                    f"{budget.epsilon:g}. Use calibrate=sigma, or a larger sigma."
                 )
             return config
         if claimed:

@@ -75,14 +75,14 @@ class DPSDLabel(Alternation):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`. The set has all classes: else three remain (24% on MNIST)."""
+        """See :meth:`bench.interface.Method.presets`. The set has all classes; k 3 gives 24% on MNIST."""
         return {"quick": {**quick_settings(facts), "k": facts.classes}, "tiny": tiny_settings(facts)}
 
     def calibrate(self, budget: Budget) -> DPSDLabelConfig:
         """Return `config` with the budget as the epsilon of each query's label."""
         k = self.config.top_k(self.facts)
         if self.config.outside == "printed" and budget.basis is Basis.PROVEN:
-            raise BenchError(f"outside=printed has no finite proven epsilon: {DPSD_LABEL_GAP}. Take outside=set.")
+            raise BenchError(f"outside=printed has no finite proven epsilon: {DPSD_LABEL_GAP}. Use outside=set.")
         return dataclasses.replace(self.config, k=k, epsilon=budget.epsilon)
 
     def claimed(self, delta: float) -> Claim:

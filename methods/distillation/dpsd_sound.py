@@ -240,11 +240,11 @@ def learn(
 ) -> None:  # fmt: skip
     """Train `student` on `images` (uint8) and noisy `labels` (n, classes) by the squared error of its probabilities.
 
-    With ``held_back`` it ends with the weights that had the least error on answers that it did not learn from.
+    With ``held_back`` it keeps the weights with the least error on held-out answers.
     """
     draws = context.streams.torch(f"student/round-{number}")
     student.to(context.device).train()
-    # Features of a frozen backbone are computed once: images are not shifted then.
+    # Features of a frozen backbone are computed once, so images are not shifted.
     head: nn.Module | None = None
     if isinstance(student, OnFixedMap):
         head, features = student.head, public_start.uncached_features(student.fixed, images, context, "queries")

@@ -9,7 +9,7 @@ Public: the number of records, the number of iterations. Released: the student. 
 zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`). Each iteration takes a step of DP-SGD and tests it on another Poisson
 sample: the change of the mean loss, clipped to ±`change_bound`, gets Gaussian noise of `validation_noise` times the
 step's multiplier (at least `least_validation_noise`), relative to twice the bound. The step is kept if the answer is
-below `threshold` bounds, else undone.
+below `threshold` bounds, and undone otherwise.
 
 The paper charges only for kept steps and their tests (theorems 5.1 and 5.5). But tests on private data select the kept
 step among several, and such a selection costs more than running one candidate; theorem 4.1 is about repeated tests of
@@ -56,7 +56,7 @@ CODE = "Fu et al. 2024, the authors' code JeffffffFu/DPSUR: "
 
 @dataclass(frozen=True)
 class DPSURConfig(ScatterCNNConfig):
-    """Settings for MNIST at a claimed epsilon of 1; those of other data sets are in `by_dataset`."""
+    """Settings for MNIST at a claimed epsilon of 1; `by_dataset` has those for other data sets."""
 
     epochs: float = setting(20.0, "ours: the iterations in which, at epsilon 1, the claim's kept steps are a half")
     lr: float = setting(2.0, CODE + "MNIST")

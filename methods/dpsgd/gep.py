@@ -56,7 +56,7 @@ CODE = "Yu et al., ICLR 2021, the authors' code dayu11/Differentially-Private-De
 
 @dataclass(frozen=True)
 class GEPConfig(DPSGDConfig):
-    """Settings of DP-SGD with an anchor subspace; those of the paper for CIFAR-10."""
+    """Settings of DP-SGD with an anchor subspace; the defaults are the paper's for CIFAR-10."""
 
     epochs: float = setting(200.0, CODE + "n_epoch")
     batch_size: int = setting(1000, CODE + "batchsize")
@@ -73,7 +73,7 @@ class GEPConfig(DPSGDConfig):
 
 @register_method("gep")
 class GEP(DPSGD):
-    """Poisson batches, two parts of each gradient clipped apart, Gaussian noise; through the ledger."""
+    """Poisson batches, two separately clipped parts of each gradient, and Gaussian noise, through the ledger."""
 
     config: GEPConfig
     version = 1

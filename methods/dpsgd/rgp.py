@@ -37,7 +37,7 @@ CODE = "Yu et al., ICML 2021, the authors' code dayu11/Differentially-Private-De
 
 @dataclass(frozen=True)
 class RGPConfig(DPSGDConfig):
-    """Settings of DP-SGD on carriers; those of the paper for CIFAR-10."""
+    """Settings of DP-SGD on carriers; the defaults are the paper's for CIFAR-10."""
 
     epochs: float = setting(400.0, CODE + "README")
     batch_size: int = setting(1000, CODE + "README")

@@ -1,10 +1,10 @@
-"""DP-SGD on scattering coefficients, features that nobody trained: `scatter-linear`, `scatter-cnn`, the base of others.
+"""DP-SGD on scattering coefficients, which are untrained features: `scatter-linear`, `scatter-cnn`, and a base class.
 
 Tramer and Boneh, "Differentially Private Learning Needs Better Features (or Much More Data)", ICLR 2021, section 3 and
 appendix C. Scattering coefficients, and their normalisation within each image, are a fixed map of each record on its
 own (:mod:`bench.models.scattering`), so features cost no privacy and are computed once for all runs. Data sets without
-settings in the paper use MNIST's if images are grey, else CIFAR-10's. If records are few, the quick preset's batch is
-an eighth of them.
+settings in the paper use MNIST's if images are grey, and CIFAR-10's otherwise. If records are few, the quick preset's
+batch is an eighth of them.
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records, the scattering transform. Released: the student, which transforms images itself. Unit

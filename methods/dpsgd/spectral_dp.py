@@ -85,7 +85,7 @@ def filtered(gradient: Tensor, block: int, ratio: float) -> Tensor:
 
 @register_method("spectral-dp")
 class SpectralDP(DPSGD):
-    """Poisson batches, per-example clipping, Gaussian noise through the ledger, of which low frequencies are kept."""
+    """Poisson batches, per-example clipping and Gaussian noise through the ledger; then a low-pass filter."""
 
     config: SpectralDPConfig
     version = 1

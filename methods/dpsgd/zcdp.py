@@ -74,7 +74,7 @@ class ZCDP(DPSGD):
     def train_net(
         self, net: nn.Module, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> None:
-        """Train `net` in place by DP-SGD, one stage after the other."""
+        """Train `net` in place by DP-SGD, one stage after another."""
         records = private.facts.private_records
         with context.progress.stage("student", self.config.steps(records)) as stage:
             run = self.dp_sgd_run(stage)

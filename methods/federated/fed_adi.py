@@ -26,12 +26,12 @@ from bench.methods.federated.server_distillation import BatchStatistics, Server,
 
 CODE = "the authors' code NVlabs/DeepInversion: cifar10/"
 JITTER = 2  # pixels; cifar10/deepinversion_cifar10.py
-SOFT = 3.0  # the temperature at which that file compares student and ensemble
+SOFT = 3.0  # temperature of that file's comparison of student and ensemble
 
 
 @dataclass(frozen=True)
 class FedADIConfig(ServerConfig):
-    """Settings of the inversion; those of the student are DENSE's."""
+    """Settings of the inversion; the student's are DENSE's."""
 
     iterations: int = setting(2000, f"{CODE}deepinversion_cifar10.py: iters_mi, for each batch", ge=1)
     image_lr: float = setting(0.05, f"{CODE}README.md: di_lr, parameters from the paper; Adam", gt=0)

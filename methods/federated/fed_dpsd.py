@@ -12,8 +12,8 @@ draws its client, so assignment never depends on other records. Noise of standar
 sum of the teachers' normalised gradients, which is then divided by the number of clients. A client changes only its own
 gradients: DPSD's cost for a signal up to that many times larger.
 
-Claimed: Theorem 1, as the paper prints no other for Algorithm 2. Proven: the Gaussian mechanism, for a client and so
-for each of its records, which in a real federation stays with its client. In the simulation a record whose label
+Claimed: Theorem 1, because the paper prints no other for Algorithm 2. Proven: the Gaussian mechanism, for a client and
+so for each of its records, which in a real federation stays with its client. In the simulation a record whose label
 changes may move to another client, which costs as much as a group of two clients. Gradients keep their k largest
 entries (Eq. 3), which Algorithm 2 leaves out.
 """

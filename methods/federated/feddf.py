@@ -67,7 +67,7 @@ class FedDF(FedAvg):
         """Return `config` unchanged; raise BenchError for more clients than records, or without public images."""
         if self.facts.public_records < 1:
             raise BenchError(
-                f"{self.name} distils on public images, and the split of {self.facts.dataset} has none. Take dense."
+                f"{self.name} distils on public images, and the split of {self.facts.dataset} has none. Use dense."
             )
         return super().calibrate(budget)
 

@@ -75,7 +75,7 @@ class BatchStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a server makes images from: the ensemble, the current student, random numbers."""
+    """The inputs from which a server makes images: the ensemble, the current student, random numbers."""
 
     ensemble: Ensemble
     student: nn.Module
@@ -93,7 +93,7 @@ class Synthesiser:
     """Makes images (n, channels, height, width) in [0, 1], without gradients, for one epoch of the student.
 
     `parts` is the state that changes between epochs, for checkpoints. With `keeps` the student learns from all images
-    so far, else from the last ones.
+    so far, otherwise only from the last ones.
     """
 
     make: Callable[[], Tensor]

@@ -1,4 +1,4 @@
-"""DP-Kernel repaired: the mean embedding in its kernel is released once, and the generator follows the release alone.
+"""DP-Kernel repaired: the mean embedding in its kernel is released once, and the generator follows only that release.
 
 After Jiang, Sun, Yu, "Functional Renyi Differential Privacy for Generative Modeling", NeurIPS 2023, whose generator
 gets gradients without noise (:mod:`bench.methods.generative.dp_kernel`). Random Fourier features of the mean of the

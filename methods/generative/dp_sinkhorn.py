@@ -131,7 +131,7 @@ class DPSinkhorn(Generative):
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         facts, rows = private.facts, self.config.batch_size
         forger, shape = Forger(self.config, facts, context), (rows, *facts.shape)
-        again = max(2, int(self.config.fresh * rows))  # batch normalisation needs two
+        again = max(2, int(self.config.fresh * rows))  # batch normalisation needs two images
 
         def features(images: Tensor, labels: Tensor) -> Tensor:
             marks = self.config.label_weight * one_hot(labels, facts.classes)

@@ -1,4 +1,4 @@
-"""Shared by the generative methods: a private generator makes labelled images; a student learns from them alone.
+"""Shared by the generative methods: a private generator makes labelled images, and a student learns only from them.
 
 A method trains its generator on private records through the ledger (:meth:`Generative.fit_generator`). The rest is
 post-processing: :class:`Source` draws labelled images from public randomness, :func:`usable` checks them, and every
@@ -37,13 +37,13 @@ from bench.training.divergence import CollapsedError
 SAME = "ours: the same student for all generative methods"
 LEAST_SPREAD = 0.01  # mean standard deviation of a pixel over the images; MNIST's is 0.19
 LEAST_BETWEEN = 1.5  # variance between over within classes, 1 on average for images that ignore their label
-LOOKED_AT = 5000  # the most images that are checked
+LOOKED_AT = 5000  # most images to check
 ENOUGH = 50  # images per class
 
 
 @dataclass(frozen=True)
 class GenerativeConfig:
-    """Settings that all generative methods share; those of the student are ours."""
+    """Settings shared by all generative methods; the student's are ours."""
 
     synthetic: int = setting(
         60_000, "DP-MERF's code, gen_balanced.py: as many images as MNIST has private records", ge=1

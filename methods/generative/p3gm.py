@@ -2,7 +2,7 @@
 
 Takagi, Takahashi, Cao, Yoshikawa, "P3GM: Private High-Dimensional Data Release via Privacy Preserving Phased Generative
 Model", ICDE 2021 (arXiv:2006.12101); settings of the authors' code. Three phases: principal components, EM for the
-mixture of the records' codes, DP-SGD for decoder and variances, after a warm start on the mixture alone. Codes drawn
+mixture of the records' codes, DP-SGD for decoder and variances, after a warm start on only the mixture. Codes drawn
 from the mixture decode to images and labels.
 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.

@@ -1,4 +1,4 @@
-"""P3GM repaired: records are centred by a public constant, and each release has noise for what one record can move.
+"""P3GM repaired: records are centred by a public constant, and each release has noise for one record's full effect.
 
 After Takagi et al., "P3GM: Private High-Dimensional Data Release via Privacy Preserving Phased Generative Model", ICDE
 2021 (:mod:`bench.methods.generative.p3gm`). The constant is zero, so rows are not centred, and the first component

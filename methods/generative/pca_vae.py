@@ -24,7 +24,7 @@ from bench.core import margins
 from bench.interface import Ledger, PrivateData, as_float, in_equal_batches
 
 EM_SENSITIVITY = math.sqrt(3)
-CHUNK = 2000  # records
+CHUNK = 2000  # records per chunk
 
 
 def rows_of(images: Tensor, labels: Tensor, classes: int) -> Tensor:
@@ -157,7 +157,7 @@ class PhasedVAE(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the loss of each example."""
         rows, means, draws = torch.split(inputs, self.sizes, 1)
-        logs: Any = self.encoder(rows).clamp(-20.0, 20.0)  # of variances
+        logs: Any = self.encoder(rows).clamp(-20.0, 20.0)  # log variances
         error = (self.decoder(means + (0.5 * logs).exp() * draws) - rows).square().sum(1)
         mixture = self.mixture()
         apart = ((means[:, None] - mixture.means).square() + logs.exp()[:, None]) / mixture.variances

@@ -152,7 +152,7 @@ def check_simulator(config: SimPEConfig, facts: Facts) -> None:
 def votes_for(features: Tensor, classes: Tensor, private: PrivateData, device: Any) -> Tensor:
     """Return the votes, float64 (n,), for candidates with `features` (n, pixels) of `classes` (n,).
 
-    A private image has one vote, for its class's nearest candidate, or none if the class has no candidate.
+    A private image votes once, for the nearest candidate of its class; if the class has none, it does not vote.
     """
     votes = torch.zeros(len(features), dtype=torch.float64)
     for label in range(private.facts.classes):

@@ -1,4 +1,4 @@
-"""Shared by methods of unit label: images are public, each label is released with noise, nets learn from that.
+"""Shared by methods of unit label: images are public, each label is released with noise, and nets learn from both.
 
 Unit label, adjacency replace: two sets are adjacent if one label differs. Images are not protected, so no finite
 epsilon follows for a record: a released student may reveal its image.
@@ -41,7 +41,7 @@ from bench.privacy.mechanisms.mechanisms import keep_probability, known_labels
 
 @dataclass(frozen=True)
 class NoisyLabelConfig:
-    """Settings of a net's training on noisy labels; those of Ghazi et al. 2021 for MNIST and Fashion-MNIST."""
+    """Settings of training on noisy labels; the defaults are Ghazi et al. 2021's for MNIST and Fashion-MNIST."""
 
     epsilon: float = setting(1.0, "Ghazi et al. 2021, table of MNIST results: 1 to 4; calibrated to the budget", gt=0)
     student: str = setting("dgd_cnn", "ours: the paper's small Inception net is not in the benchmark")

@@ -1,6 +1,6 @@
-"""What the heads by one noisy table of sums share: clipped rows, their sums by class, and the accounting.
+"""Shared by heads that use one noisy table of sums: clipped rows, their sums by class, and the accounting.
 
-A record is a row of features, clipped to L2 norm C, and enters the sum of its own class alone. Adding or removing it
+A record is a row of features, clipped to L2 norm C, and enters only the sum of its own class. Adding or removing it
 moves the table of sums, (classes, d), in one row, by at most C: the L2 sensitivity is C. Replacing it moves the table
 by at most 2 C: within one class by the distance between two rows, 2 C if they are opposite; across classes by sqrt(2)
 C. A replace-one budget therefore uses 2 C.

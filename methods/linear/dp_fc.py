@@ -62,7 +62,7 @@ class DPFCConfig(ClassSumsConfig):
 
 @register_method("dp-fc")
 class DPFC(ClassSums):
-    """Class sums of features whitened by public images, with Gaussian noise, once, as a head's weights."""
+    """A head whose weights are class sums of features whitened by public images, released once with Gaussian noise."""
 
     config: DPFCConfig
     citation = "after Mehta et al. 2022"
@@ -107,7 +107,9 @@ def whitening(pool: Tensor, ridge: float) -> tuple[Tensor, Tensor, float]:
     covariance = x.T @ x / len(x)
     level = float(covariance.trace()) / len(covariance)
     if level < 1e-12:
-        raise BenchError("all public images have the same features: they cannot whiten. Take others, or more of them.")
+        raise BenchError(
+            "all public images have the same features, so they cannot be used for whitening. Use other or more images."
+        )
     factor = torch.linalg.cholesky(covariance + ridge * level * torch.eye(len(covariance), dtype=x.dtype))
     return mean, factor, float(whitened(x + mean, mean, factor).square().sum(1).mean().sqrt())
 

@@ -30,7 +30,7 @@ class DPPrototypesConfig(ClassSumsConfig):
 
 @register_method("dp-prototypes")
 class DPPrototypes(ClassSums):
-    """Sums of the classes' features with Gaussian noise, once, as the rows of a head."""
+    """A head whose rows are the classes' feature sums, released once with Gaussian noise."""
 
     config: DPPrototypesConfig
     citation = "after Wahdany et al. 2024"

@@ -1,4 +1,4 @@
-"""What the linear baselines share: scaled features, a head that starts at zero, and the sum of clipped gradients.
+"""Shared by the linear baselines: scaled features, a head that starts at zero, and the sum of clipped gradients.
 
 Features have mean 0 and deviation 1 within each image, hence norm sqrt(d). Divided by this public constant they have
 norm 1, so one clipping norm suits every backbone. The released head takes plain features, with divided weights. Its

@@ -46,7 +46,7 @@ class NonPrivateTransfer(OnBackbone, NonPrivate):
         return {**given, "quick": {**given["quick"], "epochs": epochs}, "tiny": {**given["tiny"], "epochs": 2.0}}
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with its weights named: there is no noise to calibrate."""
+        """Return `config` with its weights' digest; there is no noise to calibrate."""
         return with_digest(super().calibrate(budget), self.facts)
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:

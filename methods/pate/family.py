@@ -1,4 +1,4 @@
-"""What the methods of the PATE family share: the ensemble, its votes, the choice of queries, the student.
+"""Shared by the PATE family: the ensemble, its votes, the choice of queries, and the student.
 
 Only :meth:`PATEFamily.answer` releases private data; queries come from a public random stream, never from votes.
 """
@@ -57,12 +57,12 @@ CODE = "published code of PATE 2017 (deep_cnn.py, train_teachers.py)"
 GAN = "published code of Salimans et al. 2016 (train_mnist_fm_custom_labels.py)"
 
 
-BLOCK = 500  # queries that the teachers label at once
+BLOCK = 500  # queries per batch of teacher predictions
 
 
 @dataclass(frozen=True)
 class PATEFamilyConfig(PublicStartConfig):
-    """Settings of teachers and student. Defaults are those of the MNIST experiment of PATE 2017."""
+    """Settings of teachers and student. The defaults are those of PATE 2017's MNIST experiment."""
 
     teachers: int = setting(250, "PATE 2017, section 4.1", ge=1)
     queries: int = setting(100, "PATE 2017, section 4.2: labels of the MNIST student; calibrated to the budget", ge=1)
@@ -280,7 +280,7 @@ class PATEFamily(StartsPublic, EnsembleMethod):
 
 
 def query_order(public: PublicData, context: Context) -> NDArray[np.int64]:
-    """Return the positions of the public images (n,) in the order in which teachers are asked."""
+    """Return the positions of the public images (n,) in the order of the queries."""
     return context.streams.numpy("queries").permutation(len(public)).astype(np.int64)
 
 

@@ -1,4 +1,4 @@
-"""Many two-layer heads on the same frozen features, trained at once: TrPATE's teachers (section IV.A.2).
+"""Many two-layer heads on the same frozen features, trained together: TrPATE's teachers (section IV.A.2).
 
 A head is ``relu(x W + b) V + c``. Heads of an ensemble share public initial weights and a public order of batches. Each
 uses only its own records, and nothing is summed over heads, so one record changes one head. SGD moves W only within the
@@ -28,7 +28,7 @@ from bench.training.ensemble import check_disjoint
 from bench.training.processes import one_thread
 
 Result = TypeVar("Result")
-VERSION = 1  # part of cache keys; raise it when the same settings would give different heads
+VERSION = 1  # part of cache keys; increment when the same settings would give different heads
 TOGETHER = 2_000  # records of heads trained together: their Gram matrices fit a core's cache
 TOGETHER_GPU = 50_000  # the same on a GPU
 ROWS = 2_000  # public records per batch of predictions

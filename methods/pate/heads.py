@@ -74,7 +74,7 @@ class HeadStudent(OnBackbone):
 
 
 class HeadTeachers(HeadStudent, PATEFamily):
-    """Teachers are heads on the features of a frozen backbone, trained at once; so is the student."""
+    """Teachers are heads on the features of a frozen backbone, trained together; the student is such a head as well."""
 
     public_data = "knowledge of a public source, and unlabelled images of the target's distribution"
     public_data_kinds = (PublicKind.TRANSFERRED, PublicKind.UNLABELLED)
@@ -97,7 +97,7 @@ class HeadTeachers(HeadStudent, PATEFamily):
         self.check_facts()
         return with_digest(super().calibrate(budget), self.facts)  # type: ignore[safe-super]  # next in the MRO
 
-    shardable = False  # heads are trained all at once, in seconds
+    shardable = False  # all heads train together, in seconds
 
     def shares(self, seed: int) -> tuple[str, ...]:
         features = shared_features(self.config, self.facts)

@@ -29,7 +29,7 @@ from bench.privacy.accounting.claims import pate_2018
 from bench.privacy.mechanisms.ledger import VoteRelease
 
 Printed = Mapping[str, tuple[float, int, float]]
-PRINTED: Printed = {"mnist": (1e-5, 286, 1.97)}  # table 1's delta, answers and epsilon for the default settings
+PRINTED: Printed = {"mnist": (1e-5, 286, 1.97)}  # delta, answers and epsilon in table 1, for the default settings
 
 
 class ConfidentEvents:
@@ -55,7 +55,7 @@ class ConfidentEvents:
 
 @dataclass(frozen=True)
 class PATEConfidentConfig(ConfidentEvents, PATEFamilyConfig):
-    """Settings of PATE with Confident-GNMax; those of MNIST in table 1 of the paper."""
+    """Settings of PATE with Confident-GNMax; the defaults are those for MNIST in the paper's table 1."""
 
     queries: int = setting(640, "PATE 2018, section 5 and appendix: MNIST; calibrated to the budget")
     max_answers: int = setting(286, "PATE 2018, table 1: MNIST; calibrated to the budget")

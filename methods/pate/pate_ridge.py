@@ -52,7 +52,7 @@ from bench.methods.shared.teachers import tiny_teachers
 from bench.models.feature_net import OnFixedMap
 from bench.training.features import features_of
 
-SENSITIVITY = 2.0  # L2, of the sum of answers of norm 1
+SENSITIVITY = 2.0  # L2 sensitivity of the sum of answers of norm 1
 CHOSEN = "ours: chosen on 3,000 records of Fashion-MNIST's test file, at proven epsilon 1; not for rows on that set"
 
 

@@ -12,7 +12,7 @@ Words: the source's posterior Dirichlet of each class is the prior of teachers a
 counts of the same weight, as in the paper, so a source much larger than a teacher's part decides nearly every vote.
 
 Images, our extension: a Gaussian per class and feature, over pixels or a frozen ``backbone``'s features. The prior
-comes from the labelled source if there is one, else from the unlabelled public pool, one for all classes.
+comes from the labelled source if there is one, otherwise from the unlabelled public pool, one for all classes.
 
 Claimed: theorem 1, PATE's closed form. Proven: the composition of the noisy histograms. Neither covers records that are
 also in the source; see :mod:`bench.data.text` for the paper's own SST.
@@ -127,10 +127,10 @@ class PATEBayes(PATE):
         """Return the prior of the Gaussians over `width` features."""
         return flat_prior(self.facts.classes, width)
 
-    shardable = False  # words are counted in seconds
+    shardable = False  # counting words takes seconds
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        """Return nothing: counting words takes seconds."""
+        """Return nothing: there are no artefacts to share."""
         return ()
 
     def votes(
@@ -222,7 +222,7 @@ class TrPATEBayes(PATEBayes, OnBackbone):
         return found
 
     def gaussian_student(self, public: PublicData, context: Context) -> tuple[torch.nn.Module, str, dict[str, Any]]:
-        """See :meth:`PATEBayes.gaussian_student`: Gaussians on the backbone's features where there is one."""
+        """See :meth:`PATEBayes.gaussian_student`: Gaussians on the backbone's features if there is one."""
         if not self.config.backbone:
             return super().gaussian_student(public, context)
 

@@ -44,7 +44,7 @@ def given_teacher(config: GivenTeacherConfig) -> GivenTeacher | None:
     """Return the given teacher of `config`; see :meth:`bench.interface.Method.given_teacher`."""
     weights, records, size = config.teacher_weights, config.teacher_records, config.teacher_size
     if weights and config.teacher_init != RANDOM:
-        raise BenchError("a given teacher is trained already: leave out teacher_weights, or teacher_init.")
+        raise BenchError("a given teacher is already trained: leave out teacher_weights or teacher_init.")
     if not weights:
         if (records, size, config.teacher_weights_sha256) != (None, None, ""):
             raise BenchError(

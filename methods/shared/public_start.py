@@ -1,7 +1,7 @@
 """Teachers that start from public weights, and students on the same public backbone.
 
-What the weights were trained on is public data, and the row names it; records in it have no guarantee. Frozen layers
-map each image alone, so one record still changes one teacher. A student holds no layer that private records trained.
+The weights' training set is public data, which the row names; records in it have no guarantee. Frozen layers map each
+image alone, so one record still changes one teacher. A student contains no layer trained on private records.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def start_of(config: object, facts: Facts, context: Context) -> PublicStart | No
 
 
 def start_depends(config: object, facts: Facts, context: Context) -> dict[str, Any]:
-    """Return what trained teachers depend on beside other settings, for cache keys; nothing if they start at random."""
+    """Return additional cache-key dependencies of trained teachers; empty if they start at random."""
     start = start_of(config, facts, context)
     return {} if start is None else {"start": [start.spec.identity(), start.frozen, VERSION]}
 

@@ -1,4 +1,4 @@
-"""Images of random processes: queries for a teacher that need no data.
+"""Images of random processes: teacher queries that need no data.
 
 Equal shares of blobs (a softly thresholded, smoothed Gaussian field), ridges (its zero crossings, inside a disc) and
 strokes (Bezier curves), in two random colours if the data have colour. On MNIST, 20,000 distil a teacher of 99% into a
@@ -62,7 +62,7 @@ def _ridges(count: int, height: int, width: int, generator: torch.Generator) -> 
 
 
 def _strokes(count: int, height: int, width: int, generator: torch.Generator) -> Tensor:
-    """Return one to three cubic Bezier curves per image, in blocks, as all distances at once would take gigabytes."""
+    """Return one to three cubic Bezier curves per image, in blocks, as all distances together would take gigabytes."""
     blocks = [_block(min(500, count - start), height, width, generator) for start in range(0, count, 500)]
     return torch.cat(blocks) if blocks else torch.empty(0, height, width)
 

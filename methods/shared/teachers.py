@@ -32,7 +32,7 @@ WATCHED = 1000  # public images whose labels show when a teacher has settled
 
 
 class TeacherConfig(Protocol):
-    """What the config of an ensemble method holds."""
+    """The fields that the config of an ensemble method must have."""
 
     @property
     def teachers(self) -> int:
@@ -82,7 +82,7 @@ class EnsembleMethod(Method):
         context: Context,
         pool: ProcessPoolExecutor | None,
     ) -> None:
-        """Keep a shard's labels of public images if the method needs nothing else. For the ledger only."""
+        """Store a shard's labels of public images if the method needs nothing else. For the ledger only."""
 
 
 def quick_teachers(facts: Facts) -> int:
@@ -109,7 +109,7 @@ def largest_shift(facts: Facts) -> int:
 
 
 def say_missing_classes(teachers: int, facts: Facts, context: Context) -> None:
-    """Note how many teachers are expected to lack a class, from public numbers alone, not from labels."""
+    """Note how many teachers are expected to lack a class, computed from public numbers, not from labels."""
     part = facts.private_records // teachers
     lacking = teachers * (1 - (1 - (1 - 1 / facts.classes) ** part) ** facts.classes)
     if lacking >= 0.5:
@@ -145,7 +145,7 @@ def train_ensemble(
         batch_statistics=getattr(config, "batch_statistics", False),
         standardised=getattr(config, "teacher_votes", "plain") == "standardised",
     )  # fmt: skip
-    # Frozen layers run once for all teachers; each teacher still trains on its own records alone.
+    # Frozen layers run once for all teachers; each teacher still trains only on its own records.
     images = private.images if start is None else start.inputs(private.images, context)
     if start is not None and watched is not None:
         watched = start.see(watched, context)
@@ -198,7 +198,7 @@ def teachers_per_artefact(config: TeacherConfig, facts: Facts, device: torch.dev
 
 
 def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Context) -> dict[str, Any]:
-    """Return what an ensemble depends on, for cache keys; default arithmetic adds none, so old artefacts stay valid."""
+    """Return an ensemble's cache-key dependencies; default arithmetic adds none, so old artefacts stay valid."""
     arithmetic: dict[str, Any] = {}
     if context.precision != "float32":
         arithmetic["precision"] = context.precision
@@ -221,7 +221,7 @@ def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Conte
 
 @contextlib.contextmanager
 def teacher_pool(config: TeacherConfig, context: Context) -> Iterator[ProcessPoolExecutor | None]:
-    """Open worker processes for training teachers; none for a few teachers, as starting one takes seconds."""
+    """Open worker processes for training teachers; none for a few teachers, because starting one takes seconds."""
     workers = context.workers if config.teachers > 2 * CHUNK and len(context.devices) < 2 else 1
     with worker_pool(workers, context.device.type) as pool:
         yield pool

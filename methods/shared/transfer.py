@@ -1,4 +1,4 @@
-"""Methods on transferred features: a public frozen backbone; the ledger alone releases private images' features."""
+"""Methods on features of a public frozen backbone. Private images' features leave only through the ledger."""
 
 from __future__ import annotations
 
@@ -72,10 +72,11 @@ class TransferConfig:
     fraction_of_prior: ClassVar[bool] = False  # whether `source_fraction` also applies to a prior's source
 
     def check(self) -> None:
-        """Raise :class:`BenchError` for a part of a source where there is no source."""
+        """Raise :class:`BenchError` if a fraction of a source is set without a source."""
         if self.source_fraction != 1 and not self.trained_here and not self.fraction_of_prior:
             raise BenchError(
-                "source_fraction takes a part of a source that is trained on here: set weights=source or source:NAME."
+                "source_fraction selects part of a source that the backbone is trained on here: set "
+                "weights=source or source:NAME."
             )
 
     @property
@@ -127,7 +128,7 @@ class OnBackbone(Method):
 def paper_transfer(facts: Facts) -> dict[str, Any]:
     """Return the paper's settings for `facts` where they differ from CIFAR-10's."""
     if is_text(facts.shape):
-        # One epoch over long reviews; more would overfit their words.
+        # One epoch over long reviews; more would overfit to their words.
         return {"backbone": "text_cnn", "weights": SOURCE, "image_size": 0, "source_epochs": 1.0}
     return {}
 
@@ -175,7 +176,7 @@ def with_digest(config: T, facts: Facts) -> T:
                 f"{config.weights_sha256}. Leave weights_sha256 out, or name the file that has it by weights=file:PATH."
             )
         return dataclasses.replace(config, weights="package", weights_sha256=known)
-    # A name that is no file here comes from an earlier plan; the file is found by its digest.
+    # A name that is not a file here comes from an earlier plan; the file is found by its digest.
     if origin.startswith("file:") and (not config.weights_sha256 or user_path(origin[5:]).is_file()):
         found = find_weights(config.backbone, origin, config.weights_sha256)
         return dataclasses.replace(config, weights=f"file:{found.path.name}", weights_sha256=found.sha256)
@@ -205,7 +206,7 @@ def _check_source(config: TransferConfig, facts: Facts) -> None:
 
 
 def words_of(config: TransferConfig, facts: Facts) -> str:
-    """Return the public source of `config` and its possible overlap with the data, in words for the row."""
+    """Return a text for the row on the public source of `config` and its possible overlap with the data."""
     if config.weights == "random" and config.backbone == AS_GIVEN["backbone"]:
         return "whatever the features were made with (not examined)"
     if config.weights == "random":
@@ -299,7 +300,7 @@ def _trained_here(config: TransferConfig, facts: Facts, public: PublicData, cont
 
 
 def source_settings(config: TransferConfig) -> FitSettings:
-    """Return how a backbone is trained on its source; our choice, as the paper does not say."""
+    """Return the settings for training a backbone on its source; they are ours, because the paper gives none."""
     return FitSettings(epochs=config.source_epochs, batch_size=64, optimizer="adam", lr=1e-3)
 
 

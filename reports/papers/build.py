@@ -120,7 +120,7 @@ def _write_figure(
     if kept:
         drawn = draw_figure(spec, kept, material, stem)
         return (*drawn, path), f"![{md(_title(spec))}]({stem.parent.name}/{stem.name}.png)\n", left
-    for form in ("pdf", "png"):  # of an older report
+    for form in ("pdf", "png"):  # files of an older report
         stem.with_name(f"{stem.name}.{form}").unlink(missing_ok=True)
     return (path,), "Not drawn: we have no results for it.\n", left
 

@@ -1,4 +1,4 @@
-"""Count how much of the papers' tables and figures the records fill, and explain why the rest is empty."""
+"""Count how many cells of the papers' tables and figures the records fill, and explain why the others are empty."""
 
 from __future__ import annotations
 

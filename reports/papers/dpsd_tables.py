@@ -324,7 +324,7 @@ def _clients(record: Record) -> bool:
 
 
 def _all_classes(record: Record) -> bool:
-    """Return whether k has the preset's value: all classes in quick, else the value in section IV-A."""
+    """Return whether k has the preset's value: all classes in quick, otherwise the value in section IV-A."""
     if record.preset == "quick":
         return record.config.get("k") == _CLASSES.get(record.dataset, 10)
     return as_preset("k")(record)

@@ -66,7 +66,7 @@ class WantedCell:
 
     @property
     def label(self) -> str:
-        """Return the cell in a few words."""
+        """Return a short text on the cell."""
         budget = "no privacy" if self.epsilon is None else f"eps {self.epsilon:g} {self.basis.value}"
         told = "".join(f", {name}={_text(value)}" for name, value in self.settings)
         return f"{self.method} on {self.dataset}, {budget}{told}"
@@ -252,7 +252,7 @@ class Evidence:
 
 
 def as_preset(name: str, **values: Setting | None) -> Check:
-    """Return a check that setting `name` has its preset's value: the one in `values`, else the paper's."""
+    """Return a check that setting `name` has its preset's value: the one in `values`, or the paper's."""
 
     def usual(record: Record) -> bool:
         if record.preset in values:

@@ -51,7 +51,7 @@ def draw_figure(
         grid = figure.add_gridspec(len(rows), across, height_ratios=heights)
         for place, panel in enumerate(panels):
             row = place // across
-            # Pictures that are alone in a row span it.
+            # A picture that has no neighbour spans the row.
             alone = isinstance(panel, PicturePanel) and len(rows[row]) == 1
             where = grid[row, :] if alone else grid[row, place % across]
             if isinstance(panel, PicturePanel):

@@ -95,7 +95,7 @@ def _rows(records: Iterable[Record]) -> list[list[Record]]:
 
 
 def _by_queries(records: Sequence[Record], method: str, dataset: str) -> dict[int, list[Record]]:
-    """Return one board row per number of queries: the paper preset's, else the row with most seeds."""
+    """Return one board row per number of queries: the paper preset's, or the row with most seeds."""
     found: dict[int, list[Record]] = {}
     plain = [r for r in records if r.method == method and r.dataset == dataset and r.queries and _is_plain(r)]
     for group in sorted(_rows(plain), key=lambda g: (g[0].preset == "paper", len(g), g[0].key)):

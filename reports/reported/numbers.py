@@ -103,12 +103,12 @@ class Reported:
 
     @property
     def paper_verdict(self) -> str:
-        """The verdict on the paper in words, and whose analysis it is."""
+        """A text on the verdict on the paper, and the source of the analysis."""
         return self.verdict.value + (f", by {self.by}" if self.by else "")
 
     @property
     def verdicts(self) -> str:
-        """Both parts of the verdict in words."""
+        """A text on both parts of the verdict."""
         if self.verdict is Verdict.NONE:
             return self.verdict.value
         return f"paper: {self.paper_verdict}; code: {self.code_verdict.value}"
@@ -210,7 +210,7 @@ def read_reported(folder: Path | None = None) -> list[Reported]:
         if (reported.epsilon == math.inf) != (reported.unit == "none") and reported.measure == "accuracy":
             raise BenchError(
                 f"{where}: {number.system} has the unit {reported.unit}, but epsilon {number.epsilon}. "
-                "Write inf for a system without privacy, and only for one."
+                "Write inf for a system without privacy, and only then."
             )
         found.append(reported)
     return found

@@ -85,8 +85,8 @@ def _files(site: Path) -> Iterator[Path]:
     for place in (site, *tops, *(Path(where, name) for where, folders, _ in walked for name in folders)):
         if place.is_symlink():
             raise BenchError(
-                f"{place} is a link, and the site is not written through links. Remove it, or choose a folder with "
-                "--out."
+                f"{place} is a link, and the site is not written through links. Remove it, or choose "
+                "another folder with --out."
             )
     yield from (page for page in map(site.joinpath, FORMER) if _is_ours(page))
     for where, _, files in walked:

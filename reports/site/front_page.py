@@ -55,7 +55,7 @@ def glance(every: Iterable[Ranking]) -> list[tuple[Ranking, list[RowView | None]
 
 
 def _best(rows: Sequence[RowView]) -> RowView | None:
-    """Return the most accurate of the rows that hold a rank, or of all if none does."""
+    """Return the most accurate row with a rank, or of all rows if none has one."""
     rated = [row for row in rows if not row.unranked] or rows
     return min(rated, key=lambda row: (-row.point.accuracy, row.point.proven, row.id), default=None)
 

@@ -1,4 +1,4 @@
-"""The page that says what epsilon means: what an attacker may reach by the proven curves, and what attacks reached."""
+"""The page on what epsilon means: the bounds of the proven curves on attackers, and what attacks achieved."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def naming_picture(rows: Sequence[BoardRow]) -> Markup:
         curve = [(FRAME.x(_share(e)), FRAME.y(reconstruction_by_gaussian(e, prior))) for e in steps]
         line = "L".join(f"{x:.4g} {y:.4g}" for x, y in curve)
         parts.append(f'<path class="curve k{COLOURS[number]}" d="M{line}"/>')
-        key = FRAME.top + 28 + 30 * number  # in the corner that no curve reaches
+        key = FRAME.top + 28 + 30 * number  # in a corner that no curve reaches
         parts.append(f'<path class="curve k{COLOURS[number]}" d="M{FRAME.left + 14:g} {key - 5:g}h26"/>')
         parts.append(
             f'<text class="label k{COLOURS[number]}" x="{FRAME.left + 48:g}" y="{key:g}">one of {1 / prior:,.0f}</text>'
@@ -147,7 +147,7 @@ def drawn(rows: Iterable[BoardRow]) -> list[BoardRow]:
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """What an attack on one unit reached and what the proven curve allows: probabilities, or their differences."""
+    """Measured success of an attack on one unit and its bound by the proven curve: probabilities, or differences."""
 
     student: str
     said: str
@@ -161,12 +161,12 @@ class Success:
 
     @property
     def exceeds(self) -> bool:
-        """Whether the attack reached more than the curve allows."""
+        """Whether the measured success exceeds the bound."""
         return self.low > self.bound
 
 
 def successes(source: Source) -> list[Success]:
-    """Return the measured successes of attacks and audits on one unit of a row, beside the row's bounds."""
+    """Return the measured successes of attacks and audits on one unit of a row, with the row's bounds."""
     shown = {record.key: record for record in source.shown()}
     found = []
     for audit in source.audits:

@@ -12,7 +12,7 @@ from bench.reports.leaderboard import Source
 from bench.reports.site.rows import rankings
 from bench.reports.site.svg import LARGE, SYMBOLS, scatter
 
-COLUMNS, LINE = 5, 18.0  # of the key; pixels
+COLUMNS, LINE = 5, 18.0  # columns of the key, and its line height in pixels
 STYLE = Path(__file__).parent / "assets" / "plot.css"
 
 

@@ -61,5 +61,5 @@ _MARKED = {label: Markup('<abbr title="{}">{}</abbr>').format(meaning, label) fo
 
 
 def term(label: str) -> str:
-    """Return `label` with its meaning as a tooltip, where the glossary has it."""
+    """Return `label` with its meaning as a tooltip, if the glossary has it."""
     return _MARKED.get(label, label)

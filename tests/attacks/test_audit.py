@@ -1,4 +1,4 @@
-"""Audits by scores: silent where scores know nothing, at the cap where they know all, independent of the order."""
+"""Audits by scores: no bound from scores without information, the cap from perfect ones, and no effect of the order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_scores_that_ignore_the_coins_prove_nothing() -> None:
 def test_scores_that_know_the_coins_are_all_right() -> None:
     coins = fresh().random(1000) < 0.5
     assert right_guesses(coins + 0.1 * fresh(1).random(1000), coins, 50, 50, fresh()) == 100
-    # The other way round, every guess is wrong.
+    # With the scores reversed, every guess is wrong.
     assert right_guesses(-coins.astype(float), coins, 50, 50, fresh()) == 0
 
 
@@ -42,7 +42,7 @@ def test_an_audit_of_randomised_response_is_right_in_95_of_100() -> None:
         generator = fresh(seed)
         coins = generator.random(400) < 0.5
         answers = np.where(generator.random(400) < 1 / (1 + math.exp(-epsilon)), coins, ~coins)
-        # All that is known is one bit: the generator decides which of the equal scores are guessed.
+        # The scores carry a single bit, so the generator decides which of the equal scores are guessed.
         found.append(one_run_epsilon(400, 200, right_guesses(answers, coins, 100, 100, generator), 0.0))
         above += found[-1] > epsilon
     assert above <= 20 + 13, "5% of 400, and three standard errors"
@@ -50,7 +50,7 @@ def test_an_audit_of_randomised_response_is_right_in_95_of_100() -> None:
 
 
 def test_ties_are_broken_by_the_generator_and_not_by_order() -> None:
-    # The coins are in order: with equal scores, order would guess all of them right.
+    # The coins are sorted: with equal scores, guessing in order would get all of them right.
     coins = np.repeat([False, True], 500)
     correct = [right_guesses(np.zeros(1000), coins, 50, 50, fresh(seed)) for seed in range(200)]
     assert np.mean(correct) == pytest.approx(50, abs=1.5)
@@ -78,7 +78,7 @@ def test_power_is_checked_before_a_run() -> None:
     assert guesses_needed(6.0, more - 1, 0.0) is None
     with pytest.raises(BenchError, match="No number of canaries"):
         check_power(100, 100, 10.0, 0.01)
-    with pytest.raises(BenchError, match="at least once"):
+    with pytest.raises(BenchError, match="of at least 1"):
         check_power(100, 100, 1.0, 0.0, group=0)
 
 

@@ -37,7 +37,7 @@ FACTS = Facts("shapes", 0, 0, 0, CLASSES, (1, 20, 16))
 
 
 def shapes(count: int, seed: int, noise: float = 0.08) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images of six classes, each a bar somewhere else, told apart at one look; uint8."""
+    """uint8 images of six easily distinguished classes, each a bar at another place."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % CLASSES
     images = torch.full((count, 1, 20, 16), 0.3)
@@ -222,7 +222,7 @@ def test_noise_pleases_one_evaluator_more_often_than_all(committee: Committee) -
 def test_the_worst_class_counts_as_the_committees_false_positives(
     committee: Committee, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten of fifty images of other classes are taken for class 1, none for another."""
+    """Ten of fifty images of other classes are mistaken for class 1, none for any other class."""
     images, truth = shapes(60, 4)[0], torch.arange(60) // 10
     said = truth.clone()
     said[:10] = 1
@@ -271,7 +271,7 @@ def test_copies_of_members_are_told_from_good_pictures(committee: Committee) -> 
 
 
 def test_a_larger_pool_is_no_nearer(committee: Committee) -> None:
-    """Ten times as many members as non-members, of the same distribution: no gap may come of it."""
+    """Ten times as many members as non-members of the same distribution must not cause a gap."""
     fresh = shapes(60, 12)
     made = Reconstructions(fresh[0].float() / 255, fresh[1])
     found = evaluate(made, committee, shapes(600, 10), shapes(60, 11))["ssim member - non-member"]

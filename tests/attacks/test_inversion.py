@@ -1,4 +1,4 @@
-"""Model-inversion attacks: what they return, what they may touch, and that they show what the student has learnt."""
+"""Model-inversion attacks: their output, the access they use, and that they recover what the student learnt."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class World:
 
 
 def world(classes: int = CLASSES, size: int = 16) -> World:
-    from bench.attacks._inversion import blurred
+    from bench.attacks.shared.inversion import blurred
 
     generator = torch.Generator().manual_seed(1)
     rough = blurred(torch.randn(classes, 1, size, size, generator=generator), 1.5)
@@ -68,7 +68,7 @@ def world(classes: int = CLASSES, size: int = 16) -> World:
 
 @pytest.mark.parametrize("sigma", [0.5, 3.0, 8.0])
 def test_the_blur_is_a_gaussian_that_extends_the_border(sigma: float) -> None:
-    from bench.attacks._inversion import blurred
+    from bench.attacks.shared.inversion import blurred
 
     images = torch.rand(2, 3, 20, 12, generator=torch.Generator().manual_seed(0))
     usual = gaussian_filter(
@@ -91,7 +91,7 @@ def trained(shapes: World) -> torch.nn.Module:
 
 @pytest.fixture(scope="module")
 def shared() -> Cache:
-    """One GAN for the attacks that take it."""
+    """One GAN for all attacks that use one."""
     return Cache(None, {})
 
 
@@ -210,7 +210,7 @@ def test_observed_answers_are_inverted(shapes: World, trained: torch.nn.Module) 
 
 
 def test_truncated_answers_keep_the_largest() -> None:
-    from bench.attacks._decoder import encode
+    from bench.attacks.shared.decoder import encode
 
     codes = encode(torch.tensor([[0.7, 0.2, 0.1, 0.0]]), 2)
     assert (codes > 0).tolist() == [[True, True, False, False]]
@@ -222,7 +222,7 @@ def test_truncated_answers_keep_the_largest() -> None:
 def test_access_is_enough_and_needed(name: str, shapes: World, trained: torch.nn.Module) -> None:
     kind = ATTACKS.get(name)
     assert kind.access == {"brep-mi": Access.LABELS, "inversion-network": Access.CONFIDENCES}.get(name, Access.WEIGHTS)
-    if kind.access == Access.LABELS:  # a target with this access refuses all else: see bench.interface.target_model
+    if kind.access == Access.LABELS:  # a target refuses anything beyond its access: see bench.interface.target_model
         attack(name, shapes, trained, access=Access.LABELS)
         return
     with pytest.raises(BenchError, match="cannot use"):
@@ -239,7 +239,7 @@ def test_numeric_gradient_needs_confidences_only(shapes: World, trained: torch.n
     lead = resemblance(made.images, made.labels, shapes.prototypes)[1]
     assert lead > 0.4
     coarse, _ = attack("mi-face", shapes, trained, rounding=0.1, **changes)
-    # Rounded answers do not change under small steps: the countermeasure leaves this variant little to go by.
+    # Rounded answers do not change under small steps, so this variant learns little from them.
     assert resemblance(coarse.images, coarse.labels, shapes.prototypes)[1] < lead - 0.1
 
 
@@ -259,7 +259,7 @@ def test_mi_face_compares_no_costs_of_different_units() -> None:
     for preset, overrides in (
         (Preset.QUICK, {"keep": "best"}), (Preset.QUICK, {"patience": 5}), (Preset.PAPER, {"prior": "relative"}),
     ):  # fmt: skip
-        with pytest.raises(BenchError, match="keep=last and patience=0 only"):
+        with pytest.raises(BenchError, match="keep=last and patience=0"):
             build_config(kind, preset, facts, overrides)
     assert build_config(kind, Preset.QUICK, facts, {"keep": "best", "prior": "absolute"})[0].keep == "best"
     for shape in ((1, 8, 8), (3, 32, 32), (3, 64, 64)):
@@ -295,7 +295,7 @@ def test_targets_share_a_gan(shapes: World, trained: torch.nn.Module, tmp_path: 
 
 
 class OneClass(torch.nn.Module):
-    """Says class 0 to everything."""
+    """Predicts class 0 for everything."""
 
     def forward(self, images: Tensor) -> Tensor:
         return functional.one_hot(torch.zeros(len(images), dtype=torch.int64), CLASSES).float()

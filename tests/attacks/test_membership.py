@@ -1,4 +1,4 @@
-"""Membership attacks on a model that overfits, by hand on three records, and what must not change a score."""
+"""Membership attacks on a model that overfits, worked out by hand on three records, and invariances of the scores."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def softmax_regressions(x: np.ndarray, y: np.ndarray, inside: np.ndarray, steps:
 
 @functools.cache
 def trained() -> dict[str, np.ndarray]:
-    """Models of half of the candidates each; a part of the candidates is far easier than the rest."""
+    """Models trained on half of the candidates each; some candidates are far easier than the rest."""
     generator = np.random.default_rng(0)
     centres = generator.normal(size=(CLASSES, DIMENSIONS)) * 0.45
     labels = generator.integers(0, CLASSES, CANDIDATES)
@@ -58,7 +58,7 @@ def trained() -> dict[str, np.ndarray]:
     population_labels = generator.integers(0, CLASSES, 400)
     population = generator.normal(size=(400, DIMENSIONS)) + centres[population_labels]
     weights = softmax_regressions(x, labels, inside)
-    # One more, of none of the candidates.
+    # one more, trained on no candidate
     other_labels = generator.integers(0, CLASSES, CANDIDATES)
     other = generator.normal(size=(CANDIDATES, DIMENSIONS)) + centres[other_labels]
     stranger = softmax_regressions(other, other_labels, np.ones((1, CANDIDATES), dtype=bool))[0]
@@ -94,7 +94,7 @@ def rates_of(scores: np.ndarray, members: np.ndarray, fprs: tuple[float, ...] = 
 
 @functools.cache
 def rates(name: str, queries: int = 1, references: int = 32, **changes: object) -> tuple[float, float]:
-    """TPR at 1% FPR and AUC over twenty targets, each attacked with references that are not it."""
+    """TPR at 1% FPR and AUC over twenty targets, each attacked with the other models as references."""
     scores = [score(name, signals_of(t, queries, references), **changes) for t in range(20)]
     members = trained()["inside"][:20].ravel()
     found = rates_of(np.concatenate(scores), members)
@@ -108,7 +108,7 @@ def test_references_help_and_seeing_both_sides_helps_more() -> None:
     assert online[1] > offline[1] > 0.6
     # So few references are too few for a variance of each candidate (Carlini et al. 2022, figure 9).
     assert rates("lira", references=8)[0] > rates("lira", references=8, variance="per-record")[0]
-    # A few references do for RMIA; LiRA with as many has nothing to fit.
+    # RMIA needs only a few references, with which LiRA has nothing to fit.
     rmia = rates("rmia", references=4)
     assert rmia[0] > 2 * loss[0]
     assert rmia[1] > loss[1] + 0.03
@@ -125,7 +125,7 @@ def test_label_gap_is_the_gap_between_accuracies() -> None:
     assert rates_of(score("label-gap", signals), inside)["auc"].value == pytest.approx((1 + gap) / 2)
     both = score("label-gap", signals_of(0, queries=2))
     assert set(np.unique(both)) <= {0.0, 0.5, 1.0, 1.5}
-    # What else the logits say must not matter to an attack that sees labels.
+    # An attack that sees only labels must ignore all else in the logits.
     flat = np.eye(CLASSES)[signals.target.argmax(axis=-1)]
     np.testing.assert_array_equal(
         score("label-gap", dataclasses.replace(signals, target=flat)), score("label-gap", signals)
@@ -137,7 +137,7 @@ def test_label_gap_is_the_gap_between_accuracies() -> None:
 def test_a_target_of_none_of_the_candidates_is_at_chance(name: str) -> None:
     found = score(name, signals_of(None, queries=2))
     coins = np.random.default_rng(1).random((200, CANDIDATES)) < 0.5
-    # Coins that nobody trained on: the mean over draws is chance, whatever the scores.
+    # No model was trained by these coins, so the mean over draws is chance, whatever the scores.
     drawn = [rates_of(found, coin, (0.05,)) for coin in coins]
     assert np.mean([each["auc"].value for each in drawn]) == pytest.approx(0.5, abs=0.01)
     assert np.mean([each["tpr@0.05"].value for each in drawn]) < 0.08
@@ -166,7 +166,7 @@ def test_scores_ignore_what_they_must(name: str, queries: int) -> None:
         population_references=signals.population_references[order],
     )
     np.testing.assert_allclose(score(name, reordered), before, rtol=1e-9, atol=1e-9)
-    # Other wrong classes may change places.
+    # Other wrong classes may be permuted.
     place = generator.permutation(CLASSES)
     relabelled = dataclasses.replace(
         signals,
@@ -347,7 +347,7 @@ def test_too_few_references_are_refused() -> None:
 
 
 def test_power_is_corrected_for_the_choice_of_the_best_family() -> None:
-    """Scores that tell nothing, of two targets, pass for power in at most 7% of the trials, at nominal 5%."""
+    """Scores without information, of two targets, are judged to have power in at most 7% of trials (nominally 5%)."""
     found, trials = 0, 300
     canary, target = (part.ravel() for part in np.indices((30, 2)))
     for seed in range(trials):
@@ -361,7 +361,7 @@ def test_power_is_corrected_for_the_choice_of_the_best_family() -> None:
 
 
 def test_bounds_are_those_of_the_curve() -> None:
-    """Of one Gaussian release at deviation 1; an attack at the curve itself stays below its AUC's bound."""
+    """For one Gaussian release with deviation 1; an attack on the curve itself stays below the bound on its AUC."""
     privacy = record().privacy
     assert privacy is not None
     event = {"kind": "gaussian", "noise_multiplier": 1.0, "unit": "record", "adjacency": "add-remove"}

@@ -1,4 +1,4 @@
-"""Attacks on released images and generators: copies are caught, and what no private record made is at chance."""
+"""Attacks on released images and generators: copies are caught, and releases without private records are at chance."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from bench.attacks._nearest import nearest
 from bench.attacks.nearest_record import NearestRecord, NearestRecordConfig
 from bench.attacks.reconstruction_membership import ReconstructionConfig, ReconstructionMembership, inverted
+from bench.attacks.shared.nearest import nearest
 from bench.core.config import Grid, Preset, build_config, parse_overrides, values_of
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
@@ -157,7 +157,7 @@ def test_a_large_private_pool_alone_makes_no_copies() -> None:
     assert honest["copies"].value > 0.5
     assert honest["copies above chance"].low is not None
     assert honest["copies above chance"].low < 0
-    # Where the records lie apart, as in a space of many dimensions, copies are found however large the pool.
+    # If records are far apart, as in high dimensions, copies are found for any size of the pool.
     private, other = (generator.random((count, 20)) for count in (5_000, 333))
     blocks = np.split(private, range(333, 5_000, 333))
     copied = found(private[::50])
@@ -192,7 +192,7 @@ def one(out: Path, method: str) -> Record:
 
 @pytest.mark.slow
 def test_release_that_holds_private_records_is_caught_end_to_end(trained: Path) -> None:
-    """The same student, once with its own images and once with private records in their place."""
+    """The same student, once with its own images and once with private records instead."""
     record, run_dir = one(trained, "dp-merf"), RunDir(trained)
     place = Workplace(run_dir, DataSource(Progress()), Progress(), AttackOptions())
     material = place.source.material("digits")

@@ -1,4 +1,4 @@
-"""The robustness sweep: against the closed form of linear students, the order of its rows, and what it refuses."""
+"""The robustness sweep: the closed form for linear students, the order of rows, and refused inputs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.attacks._linf import Logits, RobustnessConfig, perturbed
 from bench.attacks.robustness import Robustness, attacks_run, default_perturbations
+from bench.attacks.shared.linf import Logits, RobustnessConfig, perturbed
 from bench.core.config import Preset, build_config, parse_overrides, values_of
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
@@ -64,7 +64,7 @@ class Linear(nn.Module):
 
 
 def labels_of(student: nn.Module, batch: Tensor, wrong: int = 3) -> Tensor:
-    """Labels that the student gets right but for the first few."""
+    """Labels that the student gets right, except for the first few."""
     found = student(batch).argmax(1).detach()
     found[:wrong] = (found[:wrong] + 1) % int(found.max() + 1)
     return found
@@ -100,7 +100,7 @@ def by_attack(rows: tuple[RobustnessRow, ...]) -> dict[str, list[float]]:
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[nn.Module, Tensor, Tensor]:
-    """A small net that tells apart which quarter of an image is bright, with test images."""
+    """A small net that recognises which quarter of an image is bright, with test images."""
     labels = torch.randint(0, 4, (300,), generator=seed(3))
     batch = torch.rand(300, 1, 8, 8, generator=seed(4)) * 0.6
     for label, (row, column) in enumerate([(0, 0), (0, 4), (4, 0), (4, 4)]):
@@ -118,7 +118,7 @@ def test_linear_student_has_its_closed_form(classes: int) -> None:
     found = by_attack(run(student, batch, labels, facts(classes)))
     truth = [exact(student, batch, labels, size) for size in (0.0, *SIZES)]
     assert truth[0] == 1 - 3 / 60
-    assert truth[-1] < truth[0] - 0.2  # the test would say nothing otherwise
+    assert truth[-1] < truth[0] - 0.2  # otherwise the test would be vacuous
     for name, values in found.items():
         assert values[0] == truth[0]
         # No attack can do better than the best one.
@@ -156,7 +156,7 @@ def test_same_seed_same_rows_whatever_the_global_generator_and_the_other_attacks
     assert run(student, batch, labels, facts(4), **changes) == first
     alone = run(student, batch, labels, facts(4), attacks=("square", "pgd"), **changes)
     assert alone == tuple(row for row in first if row.attack in ("pgd", "square"))
-    # As bytes they are the same images.
+    # The same images as bytes.
     levels = (batch * 255).round()
     as_bytes = run(student, levels.byte(), labels, facts(4), attacks=("fgsm",), **changes)
     assert as_bytes == run(student, levels / 255, labels, facts(4), attacks=("fgsm",), **changes)
@@ -217,7 +217,7 @@ def test_student_is_left_as_it_was() -> None:
     assert all(torch.equal(value, before[name]) for name, value in student.state_dict().items())
     assert all(module.training for module in student.modules())
     assert all(p.requires_grad and p.grad is None for p in student.parameters())
-    # In evaluation mode: neither dropout nor the batch's statistics tell.
+    # In evaluation mode, dropout and batch statistics have no effect.
     assert rows[0].accuracy == accuracy(student, images(30), labels)
     model = Logits(student, torch.device("cpu"))
     assert not any(module.training for module in model.train().modules())

@@ -30,7 +30,7 @@ FOUND = [*FAST, *(pytest.param(*row, marks=pytest.mark.slow) for row in SLOW)]
 
 REFUSED: list[tuple[type[Method], str]] = [  # by the ledger
     (libraries.NoNoise, "sensitivity must be a positive finite number"),
-    (libraries.PaidOnce, "declared what it spends at most, of which 0 such runs are left"),
+    (libraries.PaidOnce, "exceeds the declared maximum, of which 0 such runs are left"),
 ]
 
 HONEST = [

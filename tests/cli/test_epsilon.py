@@ -1,4 +1,4 @@
-"""``bench epsilon`` from the shell: options, tables, JSON and what it says to bad input."""
+"""``bench epsilon`` from the shell: options, tables, JSON and errors for bad input."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_bad_files(votes: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "uneven.npy", np.array([[1.0, 2], [2, 2]]))
     refused("row 1 does not sum to 3", "--votes", tmp_path / "uneven.npy")
     refused("--first must lie", "--votes", votes, "--first", 41)
-    refused("give one of them", "--votes", votes, "--first", 4, "--indices", votes)
+    refused("give only one of them", "--votes", votes, "--first", 4, "--indices", votes)
     refused("list of whole numbers", "--votes", votes, "--indices", votes)
     np.save(tmp_path / "beyond.npy", np.array([0, 40]))
     refused("index 40 is not one of the queries 0 to 39", "--votes", votes, "--indices", tmp_path / "beyond.npy")

@@ -1,4 +1,4 @@
-"""A method in a file of the user's: what the commands say of it, and of its mistakes."""
+"""A method in a user's file: how the commands describe it and report its mistakes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Mine(NonPrivate):
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run directory with one student of a method in a file, beside that file."""
+    """A run directory with one student of a method in a file, next to that file."""
     folder = tmp_path_factory.mktemp("plugin")
     done = bench("run", "-m", GRID_METHOD, "-d", "digits", "-p", "tiny", "-e", "1", "-o", folder / "runs", "-q")
     assert done.returncode == 0, done.stderr

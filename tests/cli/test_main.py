@@ -35,7 +35,7 @@ SLOW = ("torch", "torchvision", "timm", "numpy", "scipy", "pandas", "sklearn", "
 
 
 def imported_by(words: list[str]) -> tuple[set[str], str]:
-    """Return which slow packages a command imports in an interpreter of its own, and what it prints."""
+    """Run a command in a separate interpreter; return the slow packages that it imports, and its output."""
     code = (
         f"import sys; sys.argv = ['bench', *{words}]; from bench.cli.main import app; app(standalone_mode=False); "
         f"print(*(set({SLOW}) & set(sys.modules)), file=sys.stderr)"
@@ -293,7 +293,7 @@ def test_own_folder_gives_nothing_private_away(tmp_path: Path) -> None:
 
     done = run("runs", "--workers", "1")
     assert done.returncode == 0, done.stderr
-    # The owner sees what is taken for a class. How many images each has is private.
+    # The owner sees the class names; the number of images per class is private.
     said = done.stderr
     assert re.search(
         r"folder:mine\n +read +images, 1 x 12 x 12; .*\n +classes +2: cat, dog\n +private +\d+ records", said
@@ -312,15 +312,15 @@ def test_own_folder_gives_nothing_private_away(tmp_path: Path) -> None:
     assert record.public_kinds == ["unlabelled"]
     assert record.queries is not None
     assert record.queries.label_accuracy is None
-    # How long it took may tell of the records: minutes only.
+    # The running time may reveal something about the records, so it is in minutes.
     assert record.provenance.wall_seconds % 60 == 0
-    # The noise must not follow from the record's seed: it is keyed by a secret besides, which nobody can find later.
+    # The noise must not follow from the record's seed alone, so it is also keyed by a secret that is deleted.
     assert not list((tmp_path / "runs").glob("**/*.noise*"))
     again = run("elsewhere", "--workers", "1")
     assert again.returncode == 0, again.stderr
     released = [next((tmp_path / out / "released").iterdir()).read_bytes() for out in ("runs", "elsewhere")]
     assert released[0] != released[1], "two runs have two secrets"
-    # No record holds the path of the folder: whoever attacks or audits gives it, and a failure names its private log.
+    # No record holds the folder's path: attacks and audits need it again, and a failure names its private log.
     out = str(tmp_path / "runs")
     for command in ("audit", "attack"):
         asked = bench(command, record.key, "-o", out)
@@ -330,8 +330,8 @@ def test_own_folder_gives_nothing_private_away(tmp_path: Path) -> None:
     assert other.returncode == 1
     (line,) = (line for line in other.stdout.splitlines() if line.startswith("failed: "))
     log = Path(line.partition("(log: ")[2].rstrip(")"))
-    assert "/nowhere is no folder" in log.read_text()
-    # A failure's message may quote records: it stays in a private log.
+    assert "/nowhere is not a folder" in log.read_text()
+    # A failure's message may quote records, so it stays in a private log.
     failed = run("failed", "--teacher", "vit_tiny_patch16_224")
     assert failed.returncode == 1
     (path,) = (tmp_path / "failed" / "records").glob("*.json")

@@ -1,4 +1,4 @@
-"""A cell on a folder of the user's that fails: its owner is told why, its record holds what may be told."""
+"""A failing cell on a user's folder: the owner sees the reason, and the record holds only what may be shown."""
 
 from __future__ import annotations
 

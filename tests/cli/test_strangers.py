@@ -1,4 +1,4 @@
-"""Run directories of strangers: every command names what it cannot read, and neither hangs nor breaks."""
+"""Untrusted run directories: every command names what it cannot read, and neither hangs nor crashes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 
 
 def edited(old: str, new: str) -> Callable[[Path], object]:
-    """Return what writes the good record with another value in it."""
+    """Return a function that writes the good record with a changed value."""
     good = (BOARD / "records" / f"{PATE}.json").read_text()
     assert old in good
     return text(good.replace(old, new, 1))
@@ -94,7 +94,7 @@ def broken(folder: Path, good: str, number: int, *places: str, **values: object)
 
 @pytest.mark.timeout(120)
 def test_rows_whose_parts_do_not_fit_each_other_are_damaged_and_the_others_shown(run: RunDir, tmp_path: Path) -> None:
-    """Each has only fields of the right type, and stopped a command with a traceback or an error about itself."""
+    """All fields have the right types, but such rows once stopped a command with a traceback or an internal error."""
     channel = {
         "name": "student", "family": "natural", "canaries": 10, "guesses": 5, "correct": 6, "epsilon": 0.1, "cap": 1.0,
     }  # fmt: skip
@@ -187,7 +187,7 @@ def test_a_folder_that_another_user_keeps_shut_is_named_and_is_not_none(
 
     monkeypatch.setattr(os, "scandir", lambda path: refuse(path, scan))
     monkeypatch.setattr(os, "listdir", lambda path: refuse(path, ask))
-    said = f"{shut} cannot be read (Permission denied): what it holds is not known"
+    said = f"{shut} cannot be read (Permission denied), so its contents are unknown"
     status = bench("status", "-o", run.path)
     stopped = bench("cancel", "-o", run.path)
     made = bench("leaderboard", run.path, tmp_path / "good", "--into", tmp_path / "pages")
@@ -214,4 +214,4 @@ def test_cancel_says_which_processes_are_anothers(run: RunDir, tmp_path: Path, m
     with held, monkeypatch.context() as another:
         another.setattr(os, "kill", refuse)
         done = bench("cancel", "-o", run.path)
-    assert (done.returncode, "is another user's, who alone can end it" in done.stdout) == (0, True), done
+    assert (done.returncode, "belongs to another user, who must end it" in done.stdout) == (0, True), done

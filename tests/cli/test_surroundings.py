@@ -66,7 +66,7 @@ def test_a_home_that_does_not_exist_is_named(tmp_path: Path, monkeypatch: pytest
     done = bench(*words, "digits")
     assert (done.returncode, "cannot write /proc/nowhere/" in done.stderr) == (2, True), done
     another = bench(*words, "folder:~nobody-of-this-name/x")
-    assert (another.returncode, "~nobody-of-this-name/x is no folder" in another.stderr) == (2, True), another
+    assert (another.returncode, "~nobody-of-this-name/x is not a folder" in another.stderr) == (2, True), another
 
 
 def test_a_folder_above_that_another_user_keeps_shut_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What every registered attack must pass; a new attack is tested here without a line of its own."""
+"""Tests of every registered attack; new attacks are included automatically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The committed board is what its records say, and README prints that board."""
+"""The committed board follows from its records, and README shows that board."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from helpers.site import dead_links
 
 
 def committed(into: Path) -> Path:
-    """Copy what the pages are made of, without the pages, and return the board's folder."""
+    """Copy the inputs of the pages, without the pages, and return the board's folder."""
     folder = into / "leaderboards"
     shutil.copytree(ROOT / "leaderboards", folder, ignore=shutil.ignore_patterns("*.md", "*.csv", "site"))
     shutil.copytree(ROOT / "leaderboards" / "reported", folder / "reported", dirs_exist_ok=True)
@@ -35,7 +35,7 @@ def committed(into: Path) -> Path:
 
 
 def test_committed_pages_and_readme_are_regenerated_to_the_byte(tmp_path: Path) -> None:
-    """`python -m bench leaderboard leaderboards --readme README.md` mends what this finds."""
+    """If this fails, run `python -m bench leaderboard leaderboards --readme README.md`."""
     folder = committed(tmp_path)
     source = gather([folder])
     assert source.warnings == []
@@ -49,7 +49,7 @@ def test_committed_pages_and_readme_are_regenerated_to_the_byte(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_a_second_build_gives_the_same_bytes(tmp_path: Path) -> None:
-    """The site too, which is not committed, with another hash seed."""
+    """Including the site, which is not committed, and with another hash seed."""
     words = [sys.executable, "-m", "bench", "leaderboard", "leaderboards", "--readme", "README.md"]
     for name, seed in (("first", "1"), ("second", "2")):
         committed(tmp_path / name)
@@ -94,7 +94,7 @@ def test_nothing_of_the_board_has_run_from_changed_files() -> None:
 
 
 def test_every_committed_record_would_be_published_again() -> None:
-    """One in eighty is planned and accounted for again, which takes minutes for all."""
+    """One record in eighty is planned and accounted for again; all would take minutes."""
     calibrations = Calibrations()
     read = every_record()
     slow = ("dp-linear", "dp-sgd")  # a calibration of theirs takes seconds

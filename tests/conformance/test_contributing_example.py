@@ -1,4 +1,4 @@
-"""The method that CONTRIBUTING prints is tried as printed."""
+"""The method in CONTRIBUTING runs as printed."""
 
 from __future__ import annotations
 

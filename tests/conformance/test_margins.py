@@ -1,4 +1,4 @@
-"""No rounding of floats takes what one record contributes beyond the sensitivity that is charged."""
+"""Floating-point rounding never takes one record's contribution beyond the charged sensitivity."""
 
 from __future__ import annotations
 

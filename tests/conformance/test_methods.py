@@ -1,4 +1,4 @@
-"""What every registered method must pass; a new method is tested here without a line of its own."""
+"""Tests of every registered method; new methods are included automatically."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ PATHS = [
     ids=lambda path: "-".join(word.split("=")[1] for word in path[1:]),
 )
 def test_every_path_through_pate_does_not_interfere(path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tiny preset takes one of them only; the family shares this code."""
+    """The tiny preset takes only one of them, and the family shares this code."""
     few = FitSettings(steps=3, batch_size=8, shift=1)
     short = SelfTrainingSettings(labelled=few, pool=few, committee=2)
     monkeypatch.setattr("bench.methods.pate.family.self_training", lambda facts: short)

@@ -1,4 +1,4 @@
-"""docs/results.ipynb: it runs as committed, and prints what it shows."""
+"""docs/results.ipynb runs as committed and reproduces its outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shown(notebook: Any) -> list[str]:
 
 @pytest.mark.slow
 def test_the_notebook_shows_what_it_prints_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # for the kernel, a process of its own
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # for the kernel, which is a separate process
     committed = nbformat.read(NOTEBOOK, as_version=4)
     fresh = nbformat.read(NOTEBOOK, as_version=4)
     NotebookClient(fresh, timeout=120, resources={"metadata": {"path": str(NOTEBOOK.parent)}}).execute()

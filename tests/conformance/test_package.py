@@ -1,4 +1,4 @@
-"""What the package says of itself: one version, and how to cite it."""
+"""The package's metadata: one version, and how to cite it."""
 
 from __future__ import annotations
 

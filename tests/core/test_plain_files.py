@@ -1,4 +1,4 @@
-"""Files of strangers: only plain ones are read, and only as far as the limit."""
+"""Untrusted files: only regular files are read, and only up to the limit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_is_no_plain_file_is_refused_at_once(kind: str, tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)  # a socket's name must be short
     path = Path("strange")
     STRANGE[kind](path)
-    with pytest.raises(ValueError, match="no plain file"), open_plain(path):
+    with pytest.raises(ValueError, match="not a regular file"), open_plain(path):
         pass
 
 

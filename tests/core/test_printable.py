@@ -1,4 +1,4 @@
-"""Text that a terminal, a browser or a spreadsheet would obey stays text in every output."""
+"""Text that a terminal, browser or spreadsheet would interpret stays text in every output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables on the terminal: no word and no number is broken, on any width."""
+"""Tables on the terminal: at any width, no word or number is broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YAML files of strangers: what is no plain settings is named, in one line, at once."""
+"""Untrusted YAML files: anything but plain settings is refused quickly, in one line."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def test_what_is_no_plain_yaml_is_named(kind: str, tmp_path: Path) -> None:
 def test_what_is_no_plain_file_is_named_at_once(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "file.yaml"
     FILES[kind](path)
-    refused(path, "no plain file")
+    refused(path, "not a regular file")
     words = {"run": ["-m", "pate", "--cluster"], "tune": ["-m", "pate", "--space"]}
     for command, rest in words.items():
         done = bench(command, *rest, path, "-o", tmp_path / "runs", "-q")
-        assert (done.returncode, "no plain file" in done.stderr) == (2, True), done.stderr
+        assert (done.returncode, "not a regular file" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_plugins_are_read_and_a_broken_one_stops_nothing(monkeypatch: pytest.Mon
     spec = tiny(None, name="from-plugin")
     points = [Point("bad", ImportError("no such module")), Point("good", lambda: [spec])]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points)
-    monkeypatch.setattr(datasets, "_plugins_read", False)
+    datasets.read_plugins.cache_clear()
     monkeypatch.setattr(datasets, "DATASETS", dict(datasets.DATASETS))
     monkeypatch.setattr(datasets, "PLUGIN_ERRORS", {})
     assert datasets.get_dataset("from-plugin") is spec

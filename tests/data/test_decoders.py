@@ -325,7 +325,7 @@ def test_folder_without_test_is_divided_by_path(tmp_path: Path) -> None:
     assert len(loaded.train) + len(loaded.test) == 80
     assert 4 <= len(loaded.test) <= 32
     tests = set(loaded.test.half.files)  # type: ignore[attr-defined]
-    # One more file moves no other one.
+    # An additional file does not move any other.
     put_image(base / "cat" / "another.png", 7, (9, 7), "RGB")
     again = datasets.load(f"folder:{base}", root=tmp_path / "root")
     assert tests <= set(again.test.half.files)  # type: ignore[attr-defined]
@@ -338,7 +338,7 @@ def test_folder_revision_is_keyed_and_follows_the_content(tmp_path: Path) -> Non
     first = datasets.load(name, root=tmp_path / "root").revision
     assert first == datasets.load(name, root=tmp_path / "root").revision
     assert first.startswith("hmac-sha256:")
-    # Who does not have the salt cannot recompute it: another root gives another revision for the same content.
+    # Nobody can recompute it without the salt: another root gives another revision for the same content.
     assert first != datasets.load(name, root=tmp_path / "other").revision
     salt = tmp_path / "root" / SALT
     assert salt.stat().st_mode & 0o777 == 0o600
@@ -356,7 +356,7 @@ def test_folder_revision_is_keyed_and_follows_the_content(tmp_path: Path) -> Non
 
 
 def test_bad_folders_get_clear_errors(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="is no folder"):
+    with pytest.raises(BenchError, match="is not a folder"):
         datasets.get_dataset(f"folder:{tmp_path / 'none'}")
     (tmp_path / "one" / "cat").mkdir(parents=True)
     with pytest.raises(BenchError, match="has 1 class folder,"):
@@ -376,7 +376,7 @@ def test_a_folder_one_level_too_high_is_refused(halves: tuple[str, ...], tmp_pat
     (tmp_path / "up" / "empty").mkdir()
     with pytest.raises(BenchError, match=r"no training image in .*/empty\. .* whose folders are the classes"):
         datasets.load(f"folder:{tmp_path / 'up'}", root=tmp_path / "root")
-    with pytest.raises(BenchError, match="are halves, not classes: Test, Train"):
+    with pytest.raises(BenchError, match="are names of splits, not classes: Test, Train"):
         datasets.load(f"folder:{make_folder(tmp_path / 'named', ('Train', 'Test'))}", root=tmp_path / "root")
 
 

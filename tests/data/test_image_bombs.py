@@ -1,4 +1,4 @@
-"""Image folders of strangers: what is no plain file, or announces a huge picture, is named and not read."""
+"""Untrusted image folders: irregular files and images that declare a huge size are refused by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from helpers.data import image_folder
 
 
 def announced(width: int, height: int) -> bytes:
-    """Return a grey PNG that announces this size and has no pixel."""
+    """Return a grey PNG that declares this size and has no pixels."""
     data = b"\x89PNG\r\n\x1a\n"
     for name, content in ((b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)), (b"IEND", b"")):
         data += struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
@@ -49,7 +49,7 @@ STRANGE: dict[str, Callable[[Path], object]] = {
 def test_what_is_no_plain_file_is_named_at_once(kind: str, name: str, folder: Path) -> None:
     """The first file gives the shape, others are met when the folder is listed."""
     STRANGE[kind](folder / "cat" / name)
-    with pytest.raises(BenchError, match=rf"image .*{name}.* no plain file"):
+    with pytest.raises(BenchError, match=rf"image .*{name}.* not a regular file"):
         load(f"folder:{folder}")
 
 
@@ -73,13 +73,13 @@ def test_a_bomb_is_named_and_not_decoded(
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda image: pytest.fail("decoded"))
     path = tmp_path / "1.png"
     path.write_bytes(announced(*size))
-    with pytest.raises(BenchError, match=rf"the image .*1\.png is damaged or no image \(.*{says}"):
+    with pytest.raises(BenchError, match=rf"the image .*1\.png is damaged or not an image \(.*{says}"):
         decode(path, (1, 8, 8))
 
 
 def test_a_bomb_as_first_image_of_a_folder_is_named(folder: Path) -> None:
     (folder / "cat" / "0.png").write_bytes(announced(50_000, 50_000))
-    with pytest.raises(BenchError, match=r"the image .*0\.png is damaged or no image \(.*decompression bomb"):
+    with pytest.raises(BenchError, match=r"the image .*0\.png is damaged or not an image \(.*decompression bomb"):
         folder_spec(f"folder:{folder}")
 
 
@@ -90,7 +90,7 @@ def test_a_huge_file_and_a_format_that_starts_a_program_are_named(tmp_path: Path
     with pytest.raises(BenchError, match=r"1\.png .*its file has 23,552 MiB, 256 are the most"):
         decode(path, (1, 8, 8))
     path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n")
-    with pytest.raises(BenchError, match=r"1\.png is damaged or no image \(UnidentifiedImageError"):
+    with pytest.raises(BenchError, match=r"1\.png is damaged or not an image \(UnidentifiedImageError"):
         decode(path, (1, 8, 8))
 
 
@@ -101,7 +101,7 @@ def test_an_image_that_cannot_be_scaled_is_named(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Image.Image, "resize", full)
     path = tmp_path / "1.png"
     Image.new("L", (9, 9)).save(path)
-    with pytest.raises(BenchError, match=r"1\.png is damaged or no image \(MemoryError\)"):
+    with pytest.raises(BenchError, match=r"1\.png is damaged or not an image \(MemoryError\)"):
         decode(path, (1, 8, 8))
 
 

@@ -82,9 +82,9 @@ def test_every_builtin_set_has_a_rule_that_works() -> None:
 def test_unknown_and_unfit_rules() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'pate'"):
         split(fake("mnist", 20, 10), rule="patee")
-    with pytest.raises(BenchError, match="says nothing of 'digits'"):
+    with pytest.raises(BenchError, match="does not cover 'digits'"):
         split(fake("digits", 1400, 397), rule="pate")
-    with pytest.raises(BenchError, match="says nothing of 'mnist' with 20"):
+    with pytest.raises(BenchError, match="does not cover 'mnist' with 20"):
         split(fake("mnist", 20, 10))
     assert set(RULES) >= {spec.split_rule for spec in DATASETS.values()}
 
@@ -189,7 +189,7 @@ def test_materialise_gives_what_the_split_says(tmp_path: Path) -> None:
     first = divided.private[0]
     assert np.array_equal(material.private.images[0].numpy(), loaded.train.images([first])[0])
     assert "400 official training records of digits" in material.public.source
-    # What a method does to its tensors must not reach the stored arrays.
+    # A method that changes its tensors must not change the stored arrays.
     material.private.images.zero_()
     assert loaded.train.images([first]).any()
 
@@ -214,7 +214,7 @@ def test_pooled_images_come_from_both_halves() -> None:
 
 
 def test_a_class_without_private_records_is_not_told() -> None:
-    """A refusal would tell whoever reads the log that the last record of a class is or is not there."""
+    """A refusal would reveal in the log whether the last record of a class is present."""
     loaded = fake("digits", 1_400, 397, classes=10)
     loaded.train.labels[loaded.train.labels == 7] = 3
     material = materialise(loaded, split(loaded))

@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,13 +18,14 @@ from bench.data import datasets, text
 from bench.data.splits import facts, materialise, split
 from bench.evaluation.audit.canaries import CanaryPlan, draw_canaries, place
 from bench.experiments.release import save_image_grid
+from bench.storage.download import RouteError
 from helpers.data import quiet, request
 
 GOOD, BAD = "a truly wonderful film", "a truly dreadful film"
 
 
 def small(name: str) -> Any:
-    """A set of this module without its counts, so that a few records will do."""
+    """A data set without its record counts, so that a few records suffice."""
     spec = datasets.DATASETS[name]
     assert spec.labelled is not None
     return replace(spec, train_records=None, test_records=None, labelled=replace(spec.labelled, records=None))
@@ -102,7 +104,7 @@ def test_trees_are_read_as_the_tokeniser_reads_sentences() -> None:
     line = "(3 (2 (2 -LRB-) (2 It)) (4 (3 's) (2 (2 ca) (2 (1 n't) (2 1\\/2)))))"
     assert text.read_tree(line, "x") == (3, ["it's", "can't", "1", "2"])
     for bad in ("no tree", "(5 (2 a))", "(3 (2 a)", "(3 ())"):
-        with pytest.raises(ValueError, match="train is bad: a line is no tree"):
+        with pytest.raises(ValueError, match="train is bad: a line is not a tree"):
             text.read_tree(bad, "train is bad")
 
 
@@ -130,7 +132,7 @@ def test_reviews_become_records_and_source(tmp_path: Path) -> None:
 
 
 def test_the_same_words_whoever_is_private(tmp_path: Path) -> None:
-    """The vocabulary comes of the source alone: a changed private sentence changes no other one."""
+    """The vocabulary comes only from the source, so changing a private sentence changes no other one."""
     first, rows = tmp_path / "a", reviews()
     write_reviews(first / "raw" / "movie-review", rows)
     rows[5] = ("zebra " * 50, "1", "rotten_tomatoes")
@@ -162,7 +164,7 @@ def test_polarity_and_trees(tmp_path: Path) -> None:
         ([("x", "2", "imdb")], "label '2'"),
         ([("x", "1", "elsewhere")], "source 'elsewhere'"),
         ([("x", "1", "imdb")], "no row of rotten_tomatoes"),
-        ([("x",)], "damaged or another table"),
+        ([("x",)], "damaged or not the expected table"),
     ],
 )
 def test_another_table_is_refused(tmp_path: Path, rows: Any, reason: str) -> None:
@@ -208,7 +210,8 @@ def test_specs_say_what_the_source_shares() -> None:
 def test_source_of_another_shape_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_reviews(tmp_path / "raw" / "movie-review", reviews())
     spec = small("movie-review")
-    monkeypatch.setattr(type(spec.loader), "_by_route", lambda *_: False)  # else each client of a registry is asked
+    for way in spec.loader.ways:
+        monkeypatch.setattr(type(way.route), "fetch", mock.Mock(side_effect=RouteError("no network here")))
     wrong = replace(spec, labelled=replace(spec.labelled, records=3))
     with pytest.raises(BenchError, match="2 source records were found, 3 are expected"):
         replace(spec.loader, pinned=None)(request(wrong, tmp_path))

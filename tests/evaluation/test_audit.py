@@ -1,4 +1,4 @@
-"""Audits of whole pipelines: a lie is caught, an innocent is not, and what cannot be told is said."""
+"""Audits of whole pipelines: false claims are caught, honest ones pass, and inconclusive audits say so."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FAST = by_canaries(canaries=140, guesses=100, draws=20_000, power=False)
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """As the command line does: beside anything else that runs, two threads wait for each other."""
+    """As on the command line, because on a busy machine two threads wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -63,7 +63,7 @@ def context() -> Context:
 
 
 def shadow_run(seed: int, coins: np.ndarray, images: bool = False) -> ShadowRun:
-    """A student that nothing private went into."""
+    """A student without any private data."""
     torch.manual_seed(seed)
     extras = {"synthetic_images": torch.rand(30, 1, 12, 12)} if images else {}
     net = build("small_cnn", 10, 1, 12, width=4).eval()
@@ -81,7 +81,7 @@ def test_a_student_of_no_private_record_is_found_innocent_at_the_stated_confiden
         channels = count_guesses([shadow_run(seed, canaries.coins(0, 0), images)], canaries, options, 1e-5, context())
         assert len(channels) == 1 + images
         found += any(channel.epsilon > 0 for channel in channels)
-    # One in forty for each of two channels by the bound, and three standard deviations for the luck of these 300.
+    # One in forty for each of two channels by the bound, plus three standard deviations for 300 trials.
     level = 0.025 * (1 + images)
     assert found <= level * audits + 3 * (level * (1 - level) * audits) ** 0.5
 
@@ -107,7 +107,7 @@ def test_a_pipeline_that_trains_without_noise_under_a_small_epsilon_is_caught(tm
     assert channel.curve_family == "pld"
     assert channel.curve is not None
     assert channel.curve > channel.epsilon
-    # The shadow runs were artefacts: the second audit trained nothing, and says the same.
+    # The shadow runs were cached, so the second audit trained nothing and gives the same result.
     assert again.provenance.artefacts_made == 0
     assert again.channels == audit.channels
     (board_row,) = build_board([student], [audit]).rows
@@ -191,7 +191,7 @@ def test_audits_on_the_board_are_of_shadow_runs_like_their_records() -> None:
 
 
 def test_released_images_are_a_channel_of_their_own(tmp_path: Path) -> None:
-    """A student that learnt nothing, beside images that are the private ones."""
+    """A student that learnt nothing, released with the private images."""
     data = private()
     canaries = draw_canaries(data, CanaryPlan(outlier=100, natural=100), PrivacyUnit.RECORD, Adjacency.REPLACE)
     coins = canaries.coins(0, 0)
@@ -301,7 +301,7 @@ def test_each_audit_of_many_runs_pays_for_itself() -> None:
     def bound(tests: int) -> float:
         return many_run_epsilon(1, 50, 1, 50, 1e-5, 1 - 0.05 / tests).epsilon
 
-    # Counts of several seeds do not add up here: each seed is one more chance to be lucky.
+    # Counts of several seeds are not pooled here, because each seed is another chance to be lucky.
     for count, figure in ((1, 1.98), (2, 1.86), (3, 1.79)):
         found = audited_of([many(str(seed)) for seed in range(count)], PrivacyUnit.RECORD)
         assert found is not None

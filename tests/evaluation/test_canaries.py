@@ -1,4 +1,4 @@
-"""Canaries: the two sets that a coin chooses between are neighbours of the kind that the claim speaks of."""
+"""Canaries: a coin chooses between two sets that are neighbours in the sense of the claim."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_one_coin_makes_neighbours_of_the_declared_kind(adjacency: Adjacency, nu
         for row in shorter:
             longer.remove(row)
         assert len(longer) == 1
-    # A method takes steps, rates and divisors from this number: it must not tell the coins.
+    # A method computes steps, rates and divisors from this number, so it must not reveal the coins.
     public = len(data) if adjacency is Adjacency.ADD_REMOVE else len(first)
     assert first.facts.private_records == second.facts.private_records == public
 
@@ -128,5 +128,5 @@ def test_too_many_canaries_are_refused_with_the_number_that_would_do() -> None:
         draw_canaries(private(60), CanaryPlan(outlier=50), PrivacyUnit.RECORD, Adjacency.REPLACE)
     with pytest.raises(BenchError, match="no canaries"):
         CanaryPlan()
-    with pytest.raises(BenchError, match="2 or more places"):
+    with pytest.raises(BenchError, match="2 or more copies"):
         CanaryPlan(outlier=1, copies=1)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.attacks._inversion import ImageFilter
 from bench.attacks.mi_face import MIFace
+from bench.attacks.shared.inversion import ImageFilter
 from bench.core.config import Grid, Preset
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
@@ -69,7 +69,7 @@ def test_what_cannot_be_tuned_is_refused(tmp_path: Path) -> None:
     context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
     grid = Grid(("nonprivate",), ("digits",), (1.0,), (0,), Preset.TINY)
     (cell,) = expand(grid, SOURCE.describe)
-    with pytest.raises(BenchError, match="Name their data set with --auxiliary"):
+    with pytest.raises(BenchError, match="Name one with --auxiliary"):
         tune(cell, mi_face(), attack_data("digits", SOURCE), place, context)
 
 
@@ -109,7 +109,7 @@ def test_a_subspace_holds_what_the_attackers_images_span() -> None:
     torch.testing.assert_close(look(2, 1.0)(known + other[:1]) - look(2, 1.0)(known),
                                look(2, 1.0).change(other[:1].expand_as(known)), atol=1e-5, rtol=0)  # fmt: skip
     assert look(0)(other) is other
-    with pytest.raises(BenchError, match="subspace needs 2 or more images that the attacker owns"):
+    with pytest.raises(BenchError, match="subspace needs 2 or more images of the attacker"):
         ImageFilter(0.0, 5, None, torch.device("cpu"))
 
 

@@ -1,4 +1,4 @@
-"""Two runs in lockstep: exact losses, equal answers, and whatever differs in spite of them is named."""
+"""Two runs in lockstep: exact losses, equal answers, and differences despite equal answers are reported."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_one_gaussian_release_has_its_log_ratio_as_the_loss(tilt: float) -> None
 
 
 def adaptive(value: float) -> Work:
-    """Three releases, each of the private value at a place that the answers before decide."""
+    """Three releases, each of the private value at a position chosen by earlier answers."""
 
     def work(ledger: Ledger) -> list[np.ndarray]:
         answers = [np.zeros(2)]

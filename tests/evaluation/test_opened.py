@@ -1,4 +1,4 @@
-"""What a check counts as the reach of a method: its files, processes and connections, not bench's."""
+"""What a check attributes to a method: its files, processes and connections, not bench's."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_its_own_folder_and_threads_that_end_are_not_counted(act: Act, tmp_path:
 
 
 def test_a_library_of_another_environment_is_no_code_of_the_method(tmp_path: Path) -> None:
-    """A virtual environment on top of another one's packages, for instance by PYTHONPATH."""
+    """A virtual environment that uses another one's packages, for instance by PYTHONPATH."""
     libraries, own = tmp_path / "libraries", tmp_path / "libraries of its own"
     (libraries / "elsewhere-1.dist-info").mkdir(parents=True)
     own.mkdir()

@@ -1,4 +1,4 @@
-"""The bounds of pair audits: hardly ever above the truth, as high as the runs can give, and stopped where told."""
+"""The bounds of pair audits: rarely above the truth, as high as the runs allow, and stopped on request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def allowed(audits: int, share: float = 0.05) -> float:
 
 
 def nothing(generator: np.random.Generator) -> Callable[..., Channels]:
-    """Runs of a method that releases nothing private: chance alone, in two channels, one with heavy tails."""
+    """Runs of a method that releases nothing private: pure chance in two channels, one with heavy tails."""
 
     def give(pair: str, side: int, seed: int, *, silent: bool) -> Channels:
         draws = {"logits": generator.normal(size=4), "images": generator.standard_cauchy(3)}
@@ -43,7 +43,7 @@ def nothing(generator: np.random.Generator) -> Callable[..., Channels]:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("audits", [100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_releases_of_nothing_private_are_hardly_ever_above_zero(audits: int) -> None:
-    """Bound, early look, choice of the pair and of the score included."""
+    """Including the bound, the early look, and the choices of pair and score."""
     above = 0
     for seed in range(audits):
         (bound,) = audited(nothing(np.random.default_rng(seed)), releases=40, power=False)[0].bounds
@@ -139,7 +139,7 @@ def test_a_look_in_vain_goes_on_to_all_runs() -> None:
     late = np.random.default_rng(0)
 
     def half(pair: str, side: int, seed: int, *, silent: bool) -> Channels:
-        """Told apart, but for one counted run in four."""
+        """Distinguished, except for one counted run in four."""
         wrong = seed >= pair_audit.FIRST_COUNTED and seed % 4 == 0
         return {"logits": (late.normal(size=2) + 100 * (side ^ wrong)).astype(np.float32)}
 

@@ -1,4 +1,4 @@
-"""Pair audits of finished students, end to end: the record, the command, resumption and what is left behind."""
+"""Pair audits of finished students, end to end: the record, the command, resumption and leftover processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from helpers.paths import ROOT
 
 @pytest.fixture
 def few_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs in this process, a handful of them."""
+    """Only a few runs, in this process."""
     for name, runs in {"PILOT": 5, "CUT": 2, "RELEASES": 3, "TRANSCRIPTS": 3}.items():
         monkeypatch.setattr(pair_audit, name, runs)
     monkeypatch.setattr(MethodPlace, "of", classmethod(lambda cls, method: None))

@@ -1,4 +1,4 @@
-"""Runs on a pair, of every method; the processes that train for an audit end at once, whatever they are doing."""
+"""Runs of every method on a pair; an audit's training processes end immediately, whatever they are doing."""
 
 from __future__ import annotations
 

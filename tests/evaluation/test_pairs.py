@@ -1,4 +1,4 @@
-"""Worst-case pairs: adjacent as each method's proof says, at the cost of the row, and honest about what is smaller."""
+"""Worst-case pairs: adjacent in the sense of each method's proof, at the row's cost, with all reductions stated."""
 
 from __future__ import annotations
 

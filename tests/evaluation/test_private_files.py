@@ -1,4 +1,4 @@
-"""What a run, an audit and an attack on data of one's own leave on the disk: for its owner alone, and coarse."""
+"""Files left by runs, audits and attacks on a user's own data: only the owner can read them, and figures are coarse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The score of a release: which channel it takes, what it ignores, and what releases look like as vectors."""
+"""The score of a release: the chosen channel, what it ignores, and the vectors of releases."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_equal_releases_have_a_score_of_nothing() -> None:
 
 
 def test_sets_told_apart_without_any_spread_are_told_apart() -> None:
-    """As runs without noise are."""
+    """As in runs without noise."""
     certain = {"weights": lambda generator, side: np.full(2, float(side))}
     score = best_score(*pilot(3, **certain))
     assert score.quality == 1

@@ -1,4 +1,4 @@
-"""Tapes: a replayed run gets the recorded answers whatever it gives, and leaves the tape audibly."""
+"""Tapes: a replayed run gets the recorded answers whatever its inputs, and any divergence is reported."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_answers_are_the_tapes(ask: Callable[[Ledger, np.ndarray], np.ndarra
     assert (first.asked, first.answered) == (second.asked, second.answered)
     taping.finish(second.events)
     assert taping.difference == ""
-    again[0][:] = 0  # what a method does with an answer does not reach the tape
+    again[0][:] = 0  # a method that changes an answer does not change the tape
     assert np.array_equal(ask(replaying()[0], VOTES), answers[0])
 
 
@@ -87,7 +87,7 @@ def test_another_call_leaves_the_tape(ask: Callable[[Ledger], object], says: str
     second, taping = replaying()
     with pytest.raises(TapeDifference, match=says):
         ask(second)
-    with pytest.raises(TapeDifference):  # a method that catches the error is found all the same
+    with pytest.raises(TapeDifference):  # a method that catches the error is still found
         ask(second)
     assert taping.difference
 

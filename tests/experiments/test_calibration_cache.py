@@ -1,4 +1,4 @@
-"""Slow calibrations are kept, and never one that another program, method or budget would make."""
+"""Slow calibrations are stored, and never reused for another program, method or budget."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_quick_ones_leave_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_methods_quick_ones_are_kept_with_its_slow_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first pays for what is imported; the others would, where it is found the next time."""
+    """The first one pays for imports; without this rule the others would on the next run."""
     monkeypatch.setattr(calibrations, "SLOW", 0.3)
     memo = Calibrations(tmp_path)
     for epsilon, seconds in ((1.0, 0.35), (2.0, 0.0)):

@@ -1,4 +1,4 @@
-"""The salt of a cell's noise: out of a method's reach, kept for a killed run, gone after its record."""
+"""The salt of a cell's noise: unreachable for the method, kept for a killed run, deleted after the record."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_noise_on_data_of_ones_own_is_neither_given_nor_recorded(folder: str, tm
     assert "--noise-salt" not in (command_of(record)[0] or "")
     with one_cell(tmp_path / "given", dataset=folder, method=Asks) as (cell, run_dir, source):
         for given in ("none", "5" * 64):
-            with pytest.raises(BenchError, match="no public benchmark"):
+            with pytest.raises(BenchError, match="not a public benchmark"):
                 check_salt(given, cell)
             assert run_cell(cell, run_dir, source, Progress(), noise_salt=given).status is Status.FAILED
     assert len(seen) == 1

@@ -1,4 +1,4 @@
-"""A plug-in's source is part of its cells' keys: what another source made is never taken for its own."""
+"""A plug-in's source is part of its cells' keys, so results of other source are never reused."""
 
 from __future__ import annotations
 

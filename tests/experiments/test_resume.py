@@ -1,4 +1,4 @@
-"""A run that is killed and continued ends as one that was not."""
+"""A killed and resumed run ends like an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def finish(out: Path, grid: list[str] = GRID) -> str:
 
 
 def outcome(out: Path) -> dict[str, str]:
-    """Return all records as text, without the part that tells where and when, and the released files' hashes."""
+    """Return all records as text, without provenance, and the released files' hashes."""
     found = {}
     for path in sorted((out / "records").glob("*.json")):
         record = json.loads(path.read_text())
@@ -51,7 +51,7 @@ def outcome(out: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
-    """A run that nothing disturbed, and its seconds."""
+    """An undisturbed run, and its seconds."""
     out = tmp_path_factory.mktemp("undisturbed") / "runs"
     begin = time.monotonic()
     finish(out)

@@ -1,4 +1,4 @@
-"""One cell executed: what is seeded for it, and how it fails."""
+"""Execution of one cell: its seeding and its failures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ drawn: list[float] = []
 
 
 class FromGlobals(OneTeacher):
-    """Its student is made of what NumPy's and Python's global generators say, and of nothing private."""
+    """Its student depends only on NumPy's and Python's global generators, not on private data."""
 
     shardable = True
 

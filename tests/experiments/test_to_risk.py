@@ -84,7 +84,7 @@ def test_what_has_no_setting_is_told_or_left_out(method: str, risk: str, words: 
         ({"risk": "reconstruction@1.5=0.5"}, "'1.5' is not a number between 0 and 1"),
         ({"risk": "reconstruction@0=0.5"}, "'0' is not a number between 0 and 1"),
         ({"risk": "advantage=much"}, "'much' is not a number"),
-        ({"risk": "reconstruction@0.1=0.1"}, "an attacker who guesses has"),
+        ({"risk": "reconstruction@0.1=0.1"}, "mere guessing already gives"),
         ({"risk": "tpr=0.1"}, "Write tpr@RATE=VALUE"),
         ({"risk": "advantage@0.1=0.1"}, "Write advantage=VALUE"),
         ({"risk": "advantage"}, "Write advantage=VALUE"),

@@ -1,4 +1,4 @@
-"""Tuning of a cell: what its record states, what is kept, and that a stop changes nothing."""
+"""Tuning of a cell: the statements of its record, stored files, and that a stop changes nothing."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def tuned(out: Path, progress: Progress | None = None, space: Any = SPACE, **opt
 
 
 class Told(Progress):
-    """All that a display is told."""
+    """Everything passed to a display."""
 
     def __init__(self) -> None:
         self.lines: list[object] = []
@@ -243,7 +243,7 @@ def test_published_records_are_accounted_for_again(tmp_path: Path, monkeypatch: 
     cheaper = record.privacy.model_copy(update={"proven": record.privacy.proven.model_copy(update={"epsilon": 1.0})})
     assert "its events cost epsilon" in problems(privacy=cheaper)
     untold = record.cell.model_copy(update={"tuning": None})
-    assert "its key is not what planning gives" in problems(cell=untold)
+    assert "its key differs from the planned one" in problems(cell=untold)
     ((event,),) = [record.privacy.events]
     one = {**event, "mean": 1.0}
     figure = proven([Event.from_dict(one)], record.delta)
@@ -289,14 +289,14 @@ def test_a_tuned_cell_does_not_run_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("space", "options", "said"),
     [
-        ({"scale": [1.0]}, {}, "tuning costs nothing. Use `bench run"),
+        ({"scale": [1.0]}, {}, "there is nothing to tune. Use `bench run"),
         ({"scale": 1.0}, {}, "a space is a list of values per setting"),
-        ([{"scale": 1}, {"count": 1}], {}, "all of the same settings"),
+        ([{"scale": 1}, {"count": 1}], {}, "a list of candidates with the same settings"),
         ({}, {}, "a space is a list of values per setting"),
         ({"scale": [[1], [2]]}, {}, "a space is a list of values per setting"),
         ({"scale": list(range(200)), "count": list(range(200))}, {}, "more than 10,000 candidates"),
         ({"rate": [1, 2]}, {}, "unknown option of noisy-sums 'rate'"),
-        ({"scale": [1, 1.0]}, {}, "two candidates come to the same settings"),
+        ({"scale": [1, 1.0]}, {}, "two candidates give the same settings"),
         ({"noise_multiplier": [1, 2]}, {}, "calibration sets it"),
         (SPACE, {"trials_mean": 0.9}, "at least 1, not 0.9"),
         (SPACE, {"trials_mean": math.inf}, "finite and at least 1"),
@@ -322,7 +322,7 @@ def test_methods_and_data_that_cannot_be_tuned(monkeypatch: pytest.MonkeyPatch) 
     refused("no finite proven epsilon", "dgd")
     with monkeypatch.context() as patch:
         patch.setattr(NoisySums, "charges", lambda self: None)
-        refused("does not state before a run what it costs")
+        refused("does not state its cost before a run")
     describe = DataSource.describe
 
     def own(self: DataSource, name: str) -> Any:
@@ -339,7 +339,7 @@ def test_a_method_that_spends_more_than_it_states_fails(tmp_path: Path, monkeypa
     monkeypatch.setattr(NoisySums, "charges", lambda self: [dataclasses.replace(stated(self)[0], count=1)])
     record = tuned(tmp_path, space={"count": [2, 3]})
     assert record.failure is not None
-    assert "did not cost what it states" in record.failure.reason
+    assert "did not cost what it stated" in record.failure.reason
 
 
 def test_files_of_candidates(tmp_path: Path) -> None:

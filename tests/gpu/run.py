@@ -1,4 +1,4 @@
-"""What only a GPU can show, by one command within a given time, without a network.
+"""Tests that need a GPU, run by one command within a given time and without a network.
 
     python tests/gpu/run.py pate.zip papers.zip --into all-runs
 
@@ -10,12 +10,12 @@ Stages, in this order:
     bundles     the cells of all bundles, side by side in the time that is left
     paper-net   `speed` for the paper's net, whose arithmetic takes the time and not the start of kernels; no bound
 
-Without a GPU there is no `apart`, `paper-net` and TensorFloat-32, and speed and accuracy are only reported.
+Without a GPU, `apart`, `paper-net` and TensorFloat-32 are skipped, and speed and accuracy are only reported.
 
-A stage that cannot end in the time that is left is left out, and one that runs longer than its budget is stopped, with
-a sentence. What is done is merged into `--into` on the way, and when the command itself is stopped. The same command
-goes on from `--work`: stages that passed are not repeated, cells resume. `cells` takes data set and preset of the first
-bundle.
+A stage that does not fit into the remaining time is skipped, and one that exceeds its budget is stopped; both are
+reported. Finished work is merged into `--into` along the way and when the command itself is stopped. The same command
+resumes from `--work`: it does not repeat stages that passed, and cells resume. `cells` takes
+the data set and preset of the first bundle.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ DEVICES = "devices"  # run directory of the cells that say which GPU they see; n
 
 @dataclass(frozen=True)
 class Stage:
-    """Commands that run side by side, at least and at most for so many seconds: guesses for an H100, not measured.
+    """Commands that run in parallel, with their minimum and maximum seconds: estimates for an H100, not measured.
 
     `check` returns what they show, and raises :class:`BenchError` where it is wrong; none: their last line tells.
     """
@@ -73,7 +73,7 @@ class Plan:
         work.mkdir(parents=True, exist_ok=True)
 
     def run(self, stage: Stage) -> str:
-        """Run `stage` as far as time allows; return how it ended, in words."""
+        """Run `stage` as far as time allows; return a text on how it ended."""
         passed, log = self.work / f"{stage.name}.passed", self.work / f"{stage.name}.log"
         if passed.exists():
             return f"passed before: {passed.read_text()}"
@@ -118,7 +118,7 @@ class Plan:
         return True
 
     def merge(self) -> None:
-        """Merge what is finished; say each new record."""
+        """Merge finished work; print each new record."""
         sources = [RunDir(path.parent) for path in sorted(self.work.glob("*/records"))]
         sources = [source for source in sources if source.path.name != DEVICES]
         if not sources:
@@ -137,7 +137,7 @@ def say(text: str) -> None:
 
 
 def line_of(record: Record) -> str:
-    """Return what came of a cell, in words."""
+    """Return a text on the outcome of a cell."""
     took = f"{record.provenance.wall_seconds:.0f} s on {record.provenance.device}"
     if record.utility is None:
         return f"{record.key} failed after {took}: {record.failure.reason if record.failure else ''}"
@@ -145,7 +145,7 @@ def line_of(record: Record) -> str:
 
 
 def end(running: Sequence[subprocess.Popen[bytes]], patience: float = GRACE - 5) -> None:
-    """End processes by SIGTERM, so that they keep what they have, and what is left of them by SIGKILL."""
+    """End processes by SIGTERM, so that they save their work, and those that remain by SIGKILL."""
     for process in running:
         if process.poll() is None:
             process.terminate()
@@ -159,7 +159,7 @@ def end(running: Sequence[subprocess.Popen[bytes]], patience: float = GRACE - 5)
 
 
 def stages(bundles: dict[Path, Bundle], work: Path, gpus: int) -> list[Stage]:
-    """Return the stages, on a machine of so many GPUs."""
+    """Return the stages for a machine with so many GPUs."""
     grid = next(iter(bundles.values())).grid
     tiny, device = grid.preset is Preset.TINY, "cuda" if gpus else "cpu"
     bench = [sys.executable, "-m", "bench", "run", "--device", device]
@@ -190,7 +190,7 @@ def stages(bundles: dict[Path, Bundle], work: Path, gpus: int) -> list[Stage]:
          str(min(4, len(bundle.cells)))]
         for path, bundle in bundles.items()
     ]  # fmt: skip
-    # Without plug-ins of pytest, which such a machine may lack.
+    # Without pytest plug-ins, which such a machine may lack.
     apart = [
         "-m",
         "pytest",

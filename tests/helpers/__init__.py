@@ -1,1 +1,1 @@
-"""What several tests share. Imported as ``helpers``: pyproject.toml puts ``tests`` on the path."""
+"""Code shared by several tests. Imported as ``helpers``: pyproject.toml puts ``tests`` on the path."""

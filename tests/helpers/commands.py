@@ -1,4 +1,4 @@
-"""The command line in this process: what `python -m bench` prints and returns, without an interpreter of its own."""
+"""The command line in this process: the output and status of `python -m bench`, without a new interpreter."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Done:
 
 @contextmanager
 def registries_restored() -> Iterator[None]:
-    """Unregister, at the end, the plug-ins that were registered meanwhile."""
+    """Unregister, at the end, the plug-ins registered in between."""
     before = set(sys.modules)
     with ExitStack() as stack:
         for registry in (METHODS, ATTACKS):
@@ -44,7 +44,7 @@ def registries_restored() -> Iterator[None]:
 
 
 def bench(*words: str | Path) -> Done:
-    """Run ``python -m bench WORDS`` here. Torch's settings and the registries are afterwards what they were.
+    """Run ``python -m bench WORDS`` here. Restores torch's settings and the registries.
 
     Tests of signals, of killed processes and of the entry point itself start a process instead.
     """
@@ -68,7 +68,7 @@ def bench(*words: str | Path) -> Done:
 
 
 def refused(*words: str) -> str:
-    """Return what a command that is refused with status 2 and one message prints as errors."""
+    """Return the error output of a command that must fail with status 2 and a single message."""
     done = bench(*words)
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.splitlines()[-1].startswith("error: "), done.stderr

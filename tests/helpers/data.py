@@ -1,4 +1,4 @@
-"""What the tests of data share: tiny data sets in the formats of the real ones."""
+"""Shared by tests of data: tiny data sets in the formats of the real ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def tiny(loader: Any, **changes: Any) -> DatasetSpec:
 
 
 def by_hand(name: str) -> DatasetSpec:
-    """A registered set without its counts, so that a few records will do."""
+    """A registered data set without its record counts, so that a few records suffice."""
     return replace(datasets.DATASETS[name], train_records=None, test_records=None)
 
 

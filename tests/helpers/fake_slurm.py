@@ -1,4 +1,4 @@
-"""Slurm's commands as scripts that print what a test says and write down how they were called."""
+"""Fake Slurm commands: scripts that print what a test sets, and log their calls."""
 
 from __future__ import annotations
 

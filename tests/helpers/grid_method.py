@@ -1,4 +1,4 @@
-"""A method whose cells take a moment, for tests of launchers: it writes down what it does where GRID_LOG says.
+"""A method whose cells take a moment, for tests of launchers: it logs its actions in the file GRID_LOG.
 
 Its cells of one seed share an artefact. A cell that runs twice at once says so in the log. While a file beside the
 log, with .hold behind its name, is there, no cell ends; with .hold-NAME, that cell does not, and the number in
@@ -54,7 +54,7 @@ def log(line: str) -> None:
 
 
 def length(what: str, otherwise: float) -> float:
-    """How long something takes here, which is nothing of the cell's config: neither its key nor its record changes."""
+    """Duration of a step, which is not part of the cell's config and so changes neither key nor record."""
     return float(os.environ.get(f"GRID_{what}", otherwise))
 
 

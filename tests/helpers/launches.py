@@ -1,4 +1,4 @@
-"""A launcher in a process of its own: started, waited for, and looked at."""
+"""A launcher in a separate process: start it, wait for it, and inspect it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A method that takes one noisy sum a class, for tests of tuning: it counts its runs, and breaks where told."""
+"""A method that takes one noisy sum per class, for tests of tuning: it counts its runs and fails on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A method for tests that lies: its student sees every private label, and it claims an epsilon of its config."""
+"""A dishonest method for tests: its student sees every private label, and it claims an epsilon from its config."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class OneTeacher(Method):
 def one_cell(
     out: Path, *overrides: str, dataset: str = "digits", method: type[Method] = OneTeacher
 ) -> Iterator[tuple[Cell, RunDir, DataSource]]:
-    """Register the method, or `method`, and give one cell of it, a run directory and the data; undo it after."""
+    """Register the method, or `method`; yield one of its cells, a run directory and the data; then unregister it."""
     METHODS.names()
     METHODS.register("one-teacher", method)
     try:

@@ -1,4 +1,4 @@
-"""Records of pair audits as `bench audit` would write them, for tests that run nothing."""
+"""Records of pair audits as `bench audit` would write them, for tests without runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small honest plug-in as text: to be put into files or packages, edited, run again and published."""
+"""The text of a small honest plug-in, to be put into files or packages, edited, rerun and published."""
 
 from __future__ import annotations
 

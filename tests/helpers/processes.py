@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def wait(what: str, ready: Callable[[], bool], seconds: float) -> None:
-    """Asks again and again; raises once the time is over."""
+    """Poll until the condition holds; raise when the time is over."""
     end = time.monotonic() + seconds
     while not ready():
         if time.monotonic() > end:
@@ -21,7 +21,7 @@ def wait(what: str, ready: Callable[[], bool], seconds: float) -> None:
 
 
 def state(pid: int) -> str:
-    """The state letter of a process, empty where there is none."""
+    """The state letter of a process, or ""."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except (OSError, IndexError):
@@ -29,7 +29,7 @@ def state(pid: int) -> str:
 
 
 def name(pid: int) -> str:
-    """The name of a process, empty where there is none."""
+    """The name of a process, or ""."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
@@ -37,7 +37,7 @@ def name(pid: int) -> str:
 
 
 def parent(pid: int) -> int:
-    """The process that started another, 0 where there is none."""
+    """The parent of a process, or 0."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     except (OSError, IndexError):
@@ -45,19 +45,19 @@ def parent(pid: int) -> int:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
+    """Whether a process exists and is not a zombie."""
     return state(pid) not in ("", "Z", "X")
 
 
 def kill(pids: list[int], number: signal.Signals) -> None:
-    """Sends a signal to those that still exist."""
+    """Send a signal to the processes that still exist."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens to, all different."""
+    """Distinct unused ports of this machine."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

@@ -1,4 +1,4 @@
-"""Plans the commands that a report prints for missing cells, with the methods' own configs; nothing is run."""
+"""Plan the commands that a report prints for missing cells, with the methods' own configs, without running them."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def record_of(cell: WantedCell, accuracy: float = 0.5) -> Record:
 
 
 def material_of(paper: Paper, *records: Record) -> Material:
-    """Return what the specs of `paper` are filled from, with these records alone."""
+    """Return the material that fills the specs of `paper`, with only these records."""
     printed = [number for number in read_reported() if number.paper == paper.name]
     return Material(Evidence(list(records)), printed, paper.plain)
 
 
 def check_settings(paper: Paper) -> int:
-    """Raise :class:`BenchError` where a printed command names a method, data set, preset or setting that is not there.
+    """Raise :class:`BenchError` if a printed command names an unknown method, data set, preset or setting.
 
     Returns how many commands were looked at.
     """

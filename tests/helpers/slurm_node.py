@@ -11,8 +11,8 @@ With `nodes`, several slurmd on this machine are nodes n1, n2, ... of one Slurm 
 
 A node that a test started also ends when the test's process is killed; one from the command line stays.
 
-It wants root, slurm-wlm and munge. Each node has ports, a munge socket and a munge key of its own, so several nodes
-can run beside each other and beside a Slurm that is there already. There is no accounting, hence no sacct.
+It wants root, slurm-wlm and munge. Each node has ports, a munge socket and a munge key of its own, so several nodes can
+run next to each other and next to an existing Slurm. There is no accounting, hence no sacct.
 
 Three partitions, all on the one node: `main` (the default, no limit of time), `short` (a limit of one minute, so that
 time limits can be tested) and `low` (its jobs are put back in the queue when the others want the node).
@@ -88,7 +88,7 @@ SlurmdTimeout=20
 
 
 def why_not() -> str:
-    """Why a node cannot be started here; empty where it can."""
+    """Why a node cannot be started here, or ""."""
     if not sys.platform.startswith("linux"):
         return "a Slurm node of its own needs Linux"
     missing = [command for command in (*COMMANDS, "munge") if shutil.which(command, path=PATH) is None]
@@ -114,7 +114,7 @@ class SlurmNode:
         return {**kept, "PATH": PATH, "SLURM_CONF": str(self.conf)}
 
     def run(self, *words: str, check: bool = True) -> str:
-        """Runs a command on this node and gives what it printed."""
+        """Run a command on this node and return its output."""
         done = subprocess.run(words, env=self.environment, capture_output=True, text=True, timeout=60)
         if check and done.returncode:
             raise RuntimeError(f"{' '.join(words)}: {(done.stderr or done.stdout).strip()}")
@@ -150,7 +150,7 @@ class SlurmNode:
         stays: bool = False,
         nodes: int = 1,
     ) -> None:
-        """Starts the daemons and waits for an idle node.
+        """Start the daemons and wait for an idle node.
 
         Args:
             cpus: the cores of the node as Slurm counts them; any number, whatever the machine has.

@@ -21,7 +21,7 @@ CLASSES = 3
 
 
 class Stopped(Exception):
-    """Stands for a kill."""
+    """Simulates a kill."""
 
 
 class Stage:

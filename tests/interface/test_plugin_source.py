@@ -88,5 +88,5 @@ def test_a_class_without_a_file_is_refused() -> None:
 
 def test_a_module_that_cannot_be_parsed_is_named(tree: Path) -> None:
     (tree / "pkg" / "late.py").write_text("def (")
-    with pytest.raises(BenchError, match=r"late\.py, which a plug-in imports, is no Python source"):
+    with pytest.raises(BenchError, match=r"late\.py, which a plug-in imports, is not valid Python"):
         digest()

@@ -81,7 +81,7 @@ def test_attacks_join_the_directory_and_leave_out_what_another_process_makes(out
         assert held is not None
         with held:
             done = bench(*words)
-    assert (done.returncode, done.stderr) == (0, f"skipped: {held_key}, which another process makes\n")
+    assert (done.returncode, done.stderr) == (0, f"skipped: {held_key}, which another process is making\n")
     assert set(attacks(out)) == set(made) - {held_key}
 
 

@@ -54,7 +54,7 @@ def test_audits_join_the_directory_and_leave_out_what_another_process_makes(out:
         assert held is not None
         with held:
             done = bench("audit", "-o", out, *OPTIONS, "-q")
-        assert done.stderr == f"skipped: {keys[second]}, which another process makes\n"
+        assert done.stderr == f"skipped: {keys[second]}, which another process is making\n"
         assert {audit.key for audit in audits(out).values()} == {keys[first]}
 
 

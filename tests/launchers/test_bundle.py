@@ -1,4 +1,4 @@
-"""Bundles: what a grid needs travels in one file, whole or not at all, and a run from it needs no network."""
+"""Bundles: everything that a grid needs is in one file, all or nothing, and a run from it needs no network."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_damaged_bundle_is_refused_with_the_name_of_the_file(packed: tuple[Pat
     with pytest.raises(BenchError, match=r"bad\.zip is damaged: data/digits/\w+\.npy cannot be read"):
         unpack(bad, tmp_path / "into", Progress())
     bad.write_bytes(data[: len(data) // 2])
-    with pytest.raises(BenchError, match="is no bundle or is damaged"):
+    with pytest.raises(BenchError, match="is not a bundle, or is damaged"):
         unpack(bad, tmp_path / "into", Progress())
 
 
@@ -125,7 +125,7 @@ NAMES = ["../outside", "/outside", "data/../../outside", ".", "data/.", "data//a
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bundle_writes_nothing_outside_of_its_folders(name: str, packed: tuple[Path, Bundle], tmp_path: Path) -> None:
-    refused(forged(packed, tmp_path / "bad.zip", {name: b""}), tmp_path, "lies outside of its folders")
+    refused(forged(packed, tmp_path / "bad.zip", {name: b""}), tmp_path, "lies outside its folders")
 
 
 @pytest.mark.parametrize(
@@ -178,15 +178,15 @@ def bytes_changed(path: Path, places: dict[str, int], value: int) -> None:
 
 FLAGS, METHOD_OF = ({"PK\3\4": local, "PK\1\2": central} for local, central in ((6, 8), (8, 10)))
 STRANGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "folder": (lambda path: (path.unlink(), path.mkdir()), "no plain file"),
-    "pipe": (lambda path: (path.unlink(), os.mkfifo(path)), "no plain file"),
-    "device": (lambda path: (path.unlink(), path.symlink_to("/dev/zero")), "no plain file"),
-    "no zip": (lambda path: path.write_bytes(b"x" * 100), "no bundle or is damaged"),
+    "folder": (lambda path: (path.unlink(), path.mkdir()), "not a regular file"),
+    "pipe": (lambda path: (path.unlink(), os.mkfifo(path)), "not a regular file"),
+    "device": (lambda path: (path.unlink(), path.symlink_to("/dev/zero")), "not a regular file"),
+    "no zip": (lambda path: path.write_bytes(b"x" * 100), "not a bundle, or is damaged"),
     "encrypted": (lambda path: bytes_changed(path, FLAGS, 1), "is encrypted"),
-    "lzma": (lambda path: bytes_changed(path, METHOD_OF, 14), "packed in another way"),
-    "unknown": (lambda path: bytes_changed(path, METHOD_OF, 77), "packed in another way"),
-    "version": (lambda path: bytes_changed(path, {"PK\1\2": 6}, 99), "no bundle or is damaged"),
-    "deflate": (lambda path: bytes_changed(path, {"PK\3\4": 41}, 0xFFFF), "no bundle that version"),
+    "lzma": (lambda path: bytes_changed(path, METHOD_OF, 14), "not packed as bundles are"),
+    "unknown": (lambda path: bytes_changed(path, METHOD_OF, 77), "not packed as bundles are"),
+    "version": (lambda path: bytes_changed(path, {"PK\1\2": 6}, 99), "not a bundle, or is damaged"),
+    "deflate": (lambda path: bytes_changed(path, {"PK\3\4": 41}, 0xFFFF), "not a bundle that version"),
 }
 
 
@@ -206,7 +206,7 @@ def test_a_bundle_is_not_unpacked_through_links(link: str, packed: tuple[Path, B
     place = tmp_path / "runs" / link
     place.parent.mkdir(parents=True)
     place.symlink_to(elsewhere)
-    refused(packed[0], tmp_path, "is a link, and a bundle is not unpacked through links")
+    refused(packed[0], tmp_path, "is a link, and bundles are not unpacked through links")
     assert not list(elsewhere.iterdir())
 
 

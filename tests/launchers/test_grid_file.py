@@ -50,4 +50,4 @@ def test_the_command_prints_and_takes_the_file(tmp_path: Path) -> None:
     file.write_text(bench("run", "-m", "pate", "-d", "digits", "-s", "0-1", *words).stdout)
     assert bench("run", "-c", file, *words).stdout == file.read_text()
     assert "--config holds the grid. Leave out --datasets" in refused("run", "-c", str(file), "-d", "mnist")
-    assert "give it with --dry-run" in refused("run", "-m", "pate", "--yaml")
+    assert "use it with --dry-run" in refused("run", "-m", "pate", "--yaml")

@@ -39,7 +39,7 @@ def test_commands_are_told_what_they_are_about(tmp_path: Path) -> None:
     )
     run_dir, told = RunDir(tmp_path / "runs").create(), list[str]()
     then = hooked(lambda made: told.append(made.key), settings, run_dir, Progress())
-    results = [record(key="a"), failed("b$(touch x)")]  # a name is never a command
+    results = [record(key="a"), failed("b$(touch x)")]  # a name is never executed
     for made in results:
         then(made)
     at_end(Outcome(results, left=3), settings, run_dir, Progress())
@@ -59,7 +59,7 @@ def test_a_command_that_fails_or_hangs_is_told_and_fails_nothing(
     hooked(lambda made: None, settings, run_dir, said)(record(key="a"))
     at_end(Outcome(), settings, run_dir, said)
     assert said.lines[0] == "on_record ended with status 3: no such tracker"
-    assert said.lines[1].startswith("on_end did not run to its end: ")
+    assert said.lines[1].startswith("on_end did not finish: ")
     assert "timed out" in said.lines[1]
 
 

@@ -101,7 +101,7 @@ def test_neither_a_failed_cell_nor_one_that_kills_its_worker_cancels_another(tmp
     assert lines(out)["start 10-0"] == 2
     assert lines(out)["end 2.5-0"] == 1
     assert "this cell cannot succeed" in said
-    assert "another takes its place" in said
+    assert "another replaces it" in said
     assert len(overview(out).failures) == 2
 
 
@@ -286,7 +286,7 @@ def test_dry_run_shows_order_and_time_and_makes_nothing(tmp_path: Path) -> None:
     assert told["slots"] == 1
     shown = bench("run", *grid, "--dry-run", "--launcher", "local", "--jobs", "3", "--shards", "2")
     assert "2 of 2" in shown.stdout
-    assert "make what others share" in shown.stdout
+    assert "artefacts that others share" in shown.stdout
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_flags_that_cannot_be_meant_are_refused(tmp_path: Path, flags: list[str]
 def test_shards_where_nothing_can_be_split(tmp_path: Path) -> None:
     done = bench("run", "-m", "nonprivate", "-d", "digits", "-p", "tiny", "-o", str(tmp_path / "runs"), "--shards", "3")
     assert done.returncode == 2
-    assert "nothing here is left to split" in done.stderr
+    assert "there is nothing left to split" in done.stderr
     assert "pate" in done.stderr
 
 

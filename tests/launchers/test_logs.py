@@ -89,7 +89,7 @@ def test_mistaken_keys(run_dir: RunDir, tmp_path: Path) -> None:
     key = launch.entries[0].key
     with pytest.raises(UnknownNameError, match=r"unknown key 'audit-2'.*'audit-1'.*bench status"):
         Attempts(run_dir.path, "audit-2")
-    with pytest.raises(BenchError, match="'student-' is the beginning of 2 keys: student-lira, student-rmia"):
+    with pytest.raises(BenchError, match="'student-' is a prefix of 2 keys: student-lira, student-rmia"):
         Attempts(run_dir.path, "student-")
     with pytest.raises(BenchError, match=f"{key} has no log: it has not begun"):
         Attempts(run_dir.path, key).chosen(None)

@@ -305,7 +305,7 @@ def test_units_wait_for_what_makes_what_they_share(epsilons: int, seeds: int, sh
         for unit in mine:
             if unit.shard is None and unit.key != maker:
                 assert unit.after == (maker,)
-    # What a cell that is done shared is there already.
+    # Artefacts shared by a finished cell already exist.
     done, rest = todo[:1], todo[1:]
     for unit in units_of(rest, done):
         if shared_names(unit.cell) == shared_names(done[0]):

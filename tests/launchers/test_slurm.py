@@ -161,7 +161,7 @@ def test_status_joining_and_cancel(node: SlurmNode, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     command = [*FOUR, *SLURM, "--parallel", "1"]
     said = finish(start(out, *command, "--detach", seconds=100))
-    assert "4 cells are left to the jobs, which continue" in said
+    assert "4 cells are left to the jobs, which keep running" in said
     queue = set(node.queue())
     assert len(queue) == 4
     until(lambda: len(at_work(out)) == 1)
@@ -174,7 +174,7 @@ def test_status_joining_and_cancel(node: SlurmNode, tmp_path: Path) -> None:
     again.send_signal(signal.SIGINT)
     said = finish(again, status=130)
     assert "4 cells are in the jobs of an earlier launch, bench-" in said
-    assert "4 cells are left to the jobs, which continue" in said
+    assert "4 cells are left to the jobs, which keep running" in said
     assert set(node.queue()) == queue
 
     seen = json.loads(bench("status", str(out), "--json").stdout)
@@ -382,7 +382,7 @@ def test_a_cell_that_kills_its_job_is_given_up_and_nobody_waits_for_it(backgroun
     ("cell", "reason", "told"),
     [
         ("too often", "reached its time limit too often", ""),
-        ("broken", "its jobs ended without a record", "): given up; the last words of one: no such module"),
+        ("broken", "its jobs ended without a record", "): given up; the last output of one: no such module"),
     ],
 )
 def test_a_cell_whose_jobs_all_end_fails(cell: str, reason: str, told: str, background: Background) -> None:

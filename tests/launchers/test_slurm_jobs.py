@@ -174,7 +174,7 @@ def test_out_of_memory_and_out_of_time_come_back_with_more(fake: FakeSlurm, tmp_
     for key, reason, node, peak in (("a", "out of memory", "n1", 4000), ("b", "out of time", "n2", None)):
         (tried,) = attempts_of(made.launch.folder, key)
         assert (tried.reason, tried.node, tried.peak_memory_mib) == (reason, node, peak)
-    # The most that is allowed was not enough: another try would end as this one.
+    # The maximum was not enough, so another attempt would end in the same way.
     fake.says("sacct", f"{made.job_of['a']}|OUT_OF_MEMORY|0:125|n1||6G\n")
     assert made.again(["a"], "cell") == ["a"]
     assert said(made)[-1] == f"1 cell has lost its job (job {made.job_of['a']} on n1: out of memory): given up"
@@ -209,7 +209,7 @@ def test_orders_are_submitted_as_places_become_free(fake: FakeSlurm, tmp_path: P
     assert made.job_of == {"a": "1", "b": "2_0", "c": "2_1", "d": "2_2", "e": "2_3"}
     assert "--dependency=afterany:1" in scripts(made)[-1]
     assert said(made) == [
-        "5 jobs wait for places in Slurm and will be submitted as others end (fewer than 7 jobs in the cluster, "
+        "5 jobs wait for free slots in Slurm and will be submitted as others end (fewer than 7 jobs in the cluster, "
         "MaxJobCount in slurm.conf; 1 are there)"
     ]
     fake.says("squeue", "1\n2_0\n2_1\n2_2\n2_3\n99\n")

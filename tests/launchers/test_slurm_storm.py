@@ -101,7 +101,7 @@ def test_sixty_cells_through_fourteen_places_and_every_failure(tmp_path: Path) -
     sizes = [int(size) + 1 for text in scripts for size in re.findall(r"--array=0-(\d+)", text)]
     assert max(sizes) <= 11
     assert "60 cells in 60 jobs of Slurm" in said
-    assert re.search(r"\d+ jobs wait for places in Slurm .*MaxJobCount in slurm.conf", said)
+    assert re.search(r"\d+ jobs wait for free slots in Slurm .*MaxJobCount in slurm.conf", said)
     assert "cancelled): submitted again at once" in said
     assert "out of memory): submitted again with 2 GB" in said
     assert "out of time): submitted again with 6 min" in said

@@ -1,4 +1,4 @@
-"""DPSD's annotation: how far two teachers' bounded gradients may be apart."""
+"""DPSD's annotation: the largest distance between two teachers' bounded gradients."""
 
 from __future__ import annotations
 

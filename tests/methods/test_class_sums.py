@@ -1,4 +1,4 @@
-"""Heads by noisy class sums: what one record moves, what it costs, and that they are the regressions they stand for."""
+"""Heads by noisy class sums: sensitivity, cost, and equality with the regressions that they implement."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_public_images_that_are_all_alike_are_refused() -> None:
 
 
 class Watched(Ledger):
-    """Notes what each Gaussian release is said to be moved by."""
+    """Notes the stated sensitivity of each Gaussian release."""
 
     def __init__(self, adjacency: Adjacency) -> None:
         super().__init__(PrivacyUnit.RECORD, adjacency, Noisy(SeededNoise(np.random.default_rng(0))))

@@ -1,4 +1,4 @@
-"""DPDFD: its bounds, its noise, and what one teacher's answers cost."""
+"""DPDFD: its bounds, its noise, and the cost of a teacher's answers."""
 
 from __future__ import annotations
 

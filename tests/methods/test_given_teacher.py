@@ -117,7 +117,7 @@ def test_a_cell_names_the_teacher_by_digest_and_counts_its_records(tmp_path: Pat
     assert given is not None
     load_given(given, again.facts)
     teacher_file(one, seed=2)
-    with pytest.raises(BenchError, match="are not where they were found"):
+    with pytest.raises(BenchError, match="were moved or changed"):
         load_given(given, again.facts)
 
 
@@ -129,7 +129,7 @@ def test_a_cell_names_the_teacher_by_digest_and_counts_its_records(tmp_path: Pat
         (["teacher_records=10"], "set teacher_weights too"),
         (["teacher_weights=hub", "teacher_records=10"], "write package or file:PATH"),
         (["teacher_weights=file:{}x.safetensors", "teacher_records=10"], "there is no file"),
-        (["teacher_weights=file:{}.pth", "teacher_records=10"], "no file of safetensors"),
+        (["teacher_weights=file:{}.pth", "teacher_records=10"], "not a safetensors file"),
         (["teacher_weights=file:{}", "teacher_records=10", "teacher_weights_sha256=ab"], "not ab"),
         (["teacher_weights=file:{}", "teacher_records=10", "teacher=wrn"], "model named 'wrn'|unknown model"),
         (["teacher_weights=file:{}", "teacher_records=10", "teacher=resnet10t", "teacher_size=0"], "does not fit"),
@@ -148,7 +148,7 @@ def test_other_files_and_methods_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="tells 7 classes, digits has 10"):
         plan(f"teacher_weights=file:{teacher_file(tmp_path / 'seven.safetensors', 7)}", "teacher_records=10")
     (tmp_path / "text.safetensors").write_text("nothing")
-    with pytest.raises(BenchError, match="no file of safetensors or is damaged"):
+    with pytest.raises(BenchError, match="not a safetensors file, or is damaged"):
         plan(f"teacher_weights=file:{tmp_path / 'text.safetensors'}", "teacher_records=10")
     given = [f"teacher_weights=file:{teacher_file(tmp_path / 't.safetensors')}", "teacher_records=10"]
     with pytest.raises(BenchError, match="trains a teacher at each client"):
@@ -170,17 +170,17 @@ def test_a_run_keeps_a_private_teacher_private(tmp_path: Path) -> None:
     assert (record.private_records, record.public_benchmark, record.noise_salt) == (1000, False, None)
     assert not any("agree" in note for note in record.notes)
     (problem,) = [text for text in vet_record(record).problems if "teacher" in text]
-    assert "a file of its user's own" in problem
+    assert "a user's own file" in problem
     forged = record.model_copy(update={"public_benchmark": True})
-    assert any("a file of its user's own" in text for text in vet_record(forged).problems)
-    with pytest.raises(BenchError, match="cannot be trained again"):
+    assert any("a user's own file" in text for text in vet_record(forged).problems)
+    with pytest.raises(BenchError, match="cannot be retrained"):
         refuse_given(cell_of(record, source.describe("digits")))
 
 
 def test_test_records_alone_need_a_given_teacher() -> None:
     photos = public_dataset("imagenet-photos")
     assert photos is not None
-    with pytest.raises(BenchError, match="has test records alone, none to train dpsd on"):
+    with pytest.raises(BenchError, match="has only test records, none to train dpsd on"):
         plan(facts=photos.facts)
     settings = ("teacher=tf_efficientnet_lite0", "teacher_weights=package", "teacher_records=1281167")
     cell = plan(*settings, facts=photos.facts)
@@ -225,6 +225,6 @@ def test_a_public_teacher_is_compared_with_its_student(tmp_path: Path, monkeypat
 def test_a_bundle_takes_no_teacher_of_ones_own(tmp_path: Path) -> None:
     given = (f"teacher_weights=file:{teacher_file(tmp_path / 't.safetensors')}", "teacher_records=10")
     grid = Grid(("dpsd",), ("digits",), (10.0,), preset=Preset.TINY, overrides=given)
-    with pytest.raises(BenchError, match="a file of your own"):
+    with pytest.raises(BenchError, match="from your own file"):
         pack(grid, tmp_path / "grid.zip", Progress())
     assert not (tmp_path / "grid.zip").exists()

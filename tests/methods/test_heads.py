@@ -1,4 +1,4 @@
-"""Many heads at once: the same weights as one by one, and nothing of one head in another."""
+"""Many heads trained together: the same weights as one by one, and no effect of one head on another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards of an ensemble vote: who counts reads labels, no weights, and counts what one process would."""
+"""Shards of an ensemble vote: the counting job reads labels, not weights, and counts what one process would."""
 
 from __future__ import annotations
 

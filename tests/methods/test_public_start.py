@@ -189,7 +189,7 @@ def test_settings_at_their_defaults_are_in_no_key() -> None:
         ({"teacher_init": "internet"}, "write random, package, hub, file:PATH"),
         ({"teacher_frozen": "layer9"}, "no block 'layer9'; there are"),
         ({"teacher_init": "random", "student": "frozen_transfer"}, "set teacher_init too"),
-        ({"teacher_weights": "package", "teacher_records": 9}, "leave out teacher_weights, or teacher_init"),
+        ({"teacher_weights": "package", "teacher_records": 9}, "leave out teacher_weights or teacher_init"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(weights: Path, changes: dict[str, Any], told: str) -> None:

@@ -230,10 +230,10 @@ def wrong_files(net):
     return {
         "missing": (None, "there is no file"),
         "text.txt": (b"hello", "no known kind"),
-        "junk.safetensors": (b"hello", "no file of safetensors or is damaged"),
-        "junk.pth": (b"hello", "not a file of tensors alone"),
-        "code.pth": (pickle.dumps(Runs(), protocol=2), "not a file of tensors alone"),
-        "whole.pth": (net, "not a file of tensors alone"),
+        "junk.safetensors": (b"hello", "not a safetensors file, or is damaged"),
+        "junk.pth": (b"hello", "does not hold only tensors"),
+        "code.pth": (pickle.dumps(Runs(), protocol=2), "does not hold only tensors"),
+        "whole.pth": (net, "does not hold only tensors"),
         "list.pth": ([1, 2], "holds no state dict"),
         "numbers.pth": ({"epoch": 1}, "holds no state dict"),
         "lacks.pth": ({k: v for k, v in state.items() if k != first}, rf"{first} \(.*\) is missing"),
@@ -269,7 +269,7 @@ def test_unknown_names_and_forms(root):
         BenchError, match=r"weights='online' is not understood. Accepted: auto, package, hub or file:PATH"
     ):
         find_weights(TINY, "online")
-    with pytest.raises(BenchError, match="nobody trained on public images"):
+    with pytest.raises(BenchError, match="without weights from public images"):
         find_weights("small_cnn")
     with pytest.raises(BenchError, match="find them again"):
         weights_by_digest(TINY, "0" * 64)

@@ -71,7 +71,7 @@ def test_reading_tfjs(tmp_path):
     with pytest.raises(BenchError, match=r"group1-shard1of3\.bin .* is missing"):
         read_tfjs(tmp_path)
     (tmp_path / "model.json").write_text("{}")
-    with pytest.raises(BenchError, match=r"no TensorFlow\.js model"):
+    with pytest.raises(BenchError, match=r"not a TensorFlow\.js model"):
         read_tfjs(tmp_path)
 
 

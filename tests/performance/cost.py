@@ -139,7 +139,7 @@ class Turns:
         """Note our step, then take one of each other way."""
         self.ended("ours")
         for name, step in self.others.items():
-            step(self.images[self.chosen], self.labels[self.chosen])  # as a batch is gathered
+            step(self.images[self.chosen], self.labels[self.chosen])  # includes gathering a batch
             self.ended(name)
 
 
@@ -212,7 +212,7 @@ def memory(make: Callable[[], nn.Module], count: int, device: torch.device, way:
 
 
 def _alone(words: Sequence[str]) -> object:
-    """Return what this file prints when called with `words`, None where that fails, for want of memory say."""
+    """Return the output of this file for `words`, None if it fails, for example for lack of memory."""
     done = subprocess.run([sys.executable, __file__, *words], capture_output=True, text=True, check=False)
     return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
 

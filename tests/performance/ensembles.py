@@ -6,9 +6,9 @@
     python tests/performance/ensembles.py --device cuda --teachers 250 --at-least 20   # fails where no variant is
 
 All variants train the same teachers, from the same starts on the same batches, each variant in a process of its own.
-The plain loop is what one would write at first: a net, float images, torch's default optimiser, one teacher after the
-other. Time is for each step of each teacher, building the nets included; on a CPU it is that of one core, whatever else
-runs there. Accuracy is that of single teachers on public images, mean and deviation over the teachers.
+The plain loop is the obvious first version: a net, float images, torch's default optimiser, one teacher after another.
+Times are per step and teacher and include building the nets; on a CPU they are times of one core, whatever else runs
+there. Accuracy is that of single teachers on public images: mean and deviation over the teachers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from bench.training.vectorised import train_together
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is trained. Loops train `in_loop` of the teachers: their cost is the same for each."""
+    """The setting. Loops train only `in_loop` teachers, because each costs the same."""
 
     net: str = "small_cnn"
     recipe: Literal["augmented", "published"] = "augmented"
@@ -74,7 +74,7 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What was measured of one variant."""
+    """Measurements of one variant."""
 
     name: str
     milliseconds: float
@@ -126,7 +126,7 @@ def synthetic(count: int) -> tuple[Tensor, Tensor]:
 
 
 def plain(setting: Setting, data: Data) -> tuple[list[nn.Module], Callable[[], Labels]]:
-    """Train as one would at first."""
+    """Train with the plain loop."""
     task, nets = setting.task(), []
     settings, device = task.settings, torch.device(setting.device)
     for number in range(setting.in_loop):
@@ -217,7 +217,7 @@ def measure(setting: Setting, name: str) -> Row:
             return program(setting, data, task, "compiled" in name) if task.batched else loop(setting, data, task)
 
     data = data_of(setting)
-    # What is done once is not measured: kernels chosen, or compiled for these shapes.
+    # Exclude one-time work: choosing or compiling kernels for these shapes.
     short = setting if "compiled" in name else dataclasses.replace(setting, in_loop=1)
     train(dataclasses.replace(short, steps=3), data)
     if on_gpu:
@@ -294,7 +294,7 @@ def main() -> None:
     setting = Setting(**given)
     print(", ".join(f"{name} {value}" for name, value in given.items()), f"torch {torch.__version__}", flush=True)
     rows = rows_of(setting, names or variants_for(setting.device, compiled))
-    # Equal accuracy comes first: a variant that loses some does not count.
+    # Equal accuracy comes first: a variant that loses accuracy does not count.
     best = max(rows[0].milliseconds / row.milliseconds for row in rows if close(rows[0], row))
     print(f"largest ratio at equal accuracy: {best:.2f}" + (f", wanted {wanted:g}" if wanted else ""))
     if best < wanted:

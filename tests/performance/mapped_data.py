@@ -1,4 +1,4 @@
-"""What a large set of image files costs as it grows: listing, decoding once, opening, a first batch, whole runs.
+"""The cost of a large set of image files as it grows: listing, decoding once, opening, a first batch, whole runs.
 
     python tests/performance/mapped_data.py FOLDER                               # 20,000, 40,000 and 80,000 images
     python tests/performance/mapped_data.py FOLDER --sizes 20000 --runs pate,trpate --teachers 50

@@ -1,7 +1,7 @@
 """60 cells of methods of MNIST's board, one after the other and by two processes: `pytest -m performance -n 0 -s FILE`.
 
-The runs are paired: 20 cells of one seed at a time, in either order, each run with a cache of its own. Printed are
-ratios of the time that one waits, start of processes included, and of the CPU time. MNIST is fetched if not stored.
+The runs are paired: 20 cells of one seed at a time, in both orders, each run with its own cache. The test prints ratios
+of wall-clock time, including the start of processes, and of CPU time. It fetches MNIST if it is not stored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def run(out: Path, seed: int, *options: str) -> tuple[float, float]:
     ]  # fmt: skip
     begin, used = time.perf_counter(), cpu()
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode in (0, 1), done.stderr  # 1: where too few of ten teachers agree, the row failed, in both
+    assert done.returncode in (0, 1), done.stderr  # 1: a row fails, in both runs, if too few of the ten teachers agree
     return time.perf_counter() - begin, cpu() - used
 
 

@@ -39,7 +39,7 @@ def plan(seeds: int) -> list[Cell]:
 
 
 def test_a_plan_of_ten_times_the_cells() -> None:
-    plan(1)  # calibrations are kept, and their number does not grow with the seeds
+    plan(1)  # calibrations are cached, and their number does not grow with the seeds
     assert seconds(lambda: plan(100)) < 20 * seconds(lambda: plan(10))
 
 
@@ -73,7 +73,7 @@ def test_a_bootstrap_of_ten_times_the_scores() -> None:
 
 
 def test_divergences_of_ten_times_the_votes() -> None:
-    """The teachers agree on most votes, as they do on the published ones."""
+    """The teachers agree on most votes, as the authors' teachers do."""
     import numpy as np
 
     from bench.privacy.accounting import pate

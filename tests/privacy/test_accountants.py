@@ -1,4 +1,4 @@
-"""What accountants must keep to whatever the numbers: order among themselves, monotonicity, units, validation."""
+"""Properties of accountants that hold for all numbers: their order, monotonicity, units, validation."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_optimal_composition_is_the_least(eps0: float, k: int, delta: float) -> 
 def test_optimal_composition_is_stable_for_many() -> None:
     few, many = (accountants.optimal_composition(0.001, k, 1e-5) for k in (99_999, 100_000))
     assert 0 < few < many < few * 1.001
-    # So many small losses are nearly Gaussian, of mean count * eps0^2 / 2 and mu = sqrt(count) * eps0.
+    # The sum of so many small losses is nearly Gaussian, with mean count * eps0^2 / 2 and mu = sqrt(count) * eps0.
     assert many == pytest.approx(conversions.exact_gaussian_epsilon(math.sqrt(1e5) * 1e-3, 1e-5), rel=1e-2)
     assert accountants.optimal_composition(50.0, 100_000, 1e-5) == pytest.approx(5e6, rel=1e-6)
 
@@ -229,7 +229,7 @@ def test_gaussian_distribution_is_above_the_exact_figure() -> None:
 @given(gamma=st.floats(0.01, 0.5), queries=st.integers(1, 500), delta=st.floats(1e-8, 1e-3))
 def test_order_among_the_accountants_of_lnmax(gamma: float, queries: int, delta: float) -> None:
     found = rows([LNMax(gamma, queries)], delta)
-    # The grid of losses rounds up the largest loss of each noisy count, which shows where there are few queries.
+    # The grid rounds up the largest loss of each noisy count, which is noticeable with few queries.
     grid = 1e-6 + 2e-4 * min(queries, 20)
     assert found["pld"] <= found["optimal-composition"] + grid
     assert found["pld"] <= found["rdp"] + grid
@@ -262,7 +262,7 @@ MAKERS: dict[str, Callable[[float, int], Event]] = {
 def test_monotone_in_count_noise_and_delta(kind: str, noise: float, n: int, delta: float) -> None:
     make = MAKERS[kind]
     base = proven([make(noise, n)], delta).epsilon
-    # The grids of losses differ a little from one setting to another.
+    # The grids of losses differ slightly between settings.
     slack = 1e-6 + 1e-4 * base
     assert proven([make(noise, n + 1)], delta).epsilon >= base - slack
     assert proven([make(noise * 1.2, n)], delta).epsilon <= base + slack
@@ -287,7 +287,7 @@ def test_mixed_ledger_costs_between_its_parts_and_their_sum() -> None:
     together = proven(parts, 2e-5)
     assert together.name == "pld"
     assert max(alone) * 0.9 < together.epsilon < sum(alone)
-    # With one event of exact discrete Gaussian noise only Renyi accounting is left.
+    # With one event of exact discrete Gaussian noise, only Renyi accounting applies.
     assert set(rows([*parts, GNMax(40.0, 1, exact=True)])) == {"rdp"}
 
 

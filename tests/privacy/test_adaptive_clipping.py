@@ -1,4 +1,4 @@
-"""Clipping to a quantile: what follows it, what a record moves, and the joint charge of gradients and count."""
+"""Clipping to a quantile: how the norm follows it, what one record moves, the joint charge of gradients and count."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ def test_with_no_learning_rate_it_is_flat_clipping_with_the_gradients_share_of_t
 def test_a_record_moves_gradients_and_count_by_the_sensitivity_at_most(
     size: float, norm: float, share: float, seed: int
 ) -> None:
-    """Where the count's noise is near half the multiplier, nearly all of the sensitivity is its own."""
+    """If the count's noise is near half the multiplier, the count takes nearly all of the sensitivity."""
     clipping = begun(Adaptive(10.0**norm, 0.5, 0.2, 1.0 / (2 * share)), 1.0)
     record = torch.randn(1, 7, generator=torch.Generator().manual_seed(seed)) * 10.0**size
     moved = torch.cat(clipping.summed([record])).double()
     assert float(moved.norm()) <= clipping.sensitivity
-    if norm + 3 < size < 18:  # above, norms overflow, and the gradient counts as zeros
+    if norm + 3 < size < 18:  # above this, norms overflow and the gradient counts as zero
         assert float(moved.norm()) == pytest.approx(clipping.sensitivity, rel=1e-3)
 
 
 def drawn(
     clipping: Adaptive, present: bool, draws: int, multiplier: float, seed: int, rate: float = RATE
 ) -> np.ndarray:
-    """Draw steps on one weight, with a record above the norm or none: noisy gradient and count (draws, 2)."""
+    """Return the noisy gradient and count (draws, 2) of steps on one weight, with one record above the norm or none."""
     seen: list[list[float]] = []
 
     class Watched(Adaptive):
@@ -90,7 +90,7 @@ def drawn(
 
 
 def bound(draws: int, multiplier_used: float) -> tuple[float, float]:
-    """Bound epsilon along the record's own direction, where it moves the noisy sum by 1."""
+    """Bound epsilon along the record's direction, in which it moves the noisy sum by 1."""
     clipping = begun(Adaptive(2.0, 0.5, 0.0, COUNT_NOISE), MULTIPLIER)
     moved = np.array([float(one) for one in clipping.summed([torch.tensor([[70.0]])])])
     stated = proven([events.DPSGD(RATE, MULTIPLIER, 1)], DELTA).epsilon

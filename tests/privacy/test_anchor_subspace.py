@@ -1,4 +1,4 @@
-"""Two parts of a gradient clipped apart: what is released without noise, its bound, and its charge on adjacent sets."""
+"""Clipping two parts of a gradient separately: the noiseless release, its bound, and its charge on adjacent sets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def moved(images: torch.Tensor, labels: torch.Tensor, *, clip: float = 1.0, **an
 
 @pytest.mark.parametrize("groups", [1, 3])
 def test_a_subspace_of_all_directions_leaves_plain_dp_sgd(groups: int) -> None:
-    """The 37 parameters have no rest; also where the bounds clip nothing, the parts add up to the gradient."""
+    """The 37 parameters leave no remainder, and if the bounds clip nothing, the parts add up to the gradient."""
     plain = moved(*records(6), clip=0.3)
     torch.testing.assert_close(
         moved(*records(6), directions=37, groups=groups, bounds=(0.3, 5.0)), plain, rtol=1e-3, atol=1e-5
@@ -88,7 +88,7 @@ def test_each_part_is_clipped_by_itself() -> None:
 def test_a_record_moves_the_sum_by_the_norm_that_is_charged_for_at_most(
     size: float, directions: int, groups: int, skew: float, seed: int
 ) -> None:
-    """Also where the rest is all rounding, in bases that are not orthogonal any more, and where norms overflow."""
+    """Includes remainders that are only rounding, bases that are no longer orthogonal, and norms that overflow."""
     generator = torch.Generator().manual_seed(seed)
     widths = [len(piece) for piece in torch.tensor_split(torch.zeros(7), groups)]
     bases = [torch.randn(width, min(directions, width), generator=generator) for width in widths]
@@ -135,10 +135,10 @@ def test_a_gradient_that_is_not_finite_counts_as_none() -> None:
 
 
 def steps(with_record: bool, draws: int, multiplier: float, seed: int) -> np.ndarray:
-    """Draw `draws` steps on two weights, one in the subspace and one beside it; the record is above both bounds.
-
-    The mean of both over their bounds moves by 1, and noise of sqrt(2) multipliers on each makes one multiplier of it.
-    Each of :data:`AT_ONCE` pairs of weights has a record of its own: clipping, sampling and noise do not join them.
+    """Draw `draws` steps on two weights, one inside and one outside the subspace; the record exceeds both bounds. The
+    mean of both, relative to their bounds, moves by 1, and noise of sqrt(2) multipliers on each gives it noise of one
+    multiplier. Each of :data:`AT_ONCE` pairs of weights has its own record; clipping, sampling and noise treat them
+    separately.
     """
     (first, second), found = (5.0, 2.0), []
     weight = nn.Parameter(torch.zeros(2 * AT_ONCE))

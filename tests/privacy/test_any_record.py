@@ -1,4 +1,4 @@
-"""No mechanism raises, or stops raising, because of what one record holds: an error is a release without noise."""
+"""The content of one record never makes a mechanism raise or not raise: an error is a release without noise."""
 
 from __future__ import annotations
 
@@ -110,13 +110,13 @@ MECHANISMS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 @settings(max_examples=30, deadline=None)
 @given(value=VALUES, label=NUMBERS)
 def test_one_record_of_any_content_raises_nothing(name: str, value: float, label: int) -> None:
-    """Nor does it send anything but numbers to the student."""
+    """The student also gets only finite numbers."""
     for of_record in ((value, 1), (0.5, label), (value, label)):
         assert np.isfinite(MECHANISMS[name](*a_set(*of_record))).all()
 
 
 def test_no_mechanism_of_the_ledger_is_left_out() -> None:
-    """Counts of votes are no values of records: see the module of the mechanisms."""
+    """Vote counts are not values of records: see the mechanisms' module."""
     of_votes = {"noisy_max", "noisy_max_gaussian", "confident_noisy_max"}
     assert set(PRIVATE) - of_votes == {name for name in MECHANISMS if " " not in name}
 
@@ -129,7 +129,7 @@ def test_the_last_record_may_leave(name: str) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_record_that_cannot_be_used_moves_a_mechanism_no_more_than_another(value: float) -> None:
-    """Its own part alone is left out; the others' stays."""
+    """Only its own part is left out."""
     rows, labels = a_set(value, 1)
     without = np.delete(rows, 2, axis=0)
     silent = Ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, Noisy(ZeroNoise(exact=False)))
@@ -145,7 +145,7 @@ def test_a_record_that_cannot_be_used_moves_a_mechanism_no_more_than_another(val
             (rows, labels, sampled), (without, np.delete(labels, 2), np.delete(sampled, 2, axis=1))
         )
     ]  # fmt: skip
-    # It votes, as the farthest; and the record that is in no sample does not take its place.
+    # It votes as the farthest record, and the unsampled record does not take its place.
     assert np.array_equal(votes[0] - votes[1], np.tile([0, 1, 0], (4, 1)))
 
 
@@ -153,7 +153,7 @@ def test_a_record_that_cannot_be_used_moves_a_mechanism_no_more_than_another(val
 
 
 class Kink(nn.Module):
-    """Uncoupled, and rounding decides the gradient of a record for which an output of the layer is about 0."""
+    """Examples are independent, but rounding decides the gradient of a record with a layer output of about 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ def centred(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class Scaled(nn.Module):
-    """Its hook is of the kind that hides a layer's own output: the gradients of its examples are wrong."""
+    """Its hook hides the layer's own output, so its per-example gradients are wrong."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,12 +210,12 @@ SETS_OF_RECORDS = {
 def test_no_records_hide_gradients_that_are_not_those_of_an_example_alone(
     make: Callable[[], nn.Module], loss: Callable[[Tensor, Tensor], Tensor], name: str
 ) -> None:
-    with pytest.raises(BenchError, match="alone, an example has another gradient"):
+    with pytest.raises(BenchError, match="gradient differs between its batch and alone"):
         trained(make(), SETS_OF_RECORDS[name], loss)
 
 
 class Remembering(nn.Module):
-    """Keeps a sum of what it sees above `least`, and adds it to what it gives."""
+    """Sums the inputs above `least` and adds the sum to its output."""
 
     def __init__(self, least: float) -> None:
         super().__init__()
@@ -229,8 +229,8 @@ class Remembering(nn.Module):
 
 @pytest.mark.parametrize("name", SETS_OF_RECORDS)
 def test_no_record_decides_whether_statistics_in_buffers_are_refused_nor_stays_in_them(name: str) -> None:
-    with pytest.raises(BenchError, match="buffers have changed"):
+    with pytest.raises(BenchError, match="a pass changed the"):
         trained(Remembering(0.5), SETS_OF_RECORDS[name])
-    net = Remembering(2.0)  # above all that random examples have
+    net = Remembering(2.0)  # larger than any value of the random examples
     trained(net, SETS_OF_RECORDS[name])
     assert float(net.seen) == 0

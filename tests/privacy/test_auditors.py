@@ -1,4 +1,4 @@
-"""The auditors audited: on correct mechanisms of known epsilon they say `violated` no more often than they may.
+"""Audits of the auditors: on correct mechanisms of known epsilon they rarely report `violated`.
 
 Each audit returns a lower bound at 95% confidence, false if it exceeds the mechanism's epsilon at the same delta. Run
 as a program, the module prints the table of docs/attacks.md.
@@ -39,7 +39,7 @@ from helpers.pair_audits import audited as audited_pairs
 
 DELTA, CANARIES, GUESSES, AUDITS = 1e-5, 1_000, 100, 1_000
 NOMINAL, MOST = 0.05, 0.07
-NONE = 1e-9  # stands for epsilon 0 where an event needs a positive figure
+NONE = 1e-9  # replaces epsilon 0 for events that need a positive number
 
 Audit = Callable[[float, np.random.Generator], Iterator[float]]
 """Yields the bounds of independent audits of a mechanism of this epsilon."""
@@ -53,7 +53,7 @@ def gaussian_mu(epsilon: float, delta: float = DELTA) -> float:
 
 
 def one_run(epsilon: float, generator: np.random.Generator) -> Iterator[float]:
-    """Randomised response to every coin, which tells the coin itself with probability delta."""
+    """Randomised response to every coin, which reveals the coin with probability delta."""
     bound = functools.cache(lambda correct: one_run_epsilon(CANARIES, CANARIES, correct, DELTA))
     while True:
         yield bound(int(generator.binomial(CANARIES, DELTA + (1 - DELTA) * special.expit(epsilon))))
@@ -83,7 +83,7 @@ def gaussian_run(group: int, epsilon: float, generator: np.random.Generator) -> 
 
 
 def many_runs(by_curve: bool, epsilon: float, generator: np.random.Generator) -> Iterator[float]:
-    """The threshold is set on half of the runs: of Laplace noise, or of Gaussian noise by its curve."""
+    """Half of the runs set the threshold, for Laplace noise or, with the curve, for Gaussian noise."""
     mu = gaussian_mu(epsilon)
     while True:
         if by_curve:
@@ -139,14 +139,13 @@ def mechanism(event_of: Callable[[float], Event], delta: float, epsilon: float, 
             patch.setattr(mechanism_audit, "proven", lambda events, at: kept(tuple(events), at))
             found = audit_mechanism(event, SeededNoise(generator), 2_000, delta, power=False)
         assert found.exact == pytest.approx(epsilon, rel=1e-3, abs=1e-6)
-        # Of the epsilon proven for the event, as in the verdict.
+        # Relative to the epsilon proven for the event, as in the verdict.
         yield found.epsilon * epsilon / found.exact if epsilon else found.epsilon
 
 
 def releases(epsilon: float, generator: np.random.Generator) -> Iterator[float]:
-    """The release instrument of pair audits: choice of the pair, score and threshold, and the early look included.
-
-    A run gives Gaussian noise at a distance of the sets, and a channel of mere chance.
+    """The release instrument of pair audits, including the choice of pair, score and threshold, and the early look. A
+    run returns Gaussian noise, shifted for one of the sets, and a channel of pure chance.
     """
     mu = gaussian_mu(epsilon)
 
@@ -190,12 +189,12 @@ LEAST = {1.0: 0.57, 2.0: 0.75, 4.0: 0.85, 8.0: 0.9}
 
 
 def enough(name: str) -> int:
-    """Return how many audits tell 7% from the rate of this one, which of an exact auditor is 5%."""
+    """Return how many audits distinguish an error rate of 7% from this auditor's; an exact auditor has 5%."""
     return 10 * AUDITS if name.startswith("one Gaussian release") else AUDITS
 
 
 def audited(name: str, epsilon: float, audits: int) -> tuple[int, float]:
-    """Return how many bounds of `audits` are false, and the median one."""
+    """Return the number of false bounds of `audits`, and their median."""
     generator = np.random.default_rng([*name.encode(), int(epsilon)])
     found = np.array([bound for bound, _ in zip(AUDITORS[name](epsilon, generator), repeat(0, audits), strict=False)])
     return int((found > max(epsilon, 1e-6) * (1 + 1e-6)).sum()), float(np.median(found))
@@ -238,7 +237,7 @@ def test_exact_epsilons_of_transcripts_are_not_above_the_truth(epsilon: float) -
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, 4.0, 8.0])
 def test_the_best_of_a_hundred_honest_runs_is_hardly_ever_called_impossible(epsilon: float) -> None:
-    """Randomised response over all names of the classes is the method that gains most from epsilon."""
+    """Randomised response over all permutations of the classes gains most from epsilon."""
     generator, names = np.random.default_rng(int(epsilon)), float(math.factorial(10))
     lucky = generator.binomial(100, math.exp(epsilon) / (math.exp(epsilon) + names - 1), 10 * AUDITS) > 0
     marked = bool(remark([probability_bound(epsilon, DELTA, 1.0, [0.1] * 10).probability]))

@@ -45,7 +45,7 @@ ONE_RUN = [
 
 @pytest.mark.parametrize(("canaries", "guesses", "correct", "pure", "approximate"), ONE_RUN)
 def test_one_run(canaries: int, guesses: int, correct: int, pure: float, approximate: float) -> None:
-    # Printed digits, cut or rounded.
+    # The printed digits may be truncated or rounded.
     assert one_run.one_run_epsilon(canaries, guesses, correct, 0.0) == pytest.approx(pure, abs=6e-4)
     found = one_run.one_run_epsilon(canaries, guesses, correct, 1e-5)
     assert found == pytest.approx(approximate, abs=6e-4)
@@ -74,7 +74,7 @@ def test_guesses_needed_is_the_fewest() -> None:
 
 def test_canaries_that_stand_several_times_bound_the_epsilon_of_one() -> None:
     assert one_run.one_run_epsilon(1000, 100, 100, 0.0, group=5) == pytest.approx(3.4930 / 5, abs=1e-4)
-    # With a delta, five times the record is dearer than a fifth of the bound says.
+    # With a delta, five copies of the record cost more than a fifth of the bound says.
     found = one_run.one_run_epsilon(1000, 100, 100, 1e-5, group=5)
     assert found < one_run.one_run_epsilon(1000, 100, 100, 1e-5) / 5
     delta = 1e-5 * math.expm1(5 * found) / math.expm1(found)
@@ -121,7 +121,7 @@ def test_an_audit_of_randomised_response_is_right_in_95_of_100_and_near(epsilon:
     generator, canaries, audits = np.random.default_rng(7), 2000, 400
     correct = generator.binomial(canaries, 1 / (1 + math.exp(-epsilon)), audits)
     found = np.array([one_run.one_run_epsilon(canaries, canaries, int(v), 0.0) for v in correct])
-    # 5% of 400, and three standard errors of a binomial.
+    # 5% of 400 plus three standard errors of a binomial.
     assert (found > epsilon).sum() <= 20 + 13
     assert (found > epsilon).sum() >= 5, "the bound would be needlessly loose"
     assert np.median(found) > 0.8 * epsilon

@@ -27,9 +27,8 @@ deltas = st.one_of(powers(1e-200, 1e-4), powers(1e-12, 1e-4))
 
 
 def shown_by_the_sum(rate: float, noise: float, count: int, delta: float, replaced: bool) -> float:
-    """Return an epsilon that thresholds on the sum of all answers refute.
-
-    On one side it is ``K + noise sqrt(count) z`` with binomial K, on the other ``-K`` or 0 in place of K.
+    """Return an epsilon that thresholds on the sum of all answers refute. The sum is ``K + noise sqrt(count) z`` with
+    binomial K for one set; the other has ``-K`` or 0 instead of K.
     """
     deviation = math.sqrt(count * rate * (1 - rate))
     low = max(0, math.floor(count * rate - 40 * deviation - 40))
@@ -62,7 +61,7 @@ def check(rate: float, noise: float, count: int, delta: float) -> None:
     assert replaced >= shown_by_the_sum(rate, noise, count, delta, replaced=True) * slack
     if rate == 1:
         assert replaced >= exact_gaussian_epsilon(2 * math.sqrt(count) / noise, delta) * (1 - 1e-9)
-    if count * rate * (1 - rate) > 1e4:  # The sum is normal nearly.
+    if count * rate * (1 - rate) > 1e4:  # The sum is nearly normal.
         spread = math.sqrt(count * (noise**2 + rate * (1 - rate)))
         if delta > 1e-8:
             assert replaced >= exact_gaussian_epsilon(2 * rate * count / spread, delta) * 0.99
@@ -71,8 +70,8 @@ def check(rate: float, noise: float, count: int, delta: float) -> None:
 @pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(rate=rates, noise=noises, count=counts, delta=deltas)
-@example(rate=1e-7, noise=5.0, count=10**7, delta=1e-7)  # A sum of logarithms made it 0.
-@example(rate=0.999, noise=20.0, count=1, delta=1e-200)  # The sum for orders 512 and 1,024 ended before its peak.
+@example(rate=1e-7, noise=5.0, count=10**7, delta=1e-7)  # A sum of logarithms gave 0.
+@example(rate=0.999, noise=20.0, count=1, delta=1e-200)  # For orders 512 and 1,024 the sum ended before its peak.
 @example(rate=1e-8, noise=1e3, count=10**7, delta=1e-10)
 def test_replacing_one_costs_no_less_than_removing_it_nor_than_the_sum_shows(
     rate: float, noise: float, count: int, delta: float
@@ -101,7 +100,7 @@ def test_replacing_a_voting_record_costs_no_less_than_removing_it(
 @example(rate=0.999, noise=20.0, order=1024.0)
 @example(rate=1e-8, noise=5.0, order=2.0)
 def test_renyi_divergences_lie_between_their_limits(rate: float, noise: float, order: float) -> None:
-    """At order 2 it is known: ``rate^2 (e^(1 / noise^2) - 1)``; it grows with the order, and with a replaced record."""
+    """It is ``rate^2 (e^(1 / noise^2) - 1)`` at order 2, and grows with the order and for a replaced record."""
     own = losses.sampled_gaussian_rdp(noise, rate, [2.0, order])
     replaced = losses.sampled_gaussian_rdp(noise, rate, [2.0, order], replaced=True)
     assert own[0] == pytest.approx(math.log1p(rate**2 * math.expm1(noise**-2)), rel=1e-9)
@@ -116,7 +115,7 @@ def test_renyi_divergences_lie_between_their_limits(rate: float, noise: float, o
 
 @pytest.mark.parametrize("order", [512.0, 1024.0])
 def test_a_large_rate_at_large_orders_is_summed_to_its_peak(order: float) -> None:
-    """Nearly every sample holds the record: nearly the whole ``2 order / noise^2``, less what the others hide."""
+    """Nearly every sample contains the record, so the divergence is nearly ``2 order / noise^2``."""
     found = losses.sampled_gaussian_rdp(20.0, 0.999, [order], replaced=True)[0]
     (whole,) = losses.sampled_gaussian_rdp(20.0, 1 - 1e-15, [order], replaced=True)
     assert whole == pytest.approx(2 * order / 400, rel=1e-6)
@@ -133,7 +132,7 @@ def test_a_large_rate_at_large_orders_is_summed_to_its_peak(order: float) -> Non
 def test_small_pure_epsilons_cost_no_less_than_a_vote_count_shows(
     epsilon: float, count: int, delta: float, classes: int
 ) -> None:
-    """The number of kept answers of randomised response is nearly normal: mu is its distance over its deviation."""
+    """The number of true answers of randomised response is nearly normal: mu is its shift divided by its deviation."""
     keep = 1 / (1 + (classes - 1) * math.exp(-epsilon))
     other = keep * math.exp(-epsilon)
     mu = math.sqrt(count) * (keep - other) / math.sqrt(keep * (1 - keep))
@@ -182,7 +181,7 @@ def test_the_error_of_a_composed_distribution_is_within_what_is_added(
 
 
 def test_a_distribution_of_many_losses_tells_nothing_of_a_small_delta() -> None:
-    """Its rounding error is larger: Renyi accounting alone has a figure."""
+    """Its rounding error is larger than delta, so only Renyi accounting gives a number."""
     few, many = ({row.name for row in account([DPSGD(1e-4, 2.0, steps)], 1e-7)} for steps in (10**5, 10**8))
     assert "pld" in few
     assert "pld" not in many

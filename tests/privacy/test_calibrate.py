@@ -1,4 +1,4 @@
-"""Calibration finds the largest count and the smallest noise that a budget pays for."""
+"""Calibration finds the largest count and the smallest noise within a budget."""
 
 from __future__ import annotations
 

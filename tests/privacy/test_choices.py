@@ -1,4 +1,4 @@
-"""Choices by noisy scores: their laws, what a range of losses costs, and exact samplers."""
+"""Choices by noisy scores: their distributions, the cost of a range of losses, and exact samplers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ledger(seed: int = 0) -> Ledger:
 
 
 def flipped(scores: np.ndarray) -> np.ndarray:
-    """Return the law of permute-and-flip as its paper defines it: in random order, each is taken by a coin."""
+    """Return permute-and-flip's distribution by its definition: in random order, a coin accepts each candidate."""
     law, coins = np.zeros(len(scores)), np.exp(scores - scores.max())
     orders = list(permutations(range(len(scores))))
     for order in orders:
@@ -43,7 +43,7 @@ def flipped(scores: np.ndarray) -> np.ndarray:
 
 
 def worst(epsilon: float, t: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return both neighbours' laws of two candidates whose losses are `t` and ``t - epsilon``."""
+    """Return both neighbours' distributions over two candidates with losses `t` and ``t - epsilon``."""
     first = (math.exp(epsilon) - math.exp(t)) / math.expm1(epsilon)
     one = np.array([first, 1 - first])
     return one, one * np.exp([-t, epsilon - t])
@@ -110,7 +110,7 @@ def test_the_distribution_of_a_range_has_the_largest_delta_of_its_laws(epsilon: 
 
 @pytest.mark.parametrize("count", [2, 5, 20])
 def test_composed_choices_cost_no_less_than_equal_laws(count: int) -> None:
-    """Of k choices with the same t, k - i losses of t and i of t - epsilon, i is binomial."""
+    """Of k choices with the same t, a binomial number has loss t - epsilon and the rest has loss t."""
     epsilon, delta = 0.4, 1e-3
     found = proven([Exponential(epsilon, count)], delta).epsilon
     for t in np.linspace(0.01, 0.99, 41) * epsilon:
@@ -123,7 +123,7 @@ def test_composed_choices_cost_no_less_than_equal_laws(count: int) -> None:
 
 
 def test_many_choices_cost_what_gaussian_noise_of_half_the_epsilon_does() -> None:
-    """For small losses the Renyi divergence is near ``count order epsilon^2 / 8``, that of this noise."""
+    """For small losses the Renyi divergence is near ``count order epsilon^2 / 8``, as for this Gaussian noise."""
     choices, flips = (proven([kind(0.05, 400)], 1e-5) for kind in (Exponential, PermuteAndFlip))
     assert choices.epsilon == pytest.approx(2.1623, abs=1e-3)
     assert choices.epsilon == pytest.approx(zcdp_improved_epsilon(0.5**2 / 2, 1e-5)[0], rel=3e-3)

@@ -1,4 +1,4 @@
-"""Bounds by a proven trade-off curve: published values, properties, simulated audits, and where no curve is proven."""
+"""Bounds by a proven trade-off curve: published values, properties, simulated audits, and events without a curve."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def test_many_runs_of_gaussian_noise(runs: int, fp: int, fn: int, mu: float) -> 
     [(0, 0, 0), (1, 1.13346, 2.164749), (2, 2.311945, 4.7218075), (4, 4.395568, 9.133752)],
 )
 def test_scores_at_the_quantiles_of_normals(shift: float, any_curve: float, gaussian: float) -> None:
-    # The tests of google-deepmind/jax_privacy: guesses of inclusion above a threshold, at the corners of the convex
-    # hull of the ROC, corrected for the number of these.
+    # As in the tests of google-deepmind/jax_privacy: guess inclusion above a threshold, at each corner of the ROC's
+    # convex hull, corrected for the number of corners.
     count = 10_000
     out = stats.norm.ppf((np.arange(count) + 0.5) / count)
     cuts = np.append(np.union1d(out, out + shift), np.inf)
@@ -116,7 +116,7 @@ def test_scores_at_the_quantiles_of_normals(shift: float, any_curve: float, gaus
         corners.append((int(x), int(y)))
     confidence = 1 - 0.05 / len(corners)
     counts = [(2 * count, 2 * count - x - y, count - x) for x, y in corners if x + y < 2 * count]
-    counts = counts[-80:]  # The best cuts are among the highest; all take ten times as long.
+    counts = counts[-80:]  # The best cuts are among the highest; trying all takes ten times as long.
     found = [one_run.one_run_epsilon(*guessed, 1e-6, confidence) for guessed in counts]
     assert max(found) == pytest.approx(any_curve, rel=1e-5)
     by_curve = [one_run_by_curve(GAUSSIAN, *guessed, 1e-6, confidence) for guessed in counts]
@@ -173,7 +173,7 @@ HALVED = [
 @pytest.mark.parametrize(("event", "halved"), zip(ADDED, HALVED, strict=True), ids=lambda event: event.kind)
 def test_the_noise_that_a_ledger_states_does_not_matter(event: Event, halved: Event) -> None:
     whole, half = [event], [halved]
-    if event.gaussian_mu() is not None:  # with other noise, so that it is scaled and not replaced by one mu
+    if event.gaussian_mu() is not None:  # with other noise, so that it is scaled rather than replaced by one mu
         whole, half = [event, Laplace(4.0)], [halved, Laplace(2.0)]
     first, second = bound(whole, 1000, 100, 65), bound(half, 1000, 100, 65)
     assert first.family == second.family == "pld"
@@ -199,13 +199,13 @@ def test_which_curve_is_proven() -> None:
     assert curve_family([DPSGD(1.0, 2.0, 5), SampledGaussian(1.0, 2.0)]) == "gaussian"
     assert curve_family([Gaussian(1.0), GNMax(40.0, 100)]) == "gaussian"
     assert curve_family([LNMax(0.1, 10), GNMax(40.0, 100)]) == "pld"
-    # A new kind of event has to be decided on.
+    # Decide for each new kind of event.
     decided = {type(event) for event in (*ADDED, response, top, printed, prior, tuned, Bypass("why"), *choices)}
     assert {event for event in EVENTS.values() if event.__module__.startswith("bench.")} <= decided
 
 
 def test_a_gaussian_bound_is_false_for_randomised_response() -> None:
-    # Why no curve is taken for it: correct randomised response of epsilon 1 over ten classes, 100,000 runs a side.
+    # The reason for using no curve: correct randomised response of epsilon 1 over ten classes, 100,000 runs per side.
     runs, kept = 100_000, math.e / (math.e + 9)
     errors = (round(runs * (1 - kept) / 9), runs, round(runs * (1 - kept)), runs)
     assert bounds.many_run_epsilon(*errors, 0.0).epsilon < 1
@@ -220,7 +220,7 @@ def test_one_run_properties(guesses: int, data: st.DataObject, confidence: float
     canaries = data.draw(st.integers(guesses, 1000))
     found = bound(GAUSSIAN, canaries, guesses, correct, confidence=confidence, group=group).epsilon
     assert 0 <= found < math.inf
-    # Where hardly anything is refuted, theorem 5.2 of Steinke et al. is better by a little.
+    # If hardly anything is refuted, theorem 5.2 of Steinke et al. is slightly better.
     assert found >= one_run.one_run_epsilon(canaries, guesses, correct, 1e-5, confidence, group) - 0.02
     stricter = (1 + confidence) / 2
     assert bound(GAUSSIAN, canaries, guesses, correct, confidence=stricter, group=group).epsilon <= found + 1e-5
@@ -267,7 +267,7 @@ def test_an_audit_of_one_run_is_right_in_95_of_100(
     order = release(truth, generator, coins).argsort(axis=1)
     ordered = np.take_along_axis(coins, order, axis=1)
     correct = (~ordered[:, : guesses // 2]).sum(1) + ordered[:, canaries - guesses // 2 :].sum(1)
-    # More right guesses never lower the bound, so it is false from some number of them on.
+    # More correct guesses never lower the bound, so it is false from some number of correct guesses on.
     false_from = bisect.bisect(range(guesses), False, key=lambda v: bound(events, canaries, guesses, v).scale > truth)
     assert least <= (correct >= false_from).mean() <= 0.05
 

@@ -28,9 +28,8 @@ AT_ONCE = 200
 
 
 def dp_sgd_steps(with_record: bool, draws: int, multiplier: float, seed: int) -> np.ndarray:
-    """Draw `draws` steps of the ledger's DP-SGD on one weight; the record's gradient is above the clip.
-
-    Each of :data:`AT_ONCE` weights has a record of its own: clipping, sampling and noise do not join them.
+    """Draw `draws` steps of the ledger's DP-SGD on one weight; the record's gradient exceeds the clipping norm. Each of
+    :data:`AT_ONCE` weights has its own record; clipping, sampling and noise treat them separately.
     """
     weight = torch.nn.Parameter(torch.zeros(1, AT_ONCE))
     run = DPSGDRun(torch.optim.SGD, torch.nn.functional.cross_entropy, multiplier, Flat(2.0), 1, 1, 1)
@@ -57,7 +56,7 @@ def dp_sgd_bound(draws: int, multiplier_used: float) -> tuple[float, float]:
     stated = proven([events.DPSGD(RATE, multiplier, 1)], DELTA).epsilon
 
     def hockey_stick(epsilon: float) -> tuple[float, float]:
-        # The ratio is 1 - q + q exp((x - 1/2) / s^2); where it is e^eps lies the edge of the best set.
+        # The ratio is 1 - q + q exp((x - 1/2) / s^2); the best set ends where it is e^eps.
         cut = 0.5 + multiplier**2 * math.log((math.exp(epsilon) - 1 + RATE) / RATE)
         with_record = (1 - RATE) * stats.norm.sf(cut / multiplier) + RATE * stats.norm.sf((cut - 1) / multiplier)
         return with_record - math.exp(epsilon) * stats.norm.sf(cut / multiplier), cut
@@ -97,7 +96,7 @@ def test_dp_sgd_samples_each_record_at_the_rate_that_is_charged() -> None:
     seen = np.zeros(50)
 
     class Counting(torch.nn.Flatten):
-        """Knows each record by its pixels, which are above those of the images that gradients are compared on."""
+        """Identifies each record by its pixels, which exceed those of the images that gradients are compared on."""
 
         def forward(self, x):
             numbers = x[:, 0, 0, 0].numpy()
@@ -223,7 +222,7 @@ def summed(logits, labels):
 
 
 def hardest(logits, labels):
-    """Only the worst example of a batch counts."""
+    """The loss of a batch's worst example."""
     return cross_entropy(logits, labels, reduction="none").max()
 
 
@@ -263,7 +262,7 @@ def test_the_comparison_of_gradients_changes_nothing(dropout: bool, monkeypatch:
             torch.nn.Flatten(), torch.nn.Linear(4, 8), torch.nn.Tanh(), *layers, torch.nn.Linear(8, 3)
         )
 
-    # They are compared before the first step, and before another one where that is not the first.
+    # They are compared before the first step and before one later step.
     found = []
     for later in (0, 3):
         monkeypatch.setattr(dp_sgd.secrets, "randbelow", lambda count, later=later: later)
@@ -290,7 +289,7 @@ def test_statistics_of_batches_in_buffers_are_refused() -> None:
             self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
             return x
 
-    with pytest.raises(BenchError, match="buffers have changed"):
+    with pytest.raises(BenchError, match="a pass changed the"):
         trained(torch.nn.Sequential(torch.nn.Flatten(), Mean(), torch.nn.Linear(4, 3)))
 
 
@@ -301,7 +300,7 @@ def test_an_optimiser_that_leaves_out_trained_weights_is_refused() -> None:
 
 def test_the_noise_that_is_charged_is_the_noise_that_is_added() -> None:
     class Fickle:
-        """Says one noise multiplier where it is charged, and another where it is used."""
+        """Shows the accountant one noise multiplier and the training another."""
 
         def __init__(self, run: DPSGDRun) -> None:
             self.run, self.asked = run, 0
@@ -328,7 +327,7 @@ def test_the_noise_that_is_charged_is_the_noise_that_is_added() -> None:
 
 def test_clipping_of_another_class_is_refused() -> None:
     class Unclipped(Flat):
-        """States one norm, and clips to another."""
+        """States one norm but clips to another."""
 
         def summed(self, samples):
             return [sample.sum(0) for sample in samples]
@@ -348,7 +347,7 @@ def test_a_checkpoint_does_not_hold_the_state_of_the_noise(monkeypatch: pytest.M
 
 
 def test_a_checkpoint_of_a_method_s_own_is_refused(tmp_path: Path) -> None:
-    """It could restore weights that no step has made."""
+    """It could restore weights that no step produced."""
 
     class Mine(Checkpoint):
         pass
@@ -356,5 +355,5 @@ def test_a_checkpoint_of_a_method_s_own_is_refused(tmp_path: Path) -> None:
     changed = Checkpoint(Cache(tmp_path, {}), "student", {})
     changed.load = lambda: None
     for checkpoint in (Mine(Cache(tmp_path, {}), "student", {}), changed):
-        with pytest.raises(BenchError, match="resumes from a plain Checkpoint"):
+        with pytest.raises(BenchError, match="resumes only from a plain Checkpoint"):
             trained(checkpoint=checkpoint)

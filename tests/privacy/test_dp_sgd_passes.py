@@ -40,7 +40,7 @@ def run_of(optimizer: Callable[..., torch.optim.Optimizer] | None = None, steps:
 
 
 def one_by_one(model: nn.Module, inputs: Tensor, labels: Tensor, randomness: np.random.Generator) -> list[Tensor]:
-    """Abadi et al.'s algorithm 1 as it is written, with the draws in the ledger's order."""
+    """Abadi et al.'s algorithm 1 as printed, with the draws in the ledger's order."""
     parameters = list(model.parameters())
     optimizer = torch.optim.SGD(parameters, lr=0.5, momentum=0.9)
     for _ in range(STEPS):
@@ -67,7 +67,7 @@ def test_training_is_that_of_a_loop_over_single_examples(
 ) -> None:
     monkeypatch.setattr(dp_sgd, "MAX_NUMBERS", numbers)
     monkeypatch.setattr(dp_sgd, "PROBED", 3)
-    # Features need not lie in [0, 1]; a gradient that is not finite, of a record of any number, counts as zero.
+    # Features need not lie in [0, 1]; a non-finite gradient of any record counts as zero.
     inputs = 30 * torch.randn(RECORDS, 3, 2, 2, generator=torch.Generator().manual_seed(1)).half()
     inputs[::7, 0, 0, 0] = float("nan")
     labels, model, passes = torch.arange(RECORDS) % 3, started(make), []

@@ -24,7 +24,7 @@ N = 5
 
 
 class Scaled(nn.Module):
-    """A layer that no formula is known for."""
+    """A layer without a known formula."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Recurrent(nn.Module):
 
 
 class Around(nn.Module):
-    """A net of one `layer`, which is called by `forward` in a way of its own."""
+    """A net of one `layer`, which `forward` calls in its own way."""
 
     def __init__(self, layer: nn.Module, call: Callable[[nn.Module, Tensor], Tensor]) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def attended(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 class TwoParents(nn.Module):
-    """A layer that is registered twice, here and in a layer of no formula, and called in both places."""
+    """A layer that is registered and called twice, here and in a layer without a formula."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class TwoParents(nn.Module):
 
 
 class Shifted(nn.Module):
-    """A layer of no formula with further arguments."""
+    """A layer without a formula that takes further arguments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Shifted(nn.Module):
 
 
 class Recalled(nn.Module):
-    """An LSTM's cell, of whose two outputs one follows from the other."""
+    """An LSTM cell, one of whose two outputs depends on the other."""
 
     def __init__(self, which: int | slice) -> None:
         super().__init__()
@@ -245,7 +245,7 @@ def test_those_of_a_convolution_are_those_of_opacus(
     count: int, maps: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int],
     bias: bool, seed: int,
 ) -> None:  # fmt: skip
-    """Whether they are formed in one part or several, of which the last is shorter."""
+    """Holds for one part and for several parts, the last of which is shorter."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         padding = (padding[0] - 1, padding[1] - 1)
@@ -302,7 +302,7 @@ class Unused(nn.Module):
 
 
 class Borrowed(nn.Module):
-    """Its head has the weights of the embedding, in a function."""
+    """Its head uses the embedding's weights through a function."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -325,7 +325,7 @@ def sequence_first(layer: nn.Module, x: Tensor) -> Tensor:
     ("net", "error"),
     [
         (Folded, "Linear sees 10 rows for 5 examples"), (Overwriting, "overwritten in place"),
-        (Unused, "do not act on the loss"), (Borrowed, "words.weight act on the loss outside a call of their layer"),
+        (Unused, "do not affect the loss"), (Borrowed, "words.weight affect the loss outside a call of their layer"),
         (lambda: Around(nn.MultiheadAttention(4, 2, batch_first=True), heads_first), "MultiheadAttention sees 4 rows"),
         (lambda: Around(nn.LSTM(4, 3), sequence_first), "LSTM sees 4 rows for 5 examples.*batch_first=True"),
         (lambda: Around(nn.LSTM(1, 3, 2, dropout=0.5, batch_first=True), lambda layer, x: layer(x[:, :, None])[0]),

@@ -1,4 +1,4 @@
-"""DP-SGD on the largest entries of each gradient: what is kept, how far it moves the sum, where noise goes."""
+"""DP-SGD on the largest entries of each gradient: which it keeps, how far they move the sum, where it adds noise."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_largest_entries_of_each_gradient_stay_and_are_clipped(kept: float) 
 
 @pytest.mark.parametrize("records", [1, 3, 64, 70])
 def test_the_entries_kept_of_a_record_do_not_depend_on_the_size_of_its_batch(records: int) -> None:
-    """Near-ties among entries would change with the rounding of another kernel: all private passes have one shape."""
+    """Another kernel's rounding would change near-ties among entries, so all private passes have one shape."""
     images, sizes = torch.rand(records, 1, 4, 4), []
     sums = []
     for _ in range(2):
@@ -87,7 +87,7 @@ def test_with_all_entries_it_is_dp_sgd_to_the_byte() -> None:
 def test_one_record_moves_the_sum_by_the_clipping_norm_at_most(
     seed: int, size: float, kept: float, by_layer: bool
 ) -> None:
-    """Whatever the others are, ties too, and whichever entries they keep."""
+    """Holds for all other records, including ties, and whichever entries they keep."""
     generator = torch.Generator().manual_seed(seed)
     parameters = [nn.Parameter(torch.zeros(shape)) for shape in ((3, 1, 2, 2), (4, 6), (5,))]
     clipping = PerLayer(CLIP) if by_layer else TopK(CLIP, kept)
@@ -104,7 +104,7 @@ def test_one_record_moves_the_sum_by_the_clipping_norm_at_most(
 
 
 def test_noise_goes_on_the_entries_that_no_record_kept_too() -> None:
-    """Noise on the others alone would show which they are. Half the noise fails: 60 entries give 9% of deviation."""
+    """Noise on the kept entries alone would reveal them. Half the noise fails: with 60 entries the error is 9%."""
     images = torch.rand(2, 1, 4, 4)
     unkept = moved(images, 0.05) == 0
     assert int(unkept.sum()) > 60

@@ -1,4 +1,4 @@
-"""DP-SGD that clips layer by layer: each layer's bound, and that of all layers together, which is what is charged."""
+"""DP-SGD that clips layer by layer: each layer's bound, and the joint bound, which is charged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds on epsilon from drawn losses: coverage, power, the choice of the tilt; steps on samples along one record."""
+"""Bounds on epsilon from sampled losses: coverage, power, choice of the tilt, and steps on samples along one record."""
 
 from __future__ import annotations
 
@@ -75,17 +75,17 @@ def test_without_loss_nothing_is_refuted() -> None:
 def test_one_run_with_a_huge_loss_gives_nearly_the_loss() -> None:
     assert 999.99 < refuted_by_losses([1000.0], [0.0], DELTA) < 1000
     assert refuted_by_losses([math.inf], [0.0], DELTA) == math.inf
-    # Its part of the runs is what delta allows.
+    # It occurs in a share delta of the runs.
     assert refuted_by_losses([math.inf] * 10, [math.log(DELTA)] * 10, DELTA) == 0
-    # A weight beyond floating point.
+    # The weight overflows.
     assert 999.99 < refuted_by_losses([1000.0], [2000.0], DELTA) <= 1000
 
 
 @pytest.mark.parametrize(
     ("losses", "weights", "delta", "message"),
     [
-        ([1.0, 2.0], [0.0], DELTA, "one a run"),
-        ([math.nan], [0.0], DELTA, "find what gave NaN"),
+        ([1.0, 2.0], [0.0], DELTA, "one entry per run"),
+        ([math.nan], [0.0], DELTA, "find the cause of the NaN"),
         ([1.0], [0.0], 0.0, "delta"),
     ],
 )
@@ -104,7 +104,7 @@ def test_tilted_gaussian_losses_have_epsilon_as_their_mean(mu: float) -> None:
 
 def test_tilt_without_losses_and_of_losses_that_never_suffice() -> None:
     assert best_tilt(lambda tilt: 0.0, DELTA) == 0
-    # One randomised response: the largest loss alone has more than delta.
+    # One randomised response: the largest loss alone has more mass than delta.
     keep = special.expit(1.0)
     tilt = best_tilt(lambda tilt: float(np.logaddexp(math.log(keep) + tilt, math.log(1 - keep) - tilt)), DELTA)
     assert tilt > 10

@@ -25,7 +25,7 @@ BOUND = 0.001
 
 
 class Net(nn.Module):
-    """Logits (size * x, 0): label 0 likes a large size of positive images."""
+    """Logits (size * x, 0): for positive images a large size favours label 0."""
 
     def __init__(self, size: float) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def test_the_mean_is_that_of_all_records_in_several_passes_and_leaves_the_mode(m
 
 
 def draws(with_record: bool, count: int, rate: float, multiplier: float, seed: int) -> np.ndarray:
-    """Draw the answer in units of its sensitivity, 0 without the record."""
+    """Draw the answer in units of its sensitivity; it is 0 without the record."""
     images = torch.tensor([-1e6, 1.0, 1.0])[not with_record :].reshape(-1, 1, 1, 1)
     labels, noise = torch.zeros(len(images), dtype=torch.long), SeededNoise(np.random.default_rng(seed))
     first = loss_change.loss_change
@@ -95,7 +95,7 @@ def draws(with_record: bool, count: int, rate: float, multiplier: float, seed: i
 
 @pytest.mark.slow
 def test_audit_of_the_noise() -> None:
-    """With every record in the sample the record moves the answer by the whole sensitivity."""
+    """If all records are sampled, one record moves the answer by the whole sensitivity."""
     stated = accountants.proven([SampledGaussian(1.0, 1.3)], DELTA).epsilon
     cuts = (0.5, 1.5, 2.5)
 
@@ -144,7 +144,7 @@ def test_what_is_given_is_checked() -> None:
     with pytest.raises(BenchError, match="no accountant"):
         release(Ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, Noisy(ZeroNoise(exact=True))), torch.ones(3, 1, 1, 1))
     book = ledger()
-    with book.charging_again(), pytest.raises(BenchError, match="cannot be charged again"):
+    with book.charging_again(), pytest.raises(BenchError, match="does not support votes"):
         release(book, torch.ones(3, 1, 1, 1))
 
 

@@ -1,4 +1,4 @@
-"""Each mechanism against what it says of itself: draws on adjacent inputs, right noise and half of it."""
+"""Each mechanism against its stated epsilon: draws on adjacent inputs, with correct noise and with half of it."""
 
 from __future__ import annotations
 
@@ -29,17 +29,16 @@ def sources(kind: Callable[[np.random.Generator], Noise]) -> tuple[Noise, Noise]
 
 
 def gaussian_cuts(mu: float, epsilon: float) -> tuple[float, float]:
-    """Two sets fixed beforehand, as thresholds on N(mu, 1) against N(0, 1).
-
-    Above the first the likelihood ratio exceeds e^epsilon: the best set against right noise. The second is the mean
-    of the first distribution: there too little noise shows most.
+    """Return two sets fixed beforehand, as thresholds on N(mu, 1) against N(0, 1). Above the first, the likelihood
+    ratio exceeds e^epsilon, which makes it the best set for correct noise. The second is the mean of the first
+    distribution, where too little noise shows most.
     """
     return epsilon / mu + mu / 2, mu
 
 
 def lnmax_bound(noise: tuple[Noise, Noise], draws: int = DRAWS) -> Bound:
     gamma = 0.5
-    # A teacher that changes its vote moves the gap by 2. The loser's chance tells most.
+    # A changed vote moves the gap by 2. The loser's probability reveals most.
     near, far = np.tile([2.0, 0.0], (draws, 1)), np.tile([3.0, -1.0], (draws, 1))
     first, second = (mechanisms.lnmax(v, gamma, n) == 1 for v, n in zip((near, far), noise, strict=True))
     return lower_bound(first, second), events.LNMax(gamma, 1).pure_epsilon()
@@ -51,7 +50,7 @@ def gnmax_bound(noise: tuple[Noise, Noise], draws: int = DRAWS) -> Bound:
     stated = exact_gaussian_epsilon(mu, DELTA)
     sets = []
     for cut in gaussian_cuts(mu, stated):
-        # The gap of the counts is N(gap, 2 sigma^2); the adjacent gap is larger by 2, and class 0 wins where it is > 0.
+        # The gap of the counts is N(gap, 2 sigma^2); the adjacent gap is larger by 2, and class 0 wins if it is > 0.
         gap = cut * math.sqrt(2) * sigma
         near, far = np.tile([0.0, gap], (draws, 1)), np.tile([1.0, gap - 1.0], (draws, 1))
         sets.append([mechanisms.gnmax(v, sigma, n) == 0 for v, n in zip((far, near), noise, strict=True)])
@@ -139,7 +138,7 @@ def prior_bound(noise: tuple[Noise, Noise], draws: int = DRAWS) -> Bound:
 
 
 def choice_bound(event: events.Event, law: Law, noise: tuple[Noise, Noise], draws: int) -> Bound:
-    # The loser's chance, in scales of the noise: one unit moves the lead by epsilon.
+    # The loser's probability, in scales of the noise: one unit moves the lead by epsilon.
     near, far = np.tile([1.0, 0.0], (draws, 1)), np.tile([2.0, 0.0], (draws, 1))
     first, second = (mechanisms.noisy_choice(v, 1.0, law, n) == 1 for v, n in zip((near, far), noise, strict=True))
     return lower_bound(first, second), event.pure_epsilon()
@@ -177,7 +176,7 @@ def test_audit_catches_half_the_noise(bound) -> None:
 def test_audit_of_secure_noise(bound) -> None:
     pytest.importorskip("opendp")
     noise = SecureNoise()
-    # Each label is drawn by itself, and few tell enough.
+    # Each label is drawn separately, so a few suffice.
     draws = 4_000 if bound in (response_bound, top_k_bound, exponential_bound, flip_bound) else 20_000
     found, stated = bound((noise, noise), draws=draws)
     assert 0.4 * stated < found < stated
@@ -206,13 +205,13 @@ def test_top_k_response_to_a_label_outside_its_set_is_within_epsilon() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.2, 1.0, 4.0, 900.0])
 def test_the_law_of_a_response_with_a_prior(epsilon: float) -> None:
-    """Every label has the same possible answers, the likeliest classes, with probabilities within epsilon."""
+    """All labels may give the same answers, the likeliest classes, with probabilities within a factor of e^epsilon."""
     generator = np.random.default_rng(0)
     prior = np.vstack([generator.dirichlet([0.3] * 5, 30), np.full((1, 5), 0.2), np.eye(5)[:1]])
     law = np.stack([mechanisms.prior_likelihood(np.full(32, o), prior, epsilon) for o in range(5)], axis=1)
     assert law.sum(axis=1) == pytest.approx(1)
     possible = law > 0
-    if epsilon < 700:  # above, other answers round to 0
+    if epsilon < 700:  # above this, the probabilities of other answers round to 0
         assert (possible == possible[:, :, :1]).all()
         some = possible.any(axis=2)
         assert (law.max(axis=2)[some] <= law.min(axis=2)[some] * math.exp(epsilon) * (1 + 1e-12)).all()

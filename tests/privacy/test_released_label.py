@@ -20,7 +20,7 @@ NOWHERE = -60.0
 
 
 def label(first: float, second: float, third: float) -> NDArray[np.float64]:
-    """Return how often each of three counts is the largest: two with Laplace noise of scale 1, the third without."""
+    """Return each count's probability to be the largest of three; two have Laplace noise of scale 1, the third none."""
 
     def wins(x: float, y: float) -> float:
         points = sorted({third, 60.0, *(p for p in (x, y) if p > third)})
@@ -36,7 +36,7 @@ def label(first: float, second: float, third: float) -> NDArray[np.float64]:
 
 
 def divergence(third: float) -> float:
-    """Return the divergence of one label where a vote moves between two tied classes, the `third` at this height."""
+    """Return the divergence of one label if a vote moves between two tied classes and the third has count `third`."""
     before, after = label(GAMMA / 2, -GAMMA / 2, third), label(-GAMMA / 2, GAMMA / 2, third)
     possible = before > 1e-12
     return float((before[possible] * np.log(before[possible] / after[possible])).sum())
@@ -57,7 +57,7 @@ def test_gaussian_labels_have_the_histograms_profile(epsilon: float) -> None:
     sigma = 2.0
 
     def delta(margin: float) -> float:
-        """Return the label's delta where one class leads by `margin` and a moved vote takes 2 away."""
+        """Return the label's delta if one class leads by `margin` and a moved vote reduces the lead by 2."""
         before, after = (stats.norm.cdf(lead / (math.sqrt(2) * sigma)) for lead in (margin, margin - 2))
         return float(before - math.exp(epsilon) * after)
 

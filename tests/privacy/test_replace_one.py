@@ -1,4 +1,4 @@
-"""What mechanisms cost for neighbours that replace one record: figures, divergences and the dominating pairs."""
+"""Costs of mechanisms for neighbours that replace one record: epsilons, divergences and the dominating pairs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_renyi_divergence_of_the_replaced_pair(order: float, rate: float, noise:
         return order * log_density(x, mu) - (order - 1) * log_density(x, -mu)
 
     cuts = np.linspace(-12 - mu, 12 + order * mu, 41)
-    top = max(map(exponent, cuts))  # The integral itself may overflow.
+    top = max(map(exponent, cuts))  # The integral may overflow.
     parts = (
         integrate.quad(lambda x: math.exp(exponent(x) - top), a, b, epsabs=1e-12)[0]
         for a, b in itertools.pairwise(cuts)
@@ -93,7 +93,7 @@ def test_renyi_divergence_of_the_replaced_pair(order: float, rate: float, noise:
 
 
 def test_hardly_any_noise_costs_a_finite_amount_in_little_memory() -> None:
-    """As a stranger's record may state."""
+    """An untrusted record may state such noise."""
     for event in (DPSGD(0.5, 1e-6, 10), SampledGaussian(0.5, 1e-6, 10), SampledGNMax(0.5, 1e-6, 10)):
         assert proven([event], 1e-5).epsilon <= replace_one([event], 1e-5).epsilon * (1 + 1e-6) < math.inf
     few = [DPSGD(0.1, noise, 5).replaced().rdp([8.0])[0] for noise in (0.12, 0.126, 0.2)]
@@ -132,7 +132,7 @@ def test_opposite_shifts_dominate_all_others(rate: float, first: np.ndarray, oth
 def test_replaced_votes_stay_below_the_symmetric_curve(rate: float, log_alpha: float, scale: float, taken: int) -> None:
     """Classes are the corners of an equilateral triangle: the plane of counts that sum to k, in units of sqrt(2)."""
     corners = scale * np.array([[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(3) / 2]])
-    # The displaced neighbour's class is 0; the records' classes are two of the three.
+    # The removed neighbour has class 0; the two records have two of the three classes.
     first, other = corners[[(1, 2), (1, 0), (0, 1), (2, 1)][taken],]
     curve = losses.symmetric_gaussian_pld(1 / scale, rate, 1e-3)
     bound = curve.get_delta_for_epsilon(log_alpha)

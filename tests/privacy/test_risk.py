@@ -1,4 +1,4 @@
-"""Risk: bounds on attackers by the proven curve, against closed forms, an own Fourier transform and a real attack."""
+"""Risk: bounds on attackers by the proven curve, against closed forms, another Fourier transform and a real attack."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_gaussian_noise_has_its_exact_curve(noise: float, advantage: float, name
 
 
 def by_fourier(rate: float, noise: float, steps: int) -> tuple[list[float], list[float]]:
-    """Return g at :data:`PRIORS` in both directions, by the law of the sampled loss on a grid of its own."""
+    """Return g at :data:`PRIORS` in both directions, from the distribution of the sampled loss on a separate grid."""
     width, size = 2e-5, 2**20
     draws = np.linspace(-11 * noise, 11 * noise, 1_000_001)
     weight = stats.norm.pdf(draws, 0, noise)
@@ -70,7 +70,7 @@ def test_dp_sgd_has_the_worse_curve_of_both_directions(event: DPSGD, advantage: 
 def test_randomised_response_is_its_epsilon_alone() -> None:
     epsilon = 1.0
     found = risk([RandomizedResponse(epsilon, 2, unit=PrivacyUnit.LABEL)])
-    # Two answers: the curve's corner is where one of them is the set.
+    # With two answers, the curve's corner is the set of one of them.
     kept = math.exp(epsilon) / (1 + math.exp(epsilon))
     assert found.advantage == pytest.approx(2 * kept - 1, rel=1e-3)
     assert found.reconstruction == pytest.approx([math.exp(epsilon) * prior for prior in PRIORS], rel=1e-3)
@@ -127,7 +127,7 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=15)  # each composes up to three curves
+@settings(max_examples=15)  # each setting composes up to three curves
 @given(st.lists(EVENTS, min_size=1, max_size=3))
 def test_no_bound_is_below_a_guess_nor_above_what_epsilon_and_delta_allow(events: list[Event]) -> None:
     events = [replace(event, unit=PrivacyUnit.RECORD) for event in events]  # type: ignore[type-var]
@@ -151,6 +151,6 @@ def test_the_best_attack_on_a_gaussian_release_stays_below_the_bound(candidates:
 
 
 def test_a_loss_far_above_what_a_float_can_exponentiate_is_certain_to_be_seen() -> None:
-    """Warnings of arithmetic are errors here: infinity times 0 was one."""
+    """Arithmetic warnings are errors in tests; infinity times 0 raised one."""
     found = risk([LNMax(queries=1000, gamma=10.0)], coarseness=5.0)
     assert found == UNBOUNDED

@@ -118,7 +118,7 @@ def test_each_query_has_a_sample_of_its_own() -> None:
 @FEW
 @given(st.integers(0, 2**32 - 1), st.integers(1, 8))
 def test_one_record_moves_two_counts_by_one(seed: int, neighbours: int) -> None:
-    """Equal distances included: without a fixed order among them one record could move several votes."""
+    """Includes equal distances: without a fixed order among them, one record could move several votes."""
     generator = np.random.default_rng(seed)
     distances, labels = generator.integers(0, 3, (20, 12)).astype(float), generator.integers(0, 4, 12)
 
@@ -130,7 +130,7 @@ def test_one_record_moves_two_counts_by_one(seed: int, neighbours: int) -> None:
 
     def counts(present: slice) -> np.ndarray:
         found = []
-        for label in range(4):  # The votes of one class at a time, out of the real mechanism.
+        for label in range(4):  # The real mechanism's votes, one class at a time.
             ones = (labels[present] == label).astype(np.int64)
             votes = [
                 mechanisms.sampled_gnmax(distances[:, present], ones, 2, neighbours, 1.0, 1.0, Threshold(cut - 0.5))
@@ -140,7 +140,7 @@ def test_one_record_moves_two_counts_by_one(seed: int, neighbours: int) -> None:
         return np.stack(found, axis=1)
 
     class Threshold(ZeroNoise):
-        """Class 1 wins where its count less class 0's exceeds what is asked for."""
+        """Class 1 wins if its lead over class 0 exceeds the threshold."""
 
         def __init__(self, cut: float) -> None:
             super().__init__(exact=False)
@@ -193,7 +193,7 @@ def test_sampled_clients_alone_are_asked_and_their_updates_clipped() -> None:
 
 
 def test_a_client_shows_no_more_than_is_charged() -> None:
-    """Every client is in the sample: one moves the sum by the whole norm, and half the noise would show it."""
+    """If every client is sampled, one moves the sum by the whole norm; half the noise would fail."""
     stated, cuts = proven([SampledGaussian(1.0, 1.5)], DELTA).epsilon, (1.0, 2.0, 4.0, 6.0)
 
     def bound(multiplier: float) -> float:
@@ -253,7 +253,7 @@ def test_a_function_is_given_the_sampled_records_alone_and_clipped() -> None:
 def test_one_record_moves_a_function_by_the_stated_sensitivity(
     values: list[float], norm: float, replaced: bool, shape: Callable[[np.ndarray], np.ndarray]
 ) -> None:
-    """Any function of the values, the last of which is another or left out; the noise is relative to twice the norm."""
+    """Tries any function of the values and replaces or omits the last one; the noise is relative to twice the norm."""
     noise = np.random.default_rng(0).normal(size=3)
 
     def clipped(given: list[float]) -> np.ndarray:
@@ -277,7 +277,7 @@ def test_one_record_moves_a_function_by_the_stated_sensitivity(
 
 @pytest.mark.parametrize(("rate", "least"), [(1.0, 0.5), (0.5, 0.3)])
 def test_a_record_shows_no_more_through_a_function_than_is_charged(rate: float, least: float) -> None:
-    """A sampled record turns the value to its opposite, by twice the norm: half the noise would show it."""
+    """A sampled record flips the value's sign, which moves it by twice the norm; half the noise would fail."""
     stated, cuts = proven([SampledGaussian(rate, 1.5)], DELTA).epsilon, np.linspace(-2, 10, 9)
 
     def bound(multiplier: float) -> float:

@@ -36,7 +36,7 @@ def vote_rows(draw: st.DrawFn, teachers: int = 250) -> Floats:
 
 
 def moves(votes: Floats) -> Floats:
-    """Return every row that one moved vote makes of the one row `votes`."""
+    """Return every row that results from moving one vote of the row `votes`."""
     found = []
     for source, target in itertools.permutations(range(votes.size), 2):
         if votes[source] > 0:
@@ -147,7 +147,7 @@ def test_more_queries_and_larger_moments(votes: Floats, delta: float) -> None:
 
 
 def test_published_figure_can_be_too_small() -> None:
-    """With unanimous teachers the doubled gamma costs less than the true one: it bounds nothing."""
+    """With unanimous teachers the doubled gamma costs less than the true one, so it is not a bound."""
     votes = np.tile([250.0, 0, 0, 0, 0, 0, 0, 0, 0, 0], (20_000, 1))
     published, _ = pate.lnmax_epsilon_published(votes, 0.05, 1e-5)
     assert published < pate.lnmax_epsilon(votes, 0.05, 1e-5)[0]
@@ -181,7 +181,7 @@ def test_local_sensitivity_bounds_every_moved_vote(sigma: float, order: float, v
         log_q = pate.gnmax_log_q(row[None], sigma)
         there = pate.gnmax_log_q(neighbours, sigma)
         assert (there <= pate_smooth.shifted_log_q(log_q, sigma, row.size, up=True) + 1e-9).all()
-        # The cap of q hides how far below it the neighbours' uncapped bound lies, so only the uncapped is compared.
+        # The cap of q hides how far the neighbours' bound lies below it, so only uncapped bounds are compared.
         if log_q[0] < math.log1p(-1 / row.size):
             assert (there >= pate_smooth.shifted_log_q(log_q, sigma, row.size, up=False) - 1e-9).all()
         change = np.abs(
@@ -214,7 +214,7 @@ def test_smooth_sensitivity_is_smooth_and_dominates(
 ) -> None:
     rng = np.random.default_rng(seed)
     answered = rng.random(len(votes)) < 0.5
-    # One changed record changes one teacher, who may vote otherwise on every query.
+    # One changed record changes one teacher, whose vote may change on every query.
     moved = np.stack([options[rng.integers(len(options))] for options in map(moves, votes)])
     for threshold in (None, 15.0):
 
@@ -320,5 +320,5 @@ def test_votes_of_a_whole_ledger_compose() -> None:
     (discrete,) = release_rows([(LNMax(0.05, 50, 1024), votes, everything)], 1e-5)
     assert not discrete.sound
     assert release_rows([], 1e-5) == []
-    with pytest.raises(BenchError, match="no accountant looks at the votes"):
+    with pytest.raises(BenchError, match="no accountant uses the votes"):
         release_rows([(Gaussian(1.0), votes, everything)], 1e-5)

@@ -1,4 +1,4 @@
-"""Running sums over steps: what they release, what one unit costs, and how a run over the steps is guarded."""
+"""Running sums over steps: their releases, the cost of one unit, and checks of the order of steps."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ledger(noise: Noise | None = None) -> Ledger:
 
 
 def matrix(make: Callable[[], Stream], steps: int) -> np.ndarray:
-    """Return the matrix (releases, steps) that a stream multiplies the values with."""
+    """Return the matrix (releases, steps) by which a stream multiplies the values."""
     columns = []
     for step in range(steps):
         stream = make()
@@ -56,7 +56,7 @@ def matrix(make: Callable[[], Stream], steps: int) -> np.ndarray:
 
 
 def estimator(make: Callable[[], Stream], steps: int) -> np.ndarray:
-    """Return the matrix (totals, releases) by which a stream makes totals of noisy releases."""
+    """Return the matrix (totals, releases) by which a stream computes totals from noisy releases."""
     columns = []
     for step in range(steps):
         stream, column = make(), []
@@ -103,7 +103,7 @@ def test_a_unit_in_several_steps_costs_no_more_where_its_distances_add_up_to_one
 def test_the_sensitivity_of_bands_is_the_largest_over_all_participations(
     steps: int, bands: int, separation: int
 ) -> None:
-    """With signs that a unit may choose at each of its steps."""
+    """A unit may choose a sign at each of its steps."""
     encoder = matrix(lambda: Banded(square_root(bands)), steps)
     largest = 0.0
     for signs in itertools.product((0, 1), repeat=steps):
@@ -133,7 +133,7 @@ def test_a_tree_has_the_noise_of_as_many_nodes_as_its_steps_have_ones() -> None:
 
 
 def shown(kind: Kind, source: Callable[[np.random.Generator], Noise], draws: int = 100_000) -> float:
-    """Return the epsilon that draws refute of a unit that is in every step it may be in, by the best statistic."""
+    """Return the epsilon that the best statistic refutes for a unit in every step that the separation allows."""
     steps, noise = 8, 3.0
     present = np.arange(steps) % kind.get("separation", steps) == 0
     make = (lambda: Banded(square_root(kind["bands"]))) if kind else BinaryTree
@@ -202,7 +202,7 @@ def test_a_check_sees_a_record_in_more_steps_than_it_is_charged_for(kind: Kind, 
         leaves[moved, 0] = len(taped)  # of the second run
         recording = Recording(ZeroNoise(exact=False))
         book = Ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, recording)
-        for _ in range(2):  # each run over the steps is charged for
+        for _ in range(2):  # each run over the steps is charged
             sums(book, kind, leaves)
         taped.append(recording.given)
     assert ("steps in a row" in violation(*taped, Adjacency.REPLACE)) == wrong

@@ -1,4 +1,4 @@
-"""Exact losses of the ledger's calls: their laws against the real mechanisms, weights, and exact epsilons."""
+"""Exact losses of the ledger's calls: their distributions against the real mechanisms, weights, and exact epsilons."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_a_tilt_raises_the_mean_loss(case: Case) -> None:
 def test_tilted_answers_have_the_weights_of_their_loss() -> None:
     # Up to a constant, the log weight of the exponentially tilted law is -tilt * loss.
     for name in (*FIXED, "gaussian", "laplace"):
-        if name == "confident, ended":  # tilted until the end only
+        if name == "confident, ended":  # tilted only until the end
             continue
         moments = [draw.log_weight + 1.5 * draw.loss for draw in drawn(CASES[name], 1.5, 20, 10)]
         assert_allclose(moments, moments[0], atol=1e-9)
@@ -192,7 +192,7 @@ def test_tilted_answers_have_the_weights_of_their_loss() -> None:
 
 @pytest.mark.parametrize("tilt", [0.0, 3.0])
 def test_impossible_answers_have_infinite_loss(tilt: float) -> None:
-    # Of the labels only the first's is in its set: only it gives answers outside.
+    # Only the first label is in its set, so only this label has answers outside the set.
     given = {"epsilon": 1.0, "classes": 5, "outside": "printed"}
     sets = np.array([[0, 1], [0, 1]])
     case = pair("top_k_randomized_response", (np.array([0, 3]), sets), (np.array([4, 3]), sets), **given)

@@ -1,4 +1,4 @@
-"""Epsilon including tuning: published figures, exact costs of small mechanisms, and the law of the number of trials."""
+"""Epsilon including tuning: published figures, exact costs of small mechanisms, and the number of trials."""
 
 from __future__ import annotations
 
@@ -119,13 +119,13 @@ def test_the_total_is_at_least_one_trial_and_grows_with_the_mean(
     few, many = (best_of(Gaussian(noise), mean=m, shape=shape) for m in (mean, mean * more))
     for name in ("rdp", "selection-profile"):
         assert figures(few, delta)[name] >= one - 1e-9
-        # The second order of the Renyi bound and the epsilon of the other are searched on grids.
+        # The Renyi bound's second order and the other bound's epsilon are searched on grids.
         assert figures(many, delta)[name] >= figures(few, delta)[name] * (1 - 1e-6)
     assert figures(best_of(Gaussian(noise), mean=1), delta)["selection-profile"] == pytest.approx(one, abs=1e-9)
 
 
 def chance(mean: float, shape: float) -> Callable[[Floats], Floats]:
-    """Return the generating function of the law of trials, written from its definition."""
+    """Return the probability generating function of the number of trials, computed from its definition."""
     gamma = gamma_of(mean, shape)
     if shape == 0:
         return lambda x: np.log1p(-(1 - gamma) * x) / math.log(gamma)
@@ -133,7 +133,7 @@ def chance(mean: float, shape: float) -> Callable[[Floats], Floats]:
 
 
 def best(law: Floats, mean: float, shape: float) -> Floats:
-    """Return the law of the best of the trials, whose `law` is over outcomes from the worst to the best."""
+    """Return the distribution of the best trial; `law` is one trial's, over outcomes from worst to best."""
     return np.diff(chance(mean, shape)(np.concatenate([[0.0], np.cumsum(law)])))
 
 
@@ -168,7 +168,7 @@ def test_the_exact_cost_of_selected_randomised_responses_is_below_the_bounds(
 def test_the_exact_cost_of_selected_gaussian_noise_is_above_one_trial_and_below_the_bounds(
     shape: float, sign: int
 ) -> None:
-    # The largest of noisy answers is released: all mass of a cell of width 1/1000.
+    # The largest noisy answer is released: sum the mass in cells of width 1/1000.
     cells = sign * np.linspace(-9, 9, 18_001)
     mu, mean = 0.7, 10.0
     upper = [stats.norm.cdf(sign * (cells - shift)) if sign > 0 else stats.norm.sf(cells - shift) for shift in (0, mu)]

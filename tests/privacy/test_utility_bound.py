@@ -1,4 +1,4 @@
-"""The impossibility check: its codes by enumeration, its bound against a student, its way into rows and shell."""
+"""The impossibility check: its codes by enumeration, its bound against a student, and its use in rows and commands."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sign(permutation: Permutation) -> int:
 
 
 def greedy(classes: int, least: int) -> list[Permutation]:
-    """Add permutations in a mixed order while one is left that is far enough from all before it."""
+    """Collect permutations, in a shuffled order, that are far enough from all collected before."""
     everything = list(itertools.permutations(range(classes)))
     chosen: list[Permutation] = []
     for index in np.random.default_rng(0).permutation(len(everything)):
@@ -54,12 +54,12 @@ def greedy(classes: int, least: int) -> list[Permutation]:
 
 
 def affine(q: int) -> list[Permutation]:
-    """The maps x -> ux + v of the field of a prime q."""
+    """Return the maps x -> ux + v over the field of a prime q."""
     return [tuple((u * x + v) % q for x in range(q)) for u in range(1, q) for v in range(q)]
 
 
 def fractional(q: int) -> list[Permutation]:
-    """The maps x -> (ax + b) / (cx + d) of the field of a prime q and infinity, which is the number q."""
+    """Return the maps x -> (ax + b) / (cx + d) over the field of a prime q and infinity, which is the number q."""
     found = set()
     for a, b, c, d in itertools.product(range(q), repeat=4):
         if (a * d - b * c) % q:
@@ -118,7 +118,7 @@ def test_which_codes_are_known() -> None:
 def test_no_predictions_agree_with_two_permutations_above_the_threshold(counts: tuple[int, ...]) -> None:
     classes, total = len(counts), sum(counts)
     labels = np.repeat(np.arange(classes), counts)
-    # How a class's records are shared out over predictions is all that agreement depends on.
+    # Agreement depends only on how the records of each class are distributed over predictions.
     splits = [
         [split for split in itertools.product(range(count + 1), repeat=classes) if sum(split) == count]
         for count in counts
@@ -132,11 +132,11 @@ def test_no_predictions_agree_with_two_permutations_above_the_threshold(counts: 
 
 
 def test_threshold_is_no_higher_than_it_must_be() -> None:
-    """Just below the threshold of all permutations one student agrees with two of them."""
+    """Just below the threshold for all permutations, one student agrees with two of them."""
     bound = next(b for b in bounds(1.0, 0.0, [0.25] * 4) if b.code == "all permutations")
     labels = np.repeat(np.arange(4), 100)
     student = labels.copy()
-    student[:50], student[100:150] = 1, 0  # half of the two classes that an exchange swaps
+    student[:50], student[100:150] = 1, 0  # half of the two classes that a transposition swaps
     exchanged = np.array([1, 0, 2, 3])[labels]
     for truth in (labels, exchanged):
         assert (student == truth).mean() == pytest.approx(bound.threshold)
@@ -165,7 +165,7 @@ def test_uneven_classes_and_empty_ones_give_the_weaker_bound() -> None:
     assert probability_bound(1, 0, 0.91, TEN).permutations == 3_628_800
     uneven = probability_bound(1, 0, 0.91, [0.46, *[0.06] * 9])  # even permutations: the threshold is 0.91 itself
     assert (uneven.permutations, uneven.threshold) == (12_689, pytest.approx(0.88))
-    # Two of four classes are not tested: of the 24 permutations only the 12 places of the other two can be told.
+    # Two of four classes are not tested, so only the 12 placements of the other two can be distinguished.
     assert probability_bound(1, 0, 1.0, [0.5, 0.5, 0, 0]).probability == pytest.approx(math.e / 12)
 
 
@@ -177,7 +177,7 @@ def test_many_classes() -> None:
 
 @pytest.mark.parametrize(("classes", "epsilon", "accuracy"), [(3, 0.5, 0.55), (5, 1.0, 0.95), (5, 3.0, 0.95)])
 def test_a_student_by_randomised_response_never_beats_the_bound(classes: int, epsilon: float, accuracy: float) -> None:
-    """It learns which permutation the teacher is by the best epsilon-private answer, so the bound is nearly met."""
+    """It learns the teacher's permutation by the best epsilon-private answer, so it nearly attains the bound."""
     bound = probability_bound(epsilon, 0.0, accuracy, [1 / classes] * classes)
     members = enumerated(bound.code, classes, bound.distance)
     generator = np.random.default_rng(0)
@@ -268,7 +268,7 @@ def test_board_says_what_is_impossible() -> None:
     assert remarks(plausible(0.00023)) == (
         "impossible as claimed (such an accuracy has probability at most 0.00023; 223 honest tries would reach 5%)",
     )
-    # The best two of 58 runs do as well by chance, the best three only of 135.
+    # The best two of 58 runs reach this by chance; for the best three it takes 135 runs.
     assert remarks(plausible(0.0061, 0), plausible(0.001, 1)) == ()
     assert (
         "the best 3 of 135 honest tries" in remarks(plausible(0.0061, 0), plausible(0.001, 1), plausible(0.001, 2))[0]

@@ -1,4 +1,4 @@
-"""Exported students: timm loads from them what was released, and their cards say it in words that stay words."""
+"""Exported students: timm loads the released net, and model cards describe it with escaped text."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_three_lines_of_the_card_load_a_student_of_timms_own_without_this_pa
     lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
     assert lines[0] == "import timm"
     assert not any("bench" in line for line in lines)
-    # A CPU build of torch beside torchvision's CUDA build needs this project's shim before timm is imported.
+    # A CPU build of torch next to torchvision's CUDA build needs this project's shim before timm is imported.
     told = "import hashlib; weights = b''.join(p.detach().numpy().tobytes() for p in model.parameters())"
     told += "; print(hashlib.sha256(weights).hexdigest())"
     code = "; ".join(["import bench", *lines, told])
@@ -136,7 +136,7 @@ def test_a_file_that_timm_would_read_otherwise_is_not_kept(tmp_path: Path, monke
         return save(shifted, **options)
 
     monkeypatch.setattr(export, "save", other)
-    with pytest.raises(BenchError, match="timm loads another student"):
+    with pytest.raises(BenchError, match="timm loads a student different"):
         export_student(record, run_dir, tmp_path / "students")
     assert not (tmp_path / "students").exists()
 
@@ -176,14 +176,14 @@ def test_a_card_says_the_three_epsilons_and_warns() -> None:
         assert says in text
     assert "No privacy is proven" not in text
     text = card(made(student=STUDENT, bypasses=("the generator saw it",)), FACTS)
-    assert "**Warning.** No privacy is proven of this student: the generator saw it." in text
+    assert "**Warning.** No privacy is proven for this student: the generator saw it." in text
     assert "| proven | ∞ |" in text
     assert "differential-privacy" not in text.partition("# ")[0]
     assert "| claimed, not proven |" in text
     text = card(made(student=STUDENT, claimed=1.0, proven=300.0), FACTS)
     assert "differential-privacy" not in text.partition("# ")[0]
     assert "| claimed, not proven | 1.00 |" in text
-    assert "is less than what is proven of the mechanisms that ran, 300" in text
+    assert "is below the proven epsilon of the mechanisms that ran, 300" in text
     given = made(student=STUDENT)
     assert given.privacy is not None
     doubted = given.privacy.model_copy(

@@ -1,4 +1,4 @@
-"""A published row stays readable, and its board can be made again, where its plug-in is not installed."""
+"""A published row stays readable, and its board can be rebuilt, without its plug-in."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY = PATE.replace("pate", "private-knn")
 
 @pytest.fixture
 def board(into: Path) -> Path:
-    """The board of the other tests, with a record and an audit of a method that nobody has here."""
+    """The board of the other tests, with a record and an audit of a method that is not installed."""
     put(into, foreign())
     text = (BOARD / "audits" / f"{AUDIT}.json").read_text()
     (into / "audits").mkdir()
@@ -75,7 +75,7 @@ def test_checks_that_need_it_are_skipped_with_the_reason(board: Path) -> None:
     assert vetted.problems == []
     assert vetted.unchecked == [f"key, settings and epsilons: {WHY}"]
     edited = record.model_copy(update={"notes": ["read from /home/alice/data/x.npy"]})
-    assert vet_record(edited, published=True).problems  # what needs no method is checked
+    assert vet_record(edited, published=True).problems  # checks that need no method still run
     (audit,) = RunDir(board).read_audits()[0]
     assert vet_audit(audit, record) == []
 

@@ -1,4 +1,4 @@
-"""Publishing: what is refused and why, that all is written or nothing, and that a stopped command is mended."""
+"""Publishing: refusals and their reasons, all-or-nothing writes, and recovery from a stopped command."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_record_is_added_with_its_command_and_the_board_made_again(run: Path, 
     assert all_of(into) == before
     again = publish(run, "--into", into)
     assert again.exit_code == 0
-    assert "it is there already" in again.output
+    assert "it is already there" in again.output
     assert all_of(into) == before
 
 
@@ -77,7 +77,7 @@ def test_pipes_links_and_huge_files_are_refused(run: Path, into: Path) -> None:
     lines = refusals(run, into)
     assert [line.partition(":")[0] for line in lines] == [f"runs/records/{n}.json" for n in ("huge", "link", "pipe")]
     assert "larger than" in lines[0]
-    assert all("no plain file" in line for line in lines[1:])
+    assert all("not a regular file" in line for line in lines[1:])
 
 
 def test_all_problems_are_listed_and_one_bad_record_keeps_the_good_ones_out(run: Path, into: Path) -> None:
@@ -90,7 +90,7 @@ def test_all_problems_are_listed_and_one_bad_record_keeps_the_good_ones_out(run:
     before = all_of(into)
     done = publish(run, "--into", into)
     assert done.exit_code == 1
-    for says in ("fewer than none", "changed files", "damaged (no JSON", "nothing was written: 3 problems"):
+    for says in ("is negative", "it ran from modified files", "damaged (no JSON", "nothing was written: 3 problems"):
         assert says in done.output
     assert all_of(into) == before
 
@@ -142,7 +142,9 @@ def test_the_same_cell_twice(run: Path, into: Path, tmp_path: Path) -> None:
     later["provenance"]["started"] = "2030-01-01T00:00:00+00:00"
     put(tmp_path / "later", later)
     found = examine([tmp_path / "later"], into)
-    assert [(i.fate, i.why) for i in found.items] == [(Fate.SKIPPED, "the same cell, the same result: the first stays")]
+    assert [(i.fate, i.why) for i in found.items] == [
+        (Fate.SKIPPED, "the same cell with the same result: the published one is kept")
+    ]
 
     other = values_of(PATE)
     other["utility"]["accuracy"] = 0.99
@@ -202,6 +204,17 @@ def test_a_published_record_gets_the_answers_that_it_lacks(into: Path, tmp_path:
     assert examine([tmp_path / "again"], into).items[0].fate is Fate.SKIPPED
 
 
+def test_the_same_student_and_ledger_are_the_same_run_whatever_the_accountants_say(into: Path, tmp_path: Path) -> None:
+    values = values_of(PATE)
+    put(into, values)
+    accountants = [{**one, "epsilon": one["epsilon"] * (1 + 1e-12)} for one in values["privacy"]["accountants"]]
+    put(tmp_path / "again", {**values, "privacy": {**values["privacy"], "accountants": accountants}})
+    found = examine([tmp_path / "again"], into)
+    assert found.items[0].fate is Fate.SKIPPED
+    assert "accounting of another version" in found.items[0].why
+    assert not found.files
+
+
 def test_a_record_that_does_not_tell_its_settings_gets_them(into: Path, tmp_path: Path) -> None:
     values = values_of(PATE)
     put(tmp_path / "run", {**values, "cell": {**values["cell"], "overrides": None}})
@@ -256,7 +269,7 @@ def test_audits_and_attacks_go_with_their_student(run: Path, into: Path, monkeyp
     assert (into / "audits" / f"{AUDIT}.json").exists()
     assert "label-gap" in (into / "attacks.md").read_text()
     assert not examine([run], into).files
-    # Another student takes their place: what speaks of the old one goes.
+    # Another student takes their place, so files about the old one are removed.
     values = values_of(PATE)
     values["student"]["sha256"] = "0" * 64
     put(run.parent / "new", values)
@@ -266,7 +279,7 @@ def test_audits_and_attacks_go_with_their_student(run: Path, into: Path, monkeyp
     def kill(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    # Stopped in the middle, what speaks of the old student is never left beside the new one.
+    # Even if stopped in the middle, no file about the old student stays next to the new one.
     with monkeypatch.context() as stopped:
         stopped.setattr("bench.storage.files.os.replace", kill)
         with pytest.raises(KeyboardInterrupt):
@@ -279,7 +292,7 @@ def test_audits_and_attacks_go_with_their_student(run: Path, into: Path, monkeyp
 
 
 def test_a_record_of_an_older_schema_is_upgraded(into: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fixture is of a schema 0 that never was: `accuracy` lay beside `status`."""
+    """The fixture has an invented schema 0, in which `accuracy` was next to `status`."""
 
     def upgrade(values: Values) -> Values:
         utility = {"accuracy": values.pop("accuracy"), "test_records": 1_000}
@@ -314,7 +327,7 @@ def test_nothing_to_publish_is_said(run: Path, into: Path, missing: str) -> None
 
 
 def test_one_command_at_a_time(into: Path) -> None:
-    with opened(into), pytest.raises(BenchError, match="another command publishes"), opened(into):
+    with opened(into), pytest.raises(BenchError, match="another command is publishing"), opened(into):
         pass
 
 

@@ -1,4 +1,4 @@
-"""The command of a record: what `run` writes, what planning finds for older records, and what it never holds."""
+"""The command of a record: what `run` writes, what planning finds for older records, and what it never contains."""
 
 from __future__ import annotations
 
@@ -143,12 +143,12 @@ def test_names_of_a_foreign_record_are_compared_and_never_executed(tmp_path: Pat
 def test_every_part_of_what_was_asked_for_is_held_against_the_key() -> None:
     plain = committed("mnist-nonprivate-epsinf-quick-s1-86d811d9979d")
     assert planned_again(plain).cell is not None
-    assert planned_again(asked(plain, epsilon=3.0)).reason == "its epsilon is another than its key says."
-    assert planned_again(asked(plain, basis=Basis.PROVEN)).reason == "its basis is another than its key says."
-    assert planned_again(asked(plain, precision="bf16")).reason == "its precision is another than its key says."
+    assert planned_again(asked(plain, epsilon=3.0)).reason == "its epsilon differs from what its key says."
+    assert planned_again(asked(plain, basis=Basis.PROVEN)).reason == "its basis differs from what its key says."
+    assert planned_again(asked(plain, precision="bf16")).reason == "its precision differs from what its key says."
     assert "epsilon must be a positive finite number" in planned_again(asked(plain, epsilon=-1.0)).reason
     wrong = plain.model_copy(update={"config": {**plain.config, "epochs": 1.0}})
-    assert planned_again(wrong).reason == "its config is another than its key says."
+    assert planned_again(wrong).reason == "its config differs from what its key says."
 
 
 @pytest.mark.parametrize(("factor", "alike"), [(1 - 1e-9, True), (1 + 1e-9, True), (1 + 1e-6, False)])

@@ -1,4 +1,4 @@
-"""Audits that rows share: only the same experiment, with the owner named, and refused where it is another."""
+"""Audits that rows share: only for the same experiment, with the owner named, and refused for another one."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_command_shares_and_publish_compares_with_the_owner(tmp_path: Path) 
     (run / "records" / f"{ALIKE}.json").write_text(json.dumps(salted))
     added = examine([run], a_run(tmp_path / "without", OWNER))
     demand_audits(added)
-    assert "no audit of its row runs a pair of sets of the row's own size" in added.refused[0].why
+    assert "no audit of its row runs a pair at the row's own size" in added.refused[0].why
     shutil.copy(BOARD / "records" / f"{ALIKE}.json", run / "records")
     found = parse_row(path.read_bytes(), AuditRecord)
     best = found.pairs[0].model_copy(update={"epsilon": 0.5})
@@ -114,4 +114,4 @@ def test_the_command_shares_and_publish_compares_with_the_owner(tmp_path: Path) 
     assert "is not on the board" in examine([run], board).refused[0].why
     both = bench("audit", "--share", "--plan", "-o", run)
     assert both.returncode == 2
-    assert both.stderr.endswith("error: --plan lists what --share would write: give one of them.\n")
+    assert both.stderr.endswith("error: --plan lists what --share would write: give only one of them.\n")

@@ -1,4 +1,4 @@
-"""Honest methods of unusual build pass the check and the whole of publishing."""
+"""Honest methods of unusual structure pass the check and publishing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Edits = tuple[tuple[str, str], ...]
 
 
 def charged(*events: str) -> Edits:
-    """Edits that plan and claim for `events`, in which NOISE stands for the noise."""
+    """Edits that plan and claim `events`, in which NOISE stands for the noise."""
     return (
         ("[Gaussian(noise)]", f"[{', '.join(events)}]".replace("NOISE", "noise")),
         ("[Gaussian(self.config.noise)]", f"[{', '.join(events)}]".replace("NOISE", "self.config.noise")),

@@ -1,4 +1,4 @@
-"""Publishing runs cells again, checks their methods and wants audits: plug-ins that cheat, and honest ones."""
+"""Publishing runs cells again, checks their methods and requires audits: cheating plug-ins and honest ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("registries_restored")
 
 
 def use(folder: Path, text: str, patch: pytest.MonkeyPatch) -> None:
-    """Install a plug-in of the text `text` in `folder`, for this process and those that it starts."""
+    """Install a plug-in with source `text` in `folder`, for this process and its children."""
     install(folder, text)
     patch.syspath_prepend(folder)
     patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT)]))
@@ -44,7 +44,7 @@ def use(folder: Path, text: str, patch: pytest.MonkeyPatch) -> None:
 
 
 def run_cells(out: Path, *words: object, minutes: float = 0.1) -> Path:
-    """Run cells of the plug-in, and audit one; every record says that it ran from committed files."""
+    """Run cells of the plug-in and audit one; every record states that it ran from committed files."""
     done = bench("run", "-m", NAME, "-d", "digits", "-e", 10, "-p", "tiny", "-o", out, "--workers", 1, "-q", *words)
     assert done.returncode == 0, done.stderr
     key = min(RunDir(out).recorded())
@@ -101,7 +101,7 @@ def test_an_early_stop_is_published_if_its_maximum_is_declared(
 
 
 def test_an_accuracy_raised_by_hand_is_found(honest: Path, into: Path) -> None:
-    """The record is consistent in itself: only a second run shows what the accuracy was."""
+    """The record is self-consistent, so only a second run reveals the true accuracy."""
     for path in (honest / "records").glob("*.json"):
         values = json.loads(path.read_text())
         values["utility"] |= {"accuracy": 0.99, "answers": None}
@@ -177,15 +177,15 @@ def test_a_row_without_an_audit_is_refused_with_the_command(run: Path, into: Pat
     put(run, values_of(quickest))
     found = examine([run], into)
     demand_audits(found)
-    (refused,) = found.refused  # once for the row
+    (refused,) = found.refused  # checked once for the row
     assert refused.why == f"no seed of its row is audited. Audit one: python -m bench audit {quickest} -o {run}"
-    with_rows(run, lambda values: values.update(notes=[]))  # one seed's serves the row, but ran no pair of its own size
+    with_rows(
+        run, lambda values: values.update(notes=[])
+    )  # one seed's audit counts for the row, but ran no pair at its full size
     found = examine([run], into)
     demand_audits(found)
     (refused,) = found.refused
-    assert refused.why.startswith(
-        "no audit of its row runs a pair of sets of the row's own size: python -m bench audit"
-    )
+    assert refused.why.startswith("no audit of its row runs a pair at the row's own size: python -m bench audit")
     with_rows(run)
     found = examine([run], into)
     demand_audits(found)
@@ -212,7 +212,7 @@ def cell_of(key: str, method: str, seconds: float, artefacts: dict[str, tuple[in
 
 
 def run_again(*records: Record, rerun: tuple[str, ...] = ()) -> list[str]:
-    """Return the keys of the cells that `publish` runs again, by a program that ends at once."""
+    """Return the keys of the cells that `publish` runs again; its program ends at once."""
     found = Publication(added={record.key: (record, Path()) for record in records})
     with all_pass_the_check(), mock.patch.object(sys, "executable", "false"):
         verify(found, Progress(), rerun=rerun)
@@ -226,7 +226,7 @@ def test_the_quickest_cell_of_each_method_runs_again() -> None:
     assert run_again(*three, rerun=("a1",)) == ["a1", "b1"]
     with pytest.raises(UnknownNameError, match="record to add"):
         run_again(*three, rerun=("c",))
-    folder = asked(three[1], overrides={"weights": "file:PATH/w.pth"})  # only its owner can run it again
+    folder = asked(three[1], overrides={"weights": "file:PATH/w.pth"})  # only the data's owner can run it again
     assert run_again(three[0], folder) == ["a1"]
 
 
@@ -244,8 +244,8 @@ def student(sha256: str) -> Student:
 @pytest.mark.parametrize(
     ("accuracy", "changes", "fate", "says"),
     [
-        (0.90, {}, Fate.REFUSED, "with the same packages it gives another student: accuracy 90.00%"),
-        (0.90, {"python": "3.13.0"}, Fate.FLAGGED, "another student, since it ran with other python"),
+        (0.90, {}, Fate.REFUSED, "with the same packages gives another student: accuracy 90.00%"),
+        (0.90, {"python": "3.13.0"}, Fate.FLAGGED, "a different student, because it ran with different python"),
         (0.912, {"packages": {"torch": "3.0"}}, Fate.FLAGGED, "within 2.00 points"),
         (0.93, {"platform": "Darwin arm64"}, Fate.REFUSED, "more than 2.00 points apart"),
     ],
@@ -253,7 +253,7 @@ def student(sha256: str) -> Student:
 def test_another_student_passes_on_another_machine_alone(
     accuracy: float, changes: dict[str, Any], fate: Fate, says: str
 ) -> None:
-    """Two other seeds are a point apart; the record's own accuracy must not widen what is allowed."""
+    """Two other seeds are a point apart; the record's own accuracy must not widen the tolerance."""
     config = {"config": {"queries": 100}, "epsilon": 10.0}
     row = [made(seed=seed, accuracy=a, key=f"s{seed}", **config) for seed, a in ((1, 0.90), (2, 0.91))]
     mine = made(accuracy=0.90, key="s0", student=student("a" * 64), **config)
@@ -267,7 +267,7 @@ def test_another_student_passes_on_another_machine_alone(
 
 
 def test_a_second_run_elsewhere_may_have_another_key() -> None:
-    """A calibrated number, of which the key is made, may be rounded otherwise there."""
+    """The key depends on a calibrated number, which may round differently there."""
     mine = asked(made(key="mine", student=student("a" * 64)), overrides={})
     there = made(key="there", student=student("b" * 64), provenance=provenance(python="3.13.0"))
 
@@ -276,10 +276,13 @@ def test_a_second_run_elsewhere_may_have_another_key() -> None:
         return ""
 
     found = Publication(added={"mine": (mine, Path())})
-    with all_pass_the_check(), mock.patch("bench.publishing.verify._wait", run):
+    with all_pass_the_check(), mock.patch("bench.publishing.verify.run_command", run):
         verify(found, Progress())
     (again,) = [item for item in found.items if item.kind == "rerun"]
-    assert (again.fate, again.why.startswith("another student, since it ran with other python")) == (Fate.FLAGGED, True)
+    assert (again.fate, again.why.startswith("a different student, because it ran with different python")) == (
+        Fate.FLAGGED,
+        True,
+    )
 
 
 def test_a_second_run_collapses_as_the_first() -> None:
@@ -294,12 +297,12 @@ def test_a_second_run_that_costs_more_is_refused_on_any_machine() -> None:
     again = made(student=student("b" * 64), proven=5.0, provenance=provenance(python="3.13.0"))
     fate, why = compared(mine, again, [mine], 1.0)
     assert fate is Fate.REFUSED
-    assert "run again it costs epsilon 5" in why
+    assert "the second run costs epsilon 5" in why
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_second_run_and_leaves_the_board(into: Path, tmp_path: Path) -> None:
-    """The plug-in writes its process id, and sleeps once the file `slow` is there."""
+    """The plug-in writes its process id and sleeps once the file `slow` exists."""
     waits = (
         "told = ledger",
         f"if os.path.exists({str(tmp_path / 'slow')!r}):\n"

@@ -1,4 +1,4 @@
-"""Pair audits on the board, on their page and on the site: figures, marks, and text that stays text."""
+"""Pair audits on the board, on their page and on the site: numbers, marks and escaped text."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_the_table_of_audits_breaks_no_key(
     print_audits(committed)
     lines = capsys.readouterr().out.splitlines()
     for audit in committed:
-        names = (audit.student.rpartition("-")[0], audit.student)  # with the hash where others begin alike
+        names = (audit.student.rpartition("-")[0], audit.student)  # with the hash if names share a prefix
         whole = tuple(start for name in names for start in (f"│ {name} ", f"student: {name}"))  # a cell, or a block
         assert any(f"{line} ".startswith(whole) for line in lines)
         assert audit.student in lines, "its whole key, above what the table leaves out"

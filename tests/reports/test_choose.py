@@ -1,4 +1,4 @@
-"""`bench choose` and `bench compare` answer as the board does, and say what their answer rests on."""
+"""`bench choose` and `bench compare` agree with the board and state the basis of their answers."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_the_command_prints_what_python_returns(tmp_path: Path, monkeypatch: pyt
     assert "Take pate: its lead is larger than" in text
     assert "python -m bench run --methods pate --datasets mnist" in text
     assert max(map(len, [line for line in text.splitlines() if not line.startswith("  python")])) <= 80
-    assert "10m or 2h; not 'fast'" in commands.refused("choose", str(home.path), "--time", "fast")
+    assert "10m or 2h, not 'fast'" in commands.refused("choose", str(home.path), "--time", "fast")
 
 
 def test_two_rows_side_by_side(tmp_path: Path, board: Board) -> None:
@@ -142,7 +142,7 @@ def test_two_rows_side_by_side(tmp_path: Path, board: Board) -> None:
     back = bench.compare("dp-sgd", "mnist-pate-0.9-s1", runs=home.path, eps=1)
     assert (back.low, back.high) == (pytest.approx(-seen.high), pytest.approx(-seen.low))
     assert bench.compare("pate", "cifar10-dpsd", runs=home.path).low is None  # another data set
-    with pytest.raises(BenchError, match="differ in the seed only"):
+    with pytest.raises(BenchError, match="differ only in the seed"):
         bench.compare("mnist-pate-0.9-s0", "mnist-pate-0.9-s1", runs=home.path)
     with pytest.raises(BenchError, match="dp-gan proves at least 9 on mnist"):
         bench.compare("pate", "dp-gan", runs=home.path, eps=1)
@@ -169,7 +169,7 @@ def committed(source: Source) -> Board:
 def test_choose_gives_the_answer_of_the_site(source: Source) -> None:
     for ranking in rankings(source):
         said = answer([ranking])
-        if said is not None and not said[0].unranked:  # choose names ranked rows only
+        if said is not None and not said[0].unranked:  # choose lists only ranked rows
             budget = min(budget for budget in BUDGETS if said[0].point.proven <= budget * (1 + 1e-9))
             first = choose(source.board, Wanted(budget, ranking.dataset, ranking.unit)).rows[0]
             assert first.keys == said[0].keys

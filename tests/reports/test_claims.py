@@ -1,4 +1,4 @@
-"""The mark of each claim, from records: nobody is called wrong who is right."""
+"""The mark of each claim, from records: no correct claim is marked wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from helpers.records import record
 
 
 def with_votes(one: Record, epsilon: float) -> Record:
-    """Return `one` with a data-dependent figure of the run's votes."""
+    """Return `one` with a data-dependent epsilon of the run's votes."""
     assert one.privacy is not None
     found = Accountant(name="data-dependent", epsilon=epsilon, sound=True, data_dependent=True, releasable=False)
     privacy = one.privacy.model_copy(update={"accountants": [*one.privacy.accountants, found]})
@@ -56,7 +56,7 @@ def test_every_method_whose_settings_were_chosen_exists() -> None:
 
 
 def test_what_takes_the_rate_of_dp_sgd_says_on_what_it_was_chosen() -> None:
-    """DP-SGD's quick rate, and its fall with the noise, were chosen on Fashion-MNIST's training records."""
+    """DP-SGD's quick rate and its decrease with the noise were chosen on Fashion-MNIST's training records."""
     facts = Facts("fmnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
     takes = {
         name

@@ -1,4 +1,4 @@
-"""Two rows side by side: the difference of their accuracies, on the same test records where answers are known."""
+"""Two rows side by side: the difference of their accuracies, on the same test records if their answers are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The board as a pure function of records: groups, order, remarks, and text that stays text."""
+"""The board is a pure function of records: groups, order, remarks, escaped text."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_configs_budgets_and_presets_are_rows_of_their_own() -> None:
 
 
 def test_another_precision_is_another_row_that_says_so() -> None:
-    """It is not another seed: means over the two would be of neither."""
+    """It is not another seed, so the two must not be averaged."""
     rows = build_board([record(accuracy=0.9), record(accuracy=0.8, precision="bf16")]).rows
     assert sorted(row.accuracy for row in rows) == [80.0, 90.0]
     assert [len(row.seeds) for row in rows] == [1, 1]
@@ -157,7 +157,7 @@ def test_proven_above_claimed_is_said() -> None:
 
 
 def add_remove(noise: float = 3.5, epsilon: float = 2.0, **changes: Any) -> Record:
-    """Return a record of full-batch noise: add-remove, as dp-linear-gd's are."""
+    """Return a record with full-batch noise under add-remove, like those of dp-linear-gd."""
     event = Gaussian(noise, adjacency=Adjacency.ADD_REMOVE)
     given = record(epsilon=epsilon, claimed=epsilon, proven=proven([event], 1e-5).epsilon)
     assert given.privacy is not None
@@ -192,7 +192,7 @@ def test_the_csv_never_states_less_than_is_proven(noise: float) -> None:
 
 
 def test_an_epsilon_that_delta_covers_does_not_look_like_no_cost() -> None:
-    """Answers of a pure epsilon of 1e-9 are within delta 1e-5: the proven epsilon is 0, and says why."""
+    """Delta 1e-5 covers answers with a pure epsilon of 1e-9, so the proven epsilon is 0, with the reason."""
     event = RandomizedResponse(1e-9, 10, unit=PrivacyUnit.RECORD)
     figure = proven([event], 1e-5).epsilon
     row = build_board([record(epsilon=1e-9, claimed=1e-9, proven=figure)]).rows[0]
@@ -207,7 +207,7 @@ def test_a_record_states_both_figures() -> None:
 
 
 def test_rankings_go_by_the_proven_epsilon_for_one_replaced_record() -> None:
-    """Within the target only for its own neighbours, a row is no better than one that says more and keeps less."""
+    """A row that meets the target only for its own neighbours does not rank above one with a smaller proven epsilon."""
     found = [
         add_remove(accuracy=0.99),
         add_remove(8.0, accuracy=0.97, method="noisier"),

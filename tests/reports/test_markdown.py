@@ -1,4 +1,4 @@
-"""Texts of records make no link and no image on the Markdown pages."""
+"""Texts of records produce no links or images on Markdown pages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from helpers.site import LINKS, attack
 
 
 def leads(text: str) -> list[str]:
-    """Return where links and images of the page lead, and plain addresses that GitHub makes links of."""
+    """Return the targets of the page's links and images, and plain addresses that GitHub turns into links."""
     found = []
     for block in MarkdownIt("commonmark").enable("table").parse(text):
         for token in block.children or ():

@@ -1,4 +1,4 @@
-"""Pages of records on data of one's own: for their owner alone, as the records are."""
+"""Pages of records on a user's own data: only the owner can read them, like the records."""
 
 from __future__ import annotations
 

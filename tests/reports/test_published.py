@@ -1,4 +1,4 @@
-"""The page of published epsilons: one line for each system, from the board's rows and the verdicts."""
+"""The page of published epsilons: one line per system, from the board's rows and the verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README's table holds the best methods by rank, and names the others."""
+"""The README's table lists the best methods by rank and names the others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_rank_at_the_first_budget_comes_before_accuracy() -> None:
 
 
 def test_a_row_stands_where_its_proof_puts_it_whatever_was_asked() -> None:
-    """Asked for 1 and proving 4, it is no answer at epsilon 1."""
+    """A row calibrated to 1 that proves 4 does not appear at epsilon 1."""
     text = summary(build_board([record(epsilon=1.0, claimed=1.0, proven=4.0)]))
     (line,) = [line for line in text.splitlines() if line.startswith("| pate |")]
     assert [cell.strip() for cell in line.split("|")][2:7] == ["–"] * 5

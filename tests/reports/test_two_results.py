@@ -1,4 +1,4 @@
-"""Two different results for the key, in directories that are read together, are an error; equal ones are one."""
+"""Two different results for one key, in directories that are read together, are an error; equal ones count once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record's answers: what they hold, that they agree with the accuracy, and what they refuse."""
+"""A record's answers: their content, agreement with the accuracy, and refusals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_right_answers_are_found_again(classes: int, records: int, seed: int) ->
 
 
 def test_worst_class_and_calibration_of_known_answers() -> None:
-    # Confidence 0.8 on all: class 0 is right in 3 of 4, class 1 in 1 of 4, class 2 has no record.
+    # All confidences are 0.8; class 0 is right in 3 of 4 cases, class 1 in 1 of 4, and class 2 has no records.
     logits = torch.log(
         torch.tensor([[0.8, 0.1, 0.1]] * 3 + [[0.1, 0.8, 0.1]] + [[0.1, 0.8, 0.1]] + [[0.8, 0.1, 0.1]] * 3)
     )

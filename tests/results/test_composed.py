@@ -1,4 +1,4 @@
-"""The joint cost of several students: at least each one's, at most the sum, exact where it is known."""
+"""The joint cost of several students: at least the largest, at most the sum, exact if known."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ABSENT = Gaussian(noise_multiplier=16.0, unit=PrivacyUnit.RECORD, adjacency=Adja
 
 
 def test_equal_gaussian_releases_cost_one_of_half_the_noise() -> None:
-    # An add-remove release of twice the noise multiplier costs as much for replace neighbours.
+    # With twice the noise multiplier, an add-remove release costs as much for replace neighbours.
     four = [student(s, GAUSSIAN) for s in range(2)] + [student(s, ABSENT) for s in range(2, 4)]
     cost = bench.epsilon("gaussian", noise_multiplier=4.0, delta=1e-5)
     together = composition(four)

@@ -1,4 +1,4 @@
-"""Replace-one figures: found once, kept, and found again where what is kept is no figure."""
+"""Replace-one epsilons are computed once and cached, and computed again if the cached value is invalid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVENT = DPSGD(0.01, 1.1, 20)
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Return the list of what the accountant is asked for, with the cache in `tmp_path`."""
+    """Return the list of requests to the accountant, with the cache in `tmp_path`."""
     calls: list[object] = []
 
     def account(events: object, delta: float) -> object:

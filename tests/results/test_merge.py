@@ -1,4 +1,4 @@
-"""Merging run directories: every finished row once, whole, and nothing overwritten."""
+"""Merging run directories keeps every finished row once and complete, and overwrites nothing."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ def test_the_command_says_what_it_did(runs: tuple[RunDir, RunDir, RunDir]) -> No
     first, second, into = runs
     put(first, record(seed=0))
     done = bench("merge", first.path, "--out", into.path)
-    assert (done.returncode, done.stdout) == (0, f"1 added to {into.path}, 0 there already, 0 left out\n")
+    assert (done.returncode, done.stdout) == (0, f"1 added to {into.path}, 0 already there, 0 left out\n")
     put(second, record(seed=0, accuracy=0.1))
     done = bench("merge", second.path, "--out", into.path)
     assert done.returncode == 1
     assert "another one is there" in done.stderr
-    with pytest.raises(BenchError, match="is what is merged into"):
+    with pytest.raises(BenchError, match="is the target of the merge"):
         merge([into], into)
     assert bench("merge", first.path.parent / "nowhere", "--out", into.path).returncode == 2
 
@@ -129,5 +129,5 @@ def test_a_strangers_file_that_is_no_plain_one_is_left_out(
         os.mkfifo(path) if kind == "pipe" else path.symlink_to(outside / path.name)
     done = merge([first], into)
     (line,) = done.left_out
-    assert "no plain file" in line or "outside of its directory" in line
+    assert "not a regular file" in line or "outside of its directory" in line
     assert (done.added, list(into.released_path.iterdir())) == ([], [])

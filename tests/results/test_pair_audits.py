@@ -1,4 +1,4 @@
-"""Records of pair audits: verdicts, and what a bound tells."""
+"""Records of pair audits: verdicts and the meaning of bounds."""
 
 from __future__ import annotations
 

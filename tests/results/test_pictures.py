@@ -1,4 +1,4 @@
-"""Which pictures of attacks may be published: small PNG files with an image and nothing else."""
+"""Publishable pictures of attacks: small PNG files that contain only an image."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_picture_is_read_as_it_is(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(png(dpi=(100, 100)))
     assert len(png(dpi=(100, 100))) < LARGEST_PICTURE
     assert read_picture(tmp_path, attack("a", pictures=[FILE])) == png(dpi=(100, 100))
-    with pytest.raises(ValueError, match="no picture of its own"):
+    with pytest.raises(ValueError, match="no picture"):
         read_picture(tmp_path, attack("a", pictures=["attacks/another.png"]))
     (tmp_path / FILE).unlink()
     with pytest.raises(FileNotFoundError):

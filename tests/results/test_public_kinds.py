@@ -1,4 +1,4 @@
-"""Kinds of public data: what methods declare, what older records say in words, and what the site filters by."""
+"""Kinds of public data: declarations of methods, texts of older records, and the site's filter."""
 
 from __future__ import annotations
 

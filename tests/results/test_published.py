@@ -1,4 +1,4 @@
-"""The published records are found in a checkout, in the working directory, and in the archive of a wheel."""
+"""Published records are found in a checkout, in the working directory, and in a wheel's archive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from helpers.records import record
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return where an installed package's archive lies; there is no checkout."""
+    """Return the path of an installed package's archive; there is no checkout."""
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     monkeypatch.setattr(places, "CHECKOUT", tmp_path / "nowhere")

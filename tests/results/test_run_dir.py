@@ -284,7 +284,7 @@ def test_what_killed_runs_were_writing_goes_when_nobody_writes(tmp_path: Path) -
     with run_dir.joined():
         torn.write_text("{")
         with run_dir.joined():
-            assert torn.exists()  # the other one may be writing it
+            assert torn.exists()  # the other process may be writing it
     with run_dir.joined():
         assert not torn.exists()
 
@@ -294,7 +294,7 @@ def test_two_runs_make_one_directory_at_the_same_moment(tmp_path: Path, monkeypa
 
     def overtaken(source: Path, target: Path) -> None:
         monkeypatch.setattr(os, "replace", replace)
-        with RunDir(tmp_path).create().joined():  # which removes what the first has written aside
+        with RunDir(tmp_path).create().joined():  # which removes the first one's temporary files
             pass
         replace(source, target)
 

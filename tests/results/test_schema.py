@@ -1,4 +1,4 @@
-"""The JSON Schema and the page of fields: current, complete, and true of every committed file."""
+"""The JSON Schema and the page of fields are current and complete, and match every committed file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of epsilons: short, and never on the wrong side of the number."""
+"""Epsilons as text: short, and never rounded to the wrong side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ epsilons = st.floats(0, 1e300) | st.floats(0, 20) | st.integers(0, 10**7).map(la
 
 
 def number(epsilon: float, toward: Toward) -> float:
-    """Return what a text says; an upper bound of zero has words behind it."""
+    """Return the number in a text; words follow an upper bound of zero."""
     return float(epsilon_text(epsilon, toward).removesuffix(" (within delta)"))
 
 

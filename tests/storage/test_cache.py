@@ -1,4 +1,4 @@
-"""Artefacts: made once, verified when read, made anew when damaged, never pickled."""
+"""Artefacts: made once, verified when read, remade when damaged, never pickled."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_digest_does_not_depend_on_order(value: dict[str, object]) -> None:
 
 
 def test_two_that_meet_a_damaged_artefact_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one reads the damaged file, the other has set it aside and made it anew: that one stays."""
+    """While one process reads the damaged file, the other sets it aside and remakes it; the new file stays."""
     import safetensors
 
     first, second = Cache(tmp_path, {}), Cache(tmp_path, {})

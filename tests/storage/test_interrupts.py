@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: an exception, once, and not between taking a thing and being able to give it back."""
+"""Ctrl-C and SIGTERM raise one exception, and never between acquiring a resource and registering its release."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.storage.interrupts import Stopped, no_interrupt, stopping_signals, un
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_an_exception_that_knows_its_number(number: signal.Signals) -> None:
-    outside = signal.signal(number, signal.SIG_DFL)  # nohup, for one, ignores SIGHUP
+    outside = signal.signal(number, signal.SIG_DFL)  # nohup, for example, ignores SIGHUP
     try:
         with pytest.raises(Stopped) as stopped, stopping_signals():
             os.kill(os.getpid(), number)

@@ -1,4 +1,4 @@
-"""Locks: one owner at a time, given up by the dead, told apart from those of other machines without any clock."""
+"""Locks: one owner at a time, released at death, and owners on other machines judged without comparing clocks."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_owner_is_seen_and_its_death_frees_the_lock(tmp_path: Path) -> None:
 
 
 def test_attempts_are_counted_for_each_launch(tmp_path: Path) -> None:
-    """Two launches that take turns must not begin to count anew each time."""
+    """Two launches that take turns must not restart the count each time."""
     path = tmp_path / "lock"
     path.write_text(owner_text(this_machine(), launch="one"))
     for launch, attempt in (("two", 1), ("one", 2), ("two", 2), ("three", 1), ("one", 3)):
@@ -95,7 +95,7 @@ def test_attempts_are_counted_for_each_launch(tmp_path: Path) -> None:
         held.beat()
         text = path.read_text()
         held.release()
-        path.write_text(text)  # as if its owner had died
+        path.write_text(text)  # as if the owner had died
 
 
 def test_released_twice_is_released_once(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_released_twice_is_released_once(tmp_path: Path) -> None:
     other = take(tmp_path / "lock")
     assert other is not None
     held.release()
-    assert take(tmp_path / "lock") is None  # the second owner's lock is not what the first gives up
+    assert take(tmp_path / "lock") is None  # the first owner must not release the second owner's lock
     other.release()
 
 
@@ -117,14 +117,14 @@ def owner_text(machine: str, beat: int = 5, launch: str = "one") -> str:
 def test_owner_on_another_machine_is_believed_until_it_is_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its flock may not be seen from here: only the beat that does not move says that it is gone."""
+    """Its flock may be invisible here, so only a beat that stops shows that it is gone."""
     path, now = tmp_path / "lock", [1000.0]
     monkeypatch.setattr(locks.time, "monotonic", lambda: now[0])
     path.write_text(owner_text("elsewhere/boot", beat=5))
     assert take(path) is None
     now[0] += locks.PATIENCE_SECONDS - 1
     path.write_text(owner_text("elsewhere/boot", beat=6))
-    assert take(path) is None  # a sign of life: the patience begins anew
+    assert take(path) is None  # a sign of life, so the waiting time restarts
     now[0] += locks.PATIENCE_SECONDS - 1
     assert take(path) is None
     now[0] += 2
@@ -178,7 +178,7 @@ def test_what_is_told_never_breaks_the_file(tmp_path: Path) -> None:
     seen = look(tmp_path / "lock")
     assert seen is not None
     assert seen.held
-    assert seen.about == {"launch": "one"}  # by which attempts are counted
+    assert seen.about == {"launch": "one"}  # for counting attempts
     held.tell(title="short", stage="teachers", done=3, total=9)
     held.beat()
     seen = look(tmp_path / "lock")

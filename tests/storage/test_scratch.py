@@ -1,4 +1,4 @@
-"""Copies of shared files on a node's own disk: made once, read instead, and never more than a saving of time."""
+"""Copies of shared files on a node's own disk: made once, read instead, and only an optimisation."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def test_an_artefact_is_copied_once_and_pushed_to_the_shared_folder(tmp_path: Pa
     shared.mkdir()
     made = Cache(shared, {}).get("part", {"seed": 0}, lambda: {"a": np.arange(3)})
     assert len(list(shared.glob("part-*.safetensors"))) == 1
-    assert not list(disk.glob("*.safetensors"))  # it is copied by who reads it
+    assert not list(disk.glob("*.safetensors"))  # the reader copies it
     for _ in range(2):
         found = Cache(shared, {}).find("part", {"seed": 0})
         assert found is not None
         assert (found["a"] == made["a"]).all()
     (copy,) = disk.glob("*.safetensors")
     assert disk.stat().st_mode & 0o077 == 0
-    copy.write_bytes(b"damaged")  # the shared one is read, and stays
+    copy.write_bytes(b"damaged")  # the shared file is read and stays
     assert Cache(shared, {}).find("part", {"seed": 0}) is not None
     assert not list(shared.glob("*.damaged"))
     Cache(shared, {}).put("part", {"seed": 0}, {"a": np.arange(4)})

@@ -1,4 +1,4 @@
-"""What is computed of one record is equal to the bit, whatever other records stand beside it."""
+"""Values computed from one record are bit-identical, whatever the other records."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_batch_has_one_shape_and_every_row_is_there(records: int, size: in
 @given(seed=st.integers(0, 2**31), records=st.integers(1, 9), points=st.integers(1, 60), side=st.integers(1, 28))
 @settings(deadline=None, max_examples=60)
 def test_the_nearest_point_is_that_of_whole_numbers(seed: int, records: int, points: int, side: int) -> None:
-    """Python's integers have no rounding; the points are sums of eight grey levels, as Sim-PE's are, and repeat."""
+    """Python's integers do not round; the points are sums of eight grey levels, as in Sim-PE, with repeats."""
     images, sums = drawn(seed, records, side), drawn(seed + 1, max(1, points // 2), side, 8).long().sum(2)
     sums = sums.repeat(2, 1)[:points]
     found = nearest(images, sums.double() / (8 * 255))
@@ -50,7 +50,7 @@ def test_the_nearest_point_is_that_of_whole_numbers(seed: int, records: int, poi
 
 @pytest.mark.parametrize("pixels", [1, 784, 3 * 224 * 224])
 def test_no_product_of_nearest_is_rounded(pixels: int) -> None:
-    """The largest values that occur, and the finest: float64 holds every partial sum."""
+    """Tries the largest and the finest values that occur: float64 represents every partial sum."""
     largest = pixels * 255 * 255 * STEPS
     assert largest < 2**53
     image, point = torch.full((1, pixels), 255.0).double(), torch.full((1, pixels), 255 - 1 / STEPS).double()
@@ -58,7 +58,7 @@ def test_no_product_of_nearest_is_rounded(pixels: int) -> None:
 
 
 def test_near_ties_do_not_depend_on_the_other_records() -> None:
-    """A thousand candidates that are variations of few, as in the last iteration of Sim-PE."""
+    """A thousand candidates are variations of a few, as in the last iteration of Sim-PE."""
     points = (drawn(0, 20, 64).float() / 255).repeat(50, 1) + 1e-4 * torch.rand(1000, 64)
     images = drawn(1, 300, 64)
     alone = torch.cat([nearest(image[None], points) for image in images])
@@ -117,6 +117,6 @@ def test_products_of_the_expected_shapes_stay() -> None:
         assert torch.equal(b.T @ b, other)
     with ShapedKernels(noted.products):
         a.sum()
-        torch.mv(b.T, b[:, 0])  # an operation that was not expected: from here on all shapes are compared
+        torch.mv(b.T, b[:, 0])  # an unexpected operation: from here on all shapes are compared
         assert torch.equal(b.T @ b, other)
         assert not torch.equal(a[:2] @ b, whole[:2])

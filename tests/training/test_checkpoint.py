@@ -1,4 +1,4 @@
-"""A stage that is stopped and goes on ends as one that was not, to the byte."""
+"""A stage that was stopped and resumed gives byte-identical results."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.attacks._conditional_gan import ProjectionDiscriminator, train_conditional_gan
-from bench.attacks._decoder import Decoder, train_decoder
+from bench.attacks.shared.conditional_gan import ProjectionDiscriminator, train_conditional_gan
+from bench.attacks.shared.decoder import Decoder, train_decoder
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, seeded
@@ -209,7 +209,7 @@ def test_decoder_goes_on_from_the_last_epoch(tmp_path: Path) -> None:
 
 
 class Watched(Progress):
-    """A display that counts the steps of all stages together, and stops the run at one of them."""
+    """A progress display that counts the steps of all stages and stops the run at one of them."""
 
     def __init__(self, stop: int | None = None) -> None:
         self.all = Stage(stop)
@@ -220,7 +220,7 @@ class Watched(Progress):
 
 
 class Unrepeatable(SeededNoise):
-    """Noise that cannot be drawn again; it counts how often it is asked."""
+    """Noise that cannot be redrawn; counts its draws."""
 
     exact = True
 
@@ -236,7 +236,7 @@ class Unrepeatable(SeededNoise):
 def run_method(
     name: str, changes: dict[str, Any], root: Path | None, progress: Progress, noise: Noise | None = None
 ) -> tuple[list[bytes], Ledger]:
-    """Run a method with its tiny preset, as a process of its own would; return all that it releases."""
+    """Run a method with its tiny preset, as a separate process would, and return all it releases."""
     method = METHODS.get(name)
     config = method.Config(**{**method.presets(SMALL)["tiny"], **changes})
     config = method(config, SMALL).calibrate(Budget(10.0, 1e-5))
@@ -294,7 +294,7 @@ def test_answers_that_cannot_be_drawn_again_are_kept(tmp_path: Path) -> None:
         noise = Unrepeatable()
         with pytest.raises(Stopped):
             run_method("dpsd", changes, tmp_path, Watched(stop), noise)
-    # The second run went on and got to the fifth iteration; it was stopped before the checkpoint of that one.
+    # The second run resumed, reached the fifth iteration and was stopped before its checkpoint.
     noise = Unrepeatable()
     _, ledger = run_method("dpsd", changes, tmp_path, Watched(), noise)
     assert noise.draws == 6 - 4
@@ -329,7 +329,7 @@ def test_charging_again_moves_the_noise_on_and_tells_nothing(outside: str) -> No
     for one, two in zip(told, again, strict=True):
         np.testing.assert_array_equal(one, two)
     assert resumed.events == ledger.events
-    # As if all had been asked: the next answers have the same noise.
+    # As if all queries had been answered: the next answers have the same noise.
     for one, two in zip(
         *(ask_everything(b, np.array([5, 5, 5]), 100.0, outside) for b in (ledger, resumed)), strict=True
     ):

@@ -1,4 +1,4 @@
-"""Checkpoints as files: whose they are, damaged, on a full disk, and how often they are written."""
+"""Checkpoint files: ownership, damage, a full disk, and how often they are written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ kinds = st.sampled_from([torch.float32, torch.float64, torch.int64, torch.uint8,
 
 
 def short(root: Path | None, stop: int | None = None, start: int = 0, **options: Any) -> tuple[nn.Module, list[str]]:
-    """Fit a small net, stopped at a step; return it and what was said."""
+    """Fit a small net, stopped at a step; return it and the messages."""
     said: list[str] = []
     cache = options.pop("cache", None) or Cache(root, {}, said.append)
     images, labels = blobs(30, start)

@@ -1,4 +1,4 @@
-"""One net on several devices: the weights of one device up to rounding, and processes that never outlive a failure."""
+"""One net on several devices: same weights as on one device up to rounding, and no process outlives a failure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def weights(model: nn.Module) -> Tensor:
 
 
 def children(of: int) -> list[int]:
-    """Return the processes that `of` has started and that do not wait to be buried."""
+    """Return the child processes of `of` that are not zombies."""
     text = Path(f"/proc/{of}/task/{of}/children").read_text()
     return [int(pid) for pid in text.split() if alive(int(pid)) and b"spawn_main" in command(int(pid))]
 
@@ -89,7 +89,7 @@ class Count:
 @pytest.mark.slow
 def test_two_processes_train_the_net_of_one() -> None:
     images, labels = records()
-    # 61 records in fifteens: batches that do not divide by two, and a last one of a single record.
+    # 61 records in batches of 15: odd batches, and a last one of a single record.
     settings = FitSettings(epochs=3, batch_size=15, shift=1, dense_decay=0.01, ema=0.9, label_smoothing=0.1)
     orders = [torch.Generator().manual_seed(5) for _ in range(2)]
     stage = Count()
@@ -160,7 +160,7 @@ def test_what_cannot_be_meant_and_what_diverges_is_one_error() -> None:
 
     with pytest.raises(BenchError, match="one kind"):
         train(FitSettings(steps=1), "cpu", "cuda:0")
-    with pytest.raises(BenchError, match="different ones"):
+    with pytest.raises(BenchError, match="distinct devices"):
         train(FitSettings(steps=1), "cuda:0", "cuda:0")
     with pytest.raises(BenchError, match="early stopping"):
         train(FitSettings(steps=1, settle=Settle()), *TWO)

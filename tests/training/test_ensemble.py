@@ -1,4 +1,4 @@
-"""Teachers: each depends on its own part and stream only, whatever is beside it; votes are counted as they are."""
+"""Each teacher depends only on its own part and random stream; votes are counted exactly."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def data() -> Data:
     labels = torch.arange(60) % 3
     images = torch.randint(0, 256, (360, 1, 8, 8), dtype=torch.uint8, generator=generator)
     for label in range(3):
-        # A weak mark only: the queries lie near the teachers' boundaries, so that other weights give other votes.
+        # Use weak marks, so that queries lie near the teachers' boundaries and other weights give other votes.
         images[:60][labels == label, :, label * 2 : label * 2 + 2] //= 4
     images, queries = images[:60], images[60:]
     task = TeacherTask("small_cnn", 3, FitSettings(steps=30, batch_size=5, shift=1), {"width": 4})
@@ -208,7 +208,7 @@ def test_a_chunk_goes_on_where_it_was_killed(
     resumed = train()
     for name, array in whole.states.items():
         assert np.array_equal(array, resumed.states[name], equal_nan=True)
-    # 30 steps for each of 5 teachers; a stage that goes on is told of the steps that it need not take.
+    # 30 steps for each of 5 teachers; a resumed stage is told which steps it can skip.
     finished = (steps - 1) // 30
     assert calls[0] - steps == 150 - 30 * finished
     assert not list(tmp_path.glob("checkpoint-*"))

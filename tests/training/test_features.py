@@ -1,4 +1,4 @@
-"""Features by a frozen backbone: computed once, found again, the same by every way, and private to the cache."""
+"""Features of a frozen backbone: computed once, found again, equal by every path, and kept in the private cache."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_killed_extraction_loses_one_chunk(backbone: FrozenBackbone, tmp_path:
 
 
 def test_shadow_runs_find_what_they_share(backbone: FrozenBackbone, tmp_path: Path) -> None:
-    """A private set with canaries, a record fewer and another order finds the features of all that it shares."""
+    """A private set with canaries, one record fewer and another order finds the features of all shared images."""
     some = images(60)
     cache = Cache(tmp_path, {"dataset": "a"})
     original = features_of(some, backbone, context(cache), "private")
@@ -108,7 +108,7 @@ def test_names_hold_nothing_of_the_images(backbone: FrozenBackbone, tmp_path: Pa
 
 
 def test_artefacts_of_other_images_are_not_taken(backbone: FrozenBackbone, tmp_path: Path) -> None:
-    """Two sets under one name take turns; neither is given the other's features."""
+    """Two sets with the same name take turns; neither gets the other's features."""
     for seed in (1, 2, 1):
         cache = Cache(tmp_path, {})
         found = features_of(images(30, seed=seed), backbone, context(cache), "counterfactual")
@@ -118,7 +118,7 @@ def test_artefacts_of_other_images_are_not_taken(backbone: FrozenBackbone, tmp_p
 
 
 def test_shadow_runs_of_an_incomplete_original(backbone: FrozenBackbone, tmp_path: Path) -> None:
-    """What the original's cache holds may grow between two calls of a shadow run: each has its own images' features."""
+    """The original's cache may grow between two calls of a shadow run; each call gets its own images' features."""
     some = images(50)
     fresh = features_of(some, backbone, context(Cache(None, {})), "private")
     cache = Cache(tmp_path, {"dataset": "a"})
@@ -140,7 +140,7 @@ def test_each_image_by_itself(backbone: FrozenBackbone) -> None:
 
 
 def test_batch_statistics_are_never_looked_at() -> None:
-    """A backbone with batch normalisation keeps its public statistics, whatever mode the student is put into."""
+    """A backbone with batch normalisation keeps its public statistics in every mode of the student."""
     net = random_backbone("test_resnet", 3, 32, (3, 8, 8), seed=0)
     student = FrozenTransfer(net, DenseHead(net.num_features, 4, 3), 3)
     before = state_digest(net)
@@ -210,7 +210,7 @@ def test_identity_holds_what_features_depend_on() -> None:
 
 
 def test_controls_of_a_student_stand_on_its_backbone(backbone: FrozenBackbone) -> None:
-    """An untrained or non-private control differs from the student in its head; the public backbone is the same."""
+    """Untrained and non-private controls differ from the student only in the head; the public backbone is the same."""
     from bench.core.types import Facts
     from bench.evaluation.attack.reference_models import fresh
     from bench.training.loop import FitSettings, fit

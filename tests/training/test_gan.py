@@ -1,4 +1,4 @@
-"""The GANs of the ablation: images, determinism, what each draws and keeps to, and that they learn their data."""
+"""The GANs of the ablation: images, determinism, their draws and constraints, and that they learn their data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def seed(number: int) -> torch.Generator:
 
 
 def stripes(count: int, channels: int = 1, size: int = 8) -> tuple[Tensor, Tensor]:
-    """Two classes: the left half bright, or the right."""
+    """Two classes: the left or the right half is bright."""
     generator = seed(0)
     labels = torch.randint(0, 2, (count,), generator=generator)
     images = torch.randint(0, 40, (count, channels, size, size), generator=generator)
@@ -167,7 +167,7 @@ def test_settings_that_cannot_be_meant(changes: dict[str, Any]) -> None:
 
 
 def gap(made: Tensor, images: Tensor) -> float:
-    """Return the mean distance from made images to the nearest real one, in root mean square of pixels."""
+    """Return the mean distance from generated images to the nearest real one, as the root mean square over pixels."""
     nearest = torch.cdist(made.flatten(1), images.flatten(1)).min(1).values
     return float(nearest.mean()) / math.sqrt(made[0].numel())
 
@@ -185,7 +185,7 @@ def test_training_brings_images_to_the_data(kind: Kind) -> None:
     real = images.float() / 255
 
     def trained(steps: int) -> GanGenerator:
-        # Higher rates than the papers', whose trainings take thousands of steps.
+        # Higher rates than in the papers, which train for thousands of steps.
         quick = {"acgan": 5.0, "wgan": 20.0, "infogan": 1.0}[kind]
         settings = GanSettings(steps=steps, batch_size=32, width=16, critic_steps=3, rate_scale=quick)
         return train_gan(kind, images, labels, 10, settings, seed(1))

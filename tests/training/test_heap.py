@@ -1,4 +1,4 @@
-"""Freed memory: kept for the next step, returned between large pieces of work."""
+"""Freed memory is kept for the next step and returned between large tasks."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ print(full, kept, own(), done, release_freed(2**40))
     if not printed or printed[3] == "False":
         pytest.skip("another libc than glibc 2.33 or later")
     full, kept, after = map(int, printed[:3])
-    assert kept > full - 50  # MB: nothing went back by itself
+    assert kept > full - 50  # MB: nothing was returned by itself
     assert after < full - 250
     assert printed[4] == "False"

@@ -1,4 +1,4 @@
-"""The training loops: deterministic, sensitive to what they are told, refusing what cannot be meant, and they learn."""
+"""The training loops are deterministic, depend on their settings, refuse invalid ones, and learn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def seed(number: int) -> torch.Generator:
 
 
 def blobs(count: int, start: int = 0) -> tuple[Tensor, Tensor]:
-    """Three easy classes of 8x8 images: a bright quarter each, under noise."""
+    """Three easy classes of 8x8 images: each brightens one quarter, plus noise."""
     generator = seed(start)
     labels = torch.randint(0, 3, (count,), generator=generator)
     images = torch.randint(0, 120, (count, 1, 8, 8), generator=generator)

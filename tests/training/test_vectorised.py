@@ -1,4 +1,4 @@
-"""Many teachers as one program: the loop's weights up to rounding, each teacher still on its own to the byte."""
+"""Many teachers as one program: the loop's weights up to rounding, and each teacher independent to the byte."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Data = tuple[Tensor, Tensor, Tensor, list[Labels]]
 
 @pytest.fixture(scope="module")
 def data() -> Data:
-    """61 records for five teachers, so that one has a record more, and public images."""
+    """61 records for five teachers, so that one has an extra record, and public images."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(61) % 3
     images = torch.randint(0, 256, (161, 1, 8, 8), dtype=torch.uint8, generator=generator)
@@ -74,7 +74,7 @@ def same(one: Arrays, other: Arrays, number: int) -> bool:
 def test_one_program_trains_the_teachers_of_the_loop(data: Data, name: str) -> None:
     images, labels, queries, parts = data
     loop = train_teachers(task(SETTINGS[name], together=False), images, labels, parts, Streams(3))
-    rounding = 1e-3 if name == "adam" else 1e-6  # Adam divides by gradients that may be next to nothing
+    rounding = 1e-3 if name == "adam" else 1e-6  # Adam divides by gradients that may be tiny
     for chunk, at_once in ((10, None), (2, 2), (1, 99)):
         found = train_teachers(task(SETTINGS[name]), images, labels, parts, Streams(3), chunk=chunk, at_once=at_once)
         assert furthest(loop.states, found.states) < rounding
@@ -188,7 +188,7 @@ def test_more_memory_takes_more_teachers(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(batched, "free_memory", lambda device, size=gigabytes: size << 30)
         fits.append(fitting(net, (1, 28, 28), 240))
     assert fits[0] == 1
-    # A teacher keeps some 128 * (784 + 196 * 7) * 64 values at least, and not ten times as many.
+    # A teacher keeps at least about 128 * (784 + 196 * 7) * 64 values, and fewer than ten times as many.
     assert 10 < fits[1] < 100
     assert fits[2] == pytest.approx(10 * fits[1], abs=10)
     assert fitting(net, (1, 28, 28), 24) > 3 * fits[2]
@@ -197,7 +197,7 @@ def test_more_memory_takes_more_teachers(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.slow
 def test_early_stopping_looks_at_public_images_and_each_net_alone(data: Data) -> None:
     images, labels, queries, parts = data
-    rule = Settle(looks=2, every=5, share=0.2)  # so large that no rounding moves a decision
+    rule = Settle(looks=2, every=5, share=0.2)  # so large that rounding changes no decision
     settings = FitSettings(steps=200, batch_size=5, ema=0.9, shift=1, settle=rule)
     loop = train_teachers(task(settings, together=False), images, labels, parts, Streams(3), watched=queries)
     found = train_teachers(task(settings), images, labels, parts, Streams(3), watched=queries)
@@ -205,7 +205,7 @@ def test_early_stopping_looks_at_public_images_and_each_net_alone(data: Data) ->
     whole = train_teachers(task(dataclasses.replace(settings, settle=None)), images, labels, parts, Streams(3))
     assert furthest(whole.states, found.states) > 1e-2
     changed = labels.clone()
-    changed[parts[1]] = 1  # one class only: it settles at once
+    changed[parts[1]] = 1  # only one class, so it settles at once
     other = train_teachers(task(settings), images, changed, parts, Streams(3), watched=queries)
     assert [n for n in range(TEACHERS) if not same(other.states, found.states, n)] == [1]
     with pytest.raises(BenchError, match="public images to watch"):

@@ -86,7 +86,7 @@ def _tuned(kind: type[Attack], options: AttackOptions) -> bool:
 def planned_key(record: Record, name: str, place: Workplace) -> str:
     """Return the key of the record that :func:`attack_student` would write."""
     attack = None
-    with contextlib.suppress(Exception):  # attack_student raises it again and records it
+    with contextlib.suppress(Exception):  # attack_student meets the error again and records it
         attack = configured(record, name, place)[1]
     return attack_key(record, ATTACKS.get(name), attack, place.options)
 
@@ -153,4 +153,4 @@ def _run(record: Record, cell: Cell, attack: Attack, key: str, place: Workplace,
         return membership(record, cell, attack, key, place, context)
     if isinstance(attack, ReleaseAttack):
         return attack_release(record, cell, attack, key, place, context)
-    raise BenchError(f"{attack.name} is of none of the four kinds of attack: derive it from one of them.")
+    raise BenchError(f"{attack.name} derives from none of the four attack classes. Derive it from one of them.")

@@ -35,8 +35,8 @@ class AttackData:
     disjoint: Labelled | None  # training records of the counterfactual control
     evaluators: Labelled
     held_out: Labelled  # test records of the evaluators
-    rehearsal: Materialised | None = None  # other people's data set, on which an adaptive attacker trains students
-    tiny: bool = False  # reduced by :func:`fewer`
+    rehearsal: Materialised | None = None  # data set of other people, on which an adaptive attacker trains students
+    tiny: bool = False  # whether :func:`fewer` reduced it
 
     @property
     def members(self) -> Labelled:

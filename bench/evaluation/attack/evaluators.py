@@ -1,7 +1,8 @@
 """The committee that judges reconstructions: three different classifiers, none trained on private records.
 
 One classifier may accept noise, but three rarely agree on it, so only reconstructions that all assign to the right
-class count. Private images and the attacker's are refused for training, by hash, as the committee would recognise them.
+class count. Private images and the attacker's are refused for training, by hash, because the committee would recognise
+them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bench.interface import BenchError, Context, Facts, as_float, features_and_l
 from bench.models.feature_net import FeatureNet
 from bench.storage.cache import Arrays
 
-VERSION = 1  # raise it when the same images would give other evaluators
+VERSION = 1  # increment when the same images would give different evaluators
 
 Digests = frozenset[bytes]
 
@@ -42,12 +43,13 @@ def digests(images: Tensor) -> Digests:
 
 
 def check_disjoint(name_a: str, a: Digests, name_b: str, b: Digests) -> None:
-    """Raise :class:`BenchError`, with number and remedy, if the images `a` and `b`, named in words, overlap."""
+    """Raise :class:`BenchError`, with the number and a remedy, if the images `a` and `b`, with names, overlap."""
     common = len(a & b)
     if common:
         raise BenchError(
             f"{name_a} and {name_b} have {common} image{'s' if common > 1 else ''} in common (of {len(a)} and "
-            f"{len(b)}), so what is measured would be recognised, not recovered. Take other records for {name_a}, "
+            f"{len(b)}), so a reconstruction could be recognised without being recovered. Use other "
+            f"records for {name_a}, "
             f"or leave the common ones out."
         )
 
@@ -96,7 +98,7 @@ class Committee:
     def predict(self, images: Tensor, batch_size: int = 500) -> Judgement:
         """Return the verdict on `images` (n, channels, height, width), uint8 or float in [0, 1]."""
         if len(images) == 0:
-            raise BenchError("the committee was asked about no image.")
+            raise BenchError("the committee needs at least one image.")
         parts: list[list[Tensor]] = [[] for _ in self.nets]
         features: list[Tensor] = []
         for start in range(0, len(images), batch_size):
@@ -134,9 +136,9 @@ def train_committee(
     """Train the evaluators of a data set, or take them from the cache, and measure each on held-out records.
 
     `images` are uint8 (n, channels, height, width), `labels` int64 (n,). The context's seed is not used, so that all
-    cells have the same evaluators. `forbidden` maps names in words to images that no evaluator may see. `held_out` may
-    be private: it does not select, stop or tune anything. Raises :class:`BenchError` if a training image is forbidden
-    or held out, or a class has none.
+    cells have the same evaluators. `forbidden` maps descriptions to images that no evaluator may see. `held_out` may be
+    private: it does not select, stop or tune anything. Raises :class:`BenchError` if a training image is forbidden or
+    held out, or a class has none.
     """
     seen = digests(images)
     for name, others in forbidden.items():
@@ -144,7 +146,7 @@ def train_committee(
     check_disjoint("the evaluators' training images", seen, "the images held out to test them", digests(held_out[0]))
     missing = (labels.bincount(minlength=facts.classes) == 0).nonzero().flatten().tolist()
     if missing:
-        raise BenchError(f"no evaluator can learn class {missing[0]}: it has no image to train on. Add one.")
+        raise BenchError(f"no evaluator can learn class {missing[0]}: there is no image of it to train on. Add one.")
     plan = tuple(chosen) if chosen is not None else recipes(facts, len(images))
     content = hashlib.sha256(images.cpu().numpy().tobytes() + labels.cpu().numpy().tobytes()).hexdigest()
     depends = {
@@ -210,7 +212,7 @@ def _restore(recipe: Recipe, place: int, arrays: Arrays, facts: Facts, context: 
 
 
 def gate(nonprivate: Estimated, prior: Estimated, classes: int, false_positive_rate: float) -> str:
-    """Return why an attack has no power on such data (it also fails on the non-private student), else an empty text.
+    """Return why an attack has no power on such data (it also fails on the non-private student), or "".
 
     `nonprivate` is the attack's committee top-1 on the non-private student, `prior` its top-1 without a target.
     `false_positive_rate` is the share of natural images of other classes that the whole committee assigns to a class.

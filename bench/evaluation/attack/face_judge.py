@@ -1,7 +1,7 @@
-"""A judge of faces that others trained on other people: dlib's embedding and the nearest person by mean embedding.
+"""A judge of faces trained by others on other people: dlib's embedding and the nearest person by mean embedding.
 
-The net saw no image of ours, so a person's photographs may all serve: three of each, which no student saw, make the
-gallery. Whether it tells the people of a data set apart is measured on real photographs (:func:`verification`).
+The net saw none of our images, so any photographs of a person may be used: the gallery is three of each person, which
+no student saw. :func:`verification` measures on real photographs how well it distinguishes the people of a data set.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def embedded(net: nn.Module, weights: PublicWeights, images: Tensor, device: tor
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """How well distances tell pairs of photographs of one person from pairs of two: area and points of the ROC."""
+    """How well distances separate pairs of photographs of one person from pairs of two people: AUC and ROC points."""
 
     area: float
     points: tuple[tuple[float, float], ...]

@@ -153,7 +153,7 @@ def roc_figure(
     for place, (name, (false, true)) in enumerate(curves.items()):
         x, y = np.asarray(false, dtype=np.float64), np.asarray(true, dtype=np.float64)
         if x.shape != y.shape or x.ndim != 1 or len(x) == 0 or min(x.min(), y.min()) < 0 or max(x.max(), y.max()) > 1:
-            raise BenchError(f"the curve {name!r} is no pair of equally long rates in [0, 1].")
+            raise BenchError(f"the curve {name!r} is not a pair of equally long lists of rates in [0, 1].")
         style = _STYLES[place // len(_COLOURS) % len(_STYLES)]
         # Draw a rate of 0 at the start of the logarithmic axis.
         x, y, colour = np.maximum(x, least / 10), np.maximum(y, least / 10), _COLOURS[place % len(_COLOURS)]

@@ -1,4 +1,4 @@
-"""An inversion attack on a student and its controls, scored by evaluators and drawn beside the nearest records."""
+"""An inversion attack on a student and its controls, scored by evaluators and drawn next to the nearest records."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def check_images(attack: str, facts: Facts) -> None:
     """Raise :class:`BenchError` for sentences: these attacks follow gradients to pixels."""
     if is_text(facts.shape):
         raise BenchError(
-            f"{attack} reconstructs images, and {facts.dataset} holds sentences, which no gradient reaches. Take a "
-            "membership attack."
+            f"{attack} reconstructs images, and {facts.dataset} holds sentences, through which no gradient "
+            "flows. Use a membership attack."
         )
 
 
@@ -131,7 +131,7 @@ def inversion(
 
 
 def _settings(attack: InversionAttack, data: AttackData, tuned: Tuned | None) -> dict[str, Any]:
-    """Return what the record says of the attacker's knowledge, and of settings that it chose."""
+    """Return the record's entries on the attacker's knowledge and on the settings that it chose."""
     used = data.auxiliary.source if data.auxiliary and attack.knows is Knowledge.AUXILIARY else "none"
     if tuned is None:
         return {"auxiliary": used, "knowledge": attack.knows.value}
@@ -207,7 +207,7 @@ def observed_of(data: AttackData, seed: int) -> Observed:
 
 
 def comparable(records: Sequence[Record], name: str) -> dict[str, list[Record]]:
-    """Return the students to draw beside each other after the attack `name`, by data set.
+    """Return the students to compare in one picture after the attack `name`, by data set.
 
     Empty for other attacks than inversion, and for data whose records no picture may show.
     """
@@ -220,7 +220,7 @@ def comparable(records: Sequence[Record], name: str) -> dict[str, list[Record]]:
 
 
 def comparison_file(dataset: str, name: str) -> str:
-    """Return the place of the picture of :func:`compare` in a run directory."""
+    """Return the path of :func:`compare`'s picture in a run directory."""
     return f"attacks/compare-{dataset}-{name}.png"
 
 

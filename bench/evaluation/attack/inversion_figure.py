@@ -1,4 +1,4 @@
-"""The image grid of an inversion attack: reconstructions of each target beside the nearest real images."""
+"""The image grid of an inversion attack: reconstructions of each target next to the nearest real images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bench.evaluation.attack.inversion_scores import Labelled, Scored
 
 ROWS = 10  # largest number of classes on a grid
-TRIES = 3  # most tries shown of the student; each control shows one
+TRIES = 3  # most tries shown per student; each control shows one
 SEARCHED = 500  # images searched per class for the nearest, equally many members and non-members
 
 

@@ -28,7 +28,7 @@ from bench.metrics.images import PAIRED, dpsd_inception_score, pairwise, scaled_
 Labelled = tuple[Tensor, Tensor]  # images (n, channels, height, width), labels int64 (n,)
 
 POOL = 500  # most images searched per class
-KID_IMAGES = 2_000  # most images of a set
+KID_IMAGES = 2_000  # most images per set
 RECOVERED_AT = 0.01
 MEASURES = ("ssim", "psnr")
 _JUDGED = {
@@ -68,7 +68,7 @@ class Scored:
     observed: dict[str, NDArray[np.float64]]
     observed_labels: NDArray[np.int64]
     observed_member: NDArray[np.bool_]
-    judged_on: str  # limitations of the figures in words, or empty
+    judged_on: str  # text on the limitations of the figures, or empty
 
 
 def score(

@@ -35,7 +35,7 @@ SHADOW_STUDENTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The attack at the chosen settings, and what the record says of the choice."""
+    """The attack at the chosen settings, and the record's entries on the choice."""
 
     attack: InversionAttack
     told: dict[str, Any]
@@ -51,8 +51,9 @@ def tune(cell: Cell, attack: InversionAttack, data: AttackData, place: Workplace
     rehearsal = data.rehearsal
     if rehearsal is None:
         raise BenchError(
-            f"--tune trains shadow students on other people or classes, as many as {cell.facts.dataset} has, and none "
-            "are known. Name their data set with --auxiliary (for att-faces-a: att-faces-b), or leave out --tune."
+            f"--tune trains shadow students on other people or classes, as many as {cell.facts.dataset} "
+            "has, but no such data set is known. Name one with --auxiliary (for att-faces-a: "
+            "att-faces-b), or leave out --tune."
         )
     theirs = dataclasses.replace(context, cache=context.cache.child(rehearsal=_digest(rehearsal)))
     people = (rehearsal.private.images, rehearsal.private.labels)

@@ -40,7 +40,7 @@ POPULATION = 1_000  # largest number of test records that an attack may compare 
 RATES = (0.001, 0.01)  # false-positive rates of the reported true-positive rates
 _RATE_NAMES = tuple(f"tpr@{rate:g}" for rate in RATES)
 RETRAINED = 20  # fewest shadow runs for a bootstrap over them
-POWER_ERROR = 0.05  # chance that an attack without power passes for one that has some
+POWER_ERROR = 0.05  # probability that an attack without power is judged to have power
 
 Scored = dict[str, tuple["NDArray[np.float64]", "NDArray[np.bool_]", "NDArray[np.int64]"]]
 """Scores (n,), truth (n,), and numbers of canary and perhaps target (1 or 2, n), over all targets, by family."""
@@ -68,7 +68,7 @@ def membership(
             signals = signals_of(shadow_runs, candidates, material, shift, context.device)
             scored[role] = _score(attack, signals, shadow_runs, candidates, stage.advance)
         accuracy = float(np.mean([s.accuracy for s in shadow_runs]))
-        # Intervals over canaries, as targets share them and each has one of two alternatives; over targets if enough.
+        # Intervals are over canaries, which all targets share, and also over targets if there are enough.
         metrics = {
             f"{family} {name}": value
             for family, rows in scored[role].items()
@@ -101,7 +101,7 @@ def membership(
 
 
 def bounds_of(privacy: Privacy) -> dict[str, float]:
-    """Return the most that the proven curve allows of an attack's measures on one unit, by name."""
+    """Return the upper bounds of the proven curve on an attack's measures for one unit, by name."""
     allowed = risk_of(privacy).as_dict()
     most = allowed["advantage"]
     # No point of the ROC curve lies above its false positive rate plus the advantage.
@@ -135,13 +135,13 @@ def _score(
 
 
 def power(baseline: Scored, seed: int, draws: int = DRAWS) -> tuple[str, str]:
-    """Return the family with the largest AUC without privacy, and why that shows no power, empty if it does.
+    """Return the family with the largest AUC without privacy, and the reason if that shows no power.
 
-    The choice does not depend on the student. Of the error :data:`POWER_ERROR`, each family gets an equal part.
+    The choice does not depend on the student. The error :data:`POWER_ERROR` is split equally among the families.
     """
     # Epsilon allows more leakage for a group than for a record.
     records = {family: rows for family, rows in baseline.items() if family != Family.DUPLICATED.value}
-    strict = 1 - 2 * POWER_ERROR / len(records)  # of two sides, of which one counts
+    strict = 1 - 2 * POWER_ERROR / len(records)  # the interval is two-sided, but only one side counts
     areas = {
         name: membership_metrics(*rows, (), seed, draws, confidence=strict)["auc"] for name, rows in records.items()
     }

@@ -1,7 +1,7 @@
-"""What the evaluators name in images that show nothing: noise, white and blurred.
+"""The classes that evaluators name in images of nothing: white and blurred noise.
 
 A net names some class in noise, often the same one. If it is the class that an attack meant, its verdict on a bad
-reconstruction says nothing. So a hit counts 1 less the share of noise images that are named the same class.
+reconstruction says nothing. So a hit counts 1 minus the share of noise images named as that class.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from bench.evaluation.attack.face_judge import FaceJudge
 
 GRAINS = (1, 2, 4, 8)
 """Sides in pixels of the noise's cells, interpolated: 1 is white noise."""
-IMAGES = 100  # of each grain
-REPORTED = 0.05  # smallest share that a record names
+IMAGES = 100  # noise images per grain
+REPORTED = 0.05  # smallest share that records list
 
 
 @dataclass(frozen=True, slots=True)
 class NoiseVerdicts:
-    """Shares (classes,) of noise images of the worst grain named each class: by all evaluators, each, the embedding."""
+    """Shares (classes,) of noise images of the worst grain named each class, by all evaluators, each, the embedding."""
 
     together: Tensor
     each: Tensor  # (evaluators, classes)

@@ -59,7 +59,7 @@ def reconstruct(
         answers = None
         if observed is not None and attack.access is Access.CONFIDENCES:
             answers = target.confidences(observed.images, getattr(attack.config, "rounding", 0.0))
-            target.queries = 0  # these were the victims' queries, not the attacker's
+            target.queries = 0  # the victims made these queries, not the attacker
         # Give every target the same draws, so that differences come from the targets.
         inner = dataclasses.replace(context, streams=Streams(context.streams.seed, f"attack/{attack.name}/"))
         found = attack.run(target, known, answers, inner)

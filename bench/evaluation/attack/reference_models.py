@@ -1,7 +1,7 @@
-"""Controls of an attack: the student's net with other training. Students with the same net and data share them.
+"""Controls of an attack: the student's net, trained differently. Students with the same net and data share them.
 
 - non-private: trained on all private records without noise. An attack that fails on it is inconclusive.
-- matched: the same training, stopped at the student's test accuracy: the effect of low accuracy alone.
+- matched: the same training, stopped at the student's test accuracy: shows the effect of low accuracy by itself.
 - counterfactual: trained on disjoint records of the same classes, or on other people: what an attack learns anyway.
 - prior: not trained: what an attack produces by itself.
 """
@@ -32,7 +32,7 @@ from bench.training.loop import accuracy as measure
 Until = Callable[[torch.nn.Module], Callable[[int], bool]]
 """Return the `stop` argument of :func:`bench.training.loop.fit` for a net in training."""
 
-CONTROL_VERSION = 2  # part of the artefact's key: raise it when a control changes for equal inputs
+CONTROL_VERSION = 2  # part of the artefact's key; increment when a control changes for equal inputs
 CHECKS = 200
 """Tests of a matched control in its first steps, where accuracy rises fastest, and over the whole training."""
 
@@ -53,7 +53,7 @@ def make_control(
         "version": CONTROL_VERSION, "role": role.value, "net": student.student_name, "options": student.student_options,
         "preset": preset, "seed": seed, "device": context.device.type, "recipe": repr(recipe(facts, preset)),
     }  # fmt: skip
-    # Same draws: a matched control is a state on the non-private control's training path.
+    # Use the same draws, so that a matched control is a state on the non-private control's training path.
     streams = Streams(seed, f"control/{Role.NON_PRIVATE if role is Role.MATCHED else role}/")
     settings = recipe(facts, preset)
     if len(material.private) < facts.private_records:

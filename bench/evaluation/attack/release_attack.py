@@ -1,8 +1,8 @@
 """An attack on a release's images and generator: its training records against others of the same data set.
 
-Members are private records; the others are test records and, if the method takes no public data, public ones, none
-equal to a private record. A quarter of these stands in for the release (*counterfactual*), a quarter is the attacker's,
-half are the non-members. Controls show as many images as the release:
+Members are private records; the others are test records and, if the method takes no public data, public ones, except
+those equal to a private record. A quarter of them stands in for the release (*counterfactual*), a quarter belongs to
+the attacker, half are non-members. Controls show as many images as the release:
 
 - non-private: private records themselves, a release that copies. An attack that misses it is inconclusive. -
 counterfactual: other records, a release without any private one: the difference of the splits by itself. - prior: the
@@ -122,7 +122,7 @@ class Quality:
 
 
 def no_power(private: Estimated, other: Estimated) -> str:
-    """Return why a figure on `private` records shows nothing, empty if it is above that on `other` records.
+    """Return why a figure on `private` records shows nothing, or "" if it exceeds that on `other` records.
 
     The reference is not one half: private and other records may differ without any student.
     """
@@ -135,7 +135,7 @@ def no_power(private: Estimated, other: Estimated) -> str:
 
 
 def others(cell: Cell, material: Materialised) -> torch.Tensor:
-    """Return images that no student of `cell` saw, uint8, in a fixed order, none equal to a private one."""
+    """Return uint8 images that no student of `cell` saw, in a fixed order, without copies of private ones."""
     found = material.test_images
     if bound_method(cell).public_kinds() == (PublicKind.NONE,):
         found = torch.cat([found, material.public.images])
@@ -152,8 +152,8 @@ def releases_of(
     images = released.extras.get(name)
     if images is None or images.ndim != 4 or tuple(images.shape[1:]) != facts.shape or not len(images):
         raise BenchError(
-            f"this attack needs released images, and {method} released none of the data's shape. Take a student of a "
-            "generative method (`bench ls methods`), or an attack on the student itself."
+            f"this attack needs released images, and {method} released none of the data's shape. Use a "
+            "student of a generative method (`bench ls methods`), or an attack on the student itself."
         )
     images = as_float(images)
     weights = {

@@ -1,4 +1,4 @@
-"""The figures of a robustness sweep: accuracy rows, the median size, the test for masked gradients."""
+"""Figures of a robustness sweep: accuracy by size, the median size, and the test for masked gradients."""
 
 from __future__ import annotations
 

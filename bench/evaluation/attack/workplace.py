@@ -29,7 +29,7 @@ class AttackOptions:
     overrides: tuple[str, ...] = ()
     seed: int = 0
     auxiliary: str | None = None
-    auxiliary_revision: str = ""  # of the data set `auxiliary`, whose content may change under the same name
+    auxiliary_revision: str = ""  # revision of `auxiliary`, whose content may change under the same name
     shadow_runs: int = 0
     tune: int = 0
     """Settings that an inversion attack tries on shadow students of other people; 0: none, it takes its own."""
@@ -48,7 +48,7 @@ class Workplace:
     progress: Progress
     options: AttackOptions
     resources: Resources = ONE_CPU
-    folder: str | None = None  # name of a user's folder in `source`, as a record does not hold the path
+    folder: str | None = None  # name of a user's folder in `source`, because records do not hold the path
     data: dict[str, AttackData] = dataclasses.field(default_factory=dict)
     stack: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
     _pool: list[ProcessPoolExecutor | None] = dataclasses.field(default_factory=list)

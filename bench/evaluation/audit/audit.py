@@ -51,7 +51,7 @@ LEAST_SHARE = 0.5
 """The share of the record's accuracy above chance that shadow runs must reach; seeds on the board differ less."""
 CHOSEN_SETS = (AuditKind.PAIR, AuditKind.CANDIDATES)
 """Kinds whose sets the auditor chooses."""
-AUDIT_VERSION = 3  # part of every key: raise it when the same options give another bound
+AUDIT_VERSION = 3  # part of every key; increment when the same options give a different bound
 
 
 def _canary_plan(options: AuditOptions, *, images: bool) -> CanaryPlan:
@@ -79,7 +79,7 @@ def audit_student(
     clock = Clock(device=resources.device, threads=torch.get_num_threads())
     notes: list[str] = []
     caches: list[Cache] = []
-    with contextlib.suppress(BenchError):  # raised again below; a failure's record needs a key too
+    with contextlib.suppress(BenchError):  # raised again below, because a failure's record also needs a key
         options = options.fitted(record.private_records)
 
     def audit() -> dict[str, Any]:
@@ -129,8 +129,9 @@ def refuse_given(cell: Cell) -> None:
     """Raise :class:`BenchError` for a given teacher, which cannot be retrained here with and without a record."""
     if bound_method(cell).given_teacher() is not None:
         raise BenchError(
-            f"{cell.key} learnt from a given teacher, whose training records are not here: it cannot be trained again "
-            "with and without one of them. Audit or attack a student of the same method whose teacher is trained here."
+            f"{cell.key} learnt from a given teacher, whose training records are not available, so it "
+            "cannot be retrained with and without one of them. Audit or attack a student of the same "
+            "method whose teacher is trained here."
         )
 
 
@@ -226,11 +227,11 @@ def _pairs(record: Record, cell: Cell, options: AuditOptions, source: DataSource
 
 
 def _candidates(record: Record, cell: Cell, options: AuditOptions, context: Context) -> dict[str, Any]:
-    """Attack the method of `record`, with its privacy settings, knowing all records but one."""
+    """Attack the method of `record`, with its privacy settings, as an attacker who knows all records but one."""
     method = METHODS.get(cell.method)
     unit = _unit(method.unit, AuditKind.CANDIDATES)
     if record.privacy is None or record.privacy.unit is not unit or not method.private:
-        raise BenchError(f"no curve is proven for one {unit} of {record.key}: there is no bound to attack.")
+        raise BenchError(f"no curve is proven for one {unit} of {record.key}, so there is no bound to test.")
     events = restored(record.privacy.events)
     plan = InformedPlan(
         options.numbers, options.minutes, cell.delta, options.confidence, context.workers, events, options.power
@@ -261,7 +262,7 @@ def _full_size(
 
 
 def _like_the_record(found: dict[str, Any], record: Record, cell: Cell) -> dict[str, Any]:
-    """Return what was `found`; raise :class:`BenchError` if nothing was refuted because shadow runs were weak."""
+    """Return `found`; raise :class:`BenchError` if nothing was refuted because shadow runs were weak."""
     limits = [found["allowed"], record.privacy.claimed.epsilon if record.privacy else None]
     refuted = any(limit is not None and found["epsilon"] > limit for limit in limits)
     if record.utility is not None and not refuted:
@@ -305,11 +306,12 @@ def _many_runs(
 ) -> dict[str, Any]:
     """Audit one canary over many runs: half of each arm sets the threshold, the other half is counted."""
     method, strict = METHODS.get(cell.method), corrected(options.confidence, CHANNELS)
-    counted = options.runs // 2 - max(1, round(0.5 * (options.runs // 2)))  # per arm, after the threshold's half
+    per_arm = options.runs // 2
+    counted = per_arm - max(1, round(0.5 * per_arm))  # the other half sets the threshold
     cap = many_bounded("student", options.family.value, (0, counted, 0, counted), cell.delta, strict).cap
     if options.refute is not None and cap < options.refute:
         raise BenchError(
-            f"{options.runs} runs certify an epsilon of {epsilon_text(cap)} at most, not {options.refute:g}. More "
+            f"{options.runs} runs certify an epsilon of at most {epsilon_text(cap)}, not {options.refute:g}. Raise "
             "--runs."
         )
     shadow_runs = train_shadow_runs(cell, canaries, options.runs, material, context)
@@ -362,7 +364,7 @@ def count_guesses(
 
 
 def events_of(record: Record, unit: PrivacyUnit) -> list[Event]:
-    """Return the events of the record's ledger if they protect `unit`, else none, as their curve cannot be tested."""
+    """Return the events of the record's ledger if they protect `unit`; otherwise none, as no curve can be tested."""
     if record.privacy is None or record.privacy.unit is not unit:
         return []
     return restored(record.privacy.events)

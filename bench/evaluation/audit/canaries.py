@@ -42,7 +42,7 @@ class CanaryPlan:
         if sum(self.counts().values()) == 0:
             raise BenchError("no canaries asked for. Try --canaries 500.")
         if self.copies < 2:
-            raise BenchError(f"a duplicated canary stands in 2 or more places, not {self.copies}.")
+            raise BenchError(f"a duplicated canary has 2 or more copies, not {self.copies}.")
 
     def counts(self) -> dict[Family, int]:
         """Return the number of canaries of each family, in numbering order."""
@@ -53,7 +53,7 @@ class CanaryPlan:
         return sum(self.counts().values()) + (self.copies - 1) * self.duplicated
 
     def streams(self) -> Streams:
-        """Return the plan's random streams, which no method shares."""
+        """Return the plan's random streams, separate from those of methods."""
         return Streams(self.seed, "canaries/")
 
 
@@ -61,7 +61,8 @@ class CanaryPlan:
 class Canaries:
     """Drawn canaries: `family` (m,), images uint8 (m, 2, channels, height, width), labels int64 (m, 2).
 
-    Canary `owner` (places,) takes position `place` (places,) of the private set. A coin of True inserts alternative 1.
+    Canary ``owner[i]`` takes position ``place[i]`` of the private set; both are (places,). A coin of True inserts
+    alternative 1.
     """
 
     plan: CanaryPlan
@@ -102,7 +103,7 @@ def draw_canaries(private: PrivateData, plan: CanaryPlan, unit: PrivacyUnit, adj
     Raises :class:`BenchError` for a private set that is too small: canaries take at most half of every class.
     """
     if unit is PrivacyUnit.LABEL and adjacency is not Adjacency.REPLACE:
-        raise BenchError("a label can only be replaced: the unit label goes with the adjacency replace.")
+        raise BenchError("a label can only be replaced: the unit label requires the adjacency replace.")
     streams, counts = plan.streams(), plan.counts()
     pairs = plan.natural if adjacency is Adjacency.REPLACE and unit is not PrivacyUnit.LABEL else 0
     chosen = _choose(private, plan.places() + pairs, streams.numpy("places"))
@@ -110,7 +111,7 @@ def draw_canaries(private: PrivateData, plan: CanaryPlan, unit: PrivacyUnit, adj
     family = np.repeat([f.value for f in counts], list(counts.values()))
     repeats = np.where(family == Family.DUPLICATED.value, plan.copies, 1)
     owner = np.repeat(np.arange(len(family)), repeats)
-    first = place[np.flatnonzero(np.diff(owner, prepend=-1))]  # the first place of each canary
+    first = place[np.flatnonzero(np.diff(owner, prepend=-1))]
     images = private.images[torch.from_numpy(first)][:, None].repeat(1, 2, 1, 1, 1)
     true = private.labels[torch.from_numpy(first)].numpy()
     labels = np.stack(_two_others(true, private.facts.classes, streams.numpy("labels")), axis=1)

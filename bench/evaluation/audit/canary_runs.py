@@ -51,7 +51,7 @@ class ShadowRun:
     index: int
     coins: NDArray[np.bool_]
     released: Released
-    proven: float  # for the method's unit; for a training record if that is the query label
+    proven: float  # for the method's unit, or for a training record if the unit is the query label
     accuracy: float
 
 
@@ -66,7 +66,7 @@ class Noiseless(Noisy):
         return dataclasses.replace(call, public={**call.public, "run": run})
 
 
-SHADOW_RUN_VERSION = 2  # part of keys: raise it when the same plan gives other canaries, coins or shadow runs
+SHADOW_RUN_VERSION = 2  # part of keys; increment when the same plan gives different canaries, coins or shadow runs
 
 
 def find_shadow_run(cell: Cell, canaries: Canaries, index: int, context: Context) -> ShadowRun | None:
@@ -135,7 +135,7 @@ def train_shadow_student(
 ) -> tuple[Released, float]:
     """Return a student of `cell`'s method and settings on the private set of `material`, and its test accuracy.
 
-    It has no canaries. `material` is not the cell's own: the caller's cache must tell its data apart.
+    It has no canaries. `material` is not the cell's own, so the caller's cache must distinguish its data.
     """
     depends = {
         "method": [cell.method, METHODS.get(cell.method).version], "config": as_dict(cell.config), "index": index,
@@ -215,7 +215,7 @@ def logits_of(released: Released, queries: torch.Tensor, device: torch.device) -
 
 
 def coin_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family, device: torch.device) -> NDArray[np.float64]:
-    """Return a score (m,) for each canary of `family` from the student alone, larger if its coin is likelier True.
+    """Return a score (m,) for each canary of `family` from the student itself, larger if its coin is likelier True.
 
     Replace: log odds of the second alternative minus those of the first. Add-remove: log odds of the record minus the
     mean over the other canaries of its label, which cancels the student's bias for such images.

@@ -91,7 +91,7 @@ def many_run_errors(
     """
     arms = _scores(scores_in), _scores(scores_out)
     if not 0 < threshold_share < 1:
-        raise BenchError(f"the share of runs that choose the threshold lies in (0, 1), not {threshold_share}.")
+        raise BenchError(f"the share of runs that choose the threshold must lie in (0, 1), not {threshold_share}.")
     heads = [max(1, round(threshold_share * len(arm))) for arm in arms]
     if any(head >= len(arm) for head, arm in zip(heads, arms, strict=True)):
         raise BenchError(
@@ -108,7 +108,7 @@ def best_threshold(
 ) -> float:
     """Return the threshold with the largest bound, or the most accurate one if no bound is positive."""
     values = np.unique(np.concatenate([first_in, first_out]))
-    # Cut halfway between scores, as the next run may fall on either side.
+    # Cut halfway between scores, because the next run may fall on either side.
     cuts = np.concatenate([values[:1], (values[1:] + values[:-1]) / 2])
     ins, outs = len(first_in), len(first_out)
     misses = np.searchsorted(np.sort(first_in), cuts).astype(np.float64)

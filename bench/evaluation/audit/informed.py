@@ -1,11 +1,11 @@
-"""The informed attacker: all records but one are known, and which of n candidates is that one?
+"""The informed attacker, who knows all records but one and guesses which of n candidates that one is.
 
 Balle et al. 2022 (arXiv:2201.04845); Hayes et al. 2023 (arXiv:2302.07225). *Transcript*: the method runs on all n sets
 in lockstep, with the ledger's answers of one of them, and the attacker names the candidate under which these answers
-are the most probable: no attack on them does better. For sampled records the others' sample is known. *Release*: the
-log odds of each candidate's label on its own image, less their mean over runs on other sets, in their deviations.
+are most probable; no attack on the answers does better. For sampled records the others' sample is known. *Release*: the
+student's log odds of each candidate's label on its own image, standardised over runs on other sets.
 
-Whatever the attacker does, the proven curve bounds his success (:mod:`bench.privacy.accounting.risk`).
+Whatever the attacker does, the proven curve bounds the success (:mod:`bench.privacy.accounting.risk`).
 """
 
 from __future__ import annotations
@@ -73,15 +73,15 @@ class Game:
 
 
 def guess(scores: Floats, generator: np.random.Generator) -> int:
-    """Return the index of the largest of `scores` (n,), a random one of several."""
+    """Return the index of the largest of `scores` (n,), a random one if tied."""
     return int(generator.choice(np.flatnonzero(scores == scores.max())))
 
 
 def transcript_hits(game: Game, draws: int = RUNS) -> list[bool]:
     """Return whether the attacker is right on the answers of runs in lockstep, each with a random true candidate.
 
-    One guess per run; `draws` of them where the only call of the ledger depends on no answer. Raises
-    :class:`BenchError` for a method whose answers have no exact likelihood here.
+    One guess per run; `draws` of them if the only call of the ledger depends on no answer. Raises :class:`BenchError`
+    for a method whose answers have no exact likelihood here.
     """
     generator = np.random.default_rng(secrets.randbits(256))
     method, true, total = game.loaded(), int(generator.integers(len(game.pairs))), np.zeros(len(game.pairs))
@@ -146,7 +146,7 @@ def release_scores(game: Game, true: int | None, *, silent: bool = False) -> Flo
 
 
 def own_odds(released: Released, pairs: Sequence[WorstPair]) -> Floats:
-    """Return the log odds (n,) that the student gives to the label of each candidate of `pairs` on its image."""
+    """Return the student's log odds (n,) of each candidate's label on its own image, for the candidates of `pairs`."""
     images = as_float(torch.cat([pair.first.images[:1] for pair in pairs]))
     labels = torch.cat([pair.first.labels[:1] for pair in pairs]).numpy()
     odds = log_odds(logits_of(released, images[None], torch.device("cpu"))[0], labels)
@@ -157,7 +157,7 @@ def found(
     instrument: Instrument, candidates: int, hits: Sequence[bool], bound: float, confidence: float,
     silent: tuple[int, int] | None = None,
 ) -> CandidatesFound:  # fmt: skip
-    """Return the share of `hits` with its two-sided Clopper-Pearson interval beside the `bound`."""
+    """Return the share of `hits` with its two-sided Clopper-Pearson interval, and the `bound`."""
     low, high = stats.binomtest(sum(hits), len(hits)).proportion_ci(confidence, "exact")
     return CandidatesFound(
         instrument=instrument, candidates=candidates, runs=len(hits), right=sum(hits), low=float(low),
@@ -182,7 +182,7 @@ def informed_attack(
     method: type[Method], config: DataclassInstance, facts: Facts, plan: InformedPlan, progress: Progress,
     note: Callable[[str], None],
 ) -> list[CandidatesFound]:  # fmt: skip
-    """Return what both attackers reach for each number of candidates; `note` gets what could not be attacked."""
+    """Return both attackers' success for each number of candidates; `note` receives what could not be attacked."""
     results: list[CandidatesFound] = []
     place = MethodPlace.of(method)
     tests = 2 * len(plan.candidates)

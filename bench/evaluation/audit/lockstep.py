@@ -48,8 +48,8 @@ class Transcript:
     """How the runs differ despite equal answers, empty if they do not."""
     comparisons: tuple[Comparison, Comparison] | None = None
     """The only call so far, in both directions; None if calls may depend on answers."""
-    exact: tuple[float, float] | None = None  # epsilon of both directions
-    training: TappedTraining | None = None  # the last DP-SGD training, with the distances of all
+    exact: tuple[float, float] | None = None  # epsilon in both directions
+    training: TappedTraining | None = None  # the last DP-SGD training; holds the distances of all trainings
 
     @property
     def size(self) -> float:
@@ -104,7 +104,7 @@ class Lockstep(Executor):
         self._thread = threading.Thread(target=self._run, args=(work, Ledger(unit, adjacency, self)), daemon=True)
 
     def _run(self, work: Callable[[Ledger], Any], ledger: Ledger) -> None:
-        torch.set_num_threads(1)  # of this thread
+        torch.set_num_threads(1)  # only in this thread
         self._go.acquire()
         try:
             if not self._stop:
@@ -198,12 +198,12 @@ def in_lockstep(
         for side in sides:
             side.stop()
     errors = [side.error for side in sides if side.error is not None]
-    if not found.difference and errors:  # errors of diverged runs come from stopping them
+    if not found.difference and errors:  # stopping diverged runs also raises errors
         collapsed = [error for error in errors if isinstance(error, CollapsedError)]
         alike = len(collapsed) == 2 or (str(errors[0]) == str(errors[-1]) and isinstance(errors[0], BenchError))
         if len(collapsed) == 2 and not _equal(*(error.images for error in collapsed)):  # a failed row shows the images
             found.difference = "generated images differ though every answer of the ledger is the same"
-        if len(errors) == 2 and alike and (found.calls or collapsed):  # both cannot make a student of the answers
+        if len(errors) == 2 and alike and (found.calls or collapsed):  # neither run could train a student
             return found, None, None
         if len(errors) == 2:
             raise errors[0]

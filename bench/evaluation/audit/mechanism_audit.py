@@ -137,7 +137,7 @@ def audit_mechanism(
     *,
     power: bool = True,
 ) -> MechanismAudited:
-    """Return the deciding part of :func:`audit_parts`: the most violated, else one without power, else the loosest."""
+    """Return the deciding part of :func:`audit_parts`: a violation before a part without power before the loosest."""
     rank = [MechanismVerdict.VIOLATED, MechanismVerdict.NO_POWER, MechanismVerdict.HOLDS]
 
     def order(part: PartAudit) -> tuple[int, float]:

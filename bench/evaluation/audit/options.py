@@ -29,27 +29,32 @@ class AuditOptions:
         AuditKind,
         what(
             "--kind",
-            help="pair: runs on two adjacent sets of the worst kind; one-run, many-run: canaries in the real data; "
-            "candidates: name the one unknown record.",
+            help="pair: runs on two worst-case adjacent sets; one-run, many-run: canaries in the real data; "
+            "candidates: guess the one unknown record.",
         ),
     ] = AuditKind.PAIR
-    minutes: Annotated[float, what("--minutes", help="For each student, with --kind pair or candidates.")] = 10.0
+    minutes: Annotated[float, what("--minutes", help="Minutes per student, with --kind pair or candidates.")] = 10.0
     candidates: Annotated[
-        str, what("--candidates", help="With --kind candidates: how many there are, comma-separated.")
+        str, what("--candidates", help="With --kind candidates: numbers of candidates, comma-separated.")
     ] = "10,100"
-    family: Annotated[Family, canary("--family", help="Which canaries the student is asked about.")] = Family.OUTLIER
-    canaries: Annotated[int, canary("--canaries", help="Per run; 0: a tenth of the records, 1000 at most.")] = 0
-    guesses: Annotated[int, canary("--guesses", help="Per run; 0: half of the canaries, 100 at most.")] = 0
+    family: Annotated[Family, canary("--family", help="Family of canaries.")] = Family.OUTLIER
+    canaries: Annotated[
+        int, canary("--canaries", help="Canaries per run; 0: a tenth of the records, at most 1000.")
+    ] = 0
+    guesses: Annotated[int, canary("--guesses", help="Guesses per run; 0: half of the canaries, at most 100.")] = 0
     runs: Annotated[int, canary("--runs", help="Shadow runs to train and to guess on.")] = 1
-    copies: Annotated[int, canary("--copies", help="Places of a duplicated canary.")] = 4
-    confidence: Annotated[float, what("--confidence", help="Of the lower bound.")] = 0.95
+    copies: Annotated[int, canary("--copies", help="Copies of a duplicated canary.")] = 4
+    confidence: Annotated[float, what("--confidence", help="Confidence of the lower bound.")] = 0.95
     refute: Annotated[
         float | None,
-        what("--refute", help="Pair: stop once it is refuted; default: the claim. Canaries: fail if it cannot be."),
+        what(
+            "--refute",
+            help="Epsilon to refute. Pair: stop once refuted (default: the claim). Canaries: fail if impossible.",
+        ),
     ] = None
-    power: Annotated[bool, what("--power/--no-power", help="Run each pipeline without its noise too.")] = True
-    draws: Annotated[int, what("--draws", help="From each mechanism on each input; 0: none.")] = 1_000_000
-    seed: Annotated[int, what("--seed", help="Of canaries and coins.")] = 0
+    power: Annotated[bool, what("--power/--no-power", help="Also run each pipeline without its noise.")] = True
+    draws: Annotated[int, what("--draws", help="Draws from each mechanism on each input; 0: none.")] = 1_000_000
+    seed: Annotated[int, what("--seed", help="Seed of canaries and coins.")] = 0
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.confidence < 1:
@@ -61,13 +66,13 @@ class AuditOptions:
         _ = self.numbers
         if self.kind is AuditKind.MANY_RUN and (self.runs < 8 or self.family is Family.DUPLICATED or self.canaries > 1):
             raise BenchError(
-                "an audit of many runs asks about one canary, of a single record, in 8 runs or more: try "
+                "an audit of many runs takes one canary, of a single record, and 8 runs or more: try "
                 "--kind many-run --runs 100, without --canaries and with another family than duplicated."
             )
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The numbers of candidates; :class:`BenchError` for what is none."""
+        """The numbers of candidates; raises :class:`BenchError` if invalid."""
         try:
             numbers = tuple(dict.fromkeys(int(word) for word in self.candidates.split(",")))
         except ValueError:

@@ -48,19 +48,19 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-VERSION = 2  # raise it when the same options run differently
-INSTRUMENTS, LOOKS, LOSSES = 2, 2, 2  # transcripts, tiny and at full size, share the error of their instrument
+VERSION = 2  # increment when the same options run differently
+INSTRUMENTS, LOOKS, LOSSES = 2, 2, 2  # tiny and full-size transcripts share the error of their instrument
 TRIED, PILOT, CUT = 4, 20, 16  # runs per set: to choose a pair, to fit the score, to choose the threshold
-FEW = 16  # largest pair, in records, for comparing releases, if there is one
+FEW = 16  # compare releases on pairs of at most this many records, if there are any
 SILENT = (12, 24)  # runs per set without noise: to fit a score, to count
 FIRST_COUNTED = 1_000  # seed of the first counted run
-TILTED = 4  # pairs of runs in each direction that choose the tilt
+TILTED = 4  # pairs of runs per direction for choosing the tilt
 SURE = 1_000.0  # ln E[exp(loss)] far above any useful epsilon, which a few untilted runs show
-RELEASES, TRANSCRIPTS = 2_000, 1_000  # most counted runs per set, and pairs of runs
-ALIKE = 0.95  # share of the largest mean loss from which a pair is as good
+RELEASES, TRANSCRIPTS = 2_000, 1_000  # limits on counted runs per set and on pairs of runs
+ALIKE = 0.95  # share of the largest mean loss at which a pair counts as equally good
 MARGIN = 0.3  # slack in epsilon, so that the early stop tolerates one or two errors
-POWER_SHARE = 0.15  # of the minutes
-FULL_SHARE = 0.25  # of the minutes
+POWER_SHARE = 0.15  # share of the minutes
+FULL_SHARE = 0.25  # share of the minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ class PairPlan:
     delta: float
     confidence: float
     workers: int
-    events: Sequence[Event] = ()  # of the row; they determine which trade-off curve is proven
+    events: Sequence[Event] = ()  # the row's events, which determine the proven trade-off curve
     power: bool = True  # whether an instrument that refutes nothing is also run without noise
-    seed: int = 0  # of the row
+    seed: int = 0  # the row's seed
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class _Bench:
         return time.monotonic() < self.until
 
     def depends(self, pair: WorstPair) -> list[Any]:
-        # Runs are only reused to resume the same command: another would test the same runs again without counting it.
+        # Reuse runs only to resume the same command: another command would test the same runs again without correction.
         plan = [self.plan.minutes, str(self.plan.target)]  # infinite if nothing finite is claimed
         return [VERSION, self.name, *plan, pair.name, pair.config, str(pair.facts)]
 
@@ -166,7 +166,7 @@ def audit_pairs(
 
 
 def _at_full_size(bench: _Bench, pair: WorstPair, note: Callable[[str], None]) -> tuple[PairBound | None, str]:
-    """Return the bound from one pair of runs on `pair`, and any difference; `note` gets the reason if there is none."""
+    """Return the bound from one pair of runs on `pair`, and any difference; without a bound, `note` gets the reason."""
     plan, seconds = bench.plan, 60 * bench.plan.minutes * FULL_SHARE
     depends = {"pair": bench.depends(pair), "delta": plan.delta, "seed": plan.seed}
     kept = bench.cache.find("pair-full-size", depends)
@@ -331,7 +331,7 @@ def _power(bench: _Bench, pair: WorstPair) -> float | None:
 def _releases(
     bench: _Bench, pair: WorstPair, seeds: range, *, silent: bool = False
 ) -> tuple[list[Channels], list[Channels]]:
-    """Return the releases of runs on the first and the second set, for the `seeds` that there is time for."""
+    """Return the releases of runs on both sets, for as many `seeds` as time allows."""
     calls = [(seed, side) for seed in seeds for side in (0, 1)]
     found = {calls[position]: channels for position, channels in _run(bench, pair, calls, silent=silent)}
     return tuple([found[seed, side] for seed in seeds if (seed, side) in found] for side in (0, 1))  # type: ignore[return-value]

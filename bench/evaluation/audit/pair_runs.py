@@ -77,12 +77,12 @@ def transcript(runs: Runs, swapped: bool, tilt: float, delta: float) -> Transcri
     method, pair = runs.loaded()
     sides = (1, 0) if swapped else (0, 1)
     generator = np.random.default_rng(secrets.randbits(256))
-    cell = new_salt()  # of this transcript: no other may resume its checkpoints
+    cell = new_salt()  # unique per transcript, so that no other run resumes its checkpoints
     works = tuple(partial(trained, method, pair, side, runs.seed, _CACHES, cell) for side in sides)
     found, first, second = in_lockstep((works[0], works[1]), method.unit, method.adjacency, generator, tilt)
     if first is not None and second is not None:
         found.difference = _first_difference(first, second, _probes(pair))
-    if found.comparisons is not None:  # they cannot leave this process
+    if found.comparisons is not None:  # comparisons cannot be pickled
         epsilons = [exact_epsilon([comparison], delta) for comparison in found.comparisons]
         found.exact = None if None in epsilons else (epsilons[0], epsilons[1])  # type: ignore[assignment]
         found.comparisons = None
@@ -144,7 +144,7 @@ class Crew:
             self._pool = ProcessPoolExecutor(workers, fresh_processes(), initializer=_start)
 
     def each(self, calls: Sequence[Callable[[], R]], more: Callable[[], bool]) -> Iterator[tuple[int, R]]:
-        """Yield (position, result) of `calls` as they finish; none starts once ``more()`` is False."""
+        """Yield (position, result) of `calls` as they finish; start no further call once ``more()`` is False."""
         if self._pool is None:
             for position, call in enumerate(calls):
                 if not more():

@@ -27,7 +27,7 @@ from bench.models.feature_net import OnFixedMap
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-SIDE = 8  # pixels of the images
+SIDE = 8  # image side in pixels
 PUBLIC = 64  # least number of public images
 HANDFUL = 4  # records besides an absent one
 BRIGHT = 10  # least number of bright pixels of a candidate
@@ -68,7 +68,7 @@ def worst_pairs(method: type[Method], config: DataclassInstance, facts: Facts, d
 
 
 def full_size_pair(method: type[Method], config: Any, material: Materialised) -> WorstPair | None:
-    """Return the row's own private set and a neighbour that differs in the first record, None if none is known.
+    """Return the row's own private set and a neighbour that differs in the first record, or None if unknown.
 
     None if a whole client may be absent: only the method knows which records are its own.
     """
@@ -92,7 +92,7 @@ def full_size_pair(method: type[Method], config: Any, material: Materialised) ->
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The sets of a pair: `records` of them, the unit's image and label on each side, or None where it is absent."""
+    """The sets of a pair: `records` of them, the unit's image and label on each side, None if it is absent there."""
 
     name: str
     records: int
@@ -175,8 +175,8 @@ def candidate_pairs(
 ) -> list[WorstPair]:
     """Return a pair for each of `count` candidates: the first sets hold one candidate each, the second set none.
 
-    Candidates differ in their label, and those of one label in which pixels are bright, so that their gradients are
-    nearly orthogonal. All other records are dark. Raises :class:`BenchError` if there are no such candidates.
+    Candidates differ in label or, within a label, in their bright pixels, so that their gradients are nearly
+    orthogonal. All other records are dark. Raises :class:`BenchError` if there are not enough candidates.
     """
     if is_text(facts.shape):
         raise BenchError("candidates are images here, and this data set holds texts.")
@@ -215,7 +215,8 @@ def _blank(material: Materialised) -> Materialised:
 def _own(method: type[Method], config: DataclassInstance, facts: Facts, delta: float) -> Iterator[WorstPair]:
     for name, first, second in method(config, facts).worst_pairs():
         small = first.facts
-        few = {"teachers": len(first)} if getattr(config, "teachers", 0) > len(first) else {}  # each needs a record
+        # Each teacher needs a record.
+        few = {"teachers": len(first)} if getattr(config, "teachers", 0) > len(first) else {}
         smaller = _smaller(method, dataclasses.replace(config, **few), small, delta)
         _same_cost(method, (config, facts), (smaller, small), delta)
         changes = (*_changes(config, smaller), *_data_changes(facts, small, len(first)))
@@ -255,7 +256,7 @@ def _cost(method: type[Method], config: DataclassInstance, facts: Facts, delta: 
     events = [event.as_dict() for event in method(config, facts).charges() or ()]
     for event in events:
         if event["unit"] == PrivacyUnit.LABEL.value:
-            event.pop("answers", None)  # they are labels of other records
+            event.pop("answers", None)  # answers on labels of other records
     return method(config, facts).claimed(delta).epsilon, str(events)
 
 

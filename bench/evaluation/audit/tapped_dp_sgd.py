@@ -42,12 +42,12 @@ class _Tapped(NoisySteps):
     def add(self, samples: Sequence[Gradients]) -> None:
         if self.sums:
             return super().add(samples)
-        # Clip the record like the others; the sum leaves out its part.
+        # Clip the record like the others, but keep its part out of the sum.
         self._part = _flat(self.clipping.summed([picked(sample, [0]) for sample in samples]))
         first = torch.tensor([0], device=self._part.device)
         others = [without(sample, first) for sample in samples]
         super().add(others)
-        # Subtract the zeros' contribution: clipping that counts gradients counts them.
+        # Subtract what the record's zeros contribute: clipping that counts gradients counts zeros too.
         zeros = self.clipping.summed([picked(sample, [0]) for sample in others])
         self.sums = [total - zero for total, zero in zip(self.sums, zeros, strict=True)]
 
@@ -116,7 +116,7 @@ class _Candidates(NoisySteps):
 def candidates_dp_sgd(
     given: Sequence[Mapping[str, Any]], neighbour: Mapping[str, Any], true: int, generator: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Train the models of all sets by one DP-SGD on that with the candidate `true`; return all losses (candidates,).
+    """Train the models of all sets by one DP-SGD on the set with the candidate `true`; return all losses (candidates,).
 
     `given` are the arguments of the ledger's ``dp_sgd`` on sets with one candidate each, in front, and `neighbour`
     those on the set without. Raises :class:`BenchError` on other sets, and if a pass holds too few examples.
@@ -137,7 +137,7 @@ def candidates_dp_sgd(
     train(given[true]["model"], images, labels, run, randomness=randomness, make_steps=make_steps)
     for one in (*given, neighbour):
         one["model"].load_state_dict(given[true]["model"].state_dict())
-        # Whatever else follows noisy gradients, such as a generator, is in the optimiser's state.
+        # The optimiser's state includes everything else that follows noisy gradients, such as a generator.
         optimizer = one["run"].optimizer(one["model"].parameters())
         optimizer.load_state_dict(made[0].optimizer.state_dict())
     return np.asarray(made[0].losses)
@@ -246,8 +246,8 @@ def tapped_dp_sgd(
     train(more["model"], more["images"], more["labels"], run, randomness=randomness, make_steps=make_steps)
     fewer["model"].load_state_dict(more["model"].state_dict())
     _compare_code(more, fewer)
-    # Whatever else follows noisy gradients, such as a generator, is in the optimiser's state.
+    # The optimiser's state includes everything else that follows noisy gradients, such as a generator.
     other, state = fewer["run"].optimizer(fewer["model"].parameters()), made[0].optimizer.state_dict()
-    for optimizer in (made[0].optimizer, other):  # both, as loading changes the order of an optimiser's settings
+    for optimizer in (made[0].optimizer, other):  # load into both, because loading reorders an optimiser's settings
         optimizer.load_state_dict(state)
     return TappedTraining(made[0].loss, made[0].log_weight, rate, made[0].distances, present)

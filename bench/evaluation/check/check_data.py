@@ -68,7 +68,7 @@ def renaming(classes: int, seed: int = 0) -> torch.Tensor:
 
 
 def renamed(data: PrivateData, seed: int = 0) -> PrivateData:
-    """Return `data` with every class under another's name: whatever fits the true names well fits these badly."""
+    """Return `data` with every class under another's name, so that what fits the true names fits these badly."""
     return dataclasses.replace(data, labels=renaming(data.facts.classes, seed)[data.labels])
 
 
@@ -109,7 +109,7 @@ class Few:
     """A set of `records` private records, most of them copies of one, or its neighbour that differs in one copy.
 
     Up to four records, all are copies; above that, just over half. In the neighbour a copy is absent (add-remove) or
-    has another image and label (replace); with `alone`, this is a record without copies.
+    has another image and label (replace); with `alone`, the record has no copies.
     """
 
     records: int

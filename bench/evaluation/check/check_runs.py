@@ -95,7 +95,7 @@ class Trial:
     noisy: bool = False  # whether the mechanisms' noise is on
     noise: int = field(default_factory=lambda: secrets.randbits(256))
     """Seed of noise and samples; nothing passed to a method reveals it."""
-    cell: str = field(default_factory=new_salt)  # the runs' token, which looks like any other run's
+    cell: str = field(default_factory=new_salt)  # the runs' token, indistinguishable from any other run's
     row: Row | None = None
     products: tuple[Product, ...] | None = None
     """From the first run on few records, for the runs on its neighbours."""
@@ -110,7 +110,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class MethodPlace:
-    """Where another process finds a method's class."""
+    """The import path by which another process finds a method's class."""
 
     module: str
     file: str
@@ -118,7 +118,7 @@ class MethodPlace:
 
     @classmethod
     def of(cls, method: type[Method]) -> MethodPlace | None:
-        """Return the place of `method`, None for a class made inside a function."""
+        """Return the import path of `method`, None for a class defined inside a function."""
         file = getattr(sys.modules.get(method.__module__), "__file__", None)
         if file is None or "<locals>" in method.__qualname__:
             return None
@@ -148,7 +148,7 @@ class Outcome:
     difference: str = ""  # where a replayed run diverged from the tape, or why it failed
     moved: str = ""  # the mechanism input that one record moved by more than its charge
     outside: str = ""  # what the method's code accessed or replaced beyond its arguments
-    sha256: str = ""  # of the released student of a row
+    sha256: str = ""  # digest of a row's released student
     charged: list[dict[str, Any]] = field(default_factory=list)  # the ledger's events of a row, as records store them
     products: tuple[Product, ...] = ()
     predicted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -158,8 +158,8 @@ class Outcome:
 def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None, seconds: float = 0.0) -> list[Outcome]:
     """Return the outcomes of sequential runs on `variants` in this process.
 
-    Without a tape the first run is recorded and its tape answers the others, which share its cache. With a tape, up to
-    :data:`NEIGHBOURS` neighbours follow, as many as fit into `seconds`.
+    Without a tape the first run is recorded and its tape answers the others, which share its cache. With a tape, as
+    many neighbours follow as fit into `seconds`, at most :data:`NEIGHBOURS`.
     """
     prepare_device()
     originals = Originals()
@@ -184,7 +184,7 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
 
 
 def walked(trial: Trial, tape: list[Taped], patience: float) -> str:
-    """Return the error in the stated sensitivities that a walk to the unrelated set finds, empty if none."""
+    """Walk to the unrelated set; return the error in the stated sensitivities that this finds, or ""."""
     prepare_device()
     originals = Originals()
     method, _ = loaded(trial.method, trial.facts.dataset)

@@ -12,7 +12,7 @@ NEAR: list[Variant] = [0, 1]
 
 
 def same_again(first: Outcome, again: Outcome) -> None:
-    """Reject a method whose second run on the same data, in the same process and cache, gives another result."""
+    """Reject a method whose second run on the same data, in the same process and cache, gives a different result."""
     found = difference(first, again)
     if found:
         raise Rejected(

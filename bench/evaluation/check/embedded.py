@@ -15,7 +15,7 @@ from bench.interface.plugin_source import sources_of
 MOST = 400
 """Limit on numbers and on characters that are not language, in a source without other public data; ours have 230."""
 WORD = 20  # the longest word, in characters
-TABLE = 20  # a collection of more texts counts in full
+TABLE = 20  # collections of more texts count in full
 _LONG = re.compile(rf"\S{{{WORD + 1},}}|[^\x00-\x7f]+")
 _CITED = re.compile(r"[(\[<]*(https?://|:\w+:`|`)")  # addresses and code names in docstrings
 

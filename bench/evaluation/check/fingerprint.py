@@ -2,7 +2,7 @@
 
 Functions are traversed with their code, defaults, closures, the globals that they name and the object they are bound
 to; nets with their weights, buffers, hooks and plain attributes. Objects of this package, torch or another library are
-identified by name alone; :mod:`bench.evaluation.check.replaced` watches this package and torch.
+identified only by name; :mod:`bench.evaluation.check.replaced` watches this package and torch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bench.privacy.mechanisms.executors import Call, Executor
 from bench.storage.cache import Cache
 from bench.storage.checkpoint import Checkpoint
 
-CLOCKS: Mapping[type, tuple[str, ...]] = {Cache: ("waited",), Checkpoint: ("_last", "_wait")}
+CLOCKS: Mapping[type, tuple[str, ...]] = {Cache: ("waited",), Checkpoint: ("saved_at", "interval")}
 """Types of running state, and their attributes that hold a time in seconds, the only ones that are not compared."""
 RUN_FOLDER = re.compile(r"/runs-\w{8}/")
 HOOKS = 10**6
@@ -46,7 +46,7 @@ HEAP_TYPE = 1 << 9  # Python's Py_TPFLAGS_HEAPTYPE
 PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device, torch.Size)
 LIBRARIES = tuple(
     {os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    # Also what lies in another environment, on PYTHONPATH for instance: any folder into which packages were installed.
+    # Also other environments, for instance on PYTHONPATH: any folder into which packages were installed.
     | {os.path.join(path, "") for path in sys.path if path and any(Path(path).glob("*.dist-info"))}
 )
 """The folders of Python's and of installed libraries, with a separator at their ends."""
@@ -73,8 +73,8 @@ def public_arguments(call: Call) -> dict[str, str]:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             parts = {f"{name}.{field.name}": getattr(value, field.name) for field in dataclasses.fields(value)}
             kept = parts.get("run.checkpoint")
-            if type(kept) is Checkpoint:  # which holds the private set's digest; held elsewhere it is compared in full
-                parts["run.checkpoint"] = [kept.kind, kept._depends, kept._name]
+            if type(kept) is Checkpoint:  # it holds the private set's digest
+                parts["run.checkpoint"] = [kept.kind, kept.depends, kept.name]
         else:
             parts = {name: value}
         found.update({part: fingerprint(held) for part, held in parts.items()})
@@ -95,7 +95,7 @@ def _parts(value: Any, seen: dict[int, tuple[int, object]]) -> Iterator[str | by
     if type(value) in PLAIN or (isinstance(value, Enum) and _is_known(type(value))):
         yield f"{type(value).__name__} {value!r}"
         return
-    if id(value) in seen and not isinstance(value, tuple | types.CodeType):  # equal ones may be one object or two
+    if id(value) in seen and not isinstance(value, tuple | types.CodeType):  # equal tuples may or may not be one object
         yield f"seen {seen[id(value)][0]}"
         return
     seen[id(value)] = len(seen), value
@@ -174,7 +174,7 @@ def _of_running(value: Charging | Cache | Checkpoint | RemovableHandle) -> Itera
     if isinstance(value, Cache):
         held["root"] = RUN_FOLDER.sub("/runs-/", str(value.root)) if isinstance(value.root, Path) else value.root
         if isinstance(value.made, list) and isinstance(value.found, list):
-            held["found"] = held["made"] = {*value.made, *value.found}  # where one run makes, another finds
+            held["found"] = held["made"] = {*value.made, *value.found}  # one run may find what another makes
     clocks = next((names for kind, names in CLOCKS.items() if isinstance(value, kind)), ())
     yield from ((name, one) for name, one in held.items() if not (name in clocks and type(one) is float))
 
@@ -211,10 +211,11 @@ def _content(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):
         yield value.__qualname__, None if isinstance(value.__self__, types.ModuleType) else value.__self__
     elif isinstance(value, types.CellType):
-        with contextlib.suppress(ValueError):  # empty
+        with contextlib.suppress(ValueError):  # an empty cell
             yield "cell", value.cell_contents
     elif isinstance(value, types.GeneratorType) and getgeneratorstate(value) == GEN_CREATED:
-        yield value.__qualname__, (value.gi_code, getgeneratorlocals(value))  # not begun: it holds its arguments only
+        # Not started, so it holds only its arguments.
+        yield value.__qualname__, (value.gi_code, getgeneratorlocals(value))
     elif isinstance(value, weakref.ref):
         yield "referent", value()
     elif isinstance(value, functools._lru_cache_wrapper):
@@ -257,7 +258,7 @@ def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         function = (function.__closure__ or ())[place].cell_contents
     yield f"{function.__module__}.{function.__qualname__}", (function.__defaults__, function.__kwdefaults__)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # a name not bound yet
+        with contextlib.suppress(ValueError):  # a name that is not bound yet
             yield name, cell.cell_contents
     yield "attributes", vars(function)
     if _is_known(function):
@@ -305,7 +306,7 @@ def _is_known(value: object) -> bool:
         return True
     try:
         found: object = functools.reduce(getattr, value.__qualname__.split("."), sys.modules[value.__module__])
-    except (AttributeError, KeyError):  # made inside a function
+    except (AttributeError, KeyError):  # defined inside a function
         return False
     return found is value
 

@@ -67,15 +67,16 @@ EPSILONS = (10.0, 1.0)  # targets of :data:`SEEDS`
 LOWEST, HIGHEST = 0.5, 20.0  # drawn targets
 SECONDS = 5.0
 """Seconds of a full check for neighbours beyond two per seed."""
-BRIEF = 0.5  # the same when all methods are checked
+BRIEF = 0.5  # seconds for neighbours when all methods are checked
 PATIENCE = 6.0  # seconds for an accurate preset's first run in a brief check
 WALKED = (PrivacyUnit.RECORD, PrivacyUnit.LABEL)  # for other units, one changed record may change two units
-WALK = 4  # multiple of the seconds for neighbours
-FEW = (51, 4, 33, 9, 2, 17, 5, 3, 8, 7, 201)
+WALK = 4  # time of a walk, as a multiple of the time for neighbours
+FEW = (51, 4, 9, 33, 2, 17, 5, 3, 8, 7, 201)
 """Sizes of the sets of few records, most revealing first; the last is for methods that refuse the others. Some are just
 above a multiple of a batch size."""
-ALONE = (5, 9)  # range of set sizes that also lose a record without copies, perhaps its class's only one
-LEVEL = 1e-6  # of the binomial test of renamed classes
+SURELY = 3  # test this many of them however long they take, so that the result does not depend on the machine's load
+ALONE = (5, 9)  # sets of these sizes also lose a record without copies, perhaps the only one of its class
+LEVEL = 1e-6  # significance level of the binomial test of renamed classes
 MOST = 100_000  # upper limit of random seeds
 AWAKE = 0.5  # accuracy below which a method may have skipped branches
 
@@ -105,7 +106,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What a check's seed decides: the target of its runs, and whether their noise is on."""
+    """The choices made by a check's seed: the target of its runs, and whether their noise is on."""
 
     seed: int
     budget: Budget
@@ -165,13 +166,13 @@ def check_method(
     slow, drawn = "", "; ".join(str(Draw.of(seed)) for seed in seeds)
 
     def trial_of(preset: Preset, seed: int, dataset: str = dataset, known: Facts = facts or CHECK_FACTS) -> Trial:
-        # Calibration runs the method's code, so keep it apart from other checks' threads and files.
+        # Calibration runs the method's code, so isolate it from other checks' threads and files.
         return processes.apart(place, trial_for, place, preset, seed, known, values, dataset, labelled)
 
     def few(seed: int) -> None:
         begin = time.monotonic()
-        for records in FEW:
-            if time.monotonic() - begin > WALK * seconds:
+        for number, records in enumerate(FEW):
+            if time.monotonic() - begin > WALK * seconds and number >= SURELY * bool(seconds):
                 return
             with contextlib.suppress(BenchError):  # too few to train on
                 known = dataclasses.replace(facts or CHECK_FACTS, private_records=records)
@@ -232,7 +233,7 @@ def check_method(
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """What a record states of its run: the digest of the student, the accuracy, and the ledger's stored events."""
+    """A record's account of its run: the student's digest, the accuracy, and the ledger's stored events."""
 
     sha256: str
     accuracy: float
@@ -242,9 +243,9 @@ class Stated:
 def check_row(cell: Cell, salt: str | None, stated: Stated | None = None) -> Check:
     """Return the outcome of replaying `cell` itself: its data, settings, seed, and noise drawn from `salt`.
 
-    Its run must give what is `stated`, unless that is None: a method that takes the replay for a check gives another.
-    The other runs use unrelated, renamed and neighbouring data of the same size. Exceptions of the method in the first
-    run propagate.
+    Unless `stated` is None, the run must reproduce it: a method that mistakes the replay for a check does not. The
+    other runs use unrelated, renamed and neighbouring data of the same size. Exceptions of the method in the first run
+    propagate.
     """
     method, processes = METHODS.get(cell.method), Processes()
     if bound_method(cell).given_teacher() is not None:
@@ -274,7 +275,7 @@ def check_row(cell: Cell, salt: str | None, stated: Stated | None = None) -> Che
 
 
 def _otherwise(first: Outcome, stated: Stated) -> str:
-    """Return what `first` gives otherwise than its record states, empty if nothing."""
+    """Return how `first` differs from its record, or ""."""
     if first.sha256 != stated.sha256:
         return "it trains another student than its record's"
     if round(first.accuracy, 6) != round(stated.accuracy, 6):
@@ -307,7 +308,7 @@ def _calibrated(
             "the teacher that it trains, without teacher_weights. What follows the teacher is the same code."
         )
     budget = Draw.of(seed).budget
-    try:  # a different budget per seed, as few answers take other branches than many
+    try:  # a different budget per seed: few answers take other branches than many
         config = method(built, facts).calibrate(budget)
     except BenchError:
         budget = Budget(EPSILONS[0], budget.delta)
@@ -323,7 +324,7 @@ def _calibrated(
 
 
 def _declared(method: type[Method], first: Outcome) -> str:
-    """Return the declared bypasses, empty if none; reject a method that declares them in one place only."""
+    """Return the declared bypasses, possibly none; reject a method that declares them in only one of two places."""
     declared = "; ".join(dict.fromkeys(first.bypasses))
     if declared and not method.bypass:
         raise Rejected(f"it calls ledger.bypass ({declared}) but its class attribute bypass is empty")
@@ -351,7 +352,7 @@ def recorded(
         return trial, processes.run(trial, variants)
     except BenchError:
         failure = None
-        for _ in range(draws):  # e.g. teachers that rarely agree answer nothing, even under some noise draws
+        for _ in range(draws):  # for some noise draws, teachers that rarely agree answer nothing
             trial = dataclasses.replace(trial, noisy=True, noise=secrets.randbits(256))
             try:
                 return trial, processes.run(trial, variants)
@@ -377,7 +378,7 @@ def check_few(trial: Trial, processes: Processes) -> None:
 
 def _renamed(trial: Trial, processes: Processes) -> None:
     """Reject a method whose student knows true class names that its private labels lack."""
-    for seed in (trial.seed, trial.seed + 1_000):  # two renamings, as one may swap similar classes by chance
+    for seed in (trial.seed, trial.seed + 1_000):  # two renamings, because one may swap similar classes by chance
         trial = dataclasses.replace(trial, seed=seed)
         truth = trial.material().test_labels
         chance = float(truth.bincount().max() / len(truth))

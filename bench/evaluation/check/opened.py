@@ -1,4 +1,4 @@
-"""What a method accesses outside its arguments while it runs: files, processes, the network, its callers.
+"""Watches what a running method accesses outside its arguments: files, processes, the network, its callers.
 
 Python reports each by an audit event (PEP 578). An event counts as the method's if, on the call stack, the method's
 code is nearer to it than this package and the import machinery. So data sets and weights that this package reads for a
@@ -62,7 +62,7 @@ PASSED_ON = ("inspect", "ctypes")
 class Watch:
     """The events of one method, whose code is in `module` and in the same package, on private data of `dataset`.
 
-    It may write below `folder`; None: anywhere, as it does not train yet.
+    It may write below `folder`; None: anywhere, because it is not training yet.
     """
 
     def __init__(self, module: str, dataset: str, folder: Path | None = None) -> None:
@@ -102,10 +102,10 @@ class Watch:
             self._here.busy = False
 
     def _opened(self, path: object, flags: int) -> None:
-        if isinstance(path, int):  # a descriptor, whose path was opened before
+        if isinstance(path, int):  # a descriptor, whose path was checked when opened
             return
         name = _full(path)
-        if flags & (os.O_TRUNC | os.O_EXCL):  # new or truncated: what is read from it later is the method's own
+        if flags & (os.O_TRUNC | os.O_EXCL):  # new or truncated, so its later content is the method's own
             self._written.add(name)
             if self._is_elsewhere(name) and self._is_its_own():
                 self.found = f"its code writes the file {Path(name).name} (in {Path(name).parent})"
@@ -115,7 +115,7 @@ class Watch:
             self.found = f"its code opens the file {Path(name).name} (in {Path(name).parent})"
 
     def _is_elsewhere(self, *paths: object) -> bool:
-        named = (path for path in paths if not isinstance(path, int))  # no descriptors
+        named = (path for path in paths if not isinstance(path, int))  # skip descriptors
         full = (os.path.join(_full("." if path is None else path), "") for path in named)
         return self._folder is not None and not all(path.startswith(self._folder) for path in full)
 
@@ -144,7 +144,7 @@ class Watch:
                 if module != __name__:
                     return False
             elif not file.startswith(("<", *LIBRARIES)):
-                return True  # the method's own file beside its module
+                return True  # a file of the method, next to its module
             elif directly and module not in PASSED_ON:
                 return False
             frame = frame.f_back
@@ -162,7 +162,7 @@ def _full(path: object) -> str:
     return os.path.realpath(path.decode(errors="replace") if isinstance(path, bytes) else str(path))
 
 
-_WATCHES: list[Watch] = []  # active ones
+_WATCHES: list[Watch] = []  # the active ones
 _HOOKED: list[bool] = []
 
 

@@ -26,7 +26,7 @@ class Originals:
     """The functions and classes of modules at the time of creation."""
 
     def __init__(self) -> None:
-        for kind in vars(torch.optim).values():  # as torch itself does when an optimiser is first made
+        for kind in vars(torch.optim).values():  # torch itself replaces these when an optimiser is first created
             if isinstance(kind, type) and issubclass(kind, Optimizer) and not hasattr(kind.step, "hooked"):
                 hooked = Optimizer.profile_hook_step(kind.step)
                 setattr(hooked, "hooked", True)  # noqa: B010 (functions have no such attribute for mypy)
@@ -35,7 +35,7 @@ class Originals:
         self._before = {module: list(_code_of(module)) for module in _modules(WATCHED)}
 
     def replaced(self, packages: tuple[str, ...] = WATCHED) -> str:
-        """Return the name of the first function or class that was replaced, empty if none."""
+        """Return the name of the first function or class that was replaced, or ""."""
         for module in _modules(packages):
             for owner, key, name, value in self._before.get(module, ()):  # no entry for modules imported since
                 if owner.get(key) is not value:

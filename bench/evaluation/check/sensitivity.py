@@ -36,7 +36,7 @@ class Given:
     bound: float
     window: int = 0
     """For sums over steps: the number of consecutive calls in which one unit moves the values by the bound in total."""
-    first: bool = False  # first of the steps
+    first: bool = False  # whether this is the first step
 
     def moved(self, other: Given) -> float:
         """Return the distance to `other` in the norm: a row's maximum for votes and ranges, a count for labels."""
@@ -87,10 +87,10 @@ def share(first: Given, second: Given, adjacency: Adjacency) -> float:
 def violation(
     base: list[Given], other: list[Given], adjacency: Adjacency, records: int = 1, absent: int | None = None
 ) -> str:
-    """Return a description of the first call whose values differ by more than its charge; empty if none does.
+    """Describe the first call whose values differ by more than its charge; "" if none does.
 
-    The two sets differ in `records` records, each of which may move a value by its charge. Or the second lacks the
-    first's record `absent`: then sums move by at most one charge, and other records' values not at all.
+    The two sets differ in `records` records, and each may move a value by the charge. Or the second lacks the first's
+    record `absent`: then sums move by at most one charge, and other records' values not at all.
     """
     if len(base) != len(other):
         return f"it called mechanisms {len(base)} times on a private set and {len(other)} times on a neighbour of it"
@@ -98,7 +98,7 @@ def violation(
     for number, (first, second) in enumerate(zip(base, other, strict=True)):
         if absent is not None:
             if first.mechanism == second.mechanism == "sampled_function":
-                continue  # any function of its sample is covered, and the compared parts hold other records
+                continue  # its charge covers any function of the sample, and its parts hold other records
             first = first.without(absent)
         if first.values.shape != second.values.shape or first.mechanism != second.mechanism:
             return f"its call {number + 1} is another on a neighbouring private set"

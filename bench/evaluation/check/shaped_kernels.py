@@ -34,7 +34,7 @@ Product = tuple[str, tuple[tuple[int, ...], ...]]
 
 
 class ShapedKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode that records products, and changes those whose shapes differ from the `expected` ones; None changes none.
+    """A mode that records products, and changes those whose shapes differ from the `expected` ones (None: no change).
 
     While a run makes the expected operations in order, each product is compared with its counterpart; afterwards with
     all. Products in float64 are unchanged: their rounding is too small to matter, or they are exact

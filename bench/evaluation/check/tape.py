@@ -89,7 +89,7 @@ def charged_for(call: Call) -> str:
 
 
 def public_difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:
-    """Return the first public argument that differs, empty if none does."""
+    """Return the name of the first public argument that differs, or ""."""
     return next((name for name in {**one, **other} if one.get(name) != other.get(name)), "")
 
 
@@ -119,7 +119,7 @@ class Recording(Executor):
         self.difference = ""
         """Where a replayed run diverged from the tape."""
         self._around = around
-        self._steps: list[NDArray[Any] | OnDisk] = []  # of the current DP-SGD
+        self._steps: list[NDArray[Any] | OnDisk] = []  # steps of the current DP-SGD
         self._probes: dict[int, str] = {}
         self._hooks: list[RemovableHandle] = []
         self._asked: Call | None = None  # the call as the method made it
@@ -160,7 +160,7 @@ class Recording(Executor):
         with self._around():
             try:
                 answer, answers = self._mechanism(release), self._steps
-            finally:  # a method may keep its optimiser, which is then compared at its next call
+            finally:  # a method may keep its optimiser, which is then compared at the next call
                 while self._hooks:
                     self._hooks.pop().remove()
             if isinstance(answer, np.ndarray):
@@ -226,8 +226,8 @@ class Replaying(Recording):
     """Answers from the `tape` of a recorded run, whatever the input.
 
     Mechanisms draw different noise than the recorded run's, so that subtracting it does not reveal the hidden value.
-    Calls with another mechanism, charge or shape raise :class:`TapeDifference`; `difference` keeps the first, as a
-    method may catch the error.
+    Calls with another mechanism, charge or shape raise :class:`TapeDifference`; `difference` keeps the first one,
+    because a method may catch the error.
     """
 
     def __init__(
@@ -235,9 +235,9 @@ class Replaying(Recording):
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:  # fmt: skip
         super().__init__(noise, originals, around)
-        # Without the recorded run's inputs, which are the first private set's.
+        # Leave out the recorded run's inputs, which are those of the first private set.
         self._tape = [replace(call, given=None) for call in tape]
-        self._number = 0  # of the current call
+        self._number = 0  # number of the current call
 
     def begin(self, call: Call) -> Call:
         """Check that the tape's next call is of this mechanism, with these public arguments."""
@@ -318,9 +318,9 @@ def _given(call: Call) -> Given | None:
     if norm is None or (norm == "labels" and call.unit is PrivacyUnit.QUERY_LABEL):
         return None
     if call.name == "sampled_updates":
-        # A client's update is a row; in a simulation a relabelled record may belong to another client.
+        # Each row is a client's update; in a simulation a relabelled record may move to another client.
         return Given(call.name, all_updates(arguments), norm, 2.0)
-    if call.name == "sampled_function":  # rows are parts of the records: others move if it uses more than its sample
+    if call.name == "sampled_function":  # one row per part; other rows move if the function uses more than its sample
         return Given(call.name, function_values(arguments), norm, 1.0)
     if call.name in ("dp_sgd", "sampled_loss_change"):  # a record's image followed by its label
         images, labels = (
@@ -336,5 +336,5 @@ def _given(call: Call) -> Given | None:
         return Given(call.name, own, norm, arguments["sensitivity"], window, arguments["step"] == 0)
     else:
         (values,) = call.private.values()
-    times = 2 if norm == "range" and not arguments["monotonic"] else 1  # two scores may move apart
+    times = 2 if norm == "range" and not arguments["monotonic"] else 1  # two scores may move in opposite directions
     return Given(call.name, np.array(values), norm, times * arguments.get("sensitivity", 1.0))

@@ -98,8 +98,8 @@ def common_unit(events: Sequence[Event]) -> tuple[PrivacyUnit, Adjacency]:
     if adjacency is Adjacency.REPLACE and units <= set(strength):
         return min(units, key=strength.index), adjacency
     raise BenchError(
-        f"events that protect different units do not compose: {_listed(events, 'unit')}. "
-        "State all of them for one unit, or account for each on its own."
+        f"events that protect different units do not compose: {_listed(events, 'unit')}. State all of them "
+        "for one unit, or account for each separately."
     )
 
 
@@ -220,7 +220,7 @@ def loss_distribution(events: Sequence[Event], coarseness: float = 1.0) -> losse
         return None
     steps = [step[0] for step in (event.pure_step() for event in others) if step is not None]
     interval = losses.grid_interval(spread, min(steps, default=math.inf)) * coarseness
-    if interval > 100:  # its exponential overflows, and Renyi accounting suffices
+    if interval > 100:  # its exponential would overflow, and Renyi accounting suffices there
         return None
     parts = [event.pld(interval) for event in others]
     if mu is not None:

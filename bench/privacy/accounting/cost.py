@@ -44,7 +44,7 @@ class PrivacyCost:
     """What is accounted."""
 
     def risk(self, group: int = 1) -> Risk:
-        """Return what the proven curve allows an attacker on one unit, or on a `group` of units; takes seconds."""
+        """Bound an attacker on one unit, or on a `group` of units, by the proven curve; takes seconds."""
         return risk(self.events, group)
 
 

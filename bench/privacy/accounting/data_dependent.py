@@ -113,7 +113,7 @@ def release_rows(releases: Sequence[tuple[Event, Floats, NDArray[np.bool_]]], de
             gaussian += _release_rdp(event, votes, answered, pate.ORDERS)
             gaussian_whole += _release_rdp(event, votes, answered, moments + 1)
         else:
-            raise BenchError(f"no accountant looks at the votes of {event.kind}.")
+            raise BenchError(f"no accountant uses the votes of {event.kind}.")
     note = "the analysis is of continuous noise, and discrete noise was drawn" if exact else "of this run"
     if confident:
         note += ", after the fact"

@@ -40,7 +40,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The events of a mechanism or method, and what is known beyond their accountants' figures."""
+    """The events of a mechanism or method, with facts that the accountants do not give."""
 
     events: Sequence[base_event.Event]
     title: str = ""
@@ -60,7 +60,7 @@ class Described:
 
 
 def settings_of(make: Callable[..., Any]) -> dict[str, tuple[Any, Option, Any]]:
-    """Return type, option and default (`Parameter.empty` if needed) of the settings that `make` declares, by name."""
+    """Return type, option and default (`Parameter.empty` if required) of each setting that `make` declares, by name."""
     declared = inspect.signature(make, eval_str=True).parameters
     return {name: (*get_args(one.annotation), one.default) for name, one in declared.items() if name != "delta"}
 

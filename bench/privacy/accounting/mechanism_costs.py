@@ -1,4 +1,4 @@
-"""Bare mechanisms, at given noise or for a target epsilon, with votes if given."""
+"""Events of single mechanisms, for given noise or a target epsilon, and with votes if given."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def confident_gnmax(
     votes: shared.Votes = None, sanitise: Sanitise = False, beta: Beta = None, sigma_ss: SigmaSS = None,
     order: Order = None, *, delta: float,
 ) -> Described:  # fmt: skip
-    """GNMax on the queries on which enough teachers agree (PATE 2018)."""
+    """GNMax, only on queries where enough teachers agree (PATE 2018)."""
 
     def make(n: int) -> events.ConfidentGNMax:
         return events.ConfidentGNMax(threshold, sigma1, sigma2, n, n)
@@ -140,7 +140,7 @@ def _sanitised(
     order: float | None, beta: float | None, sigma_ss: float | None,
 ) -> list[accountants.Accounted]:  # fmt: skip
     if counts is None:
-        raise BenchError("the sanitised release is of a figure that depends on votes: give them by --votes.")
+        raise BenchError("the sanitised figure depends on votes: give them by --votes.")
     best = accountants.pate_2018([event], delta)
     order = order if order is not None or best is None else best.order
     assert order is not None
@@ -170,18 +170,18 @@ def tree_sums(noise_multiplier: StepNoise, steps: SumSteps, count: SumRuns = 1) 
 def banded_sums(
     noise_multiplier: StepNoise, steps: SumSteps, bands: Bands, separation: Separation, count: SumRuns = 1
 ) -> Described:
-    """Running sums over steps by a banded square root, for units that return after some steps."""
+    """Running sums over steps by a banded square root, for units that take part again after some steps."""
     event = events.BandedSums(noise_multiplier, steps, bands, separation, count)
     return Described([event], facts={"squared_sensitivity": event.squared_sensitivity})
 
 
 def exponential(epsilon: Pure, count: Choices = 1) -> Described:
-    """The exponential mechanism: a candidate by its score."""
+    """The exponential mechanism: chooses a candidate by its score."""
     return Described([events.Exponential(epsilon, count)])
 
 
 def permute_and_flip(epsilon: Pure, count: Choices = 1) -> Described:
-    """Report-noisy-max with exponential noise: a candidate by its score."""
+    """Report-noisy-max with exponential noise: chooses a candidate by its score."""
     return Described([events.PermuteAndFlip(epsilon, count)])
 
 
@@ -237,7 +237,7 @@ def tuning(
     law: LawOf = Law.GEOMETRIC, steps: shared.Steps = None, epochs: shared.Epochs = None,
     sampling_rate: shared.Rate = None, batch: shared.Batch = None, records: shared.Records = None, *, delta: float,
 ) -> Described:  # fmt: skip
-    """The best of a secret random number of trials: Gaussian noise, or DP-SGD where a sampling rate is given."""
+    """The best of a secret random number of trials, each with Gaussian noise or, given a sampling rate, DP-SGD."""
     sampled = (sampling_rate, batch, records) != (None, None, None)
     rate = sampling_rate_of(sampling_rate, batch, records) if sampled else 1.0
     number = 1 if (steps, epochs) == (None, None) else steps_of(steps, epochs, rate)

@@ -86,7 +86,7 @@ def trpate(gamma: Gamma, queries: Queries, *, delta: float) -> Described:
 
 
 def dgd(eps0: Eps0, queries: Queries, eps1: Eps1 = 0.0, *, delta: float) -> Described:
-    """DGD: the closed form, and the cost of its label queries alone."""
+    """DGD: the closed form, and the cost of only its label queries."""
     claim, event = claims.dgd(eps0, queries, delta, eps1), events.LNMax(eps0 / 2, queries)
     said = "bounds the label queries alone, not the method"
     alone = accountants.account([event], delta)

@@ -1,4 +1,4 @@
-"""Privacy analysis of noisy voting by teachers (PATE), in NumPy and SciPy alone.
+"""Privacy analysis of noisy voting by teachers (PATE), using only NumPy and SciPy.
 
 *LNMax* adds Laplace noise of scale ``1 / gamma`` to every class count and releases the arg max (Papernot et al., ICLR
 2017, arXiv:1610.05755). *GNMax* adds Gaussian noise of deviation ``sigma``; *Confident-GNMax* first checks, with noise,

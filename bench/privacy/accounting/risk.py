@@ -1,4 +1,4 @@
-"""What a proven privacy curve allows an attacker on one record: membership inference, and reconstruction from a prior.
+"""Bounds that a proven privacy curve gives on attacks on one record: membership inference, reconstruction from a prior.
 
 With g(x) the largest probability, with the record, of a set of outputs that has probability x without it:
 
@@ -9,7 +9,7 @@ With g(x) the largest probability, with the record, of a set of outputs that has
 
 Both hold between the neighbours of the events' adjacency, in either direction, and for their privacy unit: under the
 unit label it is the label that is reconstructed. What an attacker infers from other people's records is not bounded;
-a bound on success says nothing of how far it exceeds the success without the student's record (arXiv:2603.12142).
+a bound on success says nothing about how far it exceeds the success without the student's record (arXiv:2603.12142).
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def reconstruction(events: Sequence[Event], prior: float, group: int = 1) -> flo
 
 def bound_on(target: RiskTarget, events: Sequence[Event]) -> float:
     """Return the bound for one unit of the `events` on the measure of `target`."""
-    # The largest true positive rate at a false positive rate, too, is g there.
+    # The largest true positive rate at a false positive rate is g as well.
     return risk(events).advantage if target.at is None else reconstruction(events, target.at)
 
 
@@ -145,7 +145,7 @@ class _Curve:
 
     def _advantage(self, power: Power) -> float:
         low, high = 0.0, 1.0
-        for _ in range(2):  # g is concave: the largest is next to the grid's
+        for _ in range(2):  # g is concave, so the maximum is next to the grid's maximum
             grid = np.linspace(low, high, GRID)
             best = int((self._along_path(power, grid) - grid).argmax())
             low, high = grid[max(best - 1, 0)], grid[min(best + 1, GRID - 1)]

@@ -200,7 +200,7 @@ def release_rdp(order: float, beta: float, sigma_ss: float) -> float:
 
 
 def default_release(order: float) -> tuple[float, float]:
-    """Return ``(beta, sigma_ss)`` from the order alone; a release then costs about half an epsilon.
+    """Return ``(beta, sigma_ss)``, which depend only on the order; a release then costs about half an epsilon.
 
     0.46 and 0.385 are from the paper's MNIST run (order 14: beta 0.0329, sigma_ss 6.23).
     """

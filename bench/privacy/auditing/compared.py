@@ -45,7 +45,7 @@ class Comparison(abc.ABC):
 
     def loss_of(self, answer: NDArray[Any]) -> float:
         """Return the loss of an `answer`; raise :class:`BenchError` if it is not known, as for samples."""
-        raise BenchError("answers on a sample of the records have no exact likelihood here.")
+        raise BenchError("no exact likelihood is implemented for answers on a sample of the records.")
 
     def exact(self, interval: float) -> Any | None:
         """Return the ``PrivacyLossDistribution`` of P over P' on a grid of `interval`, or None.
@@ -201,7 +201,7 @@ class LabelRows(Comparison):
         """See :meth:`Comparison.loss_of`; 0 for a label that neither input gives."""
         seen = answer[self.where]
         matches = seen[:, None] == self.outcomes
-        asked = matches.any(axis=1)  # else unanswered, after `most` answers
+        asked = matches.any(axis=1)  # the rest is unanswered: `most` was reached
         if self.most is not None:
             asked = (np.cumsum(answer != UNANSWERED) - (answer != UNANSWERED) < self.most)[self.where]
         outcome, law = matches.argmax(axis=1)[asked], self.law[asked]

@@ -3,8 +3,8 @@
 The candidate curves form a one-parameter family: Gaussian noise, or the ledger's events with all noise divided by one
 number. The bound is the epsilon of the least private member that the guesses refute. It is a lower bound on the
 mechanism's epsilon only if the mechanism's curve is in the family; on correct randomised response the Gaussian one
-exceeds epsilon. So it is reported beside an audited epsilon, never in its place. For a mechanism at least as private as
-a member, the bound exceeds that member's epsilon no more often than the confidence allows.
+exceeds epsilon. So it is reported next to an audited epsilon, never in its place. For a mechanism at least as private
+as a member, the bound exceeds that member's epsilon no more often than the confidence allows.
 
 One run: Mahloujifar, Melis and Chaudhuri 2025 (arXiv:2410.22235). Many runs: Nasr et al. 2023 (arXiv:2302.07956) for
 Gaussian noise, here for any curve.
@@ -192,7 +192,7 @@ def _by_losses(events: tuple[Event, ...], scale: float) -> Curve:
         return lambda probability: 0.0
     top = min(distribution.epsilon(1e-8), 500.0)
     epsilons = np.linspace(0.0, top, 500)
-    # Tangents of the curve; fewer would also lie below it.
+    # Tangents lie below the curve, so fewer of them would also be valid.
     deltas = distribution.deltas(epsilons)
     ratios = np.exp(epsilons)
 

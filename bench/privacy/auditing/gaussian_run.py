@@ -41,7 +41,7 @@ def gaussian_run_mu(products: ArrayLike, coins: ArrayLike, confidence: float = 0
     if not (np.abs(tossed) == 1).all() or not np.isfinite(seen).all():
         raise BenchError("coins must be 1 or -1, and inner products finite.")
     if isinstance(group, bool) or not isinstance(group, (int, np.integer)) or group < 1:
-        raise BenchError(f"a coin moves a whole number of neighbours, at least one, not {group!r}.")
+        raise BenchError(f"a coin must move a whole number of neighbours, at least one, not {group!r}.")
     check_confidence(confidence)
     along, freedom, root = seen * tossed, len(seen) - 1, math.sqrt(len(seen))
     mean, deviation = float(along.mean()), float(along.std(ddof=1))

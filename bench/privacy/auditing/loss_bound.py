@@ -34,10 +34,10 @@ def refuted_by_losses(losses: ArrayLike, log_weights: ArrayLike, delta: float, c
     threshold = -math.log1p(-check_confidence(confidence))
     if loss.ndim != 1 or loss.shape != log_weight.shape:
         raise BenchError(
-            f"losses and log weights must be one a run, not of shapes {loss.shape} and {log_weight.shape}."
+            f"losses and log weights must have one entry per run, not shapes {loss.shape} and {log_weight.shape}."
         )
     if np.isnan(loss).any() or np.isnan(log_weight).any():
-        raise BenchError("losses and log weights must be numbers. Leave out no run: find what gave NaN.")
+        raise BenchError("losses and log weights must be numbers. Do not drop runs: find the cause of the NaN.")
     if not loss.size:
         return 0.0
     # X = weight (1 - e^(epsilon - loss))+ has mean at most delta(epsilon), whatever the distribution drawn from. If

@@ -139,4 +139,4 @@ def check_one_run(canaries: int, guesses: int, correct: int, group: int = 1) -> 
         raise BenchError("an audit needs at least one guess.")
     check_counts("right guesses", correct, "guesses", guesses)
     if isinstance(group, bool) or not isinstance(group, (int, np.integer)) or group < 1:
-        raise BenchError(f"a canary stands a whole number of times, at least once, in the data, not {group!r}.")
+        raise BenchError(f"the number of copies of a canary must be a whole number of at least 1, not {group!r}.")

@@ -1,6 +1,6 @@
 """Privacy losses of mechanisms on Poisson samples, given the other records' sample, which both sides share.
 
-That is what the accountants bound. A release reveals less if other records contribute.
+This conditional loss is what the accountants bound. A release reveals less if other records contribute.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _along(
     rate: float, centres: tuple[float, float], generator: np.random.Generator, tilt: float
 ) -> tuple[float, float, float]:
     """Return :func:`sampled_shift` for contributions `centres` on the first and the second input."""
-    if not tilt or centres[0] == centres[1]:  # from P
+    if not tilt or centres[0] == centres[1]:  # draw from P
         drawn = generator.normal() + centres[0] * (generator.random() < rate)
         first, second = (float(_log_ratio(drawn, rate, centre)) for centre in centres)
         return drawn, first - second, 0.0

@@ -59,8 +59,9 @@ def compare(mechanism: str, first: Arguments, second: Arguments) -> Comparison:
     for name in dict.fromkeys((*first, *second)):
         if name not in private and not _equal(first.get(name), second.get(name)):
             raise PublicDifference(
-                f"{mechanism} got another {name} on each of two adjacent private sets. It is a public argument, which "
-                "must not depend on private data: give the method the same answers, and see `bench check`."
+                f"{mechanism} got a different {name} on each of two adjacent private sets. This argument "
+                "is public and must not depend on private data: give the method the same answers, and see "
+                "`bench check`."
             )
         if name in private and not mechanism.startswith("sampled") and np.shape(first[name]) != np.shape(second[name]):
             raise PublicDifference(

@@ -28,7 +28,7 @@ about data sets that differ in one record.
 
 **What is marked.** The bound is about one run, and enough runs contain a lucky one. A row of k seeds is called
 impossible only if the best k of :data:`TRIES` honest runs would do as well with a probability below
-:data:`IMPLAUSIBLE`; how many runs would reach that probability is printed beside the bound.
+:data:`IMPLAUSIBLE`; the number of runs that would reach that probability is printed next to the bound.
 
 **Codes.** The c cyclic shifts (d = c); for a prime power c, the c (c - 1) maps x -> ux + v of the field of c elements
 (two agree on at most one point, d = c - 1); for a prime power q = c - 1, the q^3 - q fractional linear maps of the
@@ -174,7 +174,7 @@ def honest_tries(probabilities: Sequence[float]) -> float:
 
 
 def odds(probabilities: Sequence[float]) -> str:
-    """Return in words how probable a row with these bounds is, and how many honest tries would make it likely."""
+    """Return a text on how probable a row with these bounds is, and how many honest tries would make it likely."""
     seeds, tries = len(probabilities), honest_tries(probabilities)
     count = "more than a billion" if math.isinf(tries) else f"{tries:,.0f}"
     shown = count if seeds == 1 else f"the best {seeds} of {count}"

@@ -40,8 +40,8 @@ def _log_winners(descending: tuple[float, ...], noise: VoteNoise) -> Floats:
     centres = np.asarray(descending)
     if (centres[0] - centres[-1] + 100) * len(centres) * 32 > _LARGEST:
         raise BenchError(
-            f"noise so small against a lead of {centres[0] - centres[-1]:.3g} of its scales has no exact loss here. "
-            "Use more noise or fewer teachers."
+            "no exact loss is computed for noise so small relative to a lead of "
+            f"{centres[0] - centres[-1]:.3g} of its scales. Use more noise or fewer teachers."
         )
     nodes, log_weights = (_uniform if noise == "gaussian" else _panels)(centres)
     away = nodes[:, None] - centres

@@ -59,7 +59,7 @@ class Parts:
         rows = _rows(formed)
         rows *= (_LARGEST * max(self.bounds) / rows.norm(dim=1, keepdim=True)).clamp(max=1.0)
         inside = self.inside(rows)
-        rest = rows.sub_(inside)  # in place, as below: the rows are large
+        rest = rows.sub_(inside)  # in place, here and below, because the rows are large
         first, second = (
             norm / math.sqrt(2) / part.norm(dim=1, keepdim=True).clamp(min=bound)
             for part, bound in zip((inside, rest), self.bounds, strict=True)

@@ -50,7 +50,7 @@ class Clipping:
         return None
 
     def public(self) -> list[str]:
-        """Return all settings in words."""
+        """Return a description of all settings."""
         return [repr(self)]
 
     def begin(self, names: Sequence[str], parameters: Sequence[Parameter], multiplier: float, batch: int) -> None:
@@ -71,7 +71,7 @@ class Clipping:
         return [parameter.shape for parameter in parameters]
 
     def kept(self, samples: Sequence[Gradients]) -> Sequence[Gradients]:
-        """Return the part of the gradients to clip; each example's depends on that example alone."""
+        """Return the part of the gradients to clip; each example's depends only on that example."""
         return samples
 
     def together(self, count: int) -> Sequence[Sequence[int]]:

@@ -138,7 +138,9 @@ def train(
     steps = make_steps(run.optimizer(model.parameters()), clipping, run, randomness)
     names = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
     if set(steps.parameters) != set(names):
-        raise BenchError("the optimiser must take all trainable parameters. Freeze the others by requires_grad=False.")
+        raise BenchError(
+            "the optimiser must hold all trainable parameters. Freeze the others with requires_grad=False."
+        )
     clipping.begin(
         [names[parameter] for parameter in steps.parameters], steps.parameters, run.noise_multiplier,
         run.expected_batch_size,
@@ -249,7 +251,7 @@ def _check_examples(gradients: ExampleGradients, images: torch.Tensor, labels: t
     with torch.random.fork_rng([device] if device.type == "cuda" else []), contextlib.ExitStack() as restoring:
         with torch.no_grad():
             outputs = model(inputs)
-        # Use each label twice: a loss may couple examples of the same class.
+        # Use each label twice, since a loss may couple examples of the same class.
         some = torch.randint(outputs.shape[1] if outputs.dim() > 1 else 2, (-(-PROBED // 2),), generator=draws)
         targets = some.repeat(2)[:PROBED].to(device, labels.dtype)
         together = together_of(targets)
@@ -264,13 +266,13 @@ def _check_examples(gradients: ExampleGradients, images: torch.Tensor, labels: t
         rows = [gradients.alone(run.loss(model(inputs[[row]]), targets[[row]])) for row in range(PROBED)]
         if random():
             raise BenchError(
-                "the loss, or a layer with weights, draws random numbers, so that gradients cannot be compared. Use "
+                "the loss, or a layer with weights, draws random numbers, so gradients cannot be compared. Use "
                 "layers for dropout (torch.nn.Dropout), or none."
             )
     if not all(_is(getattr(layer, name), value) for layer, name, value in buffers):
         raise BenchError(
-            "the student's buffers have changed in a pass: statistics of private batches would be released without "
-            "noise. Choose a net without running statistics, or with GroupNorm or LayerNorm."
+            "a pass changed the student's buffers, which would release statistics of private batches "
+            "without noise. Choose a net without running statistics, or with GroupNorm or LayerNorm."
         )
     alone = torch.stack(rows)
     largest = torch.maximum(together.norm(dim=1), alone.norm(dim=1))
@@ -278,9 +280,10 @@ def _check_examples(gradients: ExampleGradients, images: torch.Tensor, labels: t
     apart |= together.isfinite().all(1) != alone.isfinite().all(1)
     if int(apart.sum()) > PROBED // 8:
         raise BenchError(
-            "the student or its loss couples the examples of a batch, or hooks change what a layer gives: alone, an "
-            "example has another gradient than in its batch, and clipping does not bound what a record changes. Give "
-            "the mean of each example's own loss, and a net without statistics of the batch and such hooks."
+            "the student or its loss couples the examples of a batch, or hooks change a layer's output: "
+            "an example's gradient differs between its batch and alone, so clipping does not bound the "
+            "effect of a record. Use a loss that is the mean over examples, and a net without batch "
+            "statistics or such hooks."
         )
 
 

@@ -127,8 +127,8 @@ class ExampleGradients:
         for layer in layers:
             if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.max_norm is not None:
                 raise BenchError(
-                    f"the student's {_name(layer)} has max_norm: each pass would change its weights without noise, by "
-                    "the words of the batch. Leave out max_norm."
+                    f"the student's {_name(layer)} has max_norm, so each pass would change its weights "
+                    "without noise, depending on the words of the batch. Leave out max_norm."
                 )
         self.model = model
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -167,15 +167,15 @@ class ExampleGradients:
             tensors = [value for value in call.inputs if isinstance(value, Tensor)]
             if [value._version for value in tensors] != call.versions:
                 raise BenchError(
-                    f"the input of a layer {_name(call.layer)} is overwritten in place after it, so that its gradient "
-                    "is lost. Use operations that are not in place."
+                    f"the input of a layer {_name(call.layer)} is overwritten in place after it, which "
+                    "loses its gradient. Avoid in-place operations."
                 )
             for rows in (*tensors, *own):
                 if rows is not None and (not rows.dim() or len(rows) != examples):
                     raise BenchError(
                         f"a layer {_name(call.layer)} sees {len(rows) if rows.dim() else 'no'} rows for {examples} "
-                        "examples. Keep the examples as the first dimension of all tensors that a layer takes and "
-                        "gives (batch_first=True)."
+                        "examples. Keep the examples as the first dimension of all inputs and outputs of "
+                        "a layer (batch_first=True)."
                     )
             for parameter, gradients in self._of_layer(call, own).items():
                 if parameter.requires_grad and parameter in found:  # tied weights, or several passes
@@ -184,7 +184,7 @@ class ExampleGradients:
                 elif parameter.requires_grad:
                     found[parameter] = gradients
         if any(parameter not in found for parameter in self._parameters):
-            raise BenchError("some trained weights do not act on the loss. Freeze them by requires_grad=False.")
+            raise BenchError("some trained weights do not affect the loss. Freeze them with requires_grad=False.")
         for parameter in self._parameters:
             parameter.grad_sample = found[parameter]  # type: ignore[attr-defined]
 
@@ -232,9 +232,9 @@ class ExampleGradients:
             elif getattr(place[0], "variable", None) in trained:
                 name = next(name for name, own in self.model.named_parameters() if own is place[0].variable)
                 raise BenchError(
-                    f"the trained weights {name} act on the loss outside a call of their layer, as those of "
-                    "functional.linear(x, layer.weight) do: that part of their gradient would be lost. Tie weights by "
-                    "layers of their own (second.weight = first.weight), and call those."
+                    f"the trained weights {name} affect the loss outside a call of their layer, as in "
+                    "functional.linear(x, layer.weight), so that part of their gradient would be lost. "
+                    "Tie weights through separate layers (second.weight = first.weight), and call those."
                 )
             else:
                 left += place[0].next_functions
@@ -335,13 +335,13 @@ def _one_by_one(call: _Call, flows: list[Tensor | None]) -> dict[Tensor, Gradien
             rows.append(torch.autograd.grad(outputs, parameters, own, materialize_grads=True))
     except (RuntimeError, ValueError, TypeError) as error:
         raise BenchError(
-            f"a layer {_name(call.layer)} has no gradients of single examples: given one example of the batch, it "
-            f"fails ({error}). Use layers that take the examples as their first dimension."
+            f"a layer {_name(call.layer)} has no per-example gradients: it fails on one example of the "
+            f"batch ({error}). Use layers that take the examples as their first dimension."
         ) from error
     if not all(map(torch.equal, before, generator_states(parameters[0].device))):
         raise BenchError(
-            f"a layer {_name(call.layer)} draws random numbers, so that its gradients cannot be computed again. Set "
-            "its dropout to 0, or use a layer of its own for it (torch.nn.Dropout)."
+            f"a layer {_name(call.layer)} draws random numbers, so its gradients cannot be recomputed. Set "
+            "its dropout to 0, or use a separate layer for it (torch.nn.Dropout)."
         )
     return dict(zip(parameters, map(torch.stack, zip(*rows, strict=True)), strict=True))
 

@@ -1,4 +1,4 @@
-"""Conversions of mechanisms' guarantees to an (epsilon, delta), all data-independent, in NumPy and SciPy alone."""
+"""Conversions of mechanisms' guarantees to an (epsilon, delta), all data-independent, using only NumPy and SciPy."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def optimal_composition(eps0: float, count: int, delta: float) -> float:
         raise BenchError(f"the number of compositions must be at least 1, not {count}.")
     if count > MOST_COMPOSED:
         raise BenchError(f"optimal composition is computed for at most {MOST_COMPOSED:,} runs. Use Renyi accounting.")
-    # Bits lost, within 45 deviations of the mean: the rest is below every delta and below float precision.
+    # Count lost bits within 45 deviations of the mean; the rest is below every delta and below float precision.
     mean = count / (1 + math.exp(min(eps0, 700.0)))
     first, last = max(mean - 45 * math.sqrt(mean), 0), min(mean + 45 * math.sqrt(mean) + 1000, count)
     kept = count - np.arange(math.floor(first), math.ceil(last) + 1, dtype=np.float64)  # starting at the largest loss
@@ -130,7 +130,7 @@ def optimal_composition(eps0: float, count: int, delta: float) -> float:
     # P - exp(epsilon) Q above any loss threshold is at most delta(epsilon), with equality at one: take the largest.
     tail_p = np.logaddexp.accumulate(log_p)
     tail_q = np.logaddexp.accumulate(log_p - loss)
-    log_delta = math.log(delta) - 1e-14 * count  # minus the rounding error of the log masses
+    log_delta = math.log(delta) - 1e-14 * count  # allow for rounding of the log masses
     reached = tail_p > log_delta
     if not reached.any():
         return 0.0

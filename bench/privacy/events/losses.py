@@ -15,7 +15,7 @@ from scipy import special
 
 from bench.core.lazy import LazyModule
 
-dp_accounting = LazyModule("dp_accounting")  # slow, and only laws of losses need it
+dp_accounting = LazyModule("dp_accounting")  # slow to import, and needed only for privacy loss distributions
 common, distribution, mechanism, pld_pmf = (
     LazyModule(f"dp_accounting.pld.{name}")
     for name in ("common", "privacy_loss_distribution", "privacy_loss_mechanism", "pld_pmf")
@@ -57,7 +57,7 @@ class Composed:
         left = delta - self.rounding
         if left <= 0:
             return math.inf
-        with np.errstate(over="ignore"):  # from a mass divided by one near 0, large by intent in dp-accounting
+        with np.errstate(over="ignore"):  # dp-accounting divides masses by ones near 0 on purpose
             return float(self.distribution.get_epsilon_for_delta(left))
 
     def deltas(self, epsilons: ArrayLike) -> Floats:
@@ -76,7 +76,7 @@ class Composed:
             dense = pmf.to_dense_pmf()
             epsilons = (np.arange(dense.size) + dense._lower_loss) * dense._discretization
             above = np.cumsum(dense._probs[::-1])[::-1]
-            with np.errstate(over="ignore", invalid="ignore"):  # of losses far from any that matters: left out below
+            with np.errstate(over="ignore", invalid="ignore"):  # extreme losses overflow and are dropped below
                 scaled = np.cumsum((dense._probs * np.exp(-epsilons))[::-1])[::-1]
                 deltas = above - np.exp(epsilons) * scaled + dense._infinity_mass + self.rounding
             at = np.flatnonzero(np.isfinite(deltas))[:: max(1, dense.size // points)]
@@ -134,7 +134,7 @@ def laplace_rdp(epsilon: float, orders: ArrayLike) -> Floats:
     order = _order(orders)
     up = np.log(order / (2 * order - 1)) + (order - 1) * epsilon
     down = np.log((order - 1) / (2 * order - 1)) - order * epsilon
-    near = np.minimum(epsilon, 0.01 / order)  # where it is epsilon, the moment is near 1
+    near = np.minimum(epsilon, 0.01 / order)  # the moment is near 1 where this equals epsilon
     excess = (order * _curved((order - 1) * near) + (order - 1) * _curved(-order * near)) / (2 * order - 1)
     log_moment = np.where(near < epsilon, np.logaddexp(up, down), np.log1p(excess))
     return _below_pure(log_moment / (order - 1), epsilon, order)

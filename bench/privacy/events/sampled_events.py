@@ -111,7 +111,7 @@ class SampledGaussianEvent(Event):
     def loss_spread(self) -> float:
         """The approximate width of the loss of one run or of all runs, whichever is wider."""
         one = losses.gaussian_spread(self.moves / self.relative_noise)
-        # A run's loss variance, from its likelihood ratio to N_0, over the squared sampling rate.
+        # The variance of a run's loss divided by the squared sampling rate, from its likelihood ratio to N_0.
         square = min(self.relative_noise**-2, 50.0)
         variance = math.expm1(square) if self.moves == 1 else 4 * math.sinh(square)
         several = losses.gaussian_spread(self.sampling_rate * math.sqrt(self.runs * variance))

@@ -42,7 +42,7 @@ def check_law(mean: float, shape: float) -> None:
 
 
 def gamma_of(mean: float, shape: float) -> float:
-    """Return the parameter gamma, in (0, 1], of the law of trials with this `mean` and `shape`."""
+    """Return the parameter gamma, in (0, 1], of the distribution of trials with this `mean` and `shape`."""
     check_law(mean, shape)
     if mean == 1 or shape == 1:
         return 1 / mean
@@ -50,7 +50,7 @@ def gamma_of(mean: float, shape: float) -> float:
     def excess(log_gamma: float) -> float:
         return math.log(math.expm1(-log_gamma) / (-log_gamma * special.exprel(shape * log_gamma)) / mean)
 
-    most = -1e-12  # above it nothing changes: a mean this close to 1 counts as slightly more
+    most = -1e-12  # beyond this nothing changes: a mean this close to 1 counts as slightly more
     return math.exp(most if excess(most) >= 0 else float(optimize.brentq(excess, -2 * math.log(mean) - 9, most)))
 
 

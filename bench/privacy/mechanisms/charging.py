@@ -37,7 +37,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def mechanism(*private: str) -> Callable[[F], F]:
-    """Make a method of :class:`Charging` a mechanism whose arguments named in `private` are private, others public.
+    """Turn a method of :class:`Charging` into a mechanism whose arguments are public unless named in `private`.
 
     The method charges, then returns what :meth:`Charging._ask` returns.
     """
@@ -96,7 +96,7 @@ def plain(value: Any) -> Any:
 
 
 class Charging:
-    """Charges for mechanisms and has an executor answer them, for one privacy unit and adjacency.
+    """Charges for mechanisms, for one privacy unit and adjacency, and lets an executor answer them.
 
     Its public attributes are read-only: a method can neither change the noise nor remove an event.
     """
@@ -152,11 +152,12 @@ class Charging:
         """
         declared = [copy.deepcopy(event) for event in events]  # the caller keeps its own
         if self._left is not None:
-            raise BenchError("a ledger has one maximum: declare all that the method may spend at once.")
+            raise BenchError("a ledger has only one maximum: declare all that the method may spend in one call.")
         for event in declared:
-            if not any(type(event) is kind for kind in EVENTS.values()):  # a subclass may equal what costs more
+            # Compare identities: a subclass, or its metaclass, could compare equal to anything.
+            if not any(type(event) is kind for kind in EVENTS.values()):
                 raise BenchError(
-                    f"{type(event).__name__} is no event of bench: a maximum holds what mechanisms charge."
+                    f"{type(event).__name__} is not an event of bench: a maximum may hold only what mechanisms charge."
                 )
             self._check_protects(event)
             if isinstance(event, PriorRandomizedResponse):
@@ -195,7 +196,7 @@ class Charging:
             self._again = before
 
     def _record(self, event: Event, *, joined: bool = False) -> None:
-        """Add `event`, or put it in the place of the last, which it `joined`, and tell the executor."""
+        """Add `event`, or replace the last one, which it `joined`, and notify the executor."""
         self._events[len(self._events) - joined :] = [event]
         self._executor.charged(event, joined=joined)
 
@@ -212,8 +213,8 @@ class Charging:
         left = self._left.get(single, 0)
         if times > left:
             raise BenchError(
-                f"{event.describe()}: the method declared what it spends at most, of which {left} such runs are left. "
-                "Declare in at_most all that later calls may spend, with the same settings."
+                f"{event.describe()}exceeds the declared maximum, of which {left} such runs are left. "
+                "Declare in at_most everything that later calls may spend, with the same settings."
             )
         self._left[single] = left - times
         self._spent.append(event)
@@ -227,7 +228,7 @@ class Charging:
             covering = (self.unit,)
         if event.unit not in covering or event.adjacency is not self.adjacency:
             raise BenchError(
-                f"{event.kind} protects one {event.unit.value} under {event.adjacency.value}, and the method states "
+                f"{event.kind} protects one {event.unit.value} under {event.adjacency.value}, but the method states "
                 f"{self.unit.value} under {self.adjacency.value}. State what its mechanisms protect."
             )
 
@@ -238,7 +239,7 @@ class Charging:
             return self._executor.draw(drawn)
         call, self._call = self._call, None
         if call is None:
-            raise AssertionError("only a method of the ledger that is a mechanism may ask for an answer")
+            raise AssertionError("only mechanisms of the ledger may request an answer")
         self._answering = True
         try:
             events, spent = self._charged_before
@@ -258,8 +259,7 @@ class Charging:
     def _refuse_again(self) -> None:
         if self._again:
             raise BenchError(
-                "votes, DP-SGD, samples and sums over steps cannot be charged again: run them again. Use "
-                "charging_again for others."
+                "charging_again does not support votes, DP-SGD, samples or sums over steps: run these again."
             )
 
 

@@ -46,7 +46,9 @@ class ChoiceMechanisms(Charging):
     def _scores(self, scores: NDArray[Any]) -> NDArray[np.float64]:
         given = np.asarray(scores, dtype=np.float64)
         if given.ndim != 2 or not given.size:
-            raise BenchError(f"scores must be (choices, candidates), at least one of each, not {given.shape}.")
+            raise BenchError(
+                f"scores must have the shape (choices, candidates), at least one of each, not {given.shape}."
+            )
         return given
 
 

@@ -20,7 +20,7 @@ class Call:
     """One call of a mechanism: all arguments by name, including defaults, and the events to charge."""
 
     name: str
-    unit: PrivacyUnit  # the ledger's
+    unit: PrivacyUnit  # the ledger's unit
     private: dict[str, Any]
     public: dict[str, Any]
     """Arguments that may depend on private data only through earlier answers."""
@@ -33,7 +33,7 @@ class Call:
 
 
 class Executor(abc.ABC):
-    """Answers the calls of one ledger; `noise` is for what it computes itself."""
+    """Answers the calls of one ledger; `noise` is the source for what it computes itself."""
 
     def __init__(self, noise: Noise) -> None:
         self._noise = noise

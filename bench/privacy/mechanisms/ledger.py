@@ -232,7 +232,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         run = DPSGDRun(**{field.name: plain(getattr(run, field.name)) for field in dataclasses.fields(DPSGDRun)})
         kept = run.checkpoint
         if kept is not None and (type(kept) is not Checkpoint or any(hasattr(Checkpoint, name) for name in vars(kept))):
-            raise BenchError(f"DP-SGD resumes from a plain Checkpoint, not from a changed {type(kept).__name__}.")
+            raise BenchError(f"DP-SGD resumes only from a plain Checkpoint, not from a {type(kept).__name__}.")
         planned = self._charge_steps(run)
 
         def release(noise: Noise) -> None:
@@ -247,17 +247,15 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
     def _charge_steps(self, run: DPSGDRun) -> DPSGD:
         if self._executor.exact:
             raise BenchError(
-                "--noise secure has no exact sampler for DP-SGD's gradient noise. Use --noise seeded, and keep the "
-                "seed secret where a guarantee is needed."
+                "--noise secure has no exact sampler for DP-SGD's gradient noise. Use --noise seeded, and "
+                "keep the seed secret if you need a guarantee."
             )
         self._refuse_again()
         if self.adjacency is not Adjacency.ADD_REMOVE:
-            raise BenchError("DP-SGD with Poisson sampling is accounted for add-remove adjacency; declare it.")
+            raise BenchError("DP-SGD with Poisson sampling is accounted for add-remove adjacency only; declare that.")
         if type(run.clipping) not in STRATEGIES:
             own = ", ".join(one.__name__ for one in STRATEGIES)
-            raise BenchError(
-                f"DP-SGD clips by {own}, not by {type(run.clipping).__name__}: its bound is not known here."
-            )
+            raise BenchError(f"DP-SGD clips by {own}, not by {type(run.clipping).__name__}, whose bound is unknown.")
         positive("max_grad_norm", run.clipping.norm)
         if not 0 < run.expected_batch_size <= run.records:
             raise BenchError(
@@ -290,7 +288,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         """
         self.check_sanitised()
         if len(self._votes) != 1 or isinstance(self._votes[0].event, LNMax):
-            raise BenchError("the sanitised claim needs one batch of votes with Gaussian noise: use GNMax.")
+            raise BenchError("the sanitised claim needs a single batch of votes with Gaussian noise: use GNMax.")
         release = self._votes[0]
         event = release.event
         assert isinstance(event, (GNMax, ConfidentGNMax))

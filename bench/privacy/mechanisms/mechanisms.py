@@ -231,7 +231,9 @@ def checked(given: NDArray[np.float64], entries: int) -> NDArray[np.float64]:
     """Return `given`, zeros if it is not finite; raise :class:`BenchError` unless it is (entries,)."""
     found = np.asarray(given, dtype=np.float64)
     if found.shape != (entries,):
-        raise BenchError(f"what a mechanism adds noise to must be ({entries},), not {found.shape}, whatever the data.")
+        raise BenchError(
+            f"the input of a mechanism must have the shape ({entries},), not {found.shape}, whatever the data."
+        )
     return usable(found)
 
 

@@ -152,8 +152,8 @@ class SampledMechanisms(Charging):
     def _refuse_exact(self) -> None:
         if self._executor.exact:
             raise BenchError(
-                "--noise secure has no accountant for discrete noise on a sample. Use --noise seeded, and keep the "
-                "seed secret where a guarantee is needed."
+                "--noise secure has no accountant for discrete noise on a sample. Use --noise seeded, and "
+                "keep the seed secret if you need a guarantee."
             )
 
 

@@ -1,4 +1,4 @@
-"""Running sums of values that arrive step by step, released with noise on sums of few values.
+"""Running sums of values that arrive step by step, released by adding noise to sums of a few values.
 
 A stream turns the values so far into the sum that is released at a step, and the noisy sums into the running total. A
 unit in one step moves few of them: :class:`bench.privacy.events.events.TreeSums` and `BandedSums` state by how much.

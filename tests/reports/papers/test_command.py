@@ -1,4 +1,4 @@
-"""`bench report` as a user meets it: what it prints, and what it says of mistakes."""
+"""`bench report` for users: its output and its error messages."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_command_in_json(runs: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--paper", "dgd"), "choose what to draw: --figure N, --table N or --all"),
+        (("--paper", "dgd"), "say what to draw: --figure N, --table N or --all"),
         (("--figure", "3"), "need --paper, one of: dgd"),
         (("--paper", "dgd", "--all", "--table", "I"), "either --all, or --figure and --table"),
         (("--paper", "dgf", "--all"), "Did you mean 'dgd'?"),

@@ -1,4 +1,4 @@
-"""The page of what is filled counts as the report does, adds up, and says why cells are empty."""
+"""The coverage page counts as the report does, adds up, and gives reasons for empty cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DPSD's tables and figures: which records stand where, what does not mix, and that printed commands can be run."""
+"""DPSD's tables and figures: which records fill which cells, what is kept apart, and that printed commands run."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_no_error_bar_of_figure_3_is_cut() -> None:
 def test_the_inception_score_says_what_it_is() -> None:
     (score, *_) = figure("8", material_of(PAPER))
     assert score.y_label == "score - 1 ([IS] in millions)"
-    # 10^6 times the score above 1, in millions.
+    # 10^6 times (score - 1), in millions.
     assert {point.y.scale for series in score.series for point in series.points} == {1e-6}
     assert score.y_limits is None
 

@@ -1,4 +1,4 @@
-"""What `bench report` writes: tables in three formats, figures, captions, an index."""
+"""Files of `bench report`: tables in three formats, figures, captions, an index."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def write_all(out: Path) -> None:
 
 @pytest.mark.slow
 def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
-    """Whatever the order of hashes, which this process draws, and the folder."""
+    """Independent of the hash seed and of the folder."""
     code = (
         "import sys; from pathlib import Path; sys.path[:0] = ['tests', 'tests/reports/papers']; "
         "import test_output as t; t.write_all(Path(sys.argv[1]))"
@@ -272,7 +272,7 @@ def test_an_empty_figure_is_text_and_an_older_picture_of_it_goes(tmp_path: Path)
     assert artefact.body == "Not drawn: we have no results for it.\n"
     for name in ("the figure", "images"):
         assert f"- {name}: not run. Filled by `python -m bench run " in artefact.caption
-    # What is printed stays in the file of points.
+    # The printed numbers stay in the file of points.
     assert ",97.4," in artefact.files[0].read_text()
 
 

@@ -1,4 +1,4 @@
-"""Every table and figure of every paper: what it asks for exists, and its commands are commands."""
+"""Every table and figure of every paper requests existing methods and settings, and its commands are valid."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _pairs(cell: WantedCell) -> list[tuple[str, str]]:
 )
 @pytest.mark.parametrize(("paper", "spec"), SPECS)
 def test_what_a_command_makes_answers_its_cell(paper: Paper, spec: Spec, every: int) -> None:
-    """A setting that calibration changes again, say, would leave the cell missing for ever."""
+    """For example, a setting that calibration changes again would leave the cell missing forever."""
     for cell in list(dict.fromkeys(cells(paper, spec)))[::every]:
         if not cell.cannot:
             planned = _planned(cell)
@@ -127,7 +127,7 @@ def _planned(cell: WantedCell) -> Any:
 
 @functools.cache
 def _facts(name: str) -> Facts:
-    """Return those of the real split, on which a preset may depend; made up if the files of `name` are not pinned."""
+    """Return the facts of the real split, on which presets may depend, or invented ones if `name` is not pinned."""
     from bench.data.datasets import get_dataset
     from bench.publishing.reproduce import public_dataset
 
@@ -150,7 +150,7 @@ def test_commands_are_accepted_by_the_command_line(paper: Paper, spec: Spec) -> 
     for command in commands_of(missing):
         _, _, program, name, *options = shlex.split(command)
         assert program == "bench"
-        # Raises on an option that is not there, and on one without its value.
+        # Raises on an unknown option and on an option without its value.
         group.commands[name].make_context(name, list(options))
 
 
@@ -184,7 +184,7 @@ def test_usual_settings_are_those_of_the_presets(name: str) -> None:
 
 
 def test_every_table_and_figure_prints_what_the_paper_prints() -> None:
-    """A table without printed numbers would mean that its query to them fits none."""
+    """If a table had no printed numbers, its query would match none."""
     for name in ("dgd", "pate"):
         paper = load_paper(name)
         for table in paper.tables:
@@ -198,7 +198,7 @@ def test_every_table_and_figure_prints_what_the_paper_prints() -> None:
 
 
 def test_pictures_of_generators_hold_no_random_images() -> None:
-    """The quick preset's mixture is the plain method, and no answer to a cell of the figure."""
+    """The quick preset's mixture is the plain method and fills no cell of the figure."""
     dgd = load_paper("dgd")
     (spec,) = [spec for spec in dgd.figures if spec.number == "5"]
     wanted = [entry.cell for entry in entries(dgd, spec) if isinstance(entry, Picture)]
@@ -229,7 +229,7 @@ def test_the_papers_own_epsilons_lie_on_its_formula() -> None:
 
 
 def test_nothing_slow_is_imported() -> None:
-    """Reports are functions of records: no torch, and nothing that brings it."""
+    """Reports are functions of records, so they import neither torch nor anything that imports it."""
     code = (
         "import sys\n"
         "from bench.reports.papers.spec import PAPERS, Material, entries_of, load_paper\n"

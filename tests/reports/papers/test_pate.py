@@ -1,4 +1,4 @@
-"""PATE's table and figures: what stands in for students that were not run, and what the authors' votes say."""
+"""PATE's table and figures: placeholders for students that were not run, and figures from the authors' votes."""
 
 from __future__ import annotations
 
@@ -81,9 +81,8 @@ def test_the_epsilons_are_those_of_the_authors_votes() -> None:
 
 @needs_votes
 def test_the_answers_are_those_of_the_authors_votes() -> None:
-    """By the exact chance that the true class's noisy count is the largest, averaged over the quantiles of its noise.
-
-    At the paper's noise it is the share that the paper prints.
+    """Compute the exact probability that the true class's noisy count is the largest, averaged over quantiles of its
+    noise. At the paper's noise it equals the share that the paper prints.
     """
     try:
         labels = np.asarray(load("mnist", fetch=False).test.labels)[:9000]

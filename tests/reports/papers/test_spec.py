@@ -1,4 +1,4 @@
-"""Which records stand for a number of a paper's table or figure, and what is said of those that are missing."""
+"""Which records fill a cell of a paper's table or figure, and what is reported about missing ones."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ def test_configs_do_not_mix_and_most_seeds_come_first() -> None:
 
 
 def test_an_ablation_never_stands_for_the_plain_method() -> None:
-    """What an ablation changes is as usual where a cell does not name it, by preset."""
+    """Settings that an ablation changes must have the preset's usual value in cells that do not name them."""
     ablated = [of(0.1, images="private"), of(0.2, synthetic=1000)]
     assert mean(ablated, cell("dgd", "mnist", 10.0)) is None
     assert mean(ablated, cell("dgd", "mnist", 10.0, synthetic=1000)) == 20.0
     assert mean([*ablated, of(0.3, synthetic=6000)], cell("dgd", "mnist", 10.0)) == 30.0
-    # 60,000 is usual in the paper's preset alone.
+    # 60,000 is the usual value only in the paper's preset.
     assert mean([of(0.4, synthetic=60_000)], cell("dgd", "mnist", 10.0)) is None
     assert mean([of(0.4, preset="paper", synthetic=60_000)], cell("dgd", "mnist", 10.0)) == 40.0
 

@@ -1,4 +1,4 @@
-"""TrPATE's tables and figures: which records stand where, what does not mix, and that printed commands can be run."""
+"""TrPATE's tables and figures: which records fill which cells, what is kept apart, and that printed commands run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_epsilon_asked_for_pays_for_the_queries_and_no_more(gamma: float) ->
 
 
 def test_the_printed_command_asks_so_many_queries() -> None:
-    """Its epsilon has six digits."""
+    """The command's epsilon has six digits."""
     assert [planned(plain_pate("cifar10", gamma, 1000)).config.queries for gamma in GAMMAS] == [1000] * len(GAMMAS)
 
 
@@ -56,7 +56,7 @@ def test_every_printed_number_stands_in_its_table(number: str) -> None:
     shown = {e.number for e in entries_of(spec.rows(material)) if isinstance(e, Theirs)}
     wanted = {n for n in material.printed(table=number) if n.column != "Baseline"}
     assert len(wanted) >= 3 * len(QUERIES)
-    if number == "5":  # a baseline that no method here is like
+    if number == "5":  # a baseline without a similar method here
         assert wanted <= shown
         return
     (baseline,) = {n.value for n in material.printed(table=number, column="Baseline")}

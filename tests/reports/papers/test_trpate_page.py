@@ -1,4 +1,4 @@
-"""The paper's tables beside records: what is printed where, and what is left out."""
+"""The paper's tables next to records: what is printed where, and what is left out."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_nothing_to_show() -> None:
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.title)
 def test_the_papers_epsilons_are_theorem_1(table: Any) -> None:
-    """What was copied from the paper agrees with its own formula to the printed digits."""
+    """The numbers copied from the paper agree with its formula to the printed digits."""
     for queries, (epsilon, pate, trpate) in table.printed.items():
         assert pate_closed_form(0.05, queries, 1e-5).epsilon == pytest.approx(epsilon, abs=0.06)
         assert pate < trpate < 100

@@ -1,4 +1,4 @@
-"""What is wrong in the files of printed numbers is said in one line, with file and line."""
+"""Errors in the files of printed numbers are reported in one line, with file and line number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The printed numbers: that they are the papers', that verdicts follow from computation, that slips are named."""
+"""The printed numbers equal the papers', verdicts follow from computation, and slips are named."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAPERS = ROOT.parent / "shared" / "papers"
 
 
 def test_every_table_has_all_its_cells() -> None:
-    # Counted in the papers: cells with a number, rows times columns where none is blank.
+    # Counted in the papers: cells with a number, or rows times columns if none is blank.
     assert Counter((r.paper, r.table) for r in ROWS) == {
         ("dgd", "I"): 7 * 8 + 2,
         ("dgd", "II"): 8 * 2,
@@ -156,7 +156,7 @@ def test_trpates_epsilons_are_its_theorems() -> None:
         queries = int(re.search(r"(\d+)$|, (\d+)$", row.row).group(0).strip(", "))  # type: ignore[union-attr]
         gamma = 0.1 if "0.1," in row.row and row.table in ("4", "5") else 0.05
         assert row.value == pytest.approx(claims.trpate(gamma, queries, 1e-5).epsilon, abs=0.06)
-    # One figure, rounded two ways.
+    # One number, rounded in two ways.
     assert {r.value for r in printed if r.row == "gamma 0.1, 1000"} == {70.3, 70.4}
 
 
@@ -178,7 +178,7 @@ def test_a_wrong_drop_is_found_and_rounding_is_not() -> None:
     good, near, wrong = (row(measure="drop", value=value) for value in (1.80, 1.81, 1.70))
     assert drop_errors([baseline, accuracy, good, near]) == []
     assert [e.drop.value for e in drop_errors([baseline, accuracy, good, wrong])] == [1.70]
-    assert drop_errors([accuracy, wrong]) == []  # no baseline, nothing to say
+    assert drop_errors([accuracy, wrong]) == []  # no baseline, so no remark
 
 
 def as_dict(row: Reported) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def test_where_papers_contradict_each_other() -> None:
         ("GS-WGAN", "fmnist", 10): [65, 65.79],
         ("GS-WGAN", "mnist", 10): [80, 80.75],
     }
-    # 40.3 and 40.36, 70.6 and 70.61 are one number, printed with fewer places.
+    # 40.3 and 40.36 are one number with fewer digits, and so are 70.6 and 70.61.
     assert ("DP-GAN", "mnist", 1) not in found
 
 
@@ -270,7 +270,7 @@ def lines_of(paper: str) -> list[dict[str, str]]:
 
 
 ABSENT = "the papers' texts are not beside the checkout (../shared/papers)"
-TEXTS = {"dgd": "dgd.txt", "dpsd": "dpsd.txt", "trpate": "trpate.md"}  # PATE's text there ends before its results
+TEXTS = {"dgd": "dgd.txt", "dpsd": "dpsd.txt", "trpate": "trpate.md"}  # the text of PATE there ends before its results
 
 
 @pytest.mark.skipif(not PAPERS.is_dir(), reason=ABSENT)

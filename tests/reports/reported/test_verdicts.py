@@ -1,4 +1,4 @@
-"""The verdicts on printed epsilons: what they state is computed here again."""
+"""The verdicts on printed epsilons, recomputed here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_what_no_epsilon_allows_is_computed() -> None:
     for row in bounded:
         assert row.epsilon is not None
         assert row.delta == 1e-5
-        # MNIST's classes are uneven by a little: a bound for even ones is within a tenth of it.
+        # MNIST's classes are slightly uneven; the bound for even classes is within a tenth.
         bound = probability_bound(row.epsilon, 1e-5, row.value / 100, uniform).probability
         assert bound < IMPLAUSIBLE
         stated = re.search(r"probability at most ([0-9.e-]+); ([0-9,]+) honest tries would reach 5%", row.reason)
@@ -36,7 +36,7 @@ def test_what_no_epsilon_allows_is_computed() -> None:
         assert float(stated[1]) == pytest.approx(bound, rel=0.1)
         tries = int(stated[2].replace(",", ""))
         assert tries == pytest.approx(honest_tries([bound]), rel=0.1)
-        # A proof that was not read makes a condition, no verdict.
+        # A proof that nobody has read gives a condition, not a verdict.
         assert (row.verdict is Verdict.IMPOSSIBLE) == (tries > TRIES and row.system != "DPDFD")
         assert ("If its proof holds" in row.reason) == (row.system == "DPDFD")
         assert ("inferred here" in row.reason) == (row.table == "text")
@@ -44,7 +44,7 @@ def test_what_no_epsilon_allows_is_computed() -> None:
     assert impossible == {("DPSD", "mnist", 1), ("DPSD", "fmnist", 1), ("DPSD", "cifar10", 2)}
     first = one("dpsd", "I", "DPDFD", "fmnist", 1)
     assert rounded_up(probability_bound(1, 1e-5, 0.8386, uniform).probability) in first.reason
-    # Too few classes, or an accuracy below a half: nothing follows, and the verdict on the proof stands.
+    # With too few classes or an accuracy below a half nothing follows, so the verdict on the proof stands.
     for row in (
         one("dpsd", "I", "DPSD", "celeba-g", 1),
         one("dpsd", "fig 9", "DPSD", "mnist", 0.1),
@@ -91,7 +91,7 @@ def test_figures_in_the_reasons_follow_from_the_accountants() -> None:
 
 
 def test_geps_step_fails_and_its_number_holds() -> None:
-    """As its code finds the noise: orders 2 to 32, twice the divergence of one release, the classic conversion."""
+    """Computed as its code does: orders 2 to 32, twice the divergence of one release, the classic conversion."""
     rate, steps, delta = 1000 / 50_000, 10_000, 1e-5
     orders = np.arange(2, 32, 0.1)
 
@@ -115,7 +115,7 @@ def test_geps_step_fails_and_its_number_holds() -> None:
 def test_spectral_dps_factor_and_gs_wgans_epsilon() -> None:
     assert round(math.sqrt(250)) == 16
     assert "16 times too small at batch 250" in next(r for r in ROWS if r.system == "Spectral-DP").code_reason
-    # 32 rows of noise 1.07 times the sensitivity of one share their sampled discriminator.
+    # 32 rows with noise of 1.07 times one row's sensitivity share their sampled discriminator.
     noise = 1.07 / math.sqrt(32)
     assert noise == pytest.approx(0.189, abs=5e-4)
     one = from_gaussian_mechanism(noise, sampling_prob=1e-3, value_discretization_interval=0.1)
@@ -129,7 +129,7 @@ def test_both_parts_of_a_verdict_are_told() -> None:
         assert bool(row.code_reason and row.code_source) == told or row.verdict is Verdict.NONE
         assert not (row.holds and row.refuted)
     found = {(r.system, r.dataset): (r.verdict, r.code_verdict) for r in ROWS if r.measure == "accuracy"}
-    # One standard for a sound description whose code does something else, and for what was only inferred.
+    # The same standard for a sound description with different code and for inferred claims.
     assert found["Spectral-DP", "mnist"] == (Verdict.SOUND, Verdict.UNSOUND)
     assert found["DPSH", "mnist"] == found["RGP", "cifar10"] == (Verdict.SOUND, Verdict.UNCLEAR)
     assert found["G-PATE", "celeba-g"] == found["G-PATE", "mnist"] == (Verdict.UNCLEAR, Verdict.UNCLEAR)

@@ -1,4 +1,4 @@
-"""What the site shows of attacks on a student, and of robustness."""
+"""Attacks on a student, and robustness, on the site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The site in a browser, from disk: no error and no request; filters, order, comparison, downloads, links.
+"""The site in a browser, from disk: no errors or requests; filters, order, comparison, downloads, links.
 
 Needs Chromium or Chrome; run with pytest -m browser.
 """
@@ -41,7 +41,7 @@ def browser() -> Iterator[Any]:
 
 
 class Seen:
-    """A page, what its console said and what it asked for."""
+    """A page, its console messages and its requests."""
 
     def __init__(self, browser: Any, **options: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1400, "height": 1000}, **options})
@@ -57,7 +57,7 @@ class Seen:
         return self.page
 
     def check(self) -> None:
-        """Fail where the console said something, or something but a file was asked for."""
+        """Fail on any console message, and on any request for something other than a file."""
         assert self.said == []
         assert [url for url in self.asked if not url.startswith(("file:", "data:"))] == []
         self.context.close()
@@ -76,7 +76,7 @@ def seen(browser: Any) -> Seen:
 
 
 def shown(page: Any) -> list[str]:
-    """Return the methods of the rows on the screen, in their order."""
+    """Return the methods of the visible rows, in order."""
     return page.eval_on_selector_all("#table .name > :last-child", "all => all.map(one => one.firstChild.textContent)")
 
 
@@ -178,7 +178,7 @@ def test_a_row_opens_by_keyboard_and_leads_to_paper_code_and_record(seen: Seen, 
     button.focus()
     page.keyboard.press("Enter")
     assert button.get_attribute("aria-expanded") == "true"
-    page.wait_for_timeout(500)  # by then all rows would be drawn again, as the table is higher
+    page.wait_for_timeout(500)  # by then all rows would have been redrawn, because the table is higher
     assert button.evaluate("one => one === document.activeElement")
     more = row_of(page, "pate").locator(".more")
     assert more.bounding_box()["width"] > 1000
@@ -292,7 +292,7 @@ def test_hostile_texts_run_nowhere(seen: Seen, site: Path) -> None:
 def test_nothing_is_wider_than_the_screen_and_readers_of_all_kinds_can_use_it(
     browser: Any, site: Path, width: int, scheme: str
 ) -> None:
-    """With AXE_CORE, the path of axe.min.js from npm's axe-core, its rules are checked too."""
+    """Also checks axe-core's rules if AXE_CORE is the path of its axe.min.js (from npm)."""
     seen = Seen(browser, viewport={"width": width, "height": 844}, color_scheme=scheme)
     record_name = f"records/{page_name(source().records[0].key)}.html"
     for name in (

@@ -1,4 +1,4 @@
-"""The site of the leaderboard: rows and pages from records alone, links that lead somewhere, text that stays text."""
+"""The leaderboard's site: rows and pages are made from records alone, links work, and text is escaped."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_units_never_share_a_ranking() -> None:
 def test_reported_rows_are_told_apart_and_have_no_place(site: Path) -> None:
     (ranking,) = [r for r in rankings(source()) if (r.dataset, r.unit) == ("mnist", "record")]
     theirs = [row for row in ranking.rows if not row.ours]
-    assert len(theirs) == 4  # the drop is no accuracy, svhn another ranking
+    assert len(theirs) == 4  # the drop is not an accuracy, and svhn is another ranking
     assert {row.place for row in theirs} == {"–"}
     assert [row.replaced.text for row in theirs if row.replaced.text != "–"] == ["10.00"], "only DP-SGD's is shown"
     found = {row["id"]: row for row in rows_of(site)["rows"]}
@@ -178,7 +178,7 @@ def test_pages_of_a_former_build_are_removed_and_nothing_else(tmp_path: Path) ->
     mine.write_text("mine")
     former.write_text("mine")
     write_site(tmp_path, source())
-    assert former.exists()  # only what an older version wrote is removed
+    assert former.exists()  # only files of an older version are removed
     former.write_text('<!doctype html><link rel="stylesheet" href="assets/board.css">')
     names = write_site(tmp_path, Source([record(method="alone")]))
     assert mine.exists()

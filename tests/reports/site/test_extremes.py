@@ -1,4 +1,4 @@
-"""Pages of unusual boards: a row with very many seeds, and figures at the ends of their range."""
+"""Pages of unusual boards: a row with very many seeds, and numbers at the ends of their ranges."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_page_of_a_record_does_not_grow_with_the_seeds_of_its_row(tmp_path: 
     page = (tmp_path / "many" / "site" / "records" / "mnist-pate-10.0-s100060.html").read_text()
     for near in (100_059, 100_061):
         assert f"mnist-pate-10.0-s{near}.html" in page
-    assert ">all 120</a>" in page  # leads to the method's row, where dead_links finds the place
+    assert ">all 120</a>" in page  # links to the method's row, whose anchor dead_links checks
     method = (tmp_path / "many" / "site" / "methods" / "pate.html").read_text()
     assert all(f"mnist-pate-10.0-s{seed}.html" in method for seed in range(100_000, 100_120))
 

@@ -1,4 +1,4 @@
-"""Links in the folder of a site: nothing is written, deleted or copied through them."""
+"""Symbolic links in a site's folder: nothing is written, deleted or copied through them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of a ranking's rows, and how methods look in its plot."""
+"""The order of a ranking's rows, and the style of methods in its plot."""
 
 from __future__ import annotations
 

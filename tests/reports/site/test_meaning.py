@@ -1,4 +1,4 @@
-"""The page on the meaning of epsilon: its curves, and measured successes beside their limits."""
+"""The page on the meaning of epsilon: its curves, and measured success rates next to their limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a method: which of its runs it shows, and how its docstrings read."""
+"""A method's page: which runs it shows, and how it renders docstrings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of a ranking stands alone, and shows the best methods once in its key."""
+"""A ranking's picture is self-contained, and its key lists the best methods once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_picture_stands_alone_and_its_key_is_complete() -> None:
     assert sorted(found.text or "" for found in key if found is not None) == sorted(methods)
     assert not any(name.endswith("href") for element in picture.iter() for name in element.attrib)
     assert "prefers-color-scheme: dark" in text
-    # One point for each row, and a ghost where the claim lies elsewhere.
+    # One point per row, and a ghost if the claim differs.
     points = [element for element in picture.iter(f"{SVG}g") if element.get("data-row")]
     assert len(points) == len(source.board.tables()["mnist", "record"])
 

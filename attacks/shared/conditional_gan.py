@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm
 
-from bench.attacks._inversion import identity_loss
+from bench.attacks.shared.inversion import identity_loss
 from bench.core.progress import Stage
 from bench.interface import as_float
 from bench.models.layers import Normalise

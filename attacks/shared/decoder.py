@@ -57,6 +57,7 @@ def encode(confidences: Tensor, truncation: int = 0) -> Tensor:
 
 @torch.no_grad()
 def decode(decoder: nn.Module, codes: Tensor, device: torch.device) -> Tensor:
+    """Return the images (n, channels, height, width) of `codes` (n, classes), clamped to [0, 1], on the CPU."""
     parts = [decoder(part.to(device)).float().cpu() for part in torch.split(codes, 500)]
     return torch.cat(parts).clamp(0, 1)
 
@@ -117,6 +118,7 @@ def train_decoder(
 
 
 def decoder_steps(records: int, epochs: float, batch_size: int, validation: float) -> int:
+    """Return the number of steps of :func:`train_decoder`."""
     trains = records - _held_out(records, validation)
     batches = trains // batch_size + (trains % batch_size > 1)
     return max(1, round(epochs * batches))

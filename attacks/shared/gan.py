@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bench.attacks._inversion import images_digest
+from bench.attacks.shared.inversion import images_digest
 from bench.core.progress import Stage
 from bench.core.seeds import Streams, seeded
 from bench.interface import BenchError, Context, as_float, setting
@@ -42,6 +42,7 @@ class GanSettings:
     penalty: float = 10.0
 
     def total_steps(self, records: int) -> int:
+        """Return the number of generator steps for so many `records`."""
         return self.steps or max(1, round(self.epochs * records / (self.batch_size * self.critic_steps)))
 
 
@@ -68,6 +69,8 @@ class GanAttackConfig:
 
 
 class Critic(nn.Module):
+    """A critic of two strided convolutions for images of `shape`."""
+
     def __init__(self, shape: tuple[int, int, int], width: int) -> None:
         super().__init__()
         channels, high, wide = shape
@@ -78,6 +81,7 @@ class Critic(nn.Module):
         )  # fmt: skip
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return a score (n,) per image."""
         score: Tensor = self.net(images)
         return score.squeeze(1)
 

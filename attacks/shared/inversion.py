@@ -26,6 +26,7 @@ def identity_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
 
 
 def total_variation(images: Tensor) -> Tensor:
+    """Return the sum of absolute differences between neighbouring pixels of each image: (n,)."""
     down = (images[:, :, 1:] - images[:, :, :-1]).abs().flatten(1).sum(1)
     across = (images[:, :, :, 1:] - images[:, :, :, :-1]).abs().flatten(1).sum(1)
     return down + across
@@ -61,7 +62,7 @@ class ImageFilter:
             return
         if auxiliary is None or len(auxiliary) < 2:
             raise BenchError(
-                "subspace needs 2 or more images that the attacker owns. Choose them with --auxiliary, or subspace=0."
+                "subspace needs 2 or more images of the attacker. Choose them with --auxiliary, or subspace=0."
             )
         rows = as_float(auxiliary).flatten(1)
         self._mean = rows.mean(0).to(device)
@@ -118,7 +119,7 @@ def check_auxiliary(auxiliary: PublicData | None, target: Target, attack: str, l
     if tuple(auxiliary.images.shape[1:]) != target.shape:
         raise BenchError(
             f"{attack} takes auxiliary images of the target's shape {target.shape}, not "
-            f"{tuple(auxiliary.images.shape[1:])}. Resize them, or take auxiliary images of the same data set."
+            f"{tuple(auxiliary.images.shape[1:])}. Resize them, or use auxiliary images of the same data set."
         )
     return auxiliary.images
 

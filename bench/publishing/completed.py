@@ -1,0 +1,35 @@
+"""What a published record gains from another run of its cell, and whether that was the same run."""
+
+from __future__ import annotations
+
+from bench.results.cell_spec import CellSpec
+from bench.results.record import Record
+
+
+def student_of(record: Record) -> str | None:
+    """Return the hash of the record's student; None if it has none."""
+    return None if record.student is None else record.student.sha256
+
+
+def same_run(record: Record, there: Record) -> bool:
+    """Return whether both released one student by one ledger, whatever the accountants of their time made of it."""
+    events = [None if one.privacy is None else one.privacy.events for one in (record, there)]
+    same = record.utility == there.utility and student_of(record) == student_of(there) is not None
+    return same and events[0] is not None and events[0] == events[1]
+
+
+def with_answers(there: Record | None, record: Record) -> Record | None:
+    """Return the published record, with the answers of `record` if it has none and the student is the same."""
+    if there is None or there.utility is None or record.utility is None or student_of(there) != student_of(record):
+        return there
+    own, other = (utility.model_dump(exclude_none=True) for utility in (there.utility, record.utility))
+    if "answers" in own or "answers" not in other or own | other != other:
+        return there
+    return there.model_copy(update={"utility": record.utility})
+
+
+def with_overrides(record: Record, planned: CellSpec | None) -> Record:
+    """Return `record`, with the ``--set`` values of its `planned` cell if it has none."""
+    if planned is None or record.cell.overrides is not None:
+        return record
+    return record.model_copy(update={"cell": record.cell.model_copy(update={"overrides": planned.overrides})})

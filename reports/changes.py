@@ -1,0 +1,78 @@
+"""What changed between two boards, each as its leaderboard.csv."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+
+from bench.core.errors import BenchError
+from bench.results.text import markdown_table
+
+Line = Mapping[str, str]
+Rows = Mapping[tuple[str, ...], Line]
+NAMED = ("dataset", "unit", "method", "asked", "basis", "target_adjacency", "preset", "delta", "noise", "config")
+"""What a row is of; the rest are its figures."""
+SHOWN = ("dataset", "unit", "method", "target", "preset")
+FIGURES = ("accuracy", "claimed", "proven", "replace-one", "audited", "claim", "rank", "seeds")
+
+
+def changes(before: str, after: str) -> str:
+    """Return the rows added to, removed from and changed in the board `after`, as Markdown.
+
+    Raises :class:`BenchError` if either is not the CSV of a board.
+    """
+    old, new = _rows(before), _rows(after)
+    both = [name for name in new if name in old]
+    differ = [
+        (*_shown(new[name]), what, was, now)
+        for name in both
+        for what, was, now in zip(FIGURES, _figures(old[name]), _figures(new[name]), strict=True)
+        if was != now
+    ]
+    parts = [
+        f"{len(both)} rows are on both boards.\n",
+        _table("Added", (*SHOWN, *FIGURES), [(*_shown(row), *_figures(row)) for n, row in new.items() if n not in old]),
+        _table(
+            "Removed", (*SHOWN, *FIGURES), [(*_shown(row), *_figures(row)) for n, row in old.items() if n not in new]
+        ),
+        _table("Changed", (*SHOWN, "figure", "before", "after"), differ),
+    ]
+    return "\n".join(filter(None, parts))
+
+
+def _rows(text: str) -> Rows:
+    lines = list(csv.DictReader(io.StringIO(text)))
+    lacks = [name for name in (*NAMED, "accuracy", "proven", "place", "seeds") if lines and name not in lines[0]]
+    if not lines or lacks:
+        raise BenchError(f"this is no leaderboard.csv: it has no {', '.join(lacks) or 'rows'}.")
+    return {tuple(line[name] for name in NAMED): line for line in lines}
+
+
+def _without(rows: Rows, others: Rows) -> list[tuple[str, ...]]:
+    return [(*_shown(row), *_figures(row)) for name, row in rows.items() if name not in others]
+
+
+def _shown(row: Line) -> tuple[str, ...]:
+    target = f"{row['asked']} ({row['basis']})" if row["asked"] else "–"
+    return row["dataset"], row["unit"], row["method"], target, row["preset"]
+
+
+def _figures(row: Line) -> tuple[str, ...]:
+    first, last = row["place"], row.get("place_last", "")
+    return (
+        f"{float(row['accuracy']):.2f}",
+        *(_number(row.get(name, "")) for name in ("claimed", "proven", "replace_one", "audited")),
+        row.get("claim", "") or "–",
+        "–" if not first else first if last in ("", first) else f"{first}-{last}",
+        str(len(row["seeds"].split(";"))),
+    )
+
+
+def _number(text: str) -> str:
+    return f"{float(text):.3g}" if text else "–"
+
+
+def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = sorted(rows)
+    return f"## {title}: {len(lines)}\n\n{markdown_table(columns, lines)}" if lines else ""
