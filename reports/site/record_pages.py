@@ -48,8 +48,8 @@ def record_parts(record: Record, audits: Sequence[AuditRecord], attacks: Sequenc
 def _audit_tables(audit: AuditRecord, votes: bool) -> Iterable[Table]:
     how = f"{audit.kind.value}, {audit.runs} run{'' if audit.runs == 1 else 's'} ({words(audit.plan)}). "
     note = (
-        f"{audit.verdict_of(votes=votes)}. {how * (audit.kind is not AuditKind.PAIR)}Unit {audit.unit.value}, adjacency "
-        f"{audit.adjacency.value}, delta {audit.delta:g}, confidence {100 * audit.confidence:g}%. Claimed "
+        f"{audit.verdict_of(votes=votes)}. {how * (audit.kind is not AuditKind.PAIR)}Unit {audit.unit.value}, "
+        f"adjacency {audit.adjacency.value}, delta {audit.delta:g}, confidence {100 * audit.confidence:g}%. Claimed "
         f"{epsilon_text(audit.claimed)}, proven of the audited runs {epsilon_text(audit.allowed, 'up')}."
     )
     if audit.reduced:
