@@ -25,8 +25,8 @@ READING = (
 )
 
 
-def cells(audit: AuditRecord) -> tuple[str, ...]:
-    """Return the texts of a pair audit in the order of :data:`COLUMNS`."""
+def cells(audit: AuditRecord, *, votes: bool = False) -> tuple[str, ...]:
+    """Return the texts of a pair audit in the order of :data:`COLUMNS`; `votes`: of a claim for a run's votes alone."""
     by = {pair.instrument: pair for pair in audit.pairs}
     release = by.get(Instrument.RELEASE)
     released = ("–",) * 3
@@ -34,7 +34,7 @@ def cells(audit: AuditRecord) -> tuple[str, ...]:
         curve = "" if release.curve is None else f" (by curve {epsilon_text(release.curve, 'down')})"
         limits = (epsilon_text(release.cap, "down"), epsilon_text(release.power, "down"))
         released = (bound_text(audit, release) + curve, *limits)
-    seen = audit.verdict
+    seen = audit.verdict_of(votes=votes)
     return (
         epsilon_text(audit.claimed),
         epsilon_text(audit.allowed, "up") + " (record)" * audit.record_level,
@@ -64,8 +64,8 @@ def tables(board: Board) -> list[Table]:
     """Return the deciding pair audits of the rows of `board`, one table per data set and unit."""
     found = []
     for (dataset, unit), rows in board.tables().items():
-        named = ((cells_of(row), row.pair) for row in rows if row.pair is not None)
-        lines = tuple((texts["method"], texts["target epsilon (basis)"], *cells(audit)) for texts, audit in named)
+        named = ((cells_of(row), cells(row.pair, votes=row.data_dependent)) for row in rows if row.pair is not None)
+        lines = tuple((texts["method"], texts["target epsilon (basis)"], *audited) for texts, audited in named)
         if lines:
             level = {f"{100 * row.pair.confidence:g}%" for row in rows if row.pair is not None}
             delta = {f"{row.delta:g}" for row in rows if row.pair is not None}

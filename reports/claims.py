@@ -78,9 +78,9 @@ def claim_of(row: SeedGroup) -> tuple[Claim, str]:
     if math.isinf(row.claimed):
         return Claim.NONE, "nothing is claimed"
     if by := _refuted(row):
-        if _own(row):
+        if _own(row) and not row.data_dependent:
             return Claim.REFUTED, f"refuted by {by}; {proven}"
-        proven += f"; refuted by {by} if read at record level"
+        proven += f"; refuted by {by} if read {'for any votes' if row.data_dependent else 'at record level'}"
     if impossible := _impossible(row):
         return Claim.IMPOSSIBLE, f"{impossible}; {proven}"
     if row.proven <= row.claimed:
@@ -169,7 +169,8 @@ def _audit_remarks(row: SeedGroup) -> Iterator[str]:
     if bug:
         yield f"BUG: {bug}"
     elif refuted := _refuted(row):
-        yield f"refuted by experiment{', at record level' * (not own)}: {refuted}"
+        where = ", if read for any votes" if row.data_dependent else ", at record level" * (not own)
+        yield f"refuted by experiment{where}: {refuted}"
     if first.verdict.startswith("inconclusive"):
         yield f"audit {first.verdict}"
     elif first.kind is not AuditKind.PAIR and no_power(done):

@@ -15,7 +15,7 @@ from bench.privacy.accounting.risk import Risk
 from bench.reports.order import Band
 from bench.results.attack_record import AuditRecord
 from bench.results.audited import counted
-from bench.results.derived import backbone_of, data_dependent, replaced_epsilon, risk_of
+from bench.results.derived import backbone_of, claims_of_votes, replaced_epsilon, risk_of
 from bench.results.record import Provenance, Record
 from bench.storage.cache import digest_of
 
@@ -57,7 +57,7 @@ class SeedGroup:
         self.record_level = max(levels, default=None)
         """Proven epsilon of a training record, if the unit is another."""
         self.impossible = [p.plausibility.probability for p in self._privacy if p.plausibility is not None]
-        self.data_dependent = all(_holds_for_its_votes(data_dependent(p), p.claimed.epsilon) for p in self._privacy)
+        self.data_dependent = all(map(claims_of_votes, self._privacy))
         """Whether the claim holds in each run for the votes of that run."""
         self.counted = counted(self.audits, self.unit) or counted(self.audits, PrivacyUnit.RECORD)
         """The audits that count: those of the unit, or else those of a training record."""
@@ -110,10 +110,6 @@ class SeedGroup:
     def shares(self) -> list[float]:
         """The accuracies as shares, from 0 to 1."""
         return [accuracy / 100 for accuracy in self.accuracies]
-
-
-def _holds_for_its_votes(epsilon: float | None, claimed: float) -> bool:
-    return epsilon is not None and epsilon <= claimed * (1 + 1e-9)
 
 
 def _mean(values: Iterable[float]) -> float | None:

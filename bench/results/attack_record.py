@@ -363,6 +363,11 @@ class AuditRecord(Row):
             return "no power"
         return "consistent" if self.power else "consistent, power not known"
 
+    def verdict_of(self, *, votes: bool) -> str:
+        """Return :attr:`verdict`; with `votes` the claim holds for its run's votes alone, so this is no refutation."""
+        said = "above the claim, which holds for the votes of its run alone, by"
+        return self.verdict.replace("claim refuted by", said) if votes else self.verdict
+
     @property
     def _pair_verdict(self) -> str:
         from bench.results.text import epsilon_text  # imports the accountants

@@ -61,6 +61,12 @@ def data_dependent(privacy: Privacy) -> float | None:
     return min((one.epsilon for one in privacy.accountants if one.data_dependent), default=None)
 
 
+def claims_of_votes(privacy: Privacy) -> bool:
+    """Return whether the claim holds for the votes of the run, which no audit on other data can refute."""
+    found = data_dependent(privacy)
+    return found is not None and found <= privacy.claimed.epsilon * (1 + 1e-9)
+
+
 def replaced_epsilon(privacy: Privacy) -> float:
     """Return the proven epsilon for replace neighbours; infinite if the events have none."""
     if privacy.adjacency is Adjacency.REPLACE or math.isinf(privacy.proven.epsilon):

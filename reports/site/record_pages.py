@@ -24,6 +24,7 @@ from bench.reports.site.rows import RowView, verdict_words
 from bench.results.attack_record import AttackRecord, AuditRecord, Channel, PairBound
 from bench.results.audited import bound_text, runs_text
 from bench.results.command import command_for
+from bench.results.derived import claims_of_votes
 from bench.results.record import Record
 from bench.results.text import Table, epsilon_text, ledger_table, record_tables, words
 
@@ -35,7 +36,8 @@ def record_parts(record: Record, audits: Sequence[AuditRecord], attacks: Sequenc
     parts = record_tables(record)
     provenance = parts.pop("Provenance")
     if audits:
-        parts["Audits"] = [table for audit in audits for table in _audit_tables(audit)]
+        votes = record.privacy is not None and claims_of_votes(record.privacy)
+        parts["Audits"] = [table for audit in audits for table in _audit_tables(audit, votes)]
     if private := [attack for attack in attacks if attack.goal != ROBUSTNESS]:
         parts["Attacks"] = [_attack_table(attack) for attack in private]
     if apart := [_attack_table(attack) for attack in attacks if attack.goal == ROBUSTNESS]:
@@ -43,11 +45,11 @@ def record_parts(record: Record, audits: Sequence[AuditRecord], attacks: Sequenc
     return {**parts, "Provenance": provenance}
 
 
-def _audit_tables(audit: AuditRecord) -> Iterable[Table]:
+def _audit_tables(audit: AuditRecord, votes: bool) -> Iterable[Table]:
     how = f"{audit.kind.value}, {audit.runs} run{'' if audit.runs == 1 else 's'} ({words(audit.plan)}). "
     note = (
-        f"{audit.verdict}. {how * (audit.kind is not AuditKind.PAIR)}Unit {audit.unit.value}, adjacency "
-        f"{audit.adjacency.value}, delta {audit.delta:g}, confidence {100 * audit.confidence:g}%. Claimed "
+        f"{audit.verdict_of(votes=votes)}. {how * (audit.kind is not AuditKind.PAIR)}Unit {audit.unit.value}, "
+        f"adjacency {audit.adjacency.value}, delta {audit.delta:g}, confidence {100 * audit.confidence:g}%. Claimed "
         f"{epsilon_text(audit.claimed)}, proven of the audited runs {epsilon_text(audit.allowed, 'up')}."
     )
     if audit.reduced:

@@ -8,6 +8,7 @@ import pytest
 
 from bench.interface import Facts
 from bench.interface.registry import METHODS
+from bench.reports.audits import audits_page
 from bench.reports.board_row import BoardRow
 from bench.reports.claims import CHOSEN, Claim
 from bench.reports.leaderboard import build_board
@@ -79,6 +80,12 @@ def test_the_four_marks() -> None:
     audited = record(claimed=1.0, proven=4.0)
     (refuted,) = build_board([audited], [pair_audit(release(2.0), student=audited.key, allowed=4.0)]).rows
     assert (refuted.claim, refuted.claim_reason) == (Claim.REFUTED, "refuted by release; proven: 4.00")
+    voted = with_votes(audited, 0.99)
+    board = build_board([voted], [pair_audit(release(2.0), student=voted.key, allowed=4.0)])
+    assert board.rows[0].claim is Claim.DATA_DEPENDENT, "an audit has other votes than the run"
+    assert "refuted by release if read for any votes" in board.rows[0].claim_reason
+    assert "refuted by experiment, if read for any votes: release" in board.rows[0].remarks
+    assert "| above the claim, which holds for the votes of its run alone, by release |" in audits_page(board)
 
 
 @pytest.mark.parametrize("low", [1.0, 3.0])
