@@ -13,6 +13,8 @@ from scipy import special, stats
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, Sampling
 from bench.privacy.accounting.accountants import ORDERS, account, exact_gaussian_epsilon, pld, proven
+from bench.privacy.accounting.shuffling import shuffled_at_least
+from bench.privacy.auditing.bounds import refuted_epsilon
 from bench.privacy.dpsgd.sampling import batches
 from bench.privacy.events.base_event import Event
 from bench.privacy.events.batch_events import training_event
@@ -211,3 +213,32 @@ def test_records_keep_the_events(sampling: Sampling) -> None:
     event = training_event(sampling, 0.1, 1.0, 20)
     assert Event.from_dict(event.as_dict()) == event
     assert "noise 1" in event.describe()
+
+
+# ------------------------------------------------------------------------------------------- what shuffling reveals
+
+
+@pytest.mark.parametrize(
+    ("noise", "steps", "epochs"), [(0.4, 20, 1), (0.5, 117, 1), (0.5, 117, 20), (1.23, 117, 40), (3.0, 10, 2)]
+)
+def test_shuffled_records_reveal_at_most_what_is_proven(noise: float, steps: int, epochs: int) -> None:
+    least = shuffled_at_least(noise, steps, epochs, 1e-5)
+    assert 0 < least < proven([ShuffledEpochs(noise, epochs)], 1e-5).epsilon
+
+
+def test_an_audit_of_shuffled_records_refutes_poissons_figure() -> None:
+    """Runs of four epochs on the pair of `bench.privacy.accounting.shuffling`, told apart by their largest sums."""
+    noise, steps, epochs, runs, delta = 0.8, 60, 4, 40_000, 1e-5
+    generator = np.random.default_rng(0)
+
+    def statistics(above: float) -> NDArray[np.float64]:
+        sums = noise * generator.standard_normal((runs, epochs, steps), dtype=np.float32)
+        sums[:, :, 0] += above  # in any place: the largest sum does not show which
+        found: NDArray[np.float64] = sums.max(axis=2).sum(axis=1)
+        return found
+
+    present, absent = (statistics(above) > 10.5 for above in (2.0, 1.0))
+    audited = refuted_epsilon(int(present.sum()), runs, int(absent.sum()), runs, delta, 0.95)
+    poisson = proven([DPSGD(1 / steps, noise, steps * epochs)], delta).epsilon
+    least, most = shuffled_at_least(noise, steps, epochs, delta), proven([ShuffledEpochs(noise, epochs)], delta).epsilon
+    assert poisson < audited < least < most
