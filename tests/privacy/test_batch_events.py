@@ -13,7 +13,7 @@ from scipy import special, stats
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, Sampling
 from bench.privacy.accounting.accountants import ORDERS, account, exact_gaussian_epsilon, pld, proven
-from bench.privacy.accounting.shuffling import shuffled_at_least
+from bench.privacy.accounting.worst_batches import at_least
 from bench.privacy.auditing.bounds import refuted_epsilon
 from bench.privacy.dpsgd.sampling import batches
 from bench.privacy.events.base_event import Event
@@ -222,12 +222,23 @@ def test_records_keep_the_events(sampling: Sampling) -> None:
     ("noise", "steps", "epochs"), [(0.4, 20, 1), (0.5, 117, 1), (0.5, 117, 20), (1.23, 117, 40), (3.0, 10, 2)]
 )
 def test_shuffled_records_reveal_at_most_what_is_proven(noise: float, steps: int, epochs: int) -> None:
-    least = shuffled_at_least(noise, steps, epochs, 1e-5)
-    assert 0 < least < proven([ShuffledEpochs(noise, epochs)], 1e-5).epsilon
+    event = ShuffledEpochs(noise, epochs)
+    least = at_least(event, 1 / steps, 1e-5)
+    assert least is not None
+    assert 0 < least < proven([event], 1e-5).epsilon
+
+
+@pytest.mark.parametrize(("rate", "noise", "steps"), [(0.1, 1.0, 10), (0.01, 2.0, 300), (0.5, 4.0, 5)])
+def test_fixed_batches_reveal_at_most_what_is_proven(rate: float, noise: float, steps: int) -> None:
+    event = FixedBatches(rate, noise, steps)
+    least = at_least(event, rate, 1e-5)
+    assert least is not None
+    assert 0 < least < proven([event], 1e-5).epsilon
+    assert at_least(AllocatedSteps(noise, 10), 0.1, 1e-5) is None
 
 
 def test_an_audit_of_shuffled_records_refutes_poissons_figure() -> None:
-    """Runs of four epochs on the pair of `bench.privacy.accounting.shuffling`, told apart by their largest sums."""
+    """Runs of four epochs on the pair of `bench.privacy.accounting.worst_batches`, told apart by their largest sums."""
     noise, steps, epochs, runs, delta = 0.8, 60, 4, 40_000, 1e-5
     generator = np.random.default_rng(0)
 
@@ -240,5 +251,7 @@ def test_an_audit_of_shuffled_records_refutes_poissons_figure() -> None:
     present, absent = (statistics(above) > 10.5 for above in (2.0, 1.0))
     audited = refuted_epsilon(int(present.sum()), runs, int(absent.sum()), runs, delta, 0.95)
     poisson = proven([DPSGD(1 / steps, noise, steps * epochs)], delta).epsilon
-    least, most = shuffled_at_least(noise, steps, epochs, delta), proven([ShuffledEpochs(noise, epochs)], delta).epsilon
+    event = ShuffledEpochs(noise, epochs)
+    least, most = at_least(event, 1 / steps, delta), proven([event], delta).epsilon
+    assert least is not None
     assert poisson < audited < least < most

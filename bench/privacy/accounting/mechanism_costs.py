@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike
 
-    from bench.privacy.accounting import accountants, calibrate, data_dependent, pate, shuffling, smooth_sensitivity
+    from bench.privacy.accounting import accountants, calibrate, data_dependent, pate, smooth_sensitivity, worst_batches
     from bench.privacy.events import batch_events, events
 else:
-    _NAMES = ("accountants", "calibrate", "data_dependent", "pate", "shuffling", "smooth_sensitivity")
-    accountants, calibrate, data_dependent, pate, shuffling, smooth_sensitivity = (
+    _NAMES = ("accountants", "calibrate", "data_dependent", "pate", "smooth_sensitivity", "worst_batches")
+    accountants, calibrate, data_dependent, pate, smooth_sensitivity, worst_batches = (
         LazyModule(f"bench.privacy.accounting.{name}") for name in _NAMES
     )
     events, np = LazyModule("bench.privacy.events.events"), LazyModule("numpy")
@@ -235,10 +235,8 @@ def dp_sgd(
         facts["epsilon_if_batches_were_poisson"] = accountants.proven(
             [events.DPSGD(rate, sigma, number)], delta
         ).epsilon
-    if isinstance(event, events.ShuffledEpochs):
-        each = batch_events.steps_of_epoch(rate)
-        whole = max(1, number // each)
-        facts["epsilon_at_least"] = shuffling.shuffled_at_least(sigma, each, whole, delta)
+    if (least := worst_batches.at_least(event, rate, delta)) is not None:
+        facts["epsilon_at_least"] = least
     return Described([event], facts=facts)
 
 

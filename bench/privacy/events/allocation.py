@@ -94,8 +94,11 @@ def _beyond(masses: Floats, one: Floats, grid: Floats, steps: int, limit: float)
 
 def _sums(noise: float, steps: int) -> tuple[Floats, Floats, Floats]:
     """Return a grid of sums of Z and the sum's probabilities with and without the record, up to twice the cut mass."""
-    mu, largest, (_, cut_mass, points) = 1 / noise, _largest(noise), _precision(noise)
-    length = steps + 1.5 * largest + 10 * math.sqrt(steps * min(math.expm1(min(mu**2, 700.0)), largest))
+    mu, largest, (_, cut_mass, most) = 1 / noise, _largest(noise), _precision(noise)
+    deviation = math.sqrt(math.expm1(min(mu**2, 700.0)))
+    length = steps + 1.5 * largest + 10 * math.sqrt(steps * min(deviation**2, largest))
+    # Steps of a few thousandths of a deviation change no epsilon; more points take more time.
+    points = min(most, max(2**14, 2 ** math.ceil(math.log2(length / (0.003 * min(1.0, deviation))))))
     while True:
         step = length / points
         size = math.ceil(largest / step) + 1
