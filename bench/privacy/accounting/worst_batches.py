@@ -20,14 +20,17 @@ LEAST_MASS = 1e-13
 """Outcomes that are rarer than this are left out: less is seen."""
 LOST = 0.05
 """How much of epsilon rounding may cost."""
+MOST = 100_000
 
 
 def at_least(event: Training, rate: float, delta: float) -> float | None:
     """Return a lower bound on the epsilon of `event` at `delta`, for an absent record; None if none is known here.
 
     `rate` is the share of the records in a batch. Of shuffled epochs each one's largest noisy sum is seen, of fixed
-    batches every sum.
+    batches every sum; of more than :data:`MOST`, nothing is computed.
     """
+    if isinstance(event, (ShuffledEpochs, FixedBatches)) and getattr(event, event.counted) > MOST:
+        return None
     if isinstance(event, ShuffledEpochs):
         noise, steps = event.noise_multiplier, steps_of_epoch(rate)
         edges = np.linspace(-4 * noise, 2 + 8 * noise, BINS)
@@ -60,6 +63,8 @@ def _epsilon(first: losses.Floats, second: losses.Floats, count: int, delta: flo
     """Return a lower bound on the epsilon of `count` outcomes with masses `first` on one set, `second` on the other."""
     interval = min(losses.INTERVAL, LOST / count)
     seen, found = (first > LEAST_MASS) & (second > LEAST_MASS), 0.0
+    if not seen.any():
+        return 0.0
     for one, other in ((first[seen], second[seen]), (second[seen], first[seen])):
         places = np.floor(np.log(one / other) / interval).astype(np.int64)
         mass = np.bincount(places - places.min(), one)
