@@ -49,6 +49,15 @@ class TargetAdjacency(StrEnum):
     OWN = "own"  # those of the method's own analysis
 
 
+class Sampling(StrEnum):
+    """How DP-SGD draws its batches; see :mod:`bench.privacy.dpsgd.sampling`."""
+
+    POISSON = "poisson"  # each record enters each batch by its own coin
+    RANDOM_ALLOCATION = "random-allocation"  # each record is in one batch of each epoch, by its own choice
+    FIXED = "fixed"  # each batch is a random set of records of one size
+    SHUFFLED = "shuffled"  # each epoch is a random order of the records, cut into batches
+
+
 class Law(StrEnum):
     """The distribution of a secret number of trials."""
 

@@ -7,7 +7,8 @@ Threat model: the attacker holds the released weights and may know all records b
 Public: the number of records. Released: the student. Unit record, adjacency add-remove, as zero-out: one record is
 absent, while steps, sampling rate and divisor still use the public number. Replacing a record moves a batch's sum by up
 to twice as much and costs more, as the leaderboard shows. Poisson batches, each gradient clipped to `max_grad_norm` in
-L2, Gaussian noise of `noise_multiplier` times that on the sum, calibrated to the budget.
+L2, Gaussian noise of `noise_multiplier` times that on the sum, calibrated to the budget. With another `sampling` the
+batches, and what is proven of them, are those that published code runs; what is claimed stays Poisson's.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bench.core.progress import Stage
+from bench.core.types import Sampling
 from bench.data.own_arrays import FEATURE_NETS, is_features
 from bench.interface import (
     Adjacency,
     Basis,
+    BenchError,
     Budget,
     Claim,
     Context,
@@ -46,7 +49,7 @@ from bench.methods.shared.settings_checks import check_batch, student_depends
 from bench.privacy.accounting.claims import dp_sgd
 from bench.privacy.dpsgd.clipping import Clipping, Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-from bench.privacy.events.events import DPSGD as Steps
+from bench.privacy.events.batch_events import steps_of_epoch, training_event
 from bench.storage.checkpoint import Checkpoint
 
 
@@ -65,6 +68,15 @@ class DPSGDConfig(PoissonBatches):
         False, "ours: divides lr by the noise above the stated one; chosen on Fashion-MNIST's training records",
         later=True,
     )  # fmt: skip
+    sampling: Literal["poisson", "random-allocation", "fixed", "shuffled"] = setting(
+        "poisson", "Abadi et al. 2016, section 3.1; the others: docs/mechanisms.md, How batches are drawn", later=True
+    )
+
+    def steps(self, records: int) -> int:
+        """Return the number of batches; each record takes part `epochs` times, exactly if epochs are whole."""
+        if self.sampling in ("poisson", "fixed"):
+            return super().steps(records)
+        return max(1, round(self.epochs * steps_of_epoch(self.sampling_rate(records))))
 
 
 def continued(make: Callable[[Any], Optimizer]) -> Callable[[Any], Optimizer]:
@@ -105,6 +117,7 @@ class DPSGD(Method[DPSGDConfig]):
     citation = "Abadi et al. 2016; Tramer and Boneh 2021"
     claimed_by: ClassVar[str] = "moments"
     """The accountant of :meth:`claimed`; see :func:`bench.methods.shared.calibration.least_noise`."""
+    samplings: ClassVar[tuple[str, ...]] = tuple(Sampling)
     public_data = "none"
 
     @classmethod
@@ -129,13 +142,19 @@ class DPSGD(Method[DPSGDConfig]):
         With `scale_lr` the learning rate is divided by the ratio of that noise to the stated one if above 1.
         """
         check_batch(self)
+        if self.config.sampling not in self.samplings:
+            raise BenchError(
+                f"{self.name} is accounted for sampling={' or '.join(self.samplings)}, not {self.config.sampling}. Use "
+                "dp-sgd for the others."
+            )
 
         def events(noise: float) -> Sequence[Event]:
             changed = self.changed(noise_multiplier=noise)
             return changed.claimed_charges() if budget.basis is Basis.CLAIMED else changed.charges()
 
-        # With full batches, use the exact figure instead of the PLD.
-        sound = "proven" if self.config.sampling_rate(self.facts.private_records) == 1 else "pld"
+        # With full batches and known orders, use the exact figure instead of the PLD.
+        exact = all(event.gaussian_mu() is not None for event in self.charges())
+        sound = "proven" if exact else "pld"
         noise = least_noise(events, budget, self.claimed_by, sound, tolerance=1e-4)
         found = dataclasses.replace(self.config, noise_multiplier=noise)
         if getattr(self.config, "scale_lr", False):  # not every subclass's config has this setting
@@ -149,12 +168,13 @@ class DPSGD(Method[DPSGDConfig]):
         )
 
     def claimed_charges(self) -> Sequence[Event]:
-        """Return the events that the paper's own analysis charges for; all of them by default."""
-        return self.charges()
+        """Return the events that the paper's own analysis charges for: all of them, as if batches were Poisson's."""
+        return self.charges() if self.config.sampling == "poisson" else self.changed(sampling="poisson").charges()
 
     def charges(self) -> Sequence[Event]:
-        records = self.facts.private_records
-        return [Steps(self.config.sampling_rate(records), self.config.noise_multiplier, self.config.steps(records))]
+        config, records = self.config, self.facts.private_records
+        sampling, rate = Sampling(config.sampling), config.sampling_rate(records)
+        return [training_event(sampling, rate, config.noise_multiplier, config.steps(records))]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the student by DP-SGD."""
@@ -200,6 +220,7 @@ class DPSGD(Method[DPSGDConfig]):
             expected_batch_size=self.config.batch_size,
             steps=self.config.steps(self.facts.private_records),
             records=self.facts.private_records,
+            sampling=Sampling(self.config.sampling),
             stage=stage,
             checkpoint=checkpoint,
         )

@@ -85,6 +85,7 @@ class DPSUR(ScatterDPSGD):
     version = 1
     citation = "Fu et al. 2024"
     claimed_by = "rdp"  # the improved conversion: lemma 2.7
+    samplings = ("poisson",)
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
         "fmnist": {"batch_size": 2_048, "lr": 4.0, "noise_multiplier": 4.0, "validation_noise": 0.325},
         "cifar10": {

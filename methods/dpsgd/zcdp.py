@@ -55,6 +55,7 @@ class ZCDP(DPSGD):
     version = 1
     citation = "Yu et al. 2019"
     claimed_by = "zcdp"
+    samplings = ("poisson",)
     mixed_noise = True
 
     @classmethod

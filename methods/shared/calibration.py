@@ -20,6 +20,7 @@ class PoissonBatches:
 
     epochs: float
     batch_size: int
+    sampling: str = "poisson"
 
     def steps(self, records: int) -> int:
         """Return the number of Poisson batches in all epochs over `records` records."""

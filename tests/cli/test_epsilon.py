@@ -233,6 +233,23 @@ def test_add_remove_mechanisms_state_the_cost_of_a_replaced_record_too() -> None
     assert "replace_one" not in json.loads(run("gaussian", "--sigma", 10, "--json"))["facts"]
 
 
+def test_other_batches_than_poissons_state_what_papers_print_and_what_is_known_at_least() -> None:
+    asked = ["dp-sgd", "--batch", 10, "--records", 1000, "--sigma", 1, "--epochs", 1, "--json"]
+    plain = json.loads(run(*asked))
+    shuffled, fixed = (json.loads(run(*asked, "--sampling", name)) for name in ("shuffled", "fixed"))
+    poisson = min(row["epsilon"] for row in plain["accountants"])
+    assert "epsilon_at_least" not in plain["facts"]
+    for content in (shuffled, fixed):
+        proven = min(row["epsilon"] for row in content["accountants"])
+        assert content["facts"]["epsilon_if_batches_were_poisson"] == pytest.approx(poisson)
+        assert poisson < content["facts"]["epsilon_at_least"] < proven
+    claimed = [json.loads(run("claimed", *asked, *more))["accountants"] for more in ([], ["--sampling", "shuffled"])]
+    assert claimed[0][0]["epsilon"] == claimed[1][0]["epsilon"]
+    assert (claimed[0][0]["sound"], claimed[1][0]["sound"]) == (True, False)
+    huge = run("dp-sgd", "--sampling-rate", 1e-7, "--sigma", 1, "--steps", 9 * 10**8, "--sampling", "fixed", "--json")
+    assert "epsilon_at_least" not in json.loads(huge)["facts"]
+
+
 @pytest.mark.slow
 def test_a_target_of_dp_sgd_in_either_adjacency() -> None:
     asked = ["dp-sgd", "--sampling-rate", 0.5, "--steps", 5, "--target-epsilon", 1, "--json"]

@@ -195,3 +195,41 @@ def test_dpsur_keeps_no_more_steps_than_it_claims(monkeypatch: pytest.MonkeyPatc
     name = next(iter(start))
     assert kept == math.ceil(steps / 2)
     assert 0 < float((first[name] - start[name]).norm()) <= sum(tried[:kept]) * 1.001
+
+
+@pytest.mark.parametrize("name", ["dp-sgd", "gm-dp", "topagg", "tsadp"])
+@pytest.mark.parametrize("sampling", ["random-allocation", "fixed", "shuffled"])
+def test_the_ledger_charges_for_the_batches_that_are_drawn(name: str, sampling: str) -> None:
+    method = METHODS.get(name)
+    config = dataclasses.replace(build_config(method, Preset.TINY, SMALL)[0], sampling=sampling)
+    _, ledger = run(name, sampling=sampling)
+    planned = method(config, private_pair()[0].facts)
+    assert ledger.events == tuple(planned.charges())
+    (event,) = ledger.events
+    assert event.kind == {"random-allocation": "dp-sgd-random-allocation", "fixed": "dp-sgd-fixed-batches"}.get(
+        sampling, "dp-sgd-shuffled"
+    )
+    # The claim stays that of Poisson batches.
+    plain = method(dataclasses.replace(config, sampling="poisson"), private_pair()[0].facts)
+    assert planned.claimed(1e-5).epsilon == pytest.approx(plain.claimed(1e-5).epsilon, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["zcdp", "dpsur"])
+def test_methods_of_many_stages_take_poisson_batches_alone(name: str) -> None:
+    method = METHODS.get(name)
+    config = dataclasses.replace(build_config(method, Preset.PAPER, MNIST)[0], sampling="shuffled")
+    with pytest.raises(BenchError, match="sampling=poisson, not shuffled"):
+        method(config, MNIST).calibrate(Budget(3.0, 1e-5, Basis.PROVEN, TargetAdjacency.OWN))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "basis"), [("shuffled", Basis.PROVEN), ("shuffled", Basis.CLAIMED), ("fixed", Basis.PROVEN)]
+)
+def test_the_budget_is_kept_on_its_basis(sampling: str, basis: Basis) -> None:
+    method = METHODS.get("dp-sgd")
+    config = dataclasses.replace(build_config(method, Preset.PAPER, MNIST)[0], sampling=sampling)
+    planned = method(method(config, MNIST).calibrate(Budget(3.0, 1e-5, basis, TargetAdjacency.OWN)), MNIST)
+    found = proven(planned.charges(), 1e-5).epsilon if basis is Basis.PROVEN else planned.claimed(1e-5).epsilon
+    assert found == pytest.approx(3.0, rel=2e-3)
+    if basis is Basis.CLAIMED:
+        assert proven(planned.charges(), 1e-5).epsilon > 10

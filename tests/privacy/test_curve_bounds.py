@@ -21,11 +21,13 @@ from bench.privacy.auditing.curve_bounds import CurveBound, curve_family, many_r
 from bench.privacy.events.events import (
     DPSGD,
     EVENTS,
+    AllocatedSteps,
     BandedSums,
     Bypass,
     ConfidentGNMax,
     Event,
     Exponential,
+    FixedBatches,
     Gaussian,
     GNMax,
     Laplace,
@@ -36,6 +38,7 @@ from bench.privacy.events.events import (
     RepeatAndSelect,
     SampledGaussian,
     SampledGNMax,
+    ShuffledEpochs,
     TopKRandomizedResponse,
     TreeSums,
 )
@@ -153,6 +156,9 @@ ADDED = [
     Laplace(4.0, 3),
     Laplace(4.0, 3, grid_steps=16),
     LNMax(0.1, 10),
+    AllocatedSteps(3.0, 8),
+    FixedBatches(0.1, 6.0, 8),
+    ShuffledEpochs(3.0, 2, adjacency=Adjacency.REPLACE),
 ]
 HALVED = [
     GNMax(20.0, 100),
@@ -166,6 +172,9 @@ HALVED = [
     Laplace(2.0, 3),
     Laplace(2.0, 3, grid_steps=16),
     LNMax(0.2, 10),
+    AllocatedSteps(1.5, 8),
+    FixedBatches(0.1, 3.0, 8),
+    ShuffledEpochs(1.5, 2, adjacency=Adjacency.REPLACE),
 ]
 
 

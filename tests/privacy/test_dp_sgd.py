@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from bench.core.errors import BenchError
-from bench.core.types import Adjacency, PrivacyUnit
+from bench.core.types import Adjacency, PrivacyUnit, Sampling
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.dpsgd import dp_sgd
 from bench.privacy.dpsgd.clipping import Flat
@@ -110,6 +110,44 @@ def test_dp_sgd_samples_each_record_at_the_rate_that_is_charged() -> None:
     # 40,000 independent draws: five standard errors are 0.01.
     assert abs(seen.mean() / 800 - event.sampling_rate) < 0.01
     assert abs(seen / 800 - event.sampling_rate).max() < 0.08
+
+
+@pytest.mark.parametrize("sampling", [Sampling.RANDOM_ALLOCATION, Sampling.FIXED, Sampling.SHUFFLED])
+def test_other_batches_are_charged_by_their_own_event(sampling: Sampling) -> None:
+    sizes: list[int] = []
+
+    class Counting(torch.nn.Flatten):
+        def forward(self, x):
+            if float(x.max()) > 1:  # not the images that gradients are compared on
+                sizes.append(len(x))
+            return super().forward(x)
+
+    images = torch.full((30, 1, 2, 2), 2.0)
+    changes = {"images": images, "flatten": Counting(), "sampling": sampling}
+    book, _ = dp_sgd_run(steps=7, records=30, batch=10, **changes)
+    wanted = {
+        Sampling.RANDOM_ALLOCATION: events.AllocatedSteps(1.0, 3, 3), Sampling.SHUFFLED: events.ShuffledEpochs(1.0, 3),
+        Sampling.FIXED: events.FixedBatches(10 / 30, 1.0, 7),
+    }  # fmt: skip
+    assert book.events == (wanted[sampling],)
+    if sampling is Sampling.RANDOM_ALLOCATION:
+        assert sum(sizes[:3]) == sum(sizes[3:6]) == 30
+    else:
+        assert sizes == [10] * 7
+
+
+@pytest.mark.parametrize("sampling", [Sampling.FIXED, Sampling.SHUFFLED])
+def test_batches_with_places_refuse_more_records_than_the_public_number(sampling: Sampling) -> None:
+    with pytest.raises(BenchError, match="have 20 places"):
+        dp_sgd_run(steps=1, records=20, batch=5, images=torch.zeros(21, 1, 2, 2), sampling=sampling)
+    dp_sgd_run(steps=1, records=20, batch=5, images=torch.zeros(19, 1, 2, 2), sampling=sampling)
+
+
+def test_sampling_is_one_of_those_that_are_accounted() -> None:
+    with pytest.raises(BenchError, match="poisson, random-allocation, fixed, shuffled"):
+        dp_sgd_run(steps=1, records=20, batch=5, sampling="sorted")
+    with pytest.raises(BenchError, match="whole number"):
+        dp_sgd_run(steps=1, records=20, batch=5.5, sampling=Sampling.FIXED)
 
 
 @pytest.mark.parametrize("present", [19, 20, 21])

@@ -26,7 +26,8 @@ from bench.privacy.auditing.bounds import refuted_epsilon, refuted_epsilons
 from bench.privacy.auditing.gaussian_run import gaussian_run_epsilon
 from bench.privacy.auditing.one_run import check_audit_delta, check_confidence
 from bench.privacy.events.base_event import Event
-from bench.privacy.events.events import DPSGD, Bypass, Gaussian
+from bench.privacy.events.batch_events import Training
+from bench.privacy.events.events import Bypass, Gaussian
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.noise import Law, Noise
 from bench.results.attack_record import MechanismAudited, MechanismVerdict
@@ -168,7 +169,7 @@ def audit_events(
 
 
 def _reason(event: Event) -> str:
-    if isinstance(event, DPSGD):
+    if isinstance(event, Training):
         return "a step of DP-SGD needs a model: the project's tests draw steps of its optimiser on adjacent batches"
     if isinstance(event, Bypass):
         return f"it states no finite epsilon: {event.reason}"

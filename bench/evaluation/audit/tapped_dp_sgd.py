@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
+from bench.core.types import Sampling
+from bench.evaluation.audit.record_law import FirstInFront, RecordLaw
 from bench.evaluation.check.probe import RECORDS, probed
 from bench.privacy.auditing.compared import Drawn
 from bench.privacy.auditing.sampled_loss import sampled_shift
@@ -32,6 +34,7 @@ class _Tapped(NoisySteps):
     """
 
     shift: Callable[[float], tuple[float, float, float]]
+    taking_part: Callable[[], bool]
     loss = log_weight = 0.0
     _part: torch.Tensor
 
@@ -55,7 +58,7 @@ class _Tapped(NoisySteps):
         drawn = list(super().draw())
         noise, part = _flat(map(torch.from_numpy, drawn)).double(), self._part.double().cpu()
         norm = float(part.norm())
-        self.distances.append(norm / (self.noise_multiplier * self.clipping.sensitivity))
+        self.distances.append(self.taking_part() * norm / (self.noise_multiplier * self.clipping.sensitivity))
         seen, loss, log_weight = self.shift(self.distances[-1])
         self.loss, self.log_weight = self.loss + loss, self.log_weight + log_weight
         if norm > 0:
@@ -66,51 +69,69 @@ class _Tapped(NoisySteps):
 
 
 class _Candidates(NoisySteps):
-    """Keeps the candidates' clipped gradients out of the batch's sum, and adds that of the true one, if sampled.
+    """Keeps the candidates' clipped gradients out of the batch's sum, and adds that of the true one, if it is drawn.
 
-    The candidates come first in every batch. `losses` (candidates,) are the log likelihoods of all noisy sums with a
-    candidate over those without any.
+    The candidates come first in every batch, then the record that the true one displaces, if any. `law` has the log
+    likelihoods of all noisy sums. No candidate is true if `true` is None.
     """
 
-    count: int
-    true: int
-    rate: float
+    true: int | None
+    law: RecordLaw
     _parts: torch.Tensor
-
-    def __init__(self, *parts: Any) -> None:
-        super().__init__(*parts)
-        self.losses: NDArray[np.float64] | float = 0.0
 
     def add(self, samples: Sequence[Gradients]) -> None:
         if self.sums:
             return super().add(samples)
-        first = torch.arange(self.count)
+        draws = self.law.draws
+        count = draws.count + draws.displaced
+        first = torch.arange(count, device=self.parameters[0].device)
         others = [without(sample, first) for sample in samples]
         super().add(others)
         zero = _flat(self.clipping.summed([picked(sample, [0]) for sample in others]))
-        zeros = self.clipping.summed([picked(sample, slice(self.count)) for sample in others])
+        zeros = self.clipping.summed([picked(sample, slice(count)) for sample in others])
         self.sums = [total - none for total, none in zip(self.sums, zeros, strict=True)]
-        candidates = [picked(sample, slice(self.count)) for sample in samples]
+        candidates = [picked(sample, slice(count)) for sample in samples]
         if isinstance(self.clipping, (Flat, PerLayer)):
             kept, factors = self.clipping.clipped(candidates)
             formed = (picked(one, slice(None)).flatten(1) for one in kept)
             self._parts = torch.cat([factor[:, None] * one for factor, one in zip(factors, formed, strict=True)], 1)
         else:
-            rows = ([one[[row]] for one in candidates] for row in range(self.count))
+            rows = ([one[[row]] for one in candidates] for row in range(count))
             self._parts = torch.stack([_flat(self.clipping.summed(row)) for row in rows]) - zero
-        if len(self._parts) < self.count:
-            raise BenchError(f"DP-SGD takes too few examples per pass for {self.count} candidates. Ask for fewer.")
+        if len(self._parts) < count:
+            raise BenchError(f"DP-SGD takes too few examples per pass for {count} candidates. Ask for fewer.")
 
     def draw(self) -> Iterator[NDArray[np.float32]]:
         drawn = list(super().draw())
         noise = _flat(map(torch.from_numpy, drawn)).double()
         parts = self._parts.double().cpu() / (self.noise_multiplier * self.clipping.sensitivity)
-        if self.randomness.random() < self.rate:
+        draws = self.law.draws
+        if draws.inside and self.true is not None:
             noise += parts[self.true]
+        if draws.displaced and not draws.inside:
+            noise += parts[-1]
         along = (parts @ noise - (parts**2).sum(1) / 2).numpy()
-        self.losses += np.logaddexp(np.log1p(-self.rate) if self.rate < 1 else -np.inf, math.log(self.rate) + along)
+        self.law.add(along[: draws.count], float(along[-1]) if draws.displaced else 0.0)
         pieces = torch.split(noise, [one.size for one in drawn])
         return (piece.view(one.shape).float().numpy() for piece, one in zip(pieces, drawn, strict=True))
+
+
+def _observed(
+    model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun, count: int, true: int | None,
+    generator: np.random.Generator,
+) -> _Candidates:  # fmt: skip
+    """Train `model` by DP-SGD on a set with `count` candidates in front, and return what its sums show of them."""
+    made: list[_Candidates] = []
+    draws = FirstInFront(count)
+
+    def make_steps(*parts: Any) -> _Candidates:
+        made.append(_Candidates(*parts))
+        made[0].true, made[0].law = true, RecordLaw(run, draws)
+        return made[0]
+
+    randomness = np.random.Generator(np.random.PCG64(generator.integers(2**63)))
+    train(model, images, labels, run, randomness=randomness, make_steps=make_steps, draw_batches=draws)
+    return made[0]
 
 
 def candidates_dp_sgd(
@@ -124,47 +145,27 @@ def candidates_dp_sgd(
     if not all(_more_and_fewer(one, neighbour)[0] for one in given):
         raise BenchError("DP-SGD is attacked on sets that differ in a first record, present or absent.")
     run: DPSGDRun = dataclasses.replace(given[true]["run"], checkpoint=None, stage=None)
-    made: list[_Candidates] = []
-
-    def make_steps(*parts: Any) -> _Candidates:
-        made.append(_Candidates(*parts))
-        made[0].count, made[0].true, made[0].rate = len(given), true, run.expected_batch_size / run.records
-        return made[0]
-
     images, labels = (torch.cat([*(one[name][:1] for one in given), neighbour[name]]) for name in ("images", "labels"))
-    randomness = _AlwaysFirst(np.random.PCG64(generator.integers(2**63)))
-    randomness.count = len(given)
-    train(given[true]["model"], images, labels, run, randomness=randomness, make_steps=make_steps)
+    found = _observed(given[true]["model"], images, labels, run, len(given), true, generator)
     for one in (*given, neighbour):
         one["model"].load_state_dict(given[true]["model"].state_dict())
         # The optimiser's state includes everything else that follows noisy gradients, such as a generator.
         optimizer = one["run"].optimizer(one["model"].parameters())
-        optimizer.load_state_dict(made[0].optimizer.state_dict())
-    return np.asarray(made[0].losses)
+        optimizer.load_state_dict(found.optimizer.state_dict())
+    return found.law.log
 
 
 def _flat(parts: Iterable[torch.Tensor]) -> torch.Tensor:
     return torch.cat([part.reshape(-1) for part in parts])
 
 
-class _AlwaysFirst(np.random.Generator):
-    """Samples the first `count` records into every batch; all other draws are as usual."""
-
-    count = 1
-
-    def random(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
-        drawn = super().random(size)
-        if size is not None:
-            drawn[: self.count] = 0.0
-        return drawn
-
-
 @dataclass(frozen=True, slots=True)
 class TappedTraining:
     """The loss of all noisy sums of a training, its log weight, and what the loss depends on.
 
-    `distances` are the norms of the record's clipped gradients in deviations of the noise, one per step; `present` says
-    whether the first set holds the record.
+    `distances` are the norms of the record's clipped gradients in deviations of the noise, one per step, where the loss
+    is a sum over steps at the `rate` (1 and known steps for shuffled records); `present` says whether the first set
+    holds the record.
     """
 
     loss: float
@@ -233,21 +234,41 @@ def tapped_dp_sgd(
     """
     present, more, fewer = _more_and_fewer(first, second)
     run: DPSGDRun = dataclasses.replace(more["run"], checkpoint=None, stage=None)
-    rate = run.expected_batch_size / run.records
-    made: list[_Tapped] = []
-
-    def make_steps(*parts: Any) -> _Tapped:
-        made.append(_Tapped(*parts))
-        made[0].shift = lambda distance: sampled_shift(rate, distance, generator, tilt, present)
-        return made[0]
-
-    randomness = _AlwaysFirst(np.random.PCG64(generator.integers(2**63)))
     _compare_code(more, fewer)
-    train(more["model"], more["images"], more["labels"], run, randomness=randomness, make_steps=make_steps)
+    if run.sampling in (Sampling.POISSON, Sampling.SHUFFLED):
+        found, optimizer = _tilted(more, run, generator, tilt, present)
+    else:  # drawn as they are: the loss is not a sum over steps, or not along one direction
+        seen = _observed(more["model"], more["images"], more["labels"], run, 1, 0 if present else None, generator)
+        loss = float(seen.law.log[0]) * (1 if present else -1)
+        found, optimizer = TappedTraining(loss, 0.0, seen.law.rate, [], present), seen.optimizer
     fewer["model"].load_state_dict(more["model"].state_dict())
     _compare_code(more, fewer)
     # The optimiser's state includes everything else that follows noisy gradients, such as a generator.
-    other, state = fewer["run"].optimizer(fewer["model"].parameters()), made[0].optimizer.state_dict()
-    for optimizer in (made[0].optimizer, other):  # load into both, because loading reorders an optimiser's settings
-        optimizer.load_state_dict(state)
-    return TappedTraining(made[0].loss, made[0].log_weight, rate, made[0].distances, present)
+    other, state = fewer["run"].optimizer(fewer["model"].parameters()), optimizer.state_dict()
+    for one in (optimizer, other):  # load into both, because loading reorders an optimiser's settings
+        one.load_state_dict(state)
+    return found
+
+
+def _tilted(
+    more: Mapping[str, Any], run: DPSGDRun, generator: np.random.Generator, tilt: float, present: bool
+) -> tuple[TappedTraining, torch.optim.Optimizer]:
+    """Train the model of `more` for :func:`tapped_dp_sgd` on Poisson batches or shuffled records."""
+    shuffled = run.sampling is Sampling.SHUFFLED
+    rate = 1.0 if shuffled else run.expected_batch_size / run.records
+    made: list[_Tapped] = []
+    draws = FirstInFront()
+
+    def shift(distance: float) -> tuple[float, float, float]:
+        return sampled_shift(rate, distance, generator, tilt, present)
+
+    def make_steps(*parts: Any) -> _Tapped:
+        made.append(_Tapped(*parts))
+        made[0].shift, made[0].taking_part = shift, (lambda: draws.inside) if shuffled else lambda: True
+        return made[0]
+
+    randomness = np.random.Generator(np.random.PCG64(generator.integers(2**63)))
+    data = more["images"], more["labels"]
+    train(more["model"], *data, run, randomness=randomness, make_steps=make_steps, draw_batches=draws)
+    steps = made[0]
+    return TappedTraining(steps.loss, steps.log_weight, rate, steps.distances, present), steps.optimizer

@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 from bench.core.errors import BenchError
 from bench.core.lazy import LazyModule
+from bench.core.types import Sampling
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from bench.core.types import Claim
     from bench.privacy.accounting import accountants
-    from bench.privacy.events import base_event, conversions
+    from bench.privacy.events import base_event, batch_events, conversions
 else:
     accountants = LazyModule("bench.privacy.accounting.accountants")
-    base_event, conversions = map(LazyModule, ("bench.privacy.events.base_event", "bench.privacy.events.conversions"))
+    _NAMES = "base_event", "batch_events", "conversions"
+    base_event, batch_events, conversions = (LazyModule(f"bench.privacy.events.{name}") for name in _NAMES)
 
 F = TypeVar("F", bound="Callable[..., Described]")
 
@@ -96,13 +98,15 @@ def sampling_rate_of(rate: float | None, batch: float | None, records: int | Non
     return batch / records
 
 
-def steps_of(steps: int | None, epochs: float | None, rate: float) -> int:
+def steps_of(steps: int | None, epochs: float | None, rate: float, sampling: Sampling = Sampling.POISSON) -> int:
     """Return `steps`, or those of `epochs` at a sampling `rate`; raise BenchError unless exactly one is given."""
     if steps is not None and epochs is None:
         return steps
     if epochs is None or steps is not None:
         raise BenchError("DP-SGD also needs steps, or epochs (passes over the records): give one of them.")
-    return max(1, round(base_event.positive("the number of epochs", epochs) / rate))
+    known = sampling in (Sampling.RANDOM_ALLOCATION, Sampling.SHUFFLED)  # each record is in a batch of each epoch
+    per_epoch = batch_events.steps_of_epoch(rate) if known else 1 / rate
+    return max(1, round(base_event.positive("the number of epochs", epochs) * per_epoch))
 
 
 Gamma = Annotated[float, Option("Laplace noise of scale 1 / gamma on every count.")]
@@ -114,3 +118,5 @@ Rate = Annotated[float | None, Option("Chance of each record to be in a batch.",
 Batch = Annotated[float | None, Option("Expected batch size, with --records.", "batch_size", "Sampling")]
 Records = Annotated[int | None, Option("Number of records, with --batch.", panel="Sampling")]
 Multiplier = Option("Noise over the clipping norm.", "noise_multiplier")
+_DRAWN = "How batches are drawn. Papers claim Poisson's figure, where code mostly shuffles: --sampling shuffled."
+Batches = Annotated[Sampling, Option(_DRAWN, panel="Sampling")]

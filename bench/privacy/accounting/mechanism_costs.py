@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from bench.core.errors import BenchError
 from bench.core.lazy import LazyModule
-from bench.core.types import Adjacency, Basis, Budget, Law, TargetAdjacency
+from bench.core.types import Adjacency, Basis, Budget, Law, Sampling, TargetAdjacency
 from bench.privacy.accounting import described as shared
 from bench.privacy.accounting.described import Described, Option, give_one, sampling_rate_of, steps_of
 
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike
 
-    from bench.privacy.accounting import accountants, calibrate, data_dependent, pate, smooth_sensitivity
-    from bench.privacy.events import events
+    from bench.privacy.accounting import accountants, calibrate, data_dependent, pate, smooth_sensitivity, worst_batches
+    from bench.privacy.events import batch_events, events
 else:
-    _NAMES = ("accountants", "calibrate", "data_dependent", "pate", "smooth_sensitivity")
-    accountants, calibrate, data_dependent, pate, smooth_sensitivity = (
+    _NAMES = ("accountants", "calibrate", "data_dependent", "pate", "smooth_sensitivity", "worst_batches")
+    accountants, calibrate, data_dependent, pate, smooth_sensitivity, worst_batches = (
         LazyModule(f"bench.privacy.accounting.{name}") for name in _NAMES
     )
     events, np = LazyModule("bench.privacy.events.events"), LazyModule("numpy")
+    batch_events = LazyModule("bench.privacy.events.batch_events")
 
 E = TypeVar("E", bound="events.Event")
 Facts = dict[str, float | str]
@@ -213,23 +214,30 @@ def top_k(epsilon: Pure, k: SetSize, classes: Classes, count: Answers = 1) -> De
 def dp_sgd(
     steps: shared.Steps = None, epochs: shared.Epochs = None, sampling_rate: shared.Rate = None,
     batch: shared.Batch = None, records: shared.Records = None, sigma: Noise = None, target_epsilon: Target = None,
-    adjacency: Neighbours = TargetAdjacency.OWN, *, delta: float,
+    sampling: shared.Batches = Sampling.POISSON, adjacency: Neighbours = TargetAdjacency.OWN, *, delta: float,
 ) -> Described:  # fmt: skip
-    """DP-SGD with Poisson sampling."""
+    """DP-SGD, on Poisson batches or others."""
     rate = sampling_rate_of(sampling_rate, batch, records)
-    number = steps_of(steps, epochs, rate)
+    drawn, facts = Sampling(sampling), Facts()
+    number = steps_of(steps, epochs, rate, drawn)
     give_one(sigma=sigma, target_epsilon=target_epsilon)
-    facts = Facts()
 
-    def make(noise: float) -> list[events.DPSGD]:
-        return [events.DPSGD(rate, noise, number)]
+    def make(noise: float) -> list[batch_events.Training]:
+        return [batch_events.training_event(drawn, rate, noise, number)]
 
     if target_epsilon is not None:
         budget = Budget(target_epsilon, delta, Basis.PROVEN, adjacency)
         facts["sigma_by_rdp"] = calibrate.smallest_noise(make, budget, sound="rdp")
         facts["sigma"] = sigma = calibrate.smallest_noise(make, budget)
     assert sigma is not None
-    return Described(make(sigma), facts=facts)
+    (event,) = make(sigma)
+    if drawn is not Sampling.POISSON:
+        facts["epsilon_if_batches_were_poisson"] = accountants.proven(
+            [events.DPSGD(rate, sigma, number)], delta
+        ).epsilon
+    if (least := worst_batches.at_least(event, rate, delta)) is not None:
+        facts["epsilon_at_least"] = least
+    return Described([event], facts=facts)
 
 
 def tuning(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bench.core.errors import BenchError
 from bench.core.lazy import LazyModule
+from bench.core.types import Sampling
 from bench.privacy.accounting import described as shared
 from bench.privacy.accounting.described import Described, Gamma, Option, give_one, sampling_rate_of, steps_of
 
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from bench.core.types import Claim
     from bench.privacy.accounting import accountants, claims, data_dependent
     from bench.privacy.accounting import pate as votes_of
-    from bench.privacy.events import events
+    from bench.privacy.events import batch_events, events
 else:
     _HOME = "bench.privacy.accounting."
     accountants, claims = LazyModule(f"{_HOME}accountants"), LazyModule(f"{_HOME}claims")
     data_dependent, votes_of = LazyModule(f"{_HOME}data_dependent"), LazyModule(f"{_HOME}pate")
-    events = LazyModule("bench.privacy.events.events")
+    batch_events, events = (LazyModule(f"bench.privacy.events.{name}") for name in ("batch_events", "events"))
 
 Queries = Annotated[int, Option("Number of label queries.")]
 MaybeQueries = Annotated[int | None, Option("Number of label queries, where there is no --votes.")]
@@ -112,12 +113,15 @@ def dpsd_label(epsilon: Response, *, delta: float) -> Described:
 
 def dp_sgd(
     sigma: Annotated[float, shared.Multiplier], steps: shared.Steps = None, epochs: shared.Epochs = None,
-    sampling_rate: shared.Rate = None, batch: shared.Batch = None, records: shared.Records = None, *, delta: float,
+    sampling_rate: shared.Rate = None, batch: shared.Batch = None, records: shared.Records = None,
+    sampling: shared.Batches = Sampling.POISSON, *, delta: float,
 ) -> Described:  # fmt: skip
-    """DP-SGD: the moments accountant, as Abadi et al. use it, with the classic conversion."""
+    """DP-SGD: the moments accountant on Poisson batches, as Abadi et al. use it, with the classic conversion."""
     rate = sampling_rate_of(sampling_rate, batch, records)
-    number = steps_of(steps, epochs, rate)
-    return _paper("dp-sgd", claims.dp_sgd(rate, sigma, number, delta), [events.DPSGD(rate, sigma, number)], True)
+    drawn = Sampling(sampling)
+    number = steps_of(steps, epochs, rate, drawn)
+    event = batch_events.training_event(drawn, rate, sigma, number)
+    return _paper("dp-sgd", claims.dp_sgd(rate, sigma, number, delta), [event], drawn is Sampling.POISSON)
 
 
 PAPERS = shared.by_name(pate, pate_2018, trpate, dgd, dpsd, dpsd_label, dp_sgd)

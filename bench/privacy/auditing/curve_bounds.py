@@ -26,15 +26,18 @@ from bench.privacy.auditing.one_run import check_confidence, check_one_run
 from bench.privacy.events.conversions import check_delta, exact_gaussian_epsilon
 from bench.privacy.events.events import (
     DPSGD,
+    AllocatedSteps,
     BandedSums,
     ConfidentGNMax,
     Event,
+    FixedBatches,
     Gaussian,
     GNMax,
     Laplace,
     LNMax,
     SampledGaussian,
     SampledGNMax,
+    ShuffledEpochs,
     TreeSums,
 )
 from bench.privacy.events.gaussian_events import GaussianEvent
@@ -51,6 +54,9 @@ NOISE: Mapping[type[Event], Mapping[str, int]] = {
     TreeSums: {"noise_multiplier": 1},
     BandedSums: {"noise_multiplier": 1},
     DPSGD: {"noise_multiplier": 1},
+    AllocatedSteps: {"noise_multiplier": 1},
+    FixedBatches: {"noise_multiplier": 1},
+    ShuffledEpochs: {"noise_multiplier": 1},
     SampledGaussian: {"noise_multiplier": 1},
     SampledGNMax: {"sigma": 1},
     Laplace: {"noise_multiplier": 1},

@@ -1,4 +1,4 @@
-"""DP-SGD on Poisson batches, as its analysis assumes: Abadi et al., CCS 2016, algorithm 1."""
+"""DP-SGD: Abadi et al., CCS 2016, algorithm 1, on Poisson batches or others with an accountant of their own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ import torch
 from bench.core.errors import BenchError
 from bench.core.progress import SILENT
 from bench.core.transforms import as_float
+from bench.core.types import Sampling
 from bench.privacy.dpsgd.anchor_subspace import Subspace
 from bench.privacy.dpsgd.clipping import Adaptive, Clipping, Flat, PerLayer, TopK
 from bench.privacy.dpsgd.example_gradients import ExampleGradients, Gradients, generator_states, picked
-from bench.privacy.events import events
+from bench.privacy.dpsgd.sampling import Rows, batches
+from bench.privacy.events.batch_events import Training, training_event
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 
 if TYPE_CHECKING:
@@ -42,8 +44,8 @@ TOLERANCE = {"cpu": 1e-3, "cuda": 1e-2}  # convolutions on a GPU round to TF32
 class DPSGDRun:
     """How to run DP-SGD; `optimizer` takes the model's parameters, `loss` gives the mean over (logits, labels).
 
-    It must be a mean of each example's own loss: see :func:`train`. Each record enters a batch with probability
-    ``expected_batch_size / records``, where `records` is the public number of records. `expected_batch_size` divides
+    It must be a mean of each example's own loss: see :func:`train`. A batch holds a share ``expected_batch_size /
+    records`` of the records, drawn as `sampling` says; `records` is their public number. `expected_batch_size` divides
     the noisy sum; actual sizes of batches and data set are private.
     """
 
@@ -54,9 +56,18 @@ class DPSGDRun:
     expected_batch_size: int
     steps: int
     records: int
+    sampling: Sampling = Sampling.POISSON
     stage: Stage | None = None
     checkpoint: Checkpoint | None = None
     """A stopped training resumes from it; the caller clears it."""
+
+    def event(self, steps: int) -> Training:
+        """Return the event of the first `steps` steps."""
+        return training_event(self.sampling, self.expected_batch_size / self.records, self.noise_multiplier, steps)
+
+    def batches(self, present: int, randomness: np.random.Generator) -> Iterator[Rows]:
+        """Yield the rows, among `present` records, of each step's batch."""
+        return batches(self.sampling, self.records, self.expected_batch_size, present, randomness)
 
 
 class NoisySteps:
@@ -112,14 +123,15 @@ def train(
     *,
     randomness: np.random.Generator,
     make_steps: Callable[..., NoisySteps] = NoisySteps,
-) -> events.DPSGD:
+    draw_batches: Callable[[DPSGDRun, int, np.random.Generator], Iterator[Rows]] = DPSGDRun.batches,
+) -> Training:
     """Train `model` in place on `images` (n, ...) and `labels` (n,); return the event of the steps taken.
 
     Images are uint8, which become floats in [0, 1], or floats of any range and precision, such as float16 features,
     which become float32 one pass at a time. Batches and noise come from `randomness`. A stopped training resumes only
     if `randomness` starts in the same state, and repeats the same steps: the event is that of one uninterrupted run. No
-    checkpoint holds that state: a resumed training redraws its earlier batches and noise. Auditors pass `make_steps` to
-    use a subclass.
+    checkpoint holds that state: a resumed training redraws its earlier batches and noise. Auditors pass `make_steps`
+    to use a subclass, and `draw_batches`.
 
     Raises :class:`BenchError` if model or loss couple the examples of a batch, so that clipping does not bound a
     record's influence: batch normalisation or, tested before the first and a random step, buffers that a pass changes
@@ -133,7 +145,7 @@ def train(
             f"the student has {', '.join(mixing)}, which mixes the examples of a batch: per-example gradients do not "
             "exist. Choose a net without batch normalisation (tanh_cnn_mnist, or one with GroupNorm or LayerNorm)."
         )
-    rate = run.expected_batch_size / run.records
+    rows = draw_batches(run, len(images), randomness)
     clipping = dataclasses.replace(run.clipping)
     steps = make_steps(run.optimizer(model.parameters()), clipping, run, randomness)
     names = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -159,7 +171,7 @@ def train(
         # Not drawn from `randomness`, and unpredictable for the method's own code.
         later = first + secrets.randbelow(max(1, run.steps - first))
         for step in range(run.steps):
-            chosen = torch.from_numpy(np.flatnonzero(randomness.random(len(images)) < rate))
+            chosen = torch.from_numpy(next(rows))
             if step < first:
                 for _ in steps.draw():
                     pass
@@ -178,7 +190,7 @@ def train(
         for parameter in model.parameters():  # also after an error, which a method may catch
             parameter.grad = None
             vars(parameter).pop("grad_sample", None)
-    return events.DPSGD(rate, run.noise_multiplier, int(steps.taken))
+    return run.event(int(steps.taken))
 
 
 def _most(steps: NoisySteps) -> int:

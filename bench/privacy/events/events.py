@@ -18,6 +18,7 @@ from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.events import losses
 from bench.privacy.events.base_event import EVENTS, Event, positive, whole
+from bench.privacy.events.batch_events import AllocatedSteps, FixedBatches, ShuffledEpochs
 from bench.privacy.events.choice_events import Exponential, PermuteAndFlip
 from bench.privacy.events.gaussian_events import BandedSums, Gaussian, GaussianEvent, TreeSums, discrete
 from bench.privacy.events.label_events import PriorRandomizedResponse, RandomizedResponse, TopKRandomizedResponse
@@ -27,11 +28,13 @@ from bench.privacy.events.tuning import RepeatAndSelect
 __all__ = [
     "DPSGD",
     "EVENTS",
+    "AllocatedSteps",
     "BandedSums",
     "Bypass",
     "ConfidentGNMax",
     "Event",
     "Exponential",
+    "FixedBatches",
     "GNMax",
     "Gaussian",
     "LNMax",
@@ -43,6 +46,7 @@ __all__ = [
     "RepeatAndSelect",
     "SampledGNMax",
     "SampledGaussian",
+    "ShuffledEpochs",
     "TopKRandomizedResponse",
     "TreeSums",
 ]

@@ -148,6 +148,14 @@ def _run_rdp(noise: float, rate: float, orders: tuple[float, ...], replaced: boo
     return divergence
 
 
+def symmetric_rdp(noise: float, rate: float, order: Floats) -> Floats:
+    """Return one run's Renyi divergence for the symmetric curve of :func:`losses.symmetric_gaussian_pld`."""
+    one = _run_rdp(noise, rate, tuple(order.tolist()), False)
+    # The curve at alpha < 1 adds at most as much to the integral of E[(P/Q)^order] as the curve at alpha > 1.
+    twice: Floats = one + np.log1p(-np.expm1(-(order - 1) * one)) / (order - 1)
+    return twice
+
+
 @dataclass(frozen=True, slots=True)
 class DPSGD(SampledGaussianEvent):
     """`steps` steps of DP-SGD on Poisson batches at `sampling_rate`; unit record.
@@ -241,12 +249,9 @@ class SampledGNMax(SampledGaussianEvent):
         return f"sampled GNMax, sampling rate {self.sampling_rate:g}, sigma {self.sigma:g}, {self.queries} queries"
 
     def _sampled_rdp(self, order: Floats) -> Floats:
-        one = _run_rdp(self.relative_noise, self.sampling_rate, tuple(order.tolist()), False)
-        if self.adjacency is Adjacency.ADD_REMOVE:
-            return one
-        # The curve at alpha < 1 adds at most as much to the integral of E[(P/Q)^order] as the curve at alpha > 1.
-        twice: Floats = one + np.log1p(-np.expm1(-(order - 1) * one)) / (order - 1)
-        return twice
+        if self.adjacency is Adjacency.REPLACE:
+            return symmetric_rdp(self.relative_noise, self.sampling_rate, order)
+        return _run_rdp(self.relative_noise, self.sampling_rate, tuple(order.tolist()), False)
 
     def _sampled_pld(self, interval: float) -> Any:
         if self.adjacency is Adjacency.REPLACE:

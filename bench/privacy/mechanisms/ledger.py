@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from bench.core.errors import BenchError
-from bench.core.types import Adjacency, Claim, PrivacyUnit
+from bench.core.types import Adjacency, Claim, PrivacyUnit, Sampling
 from bench.privacy.accounting.claims import DPSD_LABEL_GAP
 from bench.privacy.accounting.data_dependent import release_rows
 from bench.privacy.accounting.pate import check_votes
 from bench.privacy.accounting.smooth_sensitivity import check_release, sanitise
 from bench.privacy.dpsgd.dp_sgd import STRATEGIES, DPSGDRun, train
 from bench.privacy.events.base_event import positive
+from bench.privacy.events.batch_events import Training
 from bench.privacy.events.events import (
-    DPSGD,
     ConfidentGNMax,
     Gaussian,
     GNMax,
@@ -219,20 +219,27 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
 
     @mechanism("images", "labels")
     def dp_sgd(self, model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun) -> None:
-        """Train `model` in place by DP-SGD: Poisson batches, clipped per-example gradients, Gaussian noise.
+        """Train `model` in place by DP-SGD: batches by ``run.sampling``, clipped per-example gradients, Gaussian noise.
 
         `images` is uint8 (n, channels, height, width), or floats (n, ...) of any range, images in [0, 1] or features,
         including float16; they become float32 one pass at a time. `labels` is int64 (n,). ``run.records`` is public and
         n is not: the neighbour of a set of that many records has one fewer or one more. Unit record, adjacency
         add-remove, L2 sensitivity ``run.clipping.sensitivity`` for a batch's sum. Raises :class:`BenchError` on an
         exact noise source, which cannot sample these vectors, another adjacency, an expected batch outside
-        ``1..run.records``, or a clipping class that is not the ledger's own.
+        ``1..run.records``, a clipping class that is not the ledger's own, or more records than ``run.records`` places
+        of fixed or shuffled batches.
         """
         # Read each setting once: a custom object could show the accountant one value and the training another.
         run = DPSGDRun(**{field.name: plain(getattr(run, field.name)) for field in dataclasses.fields(DPSGDRun)})
         kept = run.checkpoint
         if kept is not None and (type(kept) is not Checkpoint or any(hasattr(Checkpoint, name) for name in vars(kept))):
             raise BenchError(f"DP-SGD resumes only from a plain Checkpoint, not from a {type(kept).__name__}.")
+        placed = run.sampling in (Sampling.FIXED, Sampling.SHUFFLED)
+        if placed and len(images) > run.records:
+            raise BenchError(
+                f"{run.sampling} batches have {run.records} places, the public number of records, for a set that "
+                "has more. State the largest number that the set may have."
+            )
         planned = self._charge_steps(run)
 
         def release(noise: Noise) -> None:
@@ -244,7 +251,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
 
         self._ask(release)
 
-    def _charge_steps(self, run: DPSGDRun) -> DPSGD:
+    def _charge_steps(self, run: DPSGDRun) -> Training:
         if self._executor.exact:
             raise BenchError(
                 "--noise secure has no exact sampler for DP-SGD's gradient noise. Use --noise seeded, and "
@@ -252,7 +259,9 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
             )
         self._refuse_again()
         if self.adjacency is not Adjacency.ADD_REMOVE:
-            raise BenchError("DP-SGD with Poisson sampling is accounted for add-remove adjacency only; declare that.")
+            raise BenchError("DP-SGD is accounted for add-remove adjacency only; declare that.")
+        if type(run.sampling) is not Sampling:
+            raise BenchError(f"sampling is one of {', '.join(Sampling)}, not {run.sampling!r}.")
         if type(run.clipping) not in STRATEGIES:
             own = ", ".join(one.__name__ for one in STRATEGIES)
             raise BenchError(f"DP-SGD clips by {own}, not by {type(run.clipping).__name__}, whose bound is unknown.")
@@ -262,7 +271,9 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
                 f"the expected batch must hold between 1 and {run.records} records, the public number, not "
                 f"{run.expected_batch_size}."
             )
-        planned = DPSGD(run.expected_batch_size / run.records, run.noise_multiplier, run.steps)
+        if run.sampling is Sampling.FIXED and type(run.expected_batch_size) is not int:
+            raise BenchError(f"a fixed batch holds a whole number of records, not {run.expected_batch_size}.")
+        planned = run.event(run.steps)
         self._charge(planned)
         return planned
 
