@@ -70,6 +70,15 @@ def seeded(seed: int = 1) -> SeededNoise:
     return SeededNoise(np.random.default_rng(seed))
 
 
+def test_a_correct_mechanism_must_exceed_its_epsilon_twice_to_be_violated() -> None:
+    """At a confidence of 20% one audit of this mechanism exceeds the exact epsilon in 59 of 150 seeds."""
+    event, confidence = Gaussian(2.0), 0.2
+    verdicts = [audit_mechanism(event, seeded(n), 2_000, 1e-2, confidence, power=False).verdict for n in range(150)]
+    assert verdicts.count(MechanismVerdict.VIOLATED) <= 40
+    halved = audit_mechanism(event, half_noise(np.random.default_rng(0)), 20_000, 1e-2, power=False)
+    assert halved.verdict is MechanismVerdict.VIOLATED
+
+
 @pytest.mark.few(5)
 @pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: event.describe())
 def test_the_honest_mechanism_holds_and_half_the_noise_is_caught(event: Event) -> None:

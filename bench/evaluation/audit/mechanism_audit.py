@@ -108,7 +108,8 @@ def audit_parts(
 
     `noise` must be exact for an exact event. `draws` are per input and direction; a pilot adds a tenth. `delta` None: 0
     for a pure mechanism; for Gaussian noise, what the draws can resolve. 1 - `confidence` bounds the false-alarm
-    probability. `power` repeats the audit with half the noise.
+    probability, and its square that of a violation, which must show in two independent audits. `power` repeats the
+    audit with half the noise.
 
     Raises :class:`BenchError` on fewer than 1000 draws, or a delta or confidence out of range.
     """
@@ -124,6 +125,8 @@ def audit_parts(
         at = part.delta if delta is None else delta
         exact = part.event.pure_epsilon() if at == 0 else proven([part.event], at).epsilon
         bound, inputs = _bound(part, noise, draws, at, share)
+        if bound > exact:  # a few in a hundred audits of correct mechanisms, so fresh draws must show it too
+            bound, inputs = min((bound, inputs), _bound(part, noise, draws, at, share))
         half = _bound(part, HalfNoise(noise), draws, at, share)[0] if power else None
         found.append(PartAudit(part.name, inputs, at, bound, exact, half))
     return found
