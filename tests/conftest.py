@@ -16,8 +16,9 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
-settings.register_profile("suite", deadline=None, max_examples=50)
-settings.load_profile("suite")
+settings.register_profile("suite", deadline=None, max_examples=25)
+settings.register_profile("thorough", deadline=None, max_examples=200)  # HYPOTHESIS_PROFILE=thorough
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects

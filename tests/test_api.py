@@ -72,7 +72,7 @@ def test_two_lines_give_every_published_record(published: pandas.DataFrame) -> N
             assert row["audit_power"] >= audited.epsilon
     assert frame["audited"].notna().sum() >= 10
     done = frame[frame["accuracy"].notna()]
-    assert (done["accuracy_low"] < done["accuracy"]).all()
+    assert (done["accuracy_low"] <= done["accuracy"]).all()
     assert (done["accuracy"] < done["accuracy_high"]).all()
     assert frame["membership"].between(0, 1).sum() >= 5
 
@@ -220,7 +220,7 @@ def test_a_failed_cell_is_a_row_with_its_reason(tmp_path: Path) -> None:
         ({"datasets": "digit"}, "digits"),
         ({"eps": 0}, "positive finite"),
         ({"eps": "one"}, "--eps takes comma-separated numbers"),
-        ({"seeds": 0.5}, "--seeds takes comma-separated whole numbers"),
+        ({"seeds": 0.5}, "seeds takes whole numbers"),
         ({"preset": "quik"}, "Did you mean 'quick'"),
         ({"basis": "proved"}, "Did you mean 'proven'"),
         ({"launcher": "slurm"}, "python -m bench run"),

@@ -178,7 +178,7 @@ def test_the_check_rejects(cheat: type[Method], why: str) -> None:
 @pytest.mark.parametrize(
     ("cheat", "why"),
     [
-        (after_the_charge.CheapMaximum, "Matches is no event of bench"),
+        (after_the_charge.CheapMaximum, "Matches is not an event of bench"),
         (after_the_charge.GrowingNumbers, "takes arrays of numbers, not of objects"),
     ],
     ids=["cheap maximum", "growing numbers"],

@@ -49,7 +49,7 @@ def test_cifar100_keeps_the_fine_label(tmp_path: Path) -> None:
     assert loaded.train.labels.tolist() == fine.tolist()
     assert np.array_equal(loaded.train.images([1])[0], images[1].reshape(3, 32, 32))
     assert len(loaded.test) == 2
-    with pytest.raises(ValueError, match="cut short"):
+    with pytest.raises(ValueError, match="truncated"):
         formats.cifar_rows(rows.tobytes()[:-1], "train.bin", 2)
 
 

@@ -103,7 +103,7 @@ def test_a_figure_has_its_curves_and_its_ceiling(tmp_path: Path) -> None:
 
 def test_what_is_no_curve_is_refused(tmp_path: Path) -> None:
     for bad in (([0, 1], [0]), ([0, 2], [0, 1]), ([], [])):
-        with pytest.raises(BenchError, match="no pair"):
+        with pytest.raises(BenchError, match="not a pair"):
             roc_figure(tmp_path / "x.png", {"a": bad}, 1.0, 1e-5)
     with pytest.raises(BenchError, match="needs a curve"):
         roc_figure(tmp_path / "x.png", {}, 1.0, 1e-5)

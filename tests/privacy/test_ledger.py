@@ -303,7 +303,7 @@ class Matching(Gaussian):
 
 def test_a_maximum_holds_the_program_s_own_events() -> None:
     book, _ = watched()
-    with pytest.raises(BenchError, match="Matching is no event of bench"):
+    with pytest.raises(BenchError, match="Matching is not an event of bench"):
         book.at_most([Matching(100.0)])
     assert book.events == ()
 

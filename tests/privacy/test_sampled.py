@@ -211,7 +211,7 @@ def test_a_client_shows_no_more_than_is_charged() -> None:
 @pytest.mark.parametrize(
     ("clients", "changed", "message"),
     [
-        (0, {}, "number of clients"), (3, {"entries": 1}, r"must be \(1,\), not \(2,\)"),
+        (0, {}, "number of clients"), (3, {"entries": 1}, r"must have the shape \(1,\), not \(2,\)"),
         (3, {"max_norm": 0.0}, "max_norm"), (3, {"sampling_rate": 2.0}, "at most 1"),
     ],
 )  # fmt: skip
@@ -308,7 +308,7 @@ def test_a_record_shows_no_more_through_a_function_than_is_charged(rate: float, 
 @pytest.mark.parametrize(
     ("records", "changed", "message"),
     [
-        (3, {"entries": 1}, r"must be \(1,\), not \(2,\)"),
+        (3, {"entries": 1}, r"must have the shape \(1,\), not \(2,\)"),
         (3, {"max_norm": 0.0}, "max_norm"), (3, {"sampling_rate": 2.0}, "at most 1"),
     ],
 )  # fmt: skip

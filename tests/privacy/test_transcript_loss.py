@@ -363,7 +363,7 @@ def test_weighted_draws_give_the_exact_delta(name: str) -> None:
 )
 def test_other_public_arguments_are_refused_by_name(name: str, argument: str, value: Any) -> None:
     mechanism, first, second = CASES[name]
-    with pytest.raises(BenchError, match=f"another {argument} "):
+    with pytest.raises(BenchError, match=f"a different {argument} "):
         compare(mechanism, first, {**second, argument: value})
 
 

@@ -37,7 +37,7 @@ FILE = "attacks/a--mi-face-1.png"
         (png(400), "larger than 256 KiB"),
         (png() + b"and more", "damaged"),
         (png()[:-6], "damaged"),
-        (b"GIF89a", "no PNG"),
+        (b"GIF89a", "not a PNG"),
         (b"\x89PNG\r\n\x1a\n", "damaged"),
     ],
 )
