@@ -57,8 +57,8 @@ def declare_operators() -> bool:
 
     if _extension_loads():
         return False
-    registry: Any = torch.library
-    library = registry.Library("torchvision", "DEF")
+    untyped: Any = torch.library
+    library = untyped.Library("torchvision", "DEF")
     for schema in SCHEMAS:
         # Another package may have declared them already.
         if not hasattr(torch.ops.torchvision, schema.split("(", 1)[0]):

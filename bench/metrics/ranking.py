@@ -42,7 +42,7 @@ class Contender:
         One-sided, with Bonferroni's correction: Student's quantile for the seeds and the normal one for the test
         records, in quadrature. Both sides of the difference are taken to be as uncertain as this one. As the other
         row's deviation is not used, a row gains nothing from seeds that differ. On test records where both rows'
-        answers are known, the lead and its variance are those of the pairs, unless that variance is the larger.
+        answers are known, the lead is that of the pairs, and so is its variance where that is the smaller one.
         """
         level, lead, over_records = _level(rivals, confidence), self.mean - other.mean, 2 * self._over_records()
         apart = self.apart(other)

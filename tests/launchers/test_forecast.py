@@ -83,7 +83,8 @@ class FakeCluster:
         self, _launch: Launch, calls: Sequence[Callable[[], str]], cluster: Cluster, _own: object,
         waits: Sequence[str] = (), _requeues: int = 0,
     ) -> list[str]:  # fmt: skip
-        self.arrays.append(([call() for call in calls], list(waits), cluster.parallel or len(calls)))  # type: ignore[misc]
+        jobs = [tuple(call().split()) for call in calls]
+        self.arrays.append((jobs, list(waits), cluster.parallel or len(calls)))
         return [f"{len(self.arrays)}_{index}" for index in range(len(calls))]
 
     def ends(self, seconds: dict[str, float], cores: int) -> float:
@@ -126,7 +127,7 @@ def test_jobs_of_slurm(
     launch = begin(run_dir, "slurm", units, Options(resources=ONE_CPU), [METHOD])
     packs = jobs_of(units, dry_run.running_times(units, run_dir), settings)
     orders = [Order(pack.keys, pack.after, pack.resources) for pack in packs]
-    Jobs(launch, run_dir, settings, limit, Progress(), lambda keys, *_: lambda: keys, orders).submit()  # type: ignore[return-value,arg-type]
+    Jobs(launch, run_dir, settings, limit, Progress(), lambda keys, *_: lambda: " ".join(keys), orders).submit()
     assert told(units, settings)["seconds"] == pytest.approx(cluster.ends(seconds, cores))
 
 

@@ -143,11 +143,10 @@ def test_the_interval_of_a_paired_difference_covers_as_often_as_it_says_and_is_s
 
 
 def test_known_answers_tell_more_methods_apart_and_keep_the_best_in_the_first_group() -> None:
-    draws, first, told, missed = np.random.default_rng(6), 0, {True: 0, False: 0}, 0
+    draws, told, missed = np.random.default_rng(6), {True: 0, False: 0}, 0
     for _ in range(DRAWS):
         rows = answering((0.02, 0.0, 0.0, -0.01), 0.001, draws)
         order = sorted(range(4), key=lambda n: -rows[n].mean)
-        first += order[0] == 0
         for paired in (True, False):
             there = [rows[n] if paired else unpaired(rows[n]) for n in order]
             ranks = dict(zip(order, rank_groups(there)[0], strict=True))

@@ -81,7 +81,11 @@ def two_steps(noise: float, epsilon: float, *, replaced: bool) -> tuple[float, f
     with_record = np.exp(mu * x - mu**2 / 2)
     without = np.exp(-mu * x - mu**2 / 2) if replaced else np.ones_like(x)
     p, q = (np.add.outer(one, one) / 2 for one in (with_record, without))
-    return tuple(float(mass @ np.maximum(a - math.exp(epsilon) * b, 0) @ mass) for a, b in ((p, q), (q, p)))  # type: ignore[return-value]
+
+    def delta(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+        return float(mass @ np.maximum(a - math.exp(epsilon) * b, 0) @ mass)
+
+    return delta(p, q), delta(q, p)
 
 
 @pytest.mark.parametrize("noise", [0.6, 1.0, 1.5])
