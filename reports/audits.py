@@ -26,7 +26,7 @@ READING = (
 
 
 def cells(audit: AuditRecord, *, votes: bool = False) -> tuple[str, ...]:
-    """Return the texts of a pair audit in the order of :data:`COLUMNS`; `votes`: of a claim for a run's votes alone."""
+    """Return the texts of a pair audit as in :data:`COLUMNS`; `votes`: its claim holds only for its run's votes."""
     by = {pair.instrument: pair for pair in audit.pairs}
     release = by.get(Instrument.RELEASE)
     released = ("–",) * 3

@@ -12,7 +12,7 @@ from bench.results.text import markdown_table
 Line = Mapping[str, str]
 Rows = Mapping[tuple[str, ...], Line]
 NAMED = ("dataset", "unit", "method", "asked", "basis", "target_adjacency", "preset", "delta", "noise", "config")
-"""What a row is of; the rest are its figures."""
+"""Columns that identify a row."""
 SHOWN = ("dataset", "unit", "method", "target", "preset")
 FIGURES = ("accuracy", "claimed", "proven", "replace-one", "audited", "claim", "rank", "seeds")
 

@@ -70,7 +70,6 @@ def resolution(rows: Iterable[BoardRow]) -> str:
         return f"{said}."
     kept, known = found
     return (
-        f"{said}, unless the answers of both are on record and can be compared one by one. "
-        f"Of {HALVES} random halves of the test records, {ranked[0].method} is first on {kept}, "
-        f"among the {known} of {len(ranked)} methods with answers on record."
+        f"{said}, unless the answers of both are on record. On {kept} of {HALVES} random halves of the test records, "
+        f"{ranked[0].method} ranks first among the {known} of {len(ranked)} methods whose answers are on record."
     )

@@ -1,4 +1,4 @@
-"""Checks of many methods that a run directory keeps: a later command resumes them, a launcher runs each by itself."""
+"""Checks of many methods, kept in a run directory: a later command resumes them, a launcher can run each as a job."""
 
 from __future__ import annotations
 

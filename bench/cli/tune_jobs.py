@@ -1,7 +1,7 @@
 """``bench tune --launcher``: each tuning is a process or a job with a run directory of its own, merged at the end.
 
-A tuning holds its directory, and when it ended helps to count its trials, which are secret. So the launch's folder,
-with times of attempts, goes when all tunings have ended, and what is kept is dated to the day.
+Each tuning locks its run directory. The number of its trials is secret, and exact times would help to guess it. So the
+launch's folder is deleted when all tunings have ended, and the files that stay carry only the date.
 """
 
 from __future__ import annotations

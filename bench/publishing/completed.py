@@ -1,4 +1,4 @@
-"""What a published record gains from another run of its cell, and whether that was the same run."""
+"""Comparison of a published record with another run of its cell, and what the record gains from that run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def student_of(record: Record) -> str | None:
 
 
 def same_run(record: Record, there: Record) -> bool:
-    """Return whether both released one student by one ledger, whatever the accountants of their time made of it."""
+    """Return whether both have the same student, ledger events and utility; the accountants' figures may differ."""
     events = [None if one.privacy is None else one.privacy.events for one in (record, there)]
     same = record.utility == there.utility and student_of(record) == student_of(there) is not None
     return same and events[0] is not None and events[0] == events[1]

@@ -364,7 +364,7 @@ class AuditRecord(Row):
         return "consistent" if self.power else "consistent, power not known"
 
     def verdict_of(self, *, votes: bool) -> str:
-        """Return :attr:`verdict`; with `votes` the claim holds for its run's votes alone, so this is no refutation."""
+        """Return :attr:`verdict`, worded with `votes` for a claim that holds only for its run's votes: not refuted."""
         said = "above the claim, which holds for the votes of its run alone, by"
         return self.verdict.replace("claim refuted by", said) if votes else self.verdict
 

@@ -1,4 +1,4 @@
-"""How much DP-SGD on batches with places for all records reveals at least: why Poisson's figure fails for them.
+"""Lower bounds on the epsilon of DP-SGD with fixed or shuffled batches, for which Poisson's figure is too small.
 
 On the worst pair of data sets known, all records but one have the gradient -C in each step, of clip norm C; the one has
 +C, or is absent. A batch with it has a sum of 2 C, or with its empty place of C, above a batch without. Shuffled: Chua
@@ -17,17 +17,17 @@ from bench.privacy.events.events import ShuffledEpochs
 
 BINS = 2000
 LEAST_MASS = 1e-13
-"""Outcomes that are rarer than this are left out: less is seen."""
+"""Rarer outcomes are dropped, which only lowers the bound."""
 LOST = 0.05
-"""How much of epsilon rounding may cost."""
+"""Largest part of epsilon that rounding may lose."""
 MOST = 100_000
 
 
 def at_least(event: Training, rate: float, delta: float) -> float | None:
     """Return a lower bound on the epsilon of `event` at `delta`, for an absent record; None if none is known here.
 
-    `rate` is the share of the records in a batch. Of shuffled epochs each one's largest noisy sum is seen, of fixed
-    batches every sum; of more than :data:`MOST`, nothing is computed.
+    `rate` is the share of the records in a batch. The attacker uses the largest noisy sum of each shuffled epoch, or
+    every sum of fixed batches. None also beyond :data:`MOST` epochs or steps.
     """
     if isinstance(event, (ShuffledEpochs, FixedBatches)) and getattr(event, event.counted) > MOST:
         return None

@@ -1,7 +1,7 @@
 """The batches of DP-SGD by each :class:`bench.core.types.Sampling`.
 
-Places are the public number of records. Where fewer records are present, the last places are empty: they are drawn like
-records and add nothing, so that the places of records say nothing of how many there are.
+There is one place for each record of the public count. If fewer records are present, the last places are empty: they
+are drawn like records but add nothing, so that the batches do not depend on how many records there are.
 """
 
 from __future__ import annotations
