@@ -192,17 +192,9 @@ def stages(bundles: dict[Path, Bundle], work: Path, gpus: int) -> list[Stage]:
     ]  # fmt: skip
     # Without pytest plug-ins, which such a machine may lack.
     apart = [
-        "-m",
-        "pytest",
-        "-q",
-        "-o",
-        "addopts=",
-        "--noconftest",
-        "--import-mode=importlib",
-        "-m",
-        "gpu",
+        sys.executable, "-m", "pytest", "-q", "-o", "addopts=", "--noconftest", "--import-mode=importlib", "-m", "gpu",
         "tests/gpu",
-    ]
+    ]  # fmt: skip
     plan = [
         Stage("apart", 20, 90, [apart]),
         Stage("speed", 45, 150, [[*speed, "--at-least", "20"] if gpus else speed]),

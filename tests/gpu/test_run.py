@@ -14,9 +14,9 @@ import pytest
 
 from bench.core.config import Grid, Preset
 from bench.core.progress import Progress
-from bench.launchers.bundle import pack
+from bench.launchers.bundle import pack, unpack
 from bench.results.run_dir import RunDir
-from gpu.run import Plan, Stage
+from gpu.run import Plan, Stage, stages
 from helpers.launches import nothing_is_left_over, until
 from helpers.paths import ROOT
 
@@ -46,6 +46,17 @@ def test_a_stage_that_passed_is_not_repeated_and_one_that_failed_is(tmp_path: Pa
     assert plan.run(bad).startswith("FAILED after 0 s: ratio 19")
     assert plan.failed
     assert plan.run(bad).startswith("FAILED")
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 2])
+def test_every_stage_starts_python(gpus: int, tmp_path: Path) -> None:
+    source = tmp_path / "some.zip"
+    pack(Grid(("pate",), ("digits",), (2.04,), preset=Preset.TINY), source, Progress())
+    planned = stages({source: unpack(source, tmp_path / "data", Progress())}, tmp_path, gpus)
+    assert [stage.name for stage in planned if stage.name == "apart"] == ["apart"] * min(gpus, 1)
+    for command in (command for stage in planned for command in stage.commands):
+        assert command[0] == sys.executable
+        assert [word for word in command[1:2] if word == "-m" or Path(word).is_file()], command
 
 
 @pytest.mark.slow
