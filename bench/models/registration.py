@@ -19,6 +19,7 @@ OWN_NETS = (
     "bench.models.face_resnet",
     "bench.models.gaussian_nb",
     "bench.models.keras_resnet",
+    "bench.models.noise_wrn",
     "bench.models.text_nets",
     "bench.models.frozen_backbone",
     "bench.models.scattering",

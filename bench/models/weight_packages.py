@@ -14,15 +14,17 @@ import torch
 from torch import Tensor
 
 from bench.core.errors import BenchError
-from bench.models import face_resnet
+from bench.models import face_resnet, noise_wrn
 from bench.models.keras_resnet import MEAN, STD
-from bench.models.weight_store import State, read_checkpoint
+from bench.models.weight_store import State, read_checkpoint, read_state
 from bench.storage.archives import only
-from bench.storage.download import ArchiveRoute, npm, wheel
+from bench.storage.download import Route, ShippedRoute, npm, wheel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+NO_DATA = "images of random processes"
+SCALE = ".scale"  # after the name of a tensor of int8: what its values are multiples of, for each output
 Convert = Callable[[Path, Mapping[str, Tensor]], State]
 """Maps a folder of unpacked files and the timm model's state dict to the published weights in timm's names."""
 
@@ -31,13 +33,14 @@ Convert = Callable[[Path, Mapping[str, Tensor]], State]
 class WeightPackage:
     """A timm model's weights in a package. `sha256` is the converted file's digest, `size` the input side in pixels."""
 
-    route: ArchiveRoute
+    route: Route
     convert: Convert
     sha256: str
     size: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
     trained_on: str = "imagenet"
+    """Public source, lower case; `NO_DATA` if no record of any data set was used."""
 
 
 def by_order(folder: Path, model: Mapping[str, Tensor]) -> State:
@@ -147,6 +150,24 @@ def face_embedding(folder: Path, model: Mapping[str, Tensor]) -> State:
     return state
 
 
+def unpacked(stored: State) -> State:
+    """Return float32 tensors for stored ones: int8 with a scale for each output, float16, or as they are."""
+    state: State = {}
+    for name, tensor in stored.items():
+        if name.endswith(SCALE):
+            continue
+        if tensor.dtype is torch.int8:
+            tensor = tensor.float() * stored[f"{name}{SCALE}"].view(-1, *[1] * (tensor.ndim - 1))
+        state[name] = tensor.float() if tensor.is_floating_point() else tensor
+    return state
+
+
+def shipped(folder: Path, model: Mapping[str, Tensor]) -> State:
+    """Convert a file of this package, which is in timm's names."""
+    (path,) = folder.glob("*.safetensors")
+    return unpacked(read_state(path))
+
+
 HALF = (0.5, 0.5, 0.5)
 FACE_FILES = ("face_recognition_model-weights_manifest.json", "face_recognition_model.bin")
 KERAS_FILES = ("model.json", *(f"group1-shard{number}of25.bin" for number in range(1, 26)))
@@ -197,5 +218,11 @@ PACKAGES: dict[str, WeightPackage] = {
         ),
         face_embedding, "eab2995431b439ed101a58d210e3624bd7ed6f4dadc73527e95931457c675da9", face_resnet.SIDE,
         face_resnet.MEAN, face_resnet.STD, "faces of dlib's author",
+    ),
+    "noise_wrn": WeightPackage(
+        ShippedRoute(Path(__file__).with_name("weights") / "noise_wrn.safetensors"),
+        shipped,
+        "4f7ac1265d4436341d73e28986d4ba1e8f80e6be769d63494d8bee661f7734e9",
+        noise_wrn.SIDE, noise_wrn.MEAN, noise_wrn.STD, NO_DATA,
     ),
 }  # fmt: skip

