@@ -3,10 +3,10 @@
 Three processes, in the proportions of `MIXTURE`:
 
     style nets      untrained generators with oriented filters, after StyleGAN-oriented (Baradad et al.,
-                    arXiv:2106.05963, section 3.3), the process of DP-RandP
+                    arXiv:2106.05963), the process of DP-RandP
     formulas        random functions of the position, as random shaders are (Baradad et al., arXiv:2211.16412)
     dead leaves     shapes of many sizes that cover each other, filled with colours or pieces of the other two
-                    (arXiv:2106.05963, section 3.1)
+                    (arXiv:2106.05963)
 
 No constant is fitted to any data.
 """

@@ -1,6 +1,6 @@
 """A wide residual net (``noise_wrn``) for images of 32 pixels, pretrained on images of random processes alone.
 
-WRN-16-4 of Zagoruyko and Komodakis (arXiv:1605.07146), as DP-RandP takes it (arXiv:2306.06076, section 4.1). Its
+WRN-16-4 of Zagoruyko and Komodakis (arXiv:1605.07146), as DP-RandP takes it (arXiv:2306.06076). Its
 features are means over the quarters of the image after the second and third group of blocks, decorrelated by the
 statistics of such images (:class:`Whitening`): noise of equal size in every direction then harms predictions least.
 :mod:`bench.training.noise_pretraining` makes the weights, without any record of any data set.
@@ -8,6 +8,7 @@ statistics of such images (:class:`Whitening`): noise of equal size in every dir
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -73,7 +74,10 @@ class Whitening(nn.Module):
 
     def forward(self, quarters: Tensor) -> Tensor:
         """Map (n, channels, 4) to float32 (n, 4 * channels)."""
-        with torch.autocast(quarters.device.type, enabled=False):
+        kind = quarters.device.type
+        # Small differences of means must not be rounded to bfloat16; the meta device knows no autocast.
+        known = torch.amp.is_autocast_available(kind)
+        with torch.autocast(kind, enabled=False) if known else contextlib.nullcontext():
             white = torch.bmm(self.parts(quarters) - self.mean[:, None], self.maps)
         return white.transpose(0, 1).flatten(1)
 

@@ -14,7 +14,7 @@ from bench.data.random_scenes import MIXTURE, Scenes
 from bench.interface.registry import METHODS
 from bench.models import noise_wrn as nets
 from bench.models.noise_wrn import NoiseWRN, Whitening
-from bench.models.pretrained import find_weights, load_backbone
+from bench.models.pretrained import find_weights, image_size_problem, load_backbone
 from bench.models.weight_packages import PACKAGES, unpacked
 from bench.models.weight_store import read_state
 from bench.training import noise_pretraining as pretraining
@@ -98,6 +98,7 @@ def test_the_weights_of_this_package_tell_scenes_apart(tmp_path: Path, monkeypat
     monkeypatch.setenv("BENCH_DATA", str(tmp_path))
     found = find_weights("noise_wrn")
     assert (found.origin, found.sha256) == ("package", PACKAGES["noise_wrn"].sha256)
+    assert not image_size_problem("noise_wrn", 32)
     net = load_backbone(found)
     images = scenes(7, 60).float() / 255
     features = net(pretraining.normalised(images))
