@@ -47,7 +47,7 @@ def test_run_groups_its_options_and_ends_with_examples() -> None:
     assert all(f"  {line}" in shown.splitlines() for line in EXAMPLES.splitlines())
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("line", EXAMPLES.splitlines())
 def test_the_examples_work(line: str, tmp_path: Path) -> None:
     python, dash_m, program, *words = shlex.split(line)

@@ -53,7 +53,7 @@ def named(names: Iterable[str]) -> list[Any]:
     return [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in names]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", named(METHODS.names()))
 def test_method_does_not_interfere(name: str) -> None:
     method = METHODS.get(name)

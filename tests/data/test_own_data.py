@@ -301,6 +301,7 @@ def test_a_name_of_a_file_that_is_there_is_taken_as_it_is(tmp_path: Path) -> Non
         get_dataset(str(tmp_path / "notes.txt"))
 
 
+@pytest.mark.slow
 def test_nets_of_images_refuse_rows_of_features(tmp_path: Path) -> None:
     name = npz(tmp_path / "a.npz", x=X, y=Y % 2) + "@-2..2"
     frame = bench.run(

@@ -259,6 +259,7 @@ def test_a_class_that_no_other_process_can_import_is_checked_in_this_one() -> No
     assert check_method(LocalLeak).verdict is CheckVerdict.REJECTED
 
 
+@pytest.mark.slow
 def test_a_method_that_ends_its_process_is_an_error() -> None:
     place = MethodPlace.of(Leaves)
     assert place is not None

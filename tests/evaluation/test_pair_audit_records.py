@@ -47,8 +47,8 @@ def student(out: Path, name: str) -> tuple[Record, RunDir, DataSource]:
     return run_cell(cell, run_dir, source, Progress()), run_dir, source
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("name", ["pate-gnmax", pytest.param("dpsd", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pate-gnmax", "dpsd"])
 def test_the_record_says_what_was_audited_and_a_second_audit_trains_nothing(
     name: str, tmp_path: Path, few_runs_here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def test_shards_are_made_first_and_by_several(inline: Path, tmp_path: Path) -> N
             assert log.index(f"made {seed} {part}") < min(begun)
 
 
+@pytest.mark.slow
 def test_neither_a_failed_cell_nor_one_that_kills_its_worker_cancels_another(tmp_path: Path) -> None:
     out = tmp_path / "runs"
     options = ["--eps", "1,2,4", "--launcher", "local", "--jobs", "1", "--retries", "1"]

@@ -75,7 +75,7 @@ def test_the_student_of_tsadp_has_the_activation_that_was_set() -> None:
 LONG = (("gm-dp", 10.0), ("zcdp", 1.0), ("zcdp", 10.0))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "epsilon"), [("gm-dp", 1.0), *(pytest.param(*case, marks=pytest.mark.slow) for case in LONG)]
 )

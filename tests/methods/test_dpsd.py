@@ -298,7 +298,7 @@ def test_no_gradient_to_the_latent_inputs_is_an_error(monkeypatch: pytest.Monkey
         trained(tiny(DPSD))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "path",
     ["eq3=batch-mean", "bounding=clip", "distillation=plain", "amount=20", "pool_steps=3", "generator_loss=printed",

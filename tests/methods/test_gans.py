@@ -354,7 +354,7 @@ def test_wrong_settings_get_a_clear_error(make: Any, says: str) -> None:
         make()
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [DPGAN, PATEGAN, GPATE, DataLens, GSWGAN])
 def test_audits_find_worst_pairs_of_the_rows_cost_and_run_on_the_smallest(method: type[Method]) -> None:
     config = method(method.Config(**method.presets(MNIST)["tiny"]), MNIST).calibrate(budget(10.0, Basis.CLAIMED))

@@ -255,7 +255,7 @@ MAKERS: dict[str, Callable[[float, int], Event]] = {
 }
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKERS)
 @settings(max_examples=3, deadline=None)
 @given(noise=st.floats(0.7, 30), n=st.integers(1, 200), delta=st.floats(1e-7, 1e-4))

@@ -171,7 +171,7 @@ def test_audit_catches_half_the_noise(bound) -> None:
     assert found > stated
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("bound", BOUNDS, ids=lambda f: f.__name__)
 def test_audit_of_secure_noise(bound) -> None:
     pytest.importorskip("opendp")

@@ -127,6 +127,7 @@ EVENTS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=15)  # each setting composes up to three curves
 @given(st.lists(EVENTS, min_size=1, max_size=3))
 def test_no_bound_is_below_a_guess_nor_above_what_epsilon_and_delta_allow(events: list[Event]) -> None:

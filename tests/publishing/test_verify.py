@@ -76,7 +76,7 @@ def published(run: Path, into: Path, *words: str) -> Done:
     return bench("publish", run, "--into", into, *words)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_an_honest_plugin_is_checked_run_again_and_added(honest: Path, into: Path) -> None:
     done = published(honest, into, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
