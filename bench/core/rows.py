@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Annotated, Any, TypeVar
 
@@ -102,9 +103,15 @@ def json_object(text: str | bytes) -> dict[str, Any]:
         raise ValueError(f"no JSON: {error}") from error
     if not isinstance(data, dict):
         raise ValueError("no JSON object")
-    if _overflows(data.values()):
+    # Only such a text can hold a number beyond floats; most records hold none, and thousands of values.
+    large = _LARGE.search(text) if isinstance(text, str) else _LARGE_BYTES.search(text)
+    if large and _overflows(data.values()):
         raise ValueError("no JSON: a number is too large")
     return data
+
+
+_LARGE_BYTES = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{309}")
+_LARGE = re.compile(_LARGE_BYTES.pattern.decode())
 
 
 def _overflows(values: Iterable[object]) -> bool:

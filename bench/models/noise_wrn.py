@@ -1,8 +1,8 @@
 """A wide residual net (``noise_wrn``) for images of 32 pixels, pretrained on images of random processes alone.
 
 WRN-16-4 of Zagoruyko and Komodakis (arXiv:1605.07146), as DP-RandP takes it (arXiv:2306.06076). Its
-features are means over the quarters of the image after the second and third group of blocks, decorrelated by the
-statistics of such images (:class:`Whitening`): noise of equal size in every direction then harms predictions least.
+features are means over the quarters of the image, and of its mirror image, after the second and third group of blocks,
+decorrelated by the statistics of such images (:class:`Whitening`): noise of equal size in every direction then harms predictions least.
 :mod:`bench.training.noise_pretraining` makes the weights, without any record of any data set.
 """
 
@@ -117,9 +117,12 @@ class NoiseWRN(nn.Module):
         return middle.relu(), self.norm(self.groups[2](middle)).relu()
 
     def quarters(self, images: Tensor) -> Tensor:
-        """Return the means over the four quarters of the image: (n, channels, 4)."""
-        pooled = [functional.adaptive_avg_pool2d(found.float(), 2).flatten(2) for found in self.maps(images)]
-        return torch.cat(pooled, 1)
+        """Return the means over the four quarters of images and of their mirror images: (n, channels, 4)."""
+        both = [
+            torch.cat([functional.adaptive_avg_pool2d(found.float(), 2).flatten(2) for found in self.maps(looked)], 1)
+            for looked in (images, images.flip(3))
+        ]
+        return (both[0] + both[1]) / 2
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Map normalised images (n, 3, height, width) to features (n, 1536)."""

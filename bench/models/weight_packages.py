@@ -222,7 +222,7 @@ PACKAGES: dict[str, WeightPackage] = {
     "noise_wrn": WeightPackage(
         ShippedRoute(Path(__file__).with_name("weights") / "noise_wrn.safetensors"),
         shipped,
-        "4f7ac1265d4436341d73e28986d4ba1e8f80e6be769d63494d8bee661f7734e9",
+        "060a19c95f7a5cb799aad7603ac5e0550d2c1db851874738151532428c5f34bf",
         noise_wrn.SIDE, noise_wrn.MEAN, noise_wrn.STD, NO_DATA,
     ),
 }  # fmt: skip

@@ -299,7 +299,11 @@ def _provenance(p: Provenance) -> Table:
 
 def value_text(value: Any) -> str:
     """Return a setting as text."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, str):
+        return value
+    if type(value) is int or (type(value) is float and math.isfinite(value)):
+        return repr(value)  # as JSON writes it; most values are numbers, and a ledger may have thousands
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def words(values: Mapping[str, Any]) -> str:
