@@ -1,9 +1,9 @@
 """A wide residual net (``noise_wrn``) for images of 32 pixels, pretrained on images of random processes alone.
 
-WRN-16-4 of Zagoruyko and Komodakis (arXiv:1605.07146), as DP-RandP takes it (arXiv:2306.06076). Its
-features are means over the quarters of the image, and of its mirror image, after the second and third group of blocks,
-decorrelated by the statistics of such images (:class:`Whitening`): noise of equal size in every direction then harms predictions least.
-:mod:`bench.training.noise_pretraining` makes the weights, without any record of any data set.
+WRN-16-4 of Zagoruyko and Komodakis (arXiv:1605.07146), as DP-RandP takes it (arXiv:2306.06076). Its features are means
+over the quarters of the image and of its mirror image, after the second and third group of blocks. :class:`Whitening`
+decorrelates them by statistics of random images, because noise of equal size in every direction then harms
+predictions least. :mod:`bench.training.noise_pretraining` makes the weights, without any record of any data set.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 
 Two augmented views of an image get near features, views of different images features that spread evenly on the
 sphere (alignment and uniformity in equal parts, Wang and Isola, arXiv:2005.10242), as in DP-RandP (arXiv:2306.06076).
-The learning rate follows the time that is left, so the same command on
-another machine gives other weights; the published file is pinned by its SHA-256. It comes from 5,202 steps in 7
-minutes of an NVIDIA H100 that also trained teachers. New scenes then give the statistics of :class:`Whitening`.
+The learning rate follows the time that is left, so the same command on another machine gives other weights; the
+published file is pinned by its SHA-256. It comes from 5,202 steps in 7 minutes of an NVIDIA H100 that also trained
+teachers. New scenes then give the statistics of :class:`Whitening`.
 """
 
 from __future__ import annotations
