@@ -8,9 +8,10 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from bench.core.printable import counted
 from bench.experiments.noise_salt import sweep_salts
 from bench.launchers import slurm
 from bench.launchers.manifest import CANCELLED, Launch, Task, launches
+from bench.launchers.remaining import Progressed, remaining
 from bench.launchers.runtime_estimate import duration
 from bench.launchers.worker import settled
 from bench.results.attack_record import AttackRecord, AuditRecord
-from bench.results.record import Record, Status
+from bench.results.record import Provenance, Record, Status
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_atomic
 from bench.storage.locks import Owner, alive
@@ -45,6 +47,8 @@ class LaunchRow:
     left: int
     jobs: dict[str, int] = field(default_factory=dict)
     what: str = ""
+    remaining_seconds: float | None = None
+    """Forecast while it is at work; None before its first result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +83,11 @@ class Overview:
         """Yield title, columns and rows of each non-empty table; launches always."""
         yield (
             "launches",
-            ("launch", "launcher", "state", "results", "done", "failed", "running", "left", "Slurm's jobs"),
+            ("launch", "launcher", "state", "results", "done", "failed", "running", "left", "ends in", "Slurm's jobs"),
             [
                 (r.id, f"{r.kind} ({r.where})", r.state, r.what, str(r.done), str(r.failed), str(r.running),
-                 str(r.left), ", ".join(f"{n} {state.lower()}" for state, n in sorted(r.jobs.items())))
+                 str(r.left), "" if r.remaining_seconds is None else duration(r.remaining_seconds),
+                 ", ".join(f"{n} {state.lower()}" for state, n in sorted(r.jobs.items())))
                 for r in self.launches
             ],
         )  # fmt: skip
@@ -156,7 +161,29 @@ def _launch_row(
     return LaunchRow(
         launch.id, launch.kind, launch.machine.partition("/")[0], state, total, count[Status.DONE],
         count[Status.FAILED], running, left, jobs, _what(launch),
+        remaining(list(_progress(launch, records, claims, run_dir))) if at_work else None,
     ), note  # fmt: skip
+
+
+def _progress(
+    launch: Launch, records: Mapping[str, Record], claims: Mapping[str, Owner], run_dir: RunDir
+) -> Iterator[Progressed]:
+    def one(kind: tuple[str, ...], key: str, made: Provenance | None) -> Progressed:
+        if made is not None:
+            began = datetime.fromisoformat(made.started)
+            # Results on private data state the date alone.
+            age = (datetime.now(UTC) - began).total_seconds() if began.tzinfo else None
+            return Progressed(kind, made.wall_seconds, age, done=True)
+        return Progressed(kind, claims[key].seconds, claims[key].seconds) if key in claims else Progressed(kind)
+
+    for entry in launch.records:
+        done = settled(entry, run_dir, records)
+        kind = (entry.cell.spec.method, entry.cell.dataset)
+        yield one(kind, entry.key, records[entry.key].provenance if done else None)
+    for task in launch.tasks:
+        result = _result(task, run_dir) if task.settled(run_dir) else None
+        if result is not None or not task.settled(run_dir):
+            yield one((task.kind,), task.key, result.provenance if result is not None else None)
 
 
 def _what(launch: Launch) -> str:
