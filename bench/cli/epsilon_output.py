@@ -47,8 +47,7 @@ def load_votes(path: Path, first: int | None, indices: Path | None) -> NDArray[n
     if first is not None:
         if not 1 <= first <= len(votes):
             raise BenchError(f"--first must lie between 1 and the {len(votes)} queries of {path}, not {first}.")
-        head: NDArray[np.float64] = votes[:first]
-        return head
+        return votes[:first]
     if indices is None:
         return votes
     chosen = load_array(indices, "indices")

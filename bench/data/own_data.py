@@ -175,8 +175,7 @@ def _parquet(path: Path, file: BufferedReader) -> pandas.DataFrame:
     groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
     values = sum(group.column(number).num_values for group in groups for number in range(group.num_columns))
     check_fits(path, 8 * values)
-    table: pandas.DataFrame = parquet.read().to_pandas()
-    return table
+    return parquet.read().to_pandas()
 
 
 def _split_of(path: Path, table: pandas.DataFrame) -> NDArray[np.bool_] | None:

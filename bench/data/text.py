@@ -76,8 +76,7 @@ def encode(texts: Sequence[Sequence[str]], vocabulary: Sequence[str], length: in
 
 def word_numbers(images: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Return the word numbers, int64 (n, length), of sentences uint8 (n, 2, 1, length)."""
-    numbers: NDArray[np.int64] = images[:, 0, 0].astype(np.int64) * 256 + images[:, 1, 0]
-    return numbers
+    return images[:, 0, 0].astype(np.int64) * 256 + images[:, 1, 0]
 
 
 def windows(

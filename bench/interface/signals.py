@@ -38,8 +38,7 @@ def _index(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np
 
 
 def _own(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    own: NDArray[np.float64] = np.take_along_axis(logits.astype(np.float64), _index(logits, labels), axis=-1)[..., 0]
-    return own
+    return np.take_along_axis(logits.astype(np.float64), _index(logits, labels), axis=-1)[..., 0]
 
 
 def need_references(name: str, signals: Signals, least: int) -> None:

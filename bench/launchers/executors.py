@@ -86,8 +86,7 @@ class _Submitit:
         )  # fmt: skip
 
     def submit(self, keys: tuple[str, ...]) -> Submitted:
-        job: Submitted = self._executor.submit(Job(self._folder, keys, self._minutes))
-        return job
+        return self._executor.submit(Job(self._folder, keys, self._minutes))
 
     def why(self, job: Any) -> str:
         return ""

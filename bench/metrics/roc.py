@@ -104,8 +104,7 @@ def _bootstrap(
     found = found[np.isfinite(found).all(axis=1)]
     if not len(found):
         raise BenchError("no draw of groups has members and non-members; use groups that hold both.")
-    limits: Floats = np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
-    return limits
+    return np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
 
 
 def _exact(true: Floats, false: Floats, fpr: float, confidence: float) -> tuple[float, float]:

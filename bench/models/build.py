@@ -17,8 +17,7 @@ def build(name: str, num_classes: int, in_chans: int, img_size: Size, **options:
 
     Initialised from torch's global RNG: seed it first. Raise UnknownNameError, or BenchError if the net does not fit.
     """
-    model: nn.Module = timm.create_model(name, **model_options(name, num_classes, in_chans, img_size, **options))
-    return model
+    return timm.create_model(name, **model_options(name, num_classes, in_chans, img_size, **options))
 
 
 def features_and_logits(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:

@@ -86,8 +86,7 @@ class FaceResNet(nn.Module):
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Return the logits, or the embeddings themselves before the last layer."""
-        logits: Tensor = features if pre_logits else self.head(features)
-        return logits
+        return features if pre_logits else self.head(features)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the embeddings (n, 128), or logits (n, `num_classes`)."""

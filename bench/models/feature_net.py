@@ -115,5 +115,4 @@ class OnFixedMap(TwoPartNet):
 
     def get_classifier(self) -> nn.Module:
         """Return the last layer, as timm's models do."""
-        last: nn.Module = getattr(self.head, "last", self.head)
-        return last
+        return getattr(self.head, "last", self.head)

@@ -133,8 +133,7 @@ def check_known(name: str) -> None:
 def headless(name: str, in_chans: int, size: tuple[int, int]) -> nn.Module:
     """Return timm's untrained model without classifier; raise UnknownNameError, or BenchError if images do not fit."""
     check_known(name)
-    net: nn.Module = timm.create_model(name, **model_options(name, 0, in_chans, size))
-    return net
+    return timm.create_model(name, **model_options(name, 0, in_chans, size))
 
 
 def random_backbone(name: str, in_chans: int, size: int, shape: tuple[int, int, int], seed: int) -> FrozenBackbone:
@@ -175,8 +174,7 @@ class DenseHead(nn.Module):
 
     def forward_head(self, hidden: Tensor, pre_logits: bool = False) -> Tensor:
         """Return the logits (n, classes) of `hidden`, or with `pre_logits` itself."""
-        logits: Tensor = hidden if pre_logits else self.last(hidden)
-        return logits
+        return hidden if pre_logits else self.last(hidden)
 
     def forward(self, features: Tensor) -> Tensor:
         """Map features (n, features) to logits (n, classes)."""

@@ -27,8 +27,7 @@ class GaussianHead(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Return the logits (n, classes) of `features` (n, d)."""
         squares = (features[:, None] - self.mean).square() * torch.exp(-self.log_variance)
-        logits: Tensor = self.bias - 0.5 * (squares + self.log_variance).sum(2)
-        return logits
+        return self.bias - 0.5 * (squares + self.log_variance).sum(2)
 
 
 def set_gaussians(head: GaussianHead, mean: Tensor, variance: Tensor, known: Tensor) -> None:

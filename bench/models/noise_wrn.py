@@ -69,8 +69,7 @@ class Whitening(nn.Module):
     def parts(self, quarters: Tensor) -> Tensor:
         """Map (n, channels, 4) to the transform's parts, float32 (4, n, channels)."""
         haar = torch.tensor(HAAR, dtype=torch.float32, device=quarters.device) / 2
-        found: Tensor = torch.einsum("hq,ncq->hnc", haar, quarters.float())
-        return found
+        return torch.einsum("hq,ncq->hnc", haar, quarters.float())
 
     def forward(self, quarters: Tensor) -> Tensor:
         """Map (n, channels, 4) to float32 (n, 4 * channels)."""
@@ -131,8 +130,7 @@ class NoiseWRN(nn.Module):
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Return the logits of `features`, or `features` themselves with `pre_logits`."""
-        logits: Tensor = features if pre_logits else self.fc(features)
-        return logits
+        return features if pre_logits else self.fc(features)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map normalised images (n, 3, height, width) to logits, or to features without a classifier."""

@@ -197,8 +197,7 @@ def native_input(backbone: str) -> tuple[int, tuple[float, ...], tuple[float, ..
 
 
 def _headless(backbone: str) -> nn.Module:
-    model: nn.Module = timm.create_model(backbone, pretrained=False, num_classes=0)
-    return model
+    return timm.create_model(backbone, pretrained=False, num_classes=0)
 
 
 def _set_size(model: nn.Module, size: int) -> None:

@@ -37,8 +37,7 @@ def _gabor(height: int, width: int, sigma: float, angle: float, frequency: float
     envelope = torch.exp(-(along.square() + (slant * across).square()) / (2 * sigma**2))
     # Envelopes vanish within two periods.
     periods = torch.polar(envelope, frequency * along).reshape(5, height, 5, width)
-    gabor: Tensor = periods.sum((0, 2)) * slant / (2 * KYMATIO_PI * sigma**2)
-    return gabor
+    return periods.sum((0, 2)) * slant / (2 * KYMATIO_PI * sigma**2)
 
 
 def _morlet(height: int, width: int, scale: int, angle: float) -> Tensor:
@@ -206,8 +205,7 @@ class NormedHead(nn.Module):
     @property
     def last(self) -> nn.Module:
         """Return the last layer."""
-        last: nn.Module = getattr(self.head, "last", self.head)
-        return last
+        return getattr(self.head, "last", self.head)
 
     def hidden(self, features: Tensor) -> Tensor:
         """Return the input of the last layer."""

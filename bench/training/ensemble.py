@@ -82,8 +82,7 @@ class Ensemble:
         if self.see is not None:
             return replace(self, see=None).labels(self.see(images), pool, stage)
         if self._together():
-            chosen: Labels = self._logits_together(images, stage).argmax(2).numpy()
-            return chosen
+            return self._logits_together(images, stage).argmax(2).numpy()
         if pool is None:
             return np.stack([logits.argmax(1).numpy() for logits in self._one_by_one(images, stage)])
         images = sendable(images)
@@ -287,8 +286,7 @@ def count_votes(predictions: Labels, classes: int) -> Labels:
         raise BenchError(f"predictions must be (teachers, queries), not of shape {predictions.shape}.")
     if predictions.size and (predictions.min() < 0 or predictions.max() >= classes):
         raise BenchError(f"a teacher's label lies outside 0..{classes - 1}.")
-    counts: Labels = np.stack([(predictions == label).sum(0) for label in range(classes)], axis=1).astype(np.int64)
-    return counts
+    return np.stack([(predictions == label).sum(0) for label in range(classes)], axis=1).astype(np.int64)
 
 
 def shard_range(total: int, shard: int, shards: int, step: int) -> range:

@@ -95,8 +95,7 @@ def teacher_labels(task: TeacherTask, shape: tuple[int, int, int], state: Arrays
     """Return the labels (n,) of `images` from the teacher with weights `state`."""
     with one_thread(), arithmetic(task.precision, task.device):
         logits = predict(rebuilt(task, shape, state), images, device=task.device, bf16=task.bf16)
-    found: Labels = answered(task, logits).argmax(1).numpy()
-    return found
+    return answered(task, logits).argmax(1).numpy()
 
 
 def answered(task: TeacherTask, logits: Tensor) -> Tensor:

@@ -186,8 +186,7 @@ class Alternating:
 
 def logits_of(student: nn.Module, seen: Tensor) -> Tensor:
     """Return the logits of `student` for inputs `seen`: features of its frozen map if it has one, otherwise images."""
-    logits: Tensor = student.forward_head(seen) if isinstance(student, OnFixedMap) else student(seen)
-    return logits
+    return student.forward_head(seen) if isinstance(student, OnFixedMap) else student(seen)
 
 
 def _reached(values: Tensor) -> bool:

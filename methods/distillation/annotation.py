@@ -26,16 +26,14 @@ def distillation_loss(teacher: Tensor, student: Tensor, kind: Distillation, weig
     """
     teacher, student = teacher.clamp(LEAST, 1 - LEAST), student.clamp(LEAST, 1 - LEAST)
     if kind == "plain":
-        divergence: Tensor = (teacher * (teacher / student).log()).sum(1)
-        return divergence
+        return (teacher * (teacher / student).log()).sum(1)
     target = teacher.argmax(1, keepdim=True)
     p, q = teacher.gather(1, target), student.gather(1, target)
     of_target = (p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log())[:, 0]
     rest_p, rest_q = (1 - p, 1 - q) if kind == "dkd" else (1 - teacher, 1 - student)
     others = torch.ones_like(teacher).scatter(1, target, 0.0)
     of_others = (others * (teacher / rest_p) * (teacher * rest_q / (student * rest_p)).log()).sum(1)
-    loss: Tensor = of_target + weight * of_others
-    return loss
+    return of_target + weight * of_others
 
 
 def distillation_gradient(teacher: Tensor, student: Tensor, kind: Distillation, weight: float) -> Tensor:

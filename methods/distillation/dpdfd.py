@@ -163,8 +163,7 @@ class DPDFD(Alternation):
             # The gradient of the divergence in the student's logits.
             gradients = keep_top(student - teacher(images).softmax(1), k)
             noisy = answered(bounded(gradients, self.config).cpu(), self.config, private.facts, ledger)
-            labels: Tensor = student - self.config.step * self.config.bound * noisy.to(student.device)
-            return labels
+            return student - self.config.step * self.config.bound * noisy.to(student.device)
 
         return annotate
 

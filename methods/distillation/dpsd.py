@@ -172,8 +172,7 @@ class DPSD(Alternation):
                 given.cpu(), ledger, beta=beta, sigma=self.config.sigma, sensitivity=sensitivity, answers=len(teachers),
                 reading=self.config.eq3,
             )  # fmt: skip
-            labels: Tensor = student - self.config.gamma * noisy.to(student.device)
-            return labels
+            return student - self.config.gamma * noisy.to(student.device)
 
         return annotate
 

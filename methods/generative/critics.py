@@ -89,8 +89,7 @@ class Critics:
         share = torch.rand(1, images.shape[1], 1, generator=self._draws).to(self._device)
         between = (share * images + (1 - share) * fakes).detach().requires_grad_()
         (slope,) = torch.autograd.grad(self.scores(between, labels).sum(), between, create_graph=True)
-        penalty: Tensor = ((slope.square().sum(2) + 1e-12).sqrt() - 1).square().mean(1)
-        return penalty
+        return ((slope.square().sum(2) + 1e-12).sqrt() - 1).square().mean(1)
 
     def directions(self, images: Tensor, labels: Tensor, loss: Loss = "binary") -> Tensor:
         """Return the direction, (teachers, n, pixels), in which changing `images` fools each net."""

@@ -66,8 +66,7 @@ class LearnedImages:
             self._net.load_state_dict(self._plain.state_dict())
 
     def _loss(self, rows: Any) -> Tensor:
-        loss: Tensor = functional.cross_entropy(self._plain.forward((self.images[rows] + 1) / 2), self._targets[rows])
-        return loss
+        return functional.cross_entropy(self._plain.forward((self.images[rows] + 1) / 2), self._targets[rows])
 
     def _start(self) -> None:
         with seeded(self.draws):

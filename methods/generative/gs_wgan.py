@@ -142,8 +142,7 @@ class GSWGAN(Guided):
         return Claim(row.epsilon, delta, source, note)
 
     def charges(self) -> Sequence[Event]:
-        found: list[Event] = self.config.events(self.config.noise_multiplier)
-        return found
+        return self.config.events(self.config.noise_multiplier)
 
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context
     ) -> Guide:  # fmt: skip

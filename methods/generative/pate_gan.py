@@ -139,8 +139,7 @@ class PATEGAN(Guided):
         return Claim(epsilon, delta, source, f"moment {moment}; depends on the votes and is itself private")
 
     def charges(self) -> Sequence[Event]:
-        found: list[Event] = self.config.events(self.config.queries)
-        return found
+        return self.config.events(self.config.queries)
 
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context
     ) -> Guide:  # fmt: skip

@@ -140,8 +140,7 @@ def head_labels(
     for answers in _in_order(labels_of, task.groups, threads if task.device.type == "cpu" else 1):
         found.append(answers)
         stage.advance(len(answers))
-    result: NDArray[np.int64] = torch.cat(found).numpy()
-    return result
+    return torch.cat(found).numpy()
 
 
 class _Task:

@@ -105,8 +105,7 @@ class KNNPATE(HeadStudent):
         def events(sigma: float) -> Sequence[Event]:
             return type(self)(dataclasses.replace(named, sigma=sigma), self.facts).charges()
 
-        found: KNNPATEConfig = dataclasses.replace(named, sigma=smallest_noise(events, budget, claimed="rdp"))
-        return found
+        return dataclasses.replace(named, sigma=smallest_noise(events, budget, claimed="rdp"))
 
     def claimed(self, delta: float) -> Claim:
         source = "Zhu et al., CVPR 2020: Renyi DP of the sampled Gaussian mechanism"

@@ -42,8 +42,7 @@ def votes_of(scores: Floats) -> Ints:
     """Return the votes for each class, int64 (queries, classes), from scores (queries, teachers, classes)."""
     choice, classes = scores.argmax(axis=2), scores.shape[2]
     flat = np.arange(len(choice))[:, None] * classes + choice
-    counts: Ints = np.bincount(flat.reshape(-1), minlength=len(choice) * classes).reshape(-1, classes)
-    return counts
+    return np.bincount(flat.reshape(-1), minlength=len(choice) * classes).reshape(-1, classes)
 
 
 def group_counts(images: NDArray[np.uint8], groups: Ints, count: int, vocabulary: int = VOCABULARY) -> Ints:

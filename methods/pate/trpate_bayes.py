@@ -114,8 +114,7 @@ class PATEBayes(PATE):
 
     def seen(self, images: torch.Tensor, part: Part, public: PublicData, context: Context) -> NDArray[np.float32]:
         """Return the Gaussians' input for `images`, uint8 (n, channels, height, width): pixels in [0, 1], (n, d)."""
-        pixels: NDArray[np.float32] = images.flatten(1).numpy().astype(np.float32) / np.float32(255)
-        return pixels
+        return images.flatten(1).numpy().astype(np.float32) / np.float32(255)
 
     def gaussian_student(self, public: PublicData, context: Context) -> tuple[torch.nn.Module, str, dict[str, Any]]:
         """Return a student whose classifier is a ``GaussianHead``, its name and options."""
@@ -218,8 +217,7 @@ class TrPATEBayes(PATEBayes, OnBackbone):
         if not self.config.backbone:
             return super().seen(images, part, public, context)
 
-        found: NDArray[np.float32] = features_of(images, self.backbone(public, context), context, part).numpy()
-        return found
+        return features_of(images, self.backbone(public, context), context, part).numpy()
 
     def gaussian_student(self, public: PublicData, context: Context) -> tuple[torch.nn.Module, str, dict[str, Any]]:
         """See :meth:`PATEBayes.gaussian_student`: Gaussians on the backbone's features if there is one."""
@@ -248,8 +246,7 @@ class TrPATEBayes(PATEBayes, OnBackbone):
 
         depends = {"source": source.name, "fraction": self.config.source_fraction, "words": words}
         counts = context.cache.get("source-counts", depends, make)["counts"]
-        prior: NDArray[np.float64] = flat + self.config.source_weight * counts
-        return prior
+        return flat + self.config.source_weight * counts
 
     def feature_prior(self, public: PublicData, width: int, context: Context) -> GaussianPrior:
         """Return the source's Gaussians or, without a source, the unlabelled pool's, the same for all classes."""

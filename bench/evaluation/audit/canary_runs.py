@@ -210,8 +210,7 @@ def queries_of(images: torch.Tensor, shift: int) -> torch.Tensor:
 def logits_of(released: Released, queries: torch.Tensor, device: torch.device) -> NDArray[np.float64]:
     """Return the student's logits (queries, n, classes), float64, on images (queries, n, c, h, w)."""
     flat = predict(released.student, queries.flatten(0, 1), device=device)
-    shaped: NDArray[np.float64] = flat.view(*queries.shape[:2], -1).double().numpy()
-    return shaped
+    return flat.view(*queries.shape[:2], -1).double().numpy()
 
 
 def coin_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family, device: torch.device) -> NDArray[np.float64]:
@@ -249,8 +248,7 @@ def image_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family) -> N
         torch.cdist(as_float(canaries.images[numbers, side]).flatten(1), released).amin(1).double().numpy()
         for side in (0, 1)
     ]
-    result: NDArray[np.float64] = distance[0] - distance[1] if canaries.adjacency is Adjacency.REPLACE else -distance[1]
-    return result
+    return distance[0] - distance[1] if canaries.adjacency is Adjacency.REPLACE else -distance[1]
 
 
 def train_shadow_runs(

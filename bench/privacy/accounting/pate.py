@@ -72,8 +72,7 @@ def _refuse(bad: NDArray[np.bool_], counts: Floats, what: str) -> None:
 def _gaps(votes: Floats) -> Floats:
     """Return the winner's lead over each other class: ``(queries, classes - 1)``, never negative."""
     ordered = np.sort(votes, axis=1)
-    gaps: Floats = ordered[:, -1:] - ordered[:, :-1]
-    return gaps
+    return ordered[:, -1:] - ordered[:, :-1]
 
 
 def lnmax_log_q(votes: Floats, gamma: float) -> Floats:
@@ -99,8 +98,7 @@ def lnmax_moments(log_q: Floats, gamma: float, moments: ArrayLike) -> Floats:
 
 
 def _moments_of_pure(epsilon: float, order: Floats) -> Floats:
-    bound: Floats = np.minimum(epsilon**2 * order * (order + 1) / 2, epsilon * order)
-    return bound
+    return np.minimum(epsilon**2 * order * (order + 1) / 2, epsilon * order)
 
 
 def _least_over_moments(total: Floats, moments: Floats, delta: float) -> tuple[float, int]:
@@ -247,8 +245,7 @@ def confident_independent_rdp(
 ) -> Floats:
     """Return ``(orders,)``: the divergence for any votes; with expected `answers` it is an average, not a guarantee."""
     order = np.asarray(orders, dtype=np.float64)
-    total: Floats = order * (queries / (2 * sigma1**2) + answers / sigma2**2)
-    return total
+    return order * (queries / (2 * sigma1**2) + answers / sigma2**2)
 
 
 def answer_weights(votes: Floats, threshold: float, sigma1: float, answered: ArrayLike | None) -> Floats:

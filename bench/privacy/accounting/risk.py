@@ -193,7 +193,6 @@ def least_of_lines(slopes: Floats, intercepts: Floats) -> Power:
 
     def least(x: Floats) -> Floats:
         parts = np.array_split(x, 1 + x.size // 100)
-        found: Floats = np.concatenate([np.min(slopes * part[:, None] + intercepts, axis=1) for part in parts])
-        return found
+        return np.concatenate([np.min(slopes * part[:, None] + intercepts, axis=1) for part in parts])
 
     return least

@@ -33,8 +33,7 @@ Floats = NDArray[np.float64]
 
 def _bound(log_q: Floats, sigma: float, order: float) -> Floats:
     """Return the divergence bound at each of `log_q`, in its shape."""
-    bound: Floats = gaussian_rdp_from_log_q(log_q.ravel(), sigma, [order])[:, 0].reshape(log_q.shape)
-    return bound
+    return gaussian_rdp_from_log_q(log_q.ravel(), sigma, [order])[:, 0].reshape(log_q.shape)
 
 
 def shifted_log_q(log_q: ArrayLike, sigma: float, classes: int, up: bool) -> Floats:
@@ -79,8 +78,7 @@ def gnmax_local_sensitivity(log_q: ArrayLike, sigma: float, order: float, classe
     value = _bound(here, sigma, order)
     above = _bound(shifted_log_q(here, sigma, classes, up=True), sigma, order)
     below = _bound(shifted_log_q(here, sigma, classes, up=False), sigma, order)
-    sensitivity: Floats = np.maximum(np.maximum(above - value, value - below), 0.0)
-    return sensitivity
+    return np.maximum(np.maximum(above - value, value - below), 0.0)
 
 
 def gnmax_sensitivity_at_distance(votes: Floats, sigma: float, order: float) -> Floats:

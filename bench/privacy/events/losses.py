@@ -125,8 +125,7 @@ def _log_excess(loss: float | Floats, order: float | Floats) -> Floats:
 
 def _below_pure(divergence: Floats, epsilon: float, order: Floats) -> Floats:
     """Return `divergence`, capped at the maximum for mechanisms of pure `epsilon`."""
-    found: Floats = np.minimum(divergence, np.minimum(epsilon, order * epsilon**2 / 2))
-    return found
+    return np.minimum(divergence, np.minimum(epsilon, order * epsilon**2 / 2))
 
 
 def laplace_rdp(epsilon: float, orders: ArrayLike) -> Floats:

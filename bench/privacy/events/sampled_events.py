@@ -152,8 +152,7 @@ def symmetric_rdp(noise: float, rate: float, order: Floats) -> Floats:
     """Return one run's Renyi divergence for the symmetric curve of :func:`losses.symmetric_gaussian_pld`."""
     one = _run_rdp(noise, rate, tuple(order.tolist()), False)
     # The curve at alpha < 1 adds at most as much to the integral of E[(P/Q)^order] as the curve at alpha > 1.
-    twice: Floats = one + np.log1p(-np.expm1(-(order - 1) * one)) / (order - 1)
-    return twice
+    return one + np.log1p(-np.expm1(-(order - 1) * one)) / (order - 1)
 
 
 @dataclass(frozen=True, slots=True)

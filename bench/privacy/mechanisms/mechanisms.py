@@ -263,8 +263,7 @@ def sampled_sum(values: NDArray[np.float64], sampled: NDArray[np.bool_]) -> NDAr
 def poisson_sample(shape: tuple[int, ...], sampling_rate: float, noise: Noise) -> NDArray[np.bool_]:
     """Return independent draws that are true with probability `sampling_rate`."""
     # Integers below 2^53 are exact as floats.
-    drawn: NDArray[np.bool_] = noise.uniform(shape, 2**53) < sampling_rate * 2**53
-    return drawn
+    return noise.uniform(shape, 2**53) < sampling_rate * 2**53
 
 
 def randomized_response(labels: NDArray[np.int64], epsilon: float, classes: int, noise: Noise) -> NDArray[np.int64]:
@@ -295,8 +294,7 @@ def top_k_randomized_response(
     start = np.where(inside, hits.argmax(axis=1), 0).astype(np.int64)
     kept = noise.keep_or_other(start, k, keep_probability(epsilon, k))
     position = np.where(inside, kept, noise.uniform(labels.shape, k))
-    answers: NDArray[np.int64] = np.take_along_axis(candidates, position[:, None], axis=1)[:, 0]
-    return answers
+    return np.take_along_axis(candidates, position[:, None], axis=1)[:, 0]
 
 
 def prior_randomized_response(

@@ -73,10 +73,9 @@ class Banded(Stream):
 
     def released(self, values: Floats) -> Floats:
         self._private.appendleft(values.copy())
-        found: Floats = sum(
+        return sum(
             (c * v for c, v in zip(self._coefficients, self._private, strict=False)), start=np.zeros(values.shape)
         )
-        return found
 
     def total(self, noisy: Floats) -> Floats:
         """See :meth:`Stream.total`: the estimates of the last values solve the step's equation."""
