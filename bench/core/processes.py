@@ -27,8 +27,13 @@ def memory_bytes() -> int:
 
 
 def end_with_parent() -> None:
-    """Make a worker ignore Ctrl-C, which its parent handles; on Linux the worker also dies with its parent."""
+    """Make a worker ignore Ctrl-C, which its parent handles; see also :func:`die_with_parent`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent()
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends, on Linux; the setting survives an exec."""
     if sys.platform.startswith("linux"):
         set_parent_death_signal = 1
         with contextlib.suppress(OSError, AttributeError):

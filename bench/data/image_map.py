@@ -105,11 +105,6 @@ def open_mapping(path: Path, identity: tuple[int, int]) -> Mapping:
     return made
 
 
-def is_files(loaded: Loaded) -> bool:
-    """Return whether the images of `loaded` are files that are decoded on each read."""
-    return isinstance(loaded.train, FileRecords)
-
-
 def mapped(loaded: Loaded, order: Indices, progress: Progress = silent) -> Loaded:
     """Return `loaded` over a mapping of its decoded images, made if missing; `loaded` itself if they are not files.
 

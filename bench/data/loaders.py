@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bench.core.errors import BenchError
 from bench.data.decoders import Decode
 from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Records
@@ -30,12 +32,25 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, "NDArray[Any]"]
 UNUSABLE = (BenchError, OSError, ValueError, LookupError, EOFError, ImportError)
 View = Callable[[Arrays], "tuple[Records, Records]"]
+Choose = Callable[["NDArray[Any]"], "tuple[NDArray[np.int64] | None, NDArray[np.int64]]"]
 
 
 def plain_view(arrays: Arrays) -> tuple[Records, Records]:
     """Return the train and the test records as stored."""
     train, test = (ArrayRecords(arrays[f"{half}_images"], arrays[f"{half}_labels"]) for half in ("train", "test"))
     return train, test
+
+
+def chosen_view(
+    choose: Callable[[NDArray[Any]], tuple[NDArray[np.int64] | None, NDArray[np.int64]]], what: str
+) -> View:
+    """Return a view of the records whose indices (None: all) and labels `choose` takes from the array `what`."""
+
+    def half(arrays: Arrays, name: str) -> Records:
+        index, labels = choose(np.asarray(arrays[f"{name}_{what}"]))
+        return ArrayRecords(arrays[f"{name}_images"], labels, index)
+
+    return lambda arrays: (half(arrays, "train"), half(arrays, "test"))
 
 
 def check(spec: DatasetSpec, arrays: Mapping[str, Blocks]) -> None:

@@ -26,7 +26,8 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.core.fetch_progress import Progress, silent
 from bench.core.processes import memory_bytes
 from bench.core.types import Facts, LabelledSource, PrivateData, PublicData
-from bench.data.image_map import MappedRecords, is_files, mapped
+from bench.data.image_files import FileRecords
+from bench.data.image_map import MappedRecords, mapped
 from bench.data.index_hash import ranks
 from bench.data.own_name import parse
 from bench.data.spec import DatasetSpec, Loaded
@@ -198,7 +199,8 @@ def map_images(loaded: Loaded, progress: Progress = silent) -> Loaded:
 
     Raises what :func:`bench.data.image_map.mapped` raises.
     """
-    return mapped(loaded, file_order(loaded, split(loaded)), progress) if is_files(loaded) else loaded
+    files = isinstance(loaded.train, FileRecords)
+    return mapped(loaded, file_order(loaded, split(loaded)), progress) if files else loaded
 
 
 def file_order(loaded: Loaded, split: Split) -> Indices:

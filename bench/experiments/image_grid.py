@@ -50,7 +50,7 @@ def image_grid(
     page = page.to(torch.uint8)
     for row, line in enumerate(lines):
         for column, index in enumerate(line):
-            image = _bytes(images[index]).permute(1, 2, 0)
+            image = as_bytes(images[index]).permute(1, 2, 0)
             image = image.repeat_interleave(factor, 0).repeat_interleave(factor, 1)
             top, left = row * high + GAP, column * wide + GAP
             page[top : top + height * factor, left : left + width * factor] = image
@@ -67,7 +67,8 @@ def _lines(count: int, labels: torch.Tensor | None, columns: int, rows: int) -> 
     return [(labels == label).nonzero().flatten()[:columns].tolist() for label in sorted(set(labels.tolist()))][:rows]
 
 
-def _bytes(image: torch.Tensor) -> torch.Tensor:
+def as_bytes(image: torch.Tensor) -> torch.Tensor:
+    """Return `image`, uint8 or float in [0, 1], as uint8 on the CPU; entries that are not a number become 0."""
     image = image.detach().cpu()
     if image.dtype == torch.uint8:
         return image

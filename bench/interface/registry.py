@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.machinery import SourceFileLoader
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import CodeType
 from typing import Any, Generic, TypeVar
@@ -93,14 +92,14 @@ class Registry(Generic[T]):
         if self._index is None:
             self._index = self._own()
             for entry in entry_points(group=self._group):
-                self._load(f"{entry.name} ({entry.value})", functools.partial(_load_entry, entry))
+                self._load(f"{entry.name} ({entry.value})", entry.load)
         return self._index
 
-    def _load(self, where: str, load: Callable[[str], Any]) -> None:
+    def _load(self, where: str, load: Callable[[], Any]) -> None:
         before = set(self.members)
         try:
             with no_exit(where), no_interrupt(where):
-                load(where)
+                load()
         except Exception as error:  # noqa: BLE001 (a broken plug-in must not affect the rest)
             self.broken[where] = f"{type(error).__name__}: {error}".splitlines()[0]
             for name in set(self.members) - before:
@@ -146,10 +145,6 @@ def import_file(name: str, path: Path) -> None:
     assert spec.loader is not None
     sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[name])
-
-
-def _load_entry(entry: EntryPoint, _where: str) -> None:
-    entry.load()
 
 
 def _origin(member: object) -> str:

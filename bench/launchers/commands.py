@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.errors import BenchError
-from bench.core.processes import peak_memory_mib
+from bench.core.processes import die_with_parent, peak_memory_mib
 from bench.core.progress import Progress, Stage
 from bench.launchers import slurm, slurm_cli
 from bench.launchers.attempts import attempt
@@ -29,7 +29,7 @@ from bench.launchers.settings import LAUNCHERS, Cluster, JobResources
 from bench.launchers.slurm_ends import OUT_OF_TIME_STATUS
 from bench.launchers.slurm_jobs import POLL_SECONDS as SLURM_POLL_SECONDS
 from bench.launchers.slurm_jobs import Jobs
-from bench.launchers.worker import POLL_SECONDS, die_with_parent
+from bench.launchers.worker import POLL_SECONDS
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_atomic
 from bench.storage.interrupts import Stopped, stopping_signals, unstopped

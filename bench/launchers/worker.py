@@ -7,10 +7,8 @@ the directory: if a worker dies, the next one resumes its cell.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from bench.core.errors import BenchError
 from bench.core.options import Resources
 from bench.core.printable import counted
+from bench.core.processes import die_with_parent
 from bench.core.progress import LineProgress, Progress, Stage, echo
 from bench.experiments.data_source import DataSource
 from bench.launchers.attempts import Trial, attempt, job_here, output_into
@@ -293,14 +292,6 @@ def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, on
             return launch.kind != "local" or not launch.here or alive(launch.pid, launch.start)
 
         work_through(launch, units, run_dir, source, progress, resources=resources, wait=wait, going_on=going_on)
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends, on Linux; the setting survives an exec."""
-    if sys.platform.startswith("linux"):
-        set_parent_death_signal = 1
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.core.errors import BenchError
+from bench.models.feature_net import TwoPartNet
 
 MEAN = (122.782 / 255, 117.001 / 255, 104.298 / 255)
 """For RGB in [0, 1]: the mean is subtracted from bytes, which are divided by 256."""
@@ -57,7 +58,7 @@ class _Block(nn.Module):
         return torch.relu(made + x)
 
 
-class FaceResNet(nn.Module):
+class FaceResNet(TwoPartNet):
     """Map normalised RGB images (n, 3, 150, 150) to embeddings (n, 128), or logits with `num_classes`."""
 
     def __init__(self, num_classes: int = 0) -> None:
@@ -72,10 +73,6 @@ class FaceResNet(nn.Module):
         self.fc = nn.Linear(into, WIDTH, bias=False)
         self.head = nn.Linear(WIDTH, num_classes) if num_classes else nn.Identity()
 
-    def get_classifier(self) -> nn.Module:
-        """Return the last layer, as timm's nets do."""
-        return self.head
-
     def forward_features(self, images: Tensor) -> Tensor:
         """Return the embeddings (n, 128)."""
         x = functional.max_pool2d(self.conv32_down(images).relu(), 3, 2)
@@ -87,10 +84,6 @@ class FaceResNet(nn.Module):
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Return the logits, or the embeddings themselves before the last layer."""
         return features if pre_logits else self.head(features)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the embeddings (n, 128), or logits (n, `num_classes`)."""
-        return self.forward_head(self.forward_features(images))
 
 
 @register_model

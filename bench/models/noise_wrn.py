@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.core.errors import BenchError
+from bench.models.feature_net import TwoPartNet
 
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 """Public constants, for RGB values in [0, 1]."""
@@ -93,7 +94,7 @@ class Whitening(nn.Module):
         self.maps.copy_(vectors * scale[:, None] @ vectors.transpose(1, 2))
 
 
-class NoiseWRN(nn.Module):
+class NoiseWRN(TwoPartNet):
     """The net, with a linear classifier where `classes` is not 0."""
 
     def __init__(self, classes: int = 0) -> None:
@@ -131,10 +132,6 @@ class NoiseWRN(nn.Module):
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Return the logits of `features`, or `features` themselves with `pre_logits`."""
         return features if pre_logits else self.fc(features)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map normalised images (n, 3, height, width) to logits, or to features without a classifier."""
-        return self.forward_head(self.forward_features(images))
 
     def get_classifier(self) -> nn.Module:
         """Return the last layer, as timm's models do."""

@@ -92,7 +92,7 @@ class Alternating:
                     if keep:
                         pool.batches.append((seen, labels))
                 elif iteration < config.iterations:
-                    seen, labels = pool.any_batch(self._random)
+                    seen, labels = pool.batches[int(torch.randint(len(pool.batches), (), generator=self._random))]
                     self._update_student(seen, seen, labels, iteration)
                 elif not self._learn_again(pool, iteration - config.iterations):
                     stage.advance(total - iteration)

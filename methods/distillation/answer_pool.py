@@ -96,10 +96,6 @@ class AnswerPool:
         """Move the answers to `device`."""
         self.batches = [(images.to(device), labels.to(device)) for images, labels in self.batches]
 
-    def any_batch(self, random: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return one of all batches."""
-        return self.batches[int(torch.randint(len(self.batches), (), generator=random))]
-
     def batch(self, random: torch.Generator, shift: int) -> tuple[Tensor, Tensor]:
         """Return a batch that is not held back (or the only batch), its images moved by up to `shift` pixels."""
         used = [batch for number, batch in enumerate(self.batches) if number % HELD] or self.batches

@@ -67,10 +67,6 @@ class DataLensConfig(GuidedConfig):
         """Return the noisy sums of all steps, each of a batch."""
         return [Gaussian(sigma / self.sensitivity, self.steps)]
 
-    def sparsity(self) -> tuple[int, float]:
-        """Return kept and threshold; raise :class:`BenchError` before calibration."""
-        return _calibrated("kept", self.kept), _calibrated("threshold", self.threshold)
-
     @property
     def sensitivity(self) -> float:
         """The L2 distance by which one teacher can move the sums of a batch."""
@@ -127,11 +123,10 @@ class DataLens(Guided):
     def charges(self) -> Sequence[Event]:
         return self.config.events(self.config.sigma)
 
-    def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context
-    ) -> Guide:  # fmt: skip
+    def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context) -> Guide:
         """Return the signs of the noisy sums beyond the threshold."""
         draws = context.streams.torch("rounding")
-        kept, threshold = self.config.sparsity()
+        kept, threshold = _calibrated("kept", self.config.kept), _calibrated("threshold", self.config.threshold)
 
         def guide(images: Tensor, labels: Tensor) -> Tensor:
             total = summed_signs(critics[0].directions(images, labels), kept, self.config.sign_bound, draws)

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from bench.core.seeds import seeded
 from bench.interface import Facts
+from bench.methods.generative.gan_parts import carry
 
 
 class ImageConfig:
@@ -116,15 +117,5 @@ class Standstill(torch.optim.SGD):
 
     def __init__(self, parameters: Iterator[nn.Parameter], images: LearnedImages) -> None:
         super().__init__(parameters, lr=0.0)
-        self.images = images
+        carry(self, "images", images)
         self.register_step_post_hook(lambda *_: images.after_step())
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the images too."""
-        return {**super().state_dict(), "images": self.images.state_dict()}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the state of both."""
-        own = dict(state_dict)
-        self.images.load_state_dict(own.pop("images"))
-        super().load_state_dict(own)

@@ -173,16 +173,12 @@ class Game:
             loss = loss + self._config.mismatch * (functional.softplus(scores) * others).sum(1).mean()
         return loss
 
-    def fake_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """Return the discriminator's mean loss of generated images."""
-        return self.real_loss(-scores, labels)
-
     def before_step(self) -> None:
         """Add the clipped gradients of generated images, weighted like a batch of real ones."""
         self._copy.load_state_dict(self.critic.state_dict())
         with torch.no_grad():
             images, labels = self._forger.images(self._config.generated or self._config.batch_size)
-        self._gradients.backward(self.fake_loss(self._copy(images), labels), len(images))
+        self._gradients.backward(self.real_loss(-self._copy(images), labels), len(images))
         samples = [parameter.grad_sample for parameter in self._copy.parameters()]  # type: ignore[attr-defined]
         length = torch.stack([norms(sample) for sample in samples], 1).norm(dim=1)
         factors = (self._config.max_grad_norm / (length + 1e-6)).clamp(max=1.0) / len(images)

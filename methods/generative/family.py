@@ -54,16 +54,6 @@ class GenerativeConfig:
     student_lr: float = setting(0.05, SAME, gt=0)
 
 
-def quick_student(facts: Facts) -> dict[str, Any]:
-    """Return the changes of ``quick``: fewer images, 800 steps."""
-    return {"synthetic": 20_000, "student_epochs": 5.0}
-
-
-def tiny_student(facts: Facts) -> dict[str, Any]:
-    """Return the changes of ``tiny`` to the student's settings."""
-    return {"synthetic": 200, "student_epochs": 2.0, "student_batch": 20}
-
-
 @dataclass(frozen=True)
 class Source:
     """A sampler of labelled images.
@@ -88,7 +78,10 @@ class Generative(Method):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        return {"quick": quick_student(facts), "tiny": tiny_student(facts)}
+        return {
+            "quick": {"synthetic": 20_000, "student_epochs": 5.0},
+            "tiny": {"synthetic": 200, "student_epochs": 2.0, "student_batch": 20},
+        }
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         facts = private.facts

@@ -141,8 +141,7 @@ class GPATE(Guided):
     def charges(self) -> Sequence[Event]:
         return self.config.events(self.config.steps)
 
-    def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context
-    ) -> Guide:  # fmt: skip
+    def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context) -> Guide:
         """Return the answers, projected back to images."""
         draws = context.streams.torch("directions")
         threshold, sigma1, sigma2 = self.config.noise()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from bench.core.seeds import seeded
 from bench.interface import Context, Facts
 from bench.models.generators import ConditionalGenerator
+from bench.storage.checkpoint import Stateful
 
 
 class ForgerConfig:
@@ -103,16 +104,12 @@ class AdamAgainst(torch.optim.Adam):
         before: Callable[[], None], after: Callable[[], None],
     ) -> None:  # fmt: skip
         super().__init__(parameters, lr, betas=betas)
-        self.forger = forger
+        carry(self, "forger", forger)
         self.register_step_pre_hook(lambda *_: before())
         self.register_step_post_hook(lambda *_: after())
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of both."""
-        return {**super().state_dict(), "forger": self.forger.state_dict()}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the state of both."""
-        own = dict(state_dict)
-        self.forger.load_state_dict(own.pop("forger"))
-        super().load_state_dict(own)
+def carry(optimizer: torch.optim.Optimizer, name: str, part: Stateful) -> None:
+    """Have the state of `optimizer`, and so its checkpoints, include that of `part` under `name`."""
+    optimizer.register_state_dict_post_hook(lambda _, state: {**state, name: part.state_dict()})
+    optimizer.register_load_state_dict_pre_hook(lambda _, state: part.load_state_dict(state[name]))

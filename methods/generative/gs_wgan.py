@@ -144,8 +144,7 @@ class GSWGAN(Guided):
     def charges(self) -> Sequence[Event]:
         return self.config.events(self.config.noise_multiplier)
 
-    def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context
-    ) -> Guide:  # fmt: skip
+    def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context) -> Guide:
         """Return the noisy sum of the sampled critics' gradients."""
 
         def guide(images: Tensor, labels: Tensor) -> Tensor:

@@ -63,8 +63,7 @@ class Guided(Generative):
         return int(self.config.steps)
 
     @abc.abstractmethod
-    def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context
-    ) -> Guide:  # fmt: skip
+    def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context) -> Guide:
         """Return the function that queries `critics` through `ledger`."""
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:

@@ -141,8 +141,7 @@ class PATEGAN(Guided):
     def charges(self) -> Sequence[Event]:
         return self.config.events(self.config.queries)
 
-    def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context
-    ) -> Guide:  # fmt: skip
+    def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context) -> Guide:
         """Return the gradient of a student that learns from noisy votes on each batch of images."""
         with seeded(context.streams.torch("student-discriminator/start")):
             student = ConvDiscriminator(*self.facts.shape, self.facts.classes, self.config.critic_units).to(

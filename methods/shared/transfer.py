@@ -109,7 +109,10 @@ class OnBackbone(Method):
             return dict.fromkeys(("paper", "quick", "tiny"), AS_GIVEN)
         small = max(facts.shape[1:]) <= 28
         quick = {"backbone": "tf_efficientnet_lite0", "image_size": 96 if small else 128, "precision": "bfloat16"}
-        return {"paper": paper_transfer(facts), "quick": quick, "tiny": {**AS_GIVEN, "backbone": "small_cnn"}}
+        paper: dict[str, Any] = {}
+        if is_text(facts.shape):  # one epoch over long reviews; more would overfit to their words
+            paper = {"backbone": "text_cnn", "weights": SOURCE, "image_size": 0, "source_epochs": 1.0}
+        return {"paper": paper, "quick": quick, "tiny": {**AS_GIVEN, "backbone": "small_cnn"}}
 
     def shares(self, seed: int) -> tuple[str, ...]:
         return (shared_features(self.config, self.facts),)
@@ -133,14 +136,6 @@ class OnBackbone(Method):
         if self._loaded is None:
             self._loaded = backbone_of(self.config, self.facts, public, context)
         return self._loaded
-
-
-def paper_transfer(facts: Facts) -> dict[str, Any]:
-    """Return the paper's settings for `facts` where they differ from CIFAR-10's."""
-    if is_text(facts.shape):
-        # One epoch over long reviews; more would overfit to their words.
-        return {"backbone": "text_cnn", "weights": SOURCE, "image_size": 0, "source_epochs": 1.0}
-    return {}
 
 
 def with_digest(config: T, facts: Facts) -> T:
@@ -234,8 +229,11 @@ def words_of(config: TransferConfig, facts: Facts) -> str:
 
     if config.weights.startswith("file:"):
         return f"weights of {config.backbone} from a user's file (source not stated; overlap: not examined)"
-    package = config.weights == "package" and config.backbone in PACKAGES
-    source = PACKAGES[config.backbone].trained_on if package else _tag_source(config.backbone)
+    if config.weights == "package" and config.backbone in PACKAGES:
+        source = PACKAGES[config.backbone].trained_on
+    else:
+        known = timm.get_pretrained_cfg(config.backbone)  # without a tag, timm uses its default
+        source = "" if known is None else trained_on(str(known.tag or ""))
     named = {"imagenet": "ImageNet", "": "public weights of unstated source"}.get(source, source)
     return f"{named} through {config.backbone} (overlap: {overlap(source, facts.dataset)})"
 
@@ -248,13 +246,6 @@ def _source_words(config: TransferConfig, facts: Facts) -> tuple[str, str]:
     if spec is None or spec.labelled is None:
         return "a labelled source", "not examined"
     return spec.labelled.name, spec.labelled.overlap
-
-
-def _tag_source(backbone: str) -> str:
-
-    # Without a tag, timm uses its default.
-    known = timm.get_pretrained_cfg(backbone)
-    return trained_on(str(known.tag or "")) if known is not None else ""
 
 
 def backbone_of(config: TransferConfig, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
@@ -309,15 +300,12 @@ def _trained_here(config: TransferConfig, facts: Facts, public: PublicData, cont
     if is_text(facts.shape) and isinstance(images, torch.Tensor) and images.shape[1:] != facts.shape:
         pieces, piece_labels = windows(images.numpy(), labels.numpy(), WINDOW)
         images, labels = torch.from_numpy(pieces), torch.from_numpy(piece_labels)
+    # Settings are ours, because the paper gives none.
+    settings = FitSettings(epochs=config.source_epochs, batch_size=64, optimizer="adam", lr=1e-3)
     return train_source(
-        config.backbone, images, labels, classes, name, revision, source_settings(config), config.image_size, facts,
-        context, fraction=config.source_fraction, bf16=config.precision == "bfloat16",
+        config.backbone, images, labels, classes, name, revision, settings, config.image_size, facts, context,
+        fraction=config.source_fraction, bf16=config.precision == "bfloat16",
     )  # fmt: skip
-
-
-def source_settings(config: TransferConfig) -> FitSettings:
-    """Return the settings for training a backbone on its source; they are ours, because the paper gives none."""
-    return FitSettings(epochs=config.source_epochs, batch_size=64, optimizer="adam", lr=1e-3)
 
 
 def source_records(

@@ -64,7 +64,7 @@ def attack_key(record: Record, kind: type[Attack], attack: Attack | None, option
         JUDGED[kind.goal], kind.name, kind.version, None if attack is None else as_dict(attack.config), options.seed,
         options.auxiliary_revision or None, options.preset.value,
         options.shadow_run_count() if issubclass(kind, MembershipAttack) else 0, *_tiny(kind, options),
-        *([f"tuned among {options.tune}"] if _tuned(kind, options) else []),
+        *([f"tuned among {options.tune}"] if options.tune and kind.goal == "inversion" else []),
     ]  # fmt: skip
     return f"{record.key}--{kind.name}-{digest_of(depends)[:12]}"
 
@@ -77,10 +77,6 @@ def _tiny(kind: type[Attack], options: AttackOptions) -> tuple[str, ...]:
         f"records of a class in each role: all -> {TINY_RECORDS}",
         "training steps of the evaluators: all -> a tenth",
     )
-
-
-def _tuned(kind: type[Attack], options: AttackOptions) -> bool:
-    return options.tune > 0 and kind.goal == "inversion"
 
 
 def planned_key(record: Record, name: str, place: Workplace) -> str:

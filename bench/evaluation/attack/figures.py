@@ -119,12 +119,9 @@ def _draw(figure: Figure, bounds: tuple[float, float, float, float], column: Col
 
 def _pixels(image: torch.Tensor) -> NDArray[np.uint8]:
     """Return uint8 (height, width) for one channel, (height, width, 3) for three."""
-    import torch
+    from bench.experiments.image_grid import as_bytes
 
-    image = image.detach().cpu()
-    if image.dtype != torch.uint8:
-        image = (image.float().nan_to_num(0.0).clamp(0, 1) * 255).round().to(torch.uint8)
-    array: NDArray[np.uint8] = image.numpy()
+    array: NDArray[np.uint8] = as_bytes(image).numpy()
     return array[0] if array.shape[0] == 1 else array.transpose(1, 2, 0)
 
 

@@ -86,14 +86,11 @@ def curve_family(events: Sequence[Event]) -> CurveFamily | None:
     privacy loss distribution. None: no events, a bypass, randomised response, discrete Gaussian noise, or an unknown
     event. Raises :class:`BenchError` on events whose units do not compose.
     """
-    if not events or any(type(event) not in NOISE or _discrete_gaussian(event) for event in events):
+    exact = any(isinstance(event, GaussianEvent) and event.exact for event in events)
+    if not events or exact or any(type(event) not in NOISE for event in events):
         return None
     common_unit(events)
     return "pld" if any(event.gaussian_mu() is None for event in events) else "gaussian"
-
-
-def _discrete_gaussian(event: Event) -> bool:
-    return isinstance(event, GaussianEvent) and event.exact
 
 
 def one_run_by_curve(
