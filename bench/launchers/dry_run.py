@@ -155,7 +155,7 @@ def _expected(
         number = {unit.key: index for index, unit in enumerate(units)}
         needs = [[number[key] for key in unit.after] for unit in units]
         start = START_SECONDS if units and settings.launcher == "local" else 0.0
-        return start + total([times[unit.key] for unit in units], slots, needs).seconds
+        return start + total([times[unit.key] for unit in units], slots, needs)
     lasts, needs, number = list[RunningTime](), list[list[int]](), dict[str, int]()
     capped = settings.launcher == "slurm" and settings.parallel is not None
     orders = [Order(pack.keys, pack.after, pack.resources) for pack in packs]
@@ -173,7 +173,7 @@ def _expected(
         if capped:  # the next array starts when all of this one have ended
             needs.append(list(range(len(lasts) - len(together), len(lasts))))
             lasts.append(RunningTime(0.0, "the end of an array"))
-    return total(lasts, slots, needs).seconds
+    return total(lasts, slots, needs)
 
 
 def _limits(settings: Cluster, packs: Sequence[Pack]) -> Limits:

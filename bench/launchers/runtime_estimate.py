@@ -29,14 +29,6 @@ class RunningTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
-    """Seconds until a plan is finished; `unknown` counts cells without an estimate, taken as zero."""
-
-    seconds: float
-    unknown: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Run:
     """One record's running time; `made`: whether it had cache misses, None without shared artefacts."""
 
@@ -127,10 +119,11 @@ def earlier_records(records: Path, *, most: int = 400) -> list[Record]:
     return found
 
 
-def total(estimates: Sequence[RunningTime | None], slots: int, needs: Sequence[Sequence[int]] = ()) -> Forecast:
-    """Return when all cells are finished if they start in order, each as soon as one of `slots` is free.
+def total(estimates: Sequence[RunningTime | None], slots: int, needs: Sequence[Sequence[int]] = ()) -> float:
+    """Return the seconds until all cells are finished, each started in order as soon as one of `slots` is free.
 
-    `needs` holds for each cell the positions of those that must finish first; it is empty if no cell waits.
+    `needs` holds for each cell the positions of those that must finish first; it is empty if no cell waits. Cells
+    without an estimate take no time.
     Raises :class:`BenchError` without a slot or for circular `needs`.
     """
     if slots < 1:
@@ -156,7 +149,7 @@ def total(estimates: Sequence[RunningTime | None], slots: int, needs: Sequence[S
                 heapq.heappush(ready, later)
     if finished < len(estimates):
         raise BenchError(f"{len(estimates) - finished} cells wait for each other and cannot start.")
-    return Forecast(now, sum(estimate is None for estimate in estimates))
+    return now
 
 
 def duration(seconds: float) -> str:

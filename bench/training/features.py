@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError
+from bench.core.processes import memory_bytes
 from bench.core.transforms import as_float
 from bench.data.image_map import mapping_of
 from bench.models.feature_net import FixedMap, OnFixedMap
@@ -77,11 +78,6 @@ def _on_disk(shape: tuple[int, int], dtype: torch.dtype, context: Context) -> Te
             os.posix_fallocate(file.fileno(), 0, math.prod(shape) * dtype.itemsize)
             held = mmap.mmap(file.fileno(), 0)
     return torch.frombuffer(held, dtype=dtype).view(shape)
-
-
-def memory_bytes() -> int:
-    """Return the memory of this machine in bytes."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def uncached_features(fixed: FixedMap, images: Tensor, context: Context, what: str) -> Tensor:

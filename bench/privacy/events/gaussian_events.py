@@ -25,7 +25,11 @@ class GaussianEvent(Event):
     """
 
     __slots__ = ()
+    noise_multiplier: float
     exact: bool
+
+    def twice(self) -> dict[str, Any]:
+        return {"noise_multiplier": self.noise_multiplier / 2}
 
     @abc.abstractmethod
     def zcdp(self) -> float:
@@ -63,9 +67,6 @@ class Gaussian(GaussianEvent):
     def describe(self) -> str:
         return f"Gaussian, noise {self.noise_multiplier:g} x sensitivity, {self.count} releases{discrete(self.exact)}"
 
-    def twice(self) -> dict[str, Any]:
-        return {"noise_multiplier": self.noise_multiplier / 2}
-
     def zcdp(self) -> float:
         """Return ``count / (2 noise_multiplier**2)``."""
         return self.count / (2 * self.noise_multiplier**2)
@@ -98,9 +99,6 @@ class TreeSums(GaussianEvent):
     def describe(self) -> str:
         trees = f"{self.count} trees of {self.steps} steps"
         return f"sums by {trees}, noise {self.noise_multiplier:g} x sensitivity a node{discrete(self.exact)}"
-
-    def twice(self) -> dict[str, Any]:
-        return {"noise_multiplier": self.noise_multiplier / 2}
 
     def zcdp(self) -> float:
         """Return ``count * (floor(log2(steps)) + 1) / (2 noise_multiplier**2)``."""
@@ -146,9 +144,6 @@ class BandedSums(GaussianEvent):
             f"sums over {self.steps} steps by {self.bands} bands, at most one of {self.separation} steps in a row, "
             f"noise {self.noise_multiplier:g} x sensitivity, {self.count} times{discrete(self.exact)}"
         )
-
-    def twice(self) -> dict[str, Any]:
-        return {"noise_multiplier": self.noise_multiplier / 2}
 
     @property
     def squared_sensitivity(self) -> float:

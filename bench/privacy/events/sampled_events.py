@@ -20,7 +20,6 @@ Dominating pairs compose even if later queries depend on earlier answers.
 
 from __future__ import annotations
 
-import abc
 import logging
 import math
 from dataclasses import dataclass, field
@@ -46,11 +45,12 @@ class SampledGaussianEvent(Event):
 
     __slots__ = ()
     sampling_rate: float
+    noise_multiplier: float
 
     @property
-    @abc.abstractmethod
     def relative_noise(self) -> float:
         """The noise's deviation over the largest move of the answer by a sampled record."""
+        return self.noise_multiplier
 
     @property
     def runs(self) -> int:
@@ -174,11 +174,6 @@ class DPSGD(SampledGaussianEvent):
     def __post_init__(self) -> None:
         self.check("DP-SGD")
 
-    @property
-    def relative_noise(self) -> float:
-        """See :attr:`SampledGaussianEvent.relative_noise`."""
-        return self.noise_multiplier
-
     def describe(self) -> str:
         return f"DP-SGD, sampling rate {self.sampling_rate:g}, noise {self.noise_multiplier:g}, {self.steps} steps"
 
@@ -202,11 +197,6 @@ class SampledGaussian(SampledGaussianEvent):
 
     def __post_init__(self) -> None:
         self.check("sampled Gaussian noise")
-
-    @property
-    def relative_noise(self) -> float:
-        """See :attr:`SampledGaussianEvent.relative_noise`."""
-        return self.noise_multiplier
 
     def describe(self) -> str:
         return (
