@@ -22,7 +22,7 @@ from bench.core.processes import die_with_parent, peak_memory_mib
 from bench.core.progress import Progress, Stage
 from bench.launchers import slurm, slurm_cli
 from bench.launchers.attempts import attempt
-from bench.launchers.local import doing, end
+from bench.launchers.local import doing, end, spawn
 from bench.launchers.manifest import Launch, Options, Task, begin
 from bench.launchers.schedule import Order
 from bench.launchers.settings import LAUNCHERS, Cluster, JobResources
@@ -67,15 +67,6 @@ def _check_cancelled(launch: Launch) -> None:
         raise Stopped(signal.SIGTERM)
 
 
-def _begin(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", __name__, *words],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            process_group=0,  # only the launcher gets Ctrl-C, and ends its commands in order
-        )  # fmt: skip
-
-
 def _locally(
     launch: Launch, commands: Commands, run_dir: RunDir, jobs: int, progress: Progress, stage: Stage
 ) -> dict[str, int | None]:
@@ -88,7 +79,7 @@ def _locally(
                 with unstopped():  # a signal in between would orphan the process
                     key = waiting.pop(0)
                     trial = trials.setdefault(key, ExitStack()).enter_context(attempt(launch.folder, key, lambda: None))
-                    running[key] = _begin(commands[key], trial.log)
+                    running[key] = spawn(__name__, commands[key], trial.log)
                     trial.reason = "ended"
             for key in [key for key, process in running.items() if process.poll() is not None]:
                 found[key] = running.pop(key).returncode
@@ -118,7 +109,7 @@ class Command:
         from submitit.core.utils import UncompletedJobError
 
         with attempt(Path(self.launch), self.name, partial(peak_memory_mib, children=True)) as trial:
-            process = _begin(self.words, trial.log)
+            process = spawn(__name__, self.words, trial.log)
             try:
                 status = process.wait()
             except UncompletedJobError:

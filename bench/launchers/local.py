@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from bench.core.errors import BenchError
@@ -85,6 +85,18 @@ def run_inline(
     return watch.close()
 
 
+def spawn(
+    module: str, words: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a Python `module` with arguments, its output appended to `log`."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *words],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment,
+            process_group=0,  # only the launcher gets Ctrl-C, and ends its processes in order
+        )  # fmt: skip
+
+
 class _Worker:
     def __init__(self, folder: Path, number: int, devices: Sequence[str], scratch: str) -> None:
         self.folder, self.log = folder, folder / f"worker-{number}.log"
@@ -94,12 +106,7 @@ class _Worker:
         self.start()
 
     def start(self) -> None:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "bench.launchers.worker", str(self.folder)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self.environment,
-                process_group=0,  # only the launcher gets Ctrl-C, and ends its workers in order
-            )  # fmt: skip
+        self.process = spawn("bench.launchers.worker", [str(self.folder)], self.log, self.environment)
 
     def last_words(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()

@@ -42,4 +42,4 @@ def remaining(results: Sequence[Progressed]) -> float | None:
     begun = sorted((result for result in results if not result.done), key=lambda result: result.seconds is None)
     left = [max(0.0, median(took[result.kind] or every) - (result.seconds or 0.0)) for result in begun]
     times = [RunningTime(seconds, "") for seconds in left]
-    return total(times, slots).seconds * slots / pace
+    return total(times, slots) * slots / pace

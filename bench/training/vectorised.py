@@ -108,14 +108,14 @@ def train_together(
     return {name: np.stack([state[name] for state in found]) for name in found[0]}
 
 
-def logits_together(task: TeacherTask, states: Arrays, images: Tensor, *, at_once: int | None = None) -> Tensor:
+def logits_together(task: TeacherTask, states: Arrays, images: Tensor) -> Tensor:
     """Return the logits (teachers, n, classes) of `images` from `states`, (teachers, ...) by name."""
     shape, device = _shape(images), torch.device(task.device)
     with torch.random.fork_rng([]):  # its weights are overwritten
         net = _build(task, shape).to(device).eval()
     known = dict(net.named_parameters()).keys() | dict(net.named_buffers()).keys()
     count = len(next(iter(states.values())))
-    most = at_once if at_once is not None else fitting(task, shape, 1, rows=ROWS)
+    most = fitting(task, shape, 1, rows=ROWS)
     found = torch.empty(count, len(images), task.classes)
     with torch.no_grad(), arithmetic(task.precision, device):
         for group in evenly(list(range(count)), most):

@@ -33,14 +33,14 @@ COLOURS = (0, 1, 2)
 """Colour of each prior, of those for methods."""
 
 
-def reconstruction_by_gaussian(epsilon: float, prior: float, delta: float = DELTA) -> float:
-    """Return the largest success of an attacker of success `prior` on Gaussian noise of exactly (epsilon, delta)."""
-    return float(ndtr(ndtri(prior) + _mu(epsilon, delta)))
+def reconstruction_by_gaussian(epsilon: float, prior: float) -> float:
+    """Return the largest success of an attacker of success `prior` on Gaussian noise of (`epsilon`, 1e-5)."""
+    return float(ndtr(ndtri(prior) + _mu(epsilon)))
 
 
 @lru_cache(maxsize=1024)
-def _mu(epsilon: float, delta: float) -> float:
-    return float(brentq(lambda mu: exact_gaussian_epsilon(mu, delta) - epsilon, 1e-4, 100.0, xtol=1e-9))
+def _mu(epsilon: float) -> float:
+    return float(brentq(lambda mu: exact_gaussian_epsilon(mu, DELTA) - epsilon, 1e-4, 100.0, xtol=1e-9))
 
 
 def gaussian_table() -> Table:

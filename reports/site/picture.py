@@ -16,12 +16,12 @@ COLUMNS, LINE = 5, 18.0  # columns of the key, and its line height in pixels
 STYLE = Path(__file__).parent / "assets" / "plot.css"
 
 
-def board_picture(source: Source, dataset: str, unit: str = "record") -> str:
+def board_picture(source: Source, dataset: str) -> str:
     """Return our rows on `dataset` as SVG, accuracy against proven epsilon, or "" if there are none.
 
     Colours follow the reader's light or dark setting.
     """
-    found = next((r for r in rankings(source) if (r.dataset, r.unit) == (dataset, unit) and r.points), None)
+    found = next((r for r in rankings(source) if (r.dataset, r.unit) == (dataset, "record") and r.points), None)
     if found is None:
         return ""
     shown = {point.look for point in found.points}

@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable
 from concurrent.futures import as_completed
 from dataclasses import dataclass
 from typing import Any
@@ -108,10 +107,9 @@ def train_shadow_run(
     material: Materialised,
     context: Context,
     *,
-    noise: Callable[[Cell, str], Noise] = noise_of,
     noiseless: bool = False,
 ) -> ShadowRun:
-    """Return shadow run `index` of `cell`, from the cache (with the cell's base) if present; `noise` takes a salt."""
+    """Return shadow run `index` of `cell`, from the cache (with the cell's base) if present."""
     coins = canaries.coins(cell.seed, index)
     which, depends = _depends(cell, canaries, index, context, noiseless=noiseless)
 
@@ -123,7 +121,7 @@ def train_shadow_run(
             context, streams=Streams(cell.seed, f"sibling-{canaries.plan.seed}-{index}/"), cache=cache,
             cell=cell_token(cell, salt), precision=cell.precision.value,
         )  # fmt: skip
-        source = Silence(np.random.default_rng()) if noiseless else noise(cell, salt)
+        source = Silence(np.random.default_rng()) if noiseless else noise_of(cell, salt)
         return _pack(*_train(cell, place(material.private, canaries, coins), material, inner, source, noiseless))
 
     arrays = context.cache.get("sibling", depends, make)

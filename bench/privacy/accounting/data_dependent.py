@@ -48,19 +48,9 @@ def gnmax_rows(votes: Floats, sigma: float, delta: float) -> list[Accounted]:
     return _converted(pate.gnmax_rdp(votes, sigma).sum(axis=0), delta, "")
 
 
-def confident_rows(
-    votes: Floats,
-    threshold: float,
-    sigma1: float,
-    sigma2: float,
-    delta: float,
-    answered: Sequence[bool] | NDArray[np.bool_] | None = None,
-) -> list[Accounted]:
-    """Return Confident-GNMax's figures on `votes` (queries, classes) for `answered` (queries,), or the expected run."""
-    rdp = pate.confident_rdp(votes, threshold, sigma1, sigma2, pate.ORDERS, answered)
-    if answered is not None:
-        # Which queries are answered is random too, so this run's cost does not bound other outcomes' costs.
-        return _converted(rdp, delta, "of this run, after the fact", sound=False)
+def confident_rows(votes: Floats, threshold: float, sigma1: float, sigma2: float, delta: float) -> list[Accounted]:
+    """Return Confident-GNMax's figures on `votes` (queries, classes), for the expected number of answers."""
+    rdp = pate.confident_rdp(votes, threshold, sigma1, sigma2, pate.ORDERS, None)
     expected = float(np.exp(pate.log_answered(votes, threshold, sigma1)).sum())
     independent = pate.confident_independent_rdp(len(votes), expected, sigma1, sigma2)
     average = f"an average over runs, at {expected:.4f} expected answers: a single run may cost more"

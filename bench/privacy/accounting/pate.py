@@ -240,12 +240,9 @@ def confident_epsilon(
     return classic_epsilon(orders, confident_rdp(votes, threshold, sigma1, sigma2, orders, answered), delta)
 
 
-def confident_independent_rdp(
-    queries: float, answers: float, sigma1: float, sigma2: float, orders: ArrayLike = ORDERS
-) -> Floats:
+def confident_independent_rdp(queries: float, answers: float, sigma1: float, sigma2: float) -> Floats:
     """Return ``(orders,)``: the divergence for any votes; with expected `answers` it is an average, not a guarantee."""
-    order = np.asarray(orders, dtype=np.float64)
-    return order * (queries / (2 * sigma1**2) + answers / sigma2**2)
+    return np.asarray(ORDERS, dtype=np.float64) * (queries / (2 * sigma1**2) + answers / sigma2**2)
 
 
 def answer_weights(votes: Floats, threshold: float, sigma1: float, answered: ArrayLike | None) -> Floats:
