@@ -60,6 +60,10 @@ def test_out_is_the_run_directory_of_every_command(words: tuple[str, ...], tmp_p
     assert str(tmp_path / "nowhere") in done.stderr
 
 
+def test_own_models_are_listed_before_anything_else_registered_them() -> None:
+    assert "softmax_regression" in imported_by(["ls", "models"])[1]
+
+
 def test_planning_draws_and_tabulates_nothing() -> None:
     imported, printed = imported_by(["run", "--dry-run", "-m", "pate,dp-sgd", "-d", "digits", "-e", "1", "--json"])
     assert not imported & {"pandas", "matplotlib"}
