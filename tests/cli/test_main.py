@@ -130,7 +130,8 @@ def test_dry_run_shows_states_and_reasons(runs: Path) -> None:
     assert "reachable" in done.stdout.replace("\n", " ")
 
 
-def test_ls_and_show(runs: Path) -> None:
+def test_ls_and_show(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     methods = bench("ls").stdout.splitlines()
     assert "pate-gnmax+" in " ".join(methods)
     assert len(methods) <= 60
