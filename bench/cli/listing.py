@@ -48,8 +48,9 @@ def listing(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]]:
     if what == "models":
         from timm.models import list_models, model_entrypoint
 
-        from bench.models.registration import OWN_MODULES
+        from bench.models.registration import OWN_MODULES, register_all
 
+        register_all()
         made = {name: model_entrypoint(name) for name in sorted(list_models())}
         own = {name: make for name, make in made.items() if make.__module__.startswith(OWN_MODULES)}
         rows = [(name, (inspect.getdoc(make) or "").splitlines()[0]) for name, make in own.items()]

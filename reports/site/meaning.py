@@ -134,9 +134,7 @@ def naming_picture(rows: Sequence[BoardRow]) -> Markup:
         parts.append(f'<path class="curve k{COLOURS[number]}" d="M{line}"/>')
         key = FRAME.top + 28 + 30 * number  # in a corner that no curve reaches
         parts.append(f'<path class="curve k{COLOURS[number]}" d="M{FRAME.left + 14:g} {key - 5:g}h26"/>')
-        parts.append(
-            f'<text class="label k{COLOURS[number]}" x="{FRAME.left + 48:g}" y="{key:g}">one of {1 / prior:,.0f}</text>'
-        )
+        parts.append(f'<text class="label" x="{FRAME.left + 48:g}" y="{key:g}">one of {1 / prior:,.0f}</text>')
     return Markup("\n".join([*parts, "</svg>"]))
 
 

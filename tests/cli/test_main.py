@@ -60,6 +60,10 @@ def test_out_is_the_run_directory_of_every_command(words: tuple[str, ...], tmp_p
     assert str(tmp_path / "nowhere") in done.stderr
 
 
+def test_own_models_are_listed_before_anything_else_registered_them() -> None:
+    assert "softmax_regression" in imported_by(["ls", "models"])[1]
+
+
 def test_planning_draws_and_tabulates_nothing() -> None:
     imported, printed = imported_by(["run", "--dry-run", "-m", "pate,dp-sgd", "-d", "digits", "-e", "1", "--json"])
     assert not imported & {"pandas", "matplotlib"}
@@ -126,7 +130,8 @@ def test_dry_run_shows_states_and_reasons(runs: Path) -> None:
     assert "reachable" in done.stdout.replace("\n", " ")
 
 
-def test_ls_and_show(runs: Path) -> None:
+def test_ls_and_show(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     methods = bench("ls").stdout.splitlines()
     assert "pate-gnmax+" in " ".join(methods)
     assert len(methods) <= 60
