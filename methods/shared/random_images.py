@@ -43,8 +43,7 @@ def _fields(count: int, height: int, width: int, low: float, high: float, genera
     response = torch.exp(-2 * math.pi**2 * squares * smoothing**2)
     white = torch.randn(count, height, width, generator=generator)
     field: Tensor = torch.fft.ifft2(torch.fft.fft2(white) * response).real
-    field = (field - field.mean((1, 2), keepdim=True)) / field.std((1, 2), keepdim=True).clamp_min(1e-6)
-    return field
+    return (field - field.mean((1, 2), keepdim=True)) / field.std((1, 2), keepdim=True).clamp_min(1e-6)
 
 
 def _blobs(count: int, height: int, width: int, generator: torch.Generator) -> Tensor:

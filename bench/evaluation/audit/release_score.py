@@ -74,8 +74,7 @@ def _narrow(vector: torch.Tensor) -> torch.Tensor:
     draws = torch.Generator().manual_seed(0)
     signs = torch.randint(0, 2, (len(vector),), generator=draws) * 2 - 1
     sums = torch.randint(0, WIDTH, (len(vector),), generator=draws)
-    narrow = torch.zeros(WIDTH, dtype=vector.dtype).index_add_(0, sums, signs * vector)
-    return narrow
+    return torch.zeros(WIDTH, dtype=vector.dtype).index_add_(0, sums, signs * vector)
 
 
 @dataclass(frozen=True, slots=True)
