@@ -183,6 +183,19 @@ def test_a_published_record_gets_the_settings_that_it_lacks(run: Path, into: Pat
     assert parse_record((into / "records" / f"{PATE}.json").read_text()).cell.overrides == {}
 
 
+def test_the_answers_of_a_student_that_is_often_wrong_are_published(into: Path, tmp_path: Path) -> None:
+    values, count = values_of(PATE), 10_000
+    chosen = torch.randint(10, (count,), generator=torch.Generator().manual_seed(0))
+    answers = Answers.of(torch.eye(10)[chosen], torch.zeros(count, dtype=torch.int64)).model_dump()
+    assert len(answers["errors"]) > 5_000
+    first = values["utility"]["test_records"]
+    found = {"accuracy": float((chosen[:first] == 0).double().mean()), "official_records": count}
+    put(tmp_path / "new", {**values, "utility": {
+        **values["utility"], **found, "official_accuracy": float((chosen == 0).double().mean()), "answers": answers,
+    }})  # fmt: skip
+    assert [item.fate for item in examine([tmp_path / "new"], into).items] == [Fate.ADDED]
+
+
 def test_a_published_record_gets_the_answers_that_it_lacks(into: Path, tmp_path: Path) -> None:
     values = values_of(PATE)
     records = values["utility"]["test_records"]
