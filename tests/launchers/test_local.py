@@ -155,6 +155,7 @@ def test_a_launch_that_was_cancelled_elsewhere_ends(tmp_path: Path) -> None:
     assert RunDir(out).running() == set()
 
 
+@pytest.mark.slow
 def test_status_and_cancel_from_another_terminal(tmp_path: Path) -> None:
     out = tmp_path / "runs"
     process = start(out, *EIGHT, "--launcher", "local", "--jobs", "2", "--set", "seconds=30")

@@ -63,7 +63,7 @@ def records(
         SlurmJobEnvironment()._handle_signals(JobPaths(launch.folder, "7"), delayed)
 
         def end_the_time() -> None:
-            until(lambda: any(folder.glob(made)), 60)
+            until(lambda: any(folder.glob(made)), 300)
             os.kill(os.getpid(), signal.SIGUSR2)
 
         watcher = threading.Thread(target=end_the_time)

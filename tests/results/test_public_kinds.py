@@ -40,7 +40,8 @@ def test_words_of_the_committed_records_say_what_their_methods_declare() -> None
     for one in found:
         facts = Facts(one.dataset, one.private_records, one.public_records, 1_000, 10, (1, 28, 28))
         declared = list(METHODS.get(one.method)(SimpleNamespace(**one.config), facts).public_kinds())
-        assert public_kinds_of_words(one.public_data, one.method) == declared, one.key
+        if one.config.get("backbone") != "noise_wrn":  # it saw no data; records with it always state their kinds
+            assert public_kinds_of_words(one.public_data, one.method) == declared, one.key
         assert one.public_kinds == declared, one.key
 
 
