@@ -274,7 +274,7 @@ class Leaves(Honest):
         raise SystemExit(3)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [(0,), (1, 2)])
 def test_the_reason_says_how_good_the_students_were(seeds: tuple[int, ...]) -> None:
     reason = check_method(Honest, seeds=seeds, dataset="digits").reason
