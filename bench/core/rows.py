@@ -110,7 +110,8 @@ def json_object(text: str | bytes) -> dict[str, Any]:
     return data
 
 
-_LARGE_BYTES = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{309}")
+# An exponent of three digits, or so many digits that one of two digits is enough.
+_LARGE_BYTES = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{200}")
 _LARGE = re.compile(_LARGE_BYTES.pattern.decode())
 
 

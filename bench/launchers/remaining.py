@@ -27,7 +27,7 @@ def remaining(results: Sequence[Progressed]) -> float | None:
     """Return the seconds until all `results` are done; None before the first is.
 
     A result that is left takes the median of those of its kind, or of all. Results begin in their order, as many at a
-    time as now or on average so far, and lose as much time between two as they have.
+    time as now or on average so far, with the same breaks between them as so far.
     """
     elapsed = max((result.age or 0.0 for result in results), default=0.0)
     took: Mapping[tuple[str, ...], list[float]] = defaultdict(list)

@@ -116,12 +116,15 @@ def loss_of(first: Tensor, second: Tensor) -> Tensor:
 def pretrain(
     into: Path, seconds: float, images: int, batch: int, device: torch.device, seed: int, compiled: bool
 ) -> None:
-    """Pretrain for `seconds` on so many images; write the weights as float16 at the end, and every minute before."""
+    """Pretrain for `seconds` on so many images; write the weights every minute, and at the end with the whitening."""
     begin = time.monotonic()
     pool = torch.cat(list(Scenes(device, seed).batches(images)))
     say(f"{len(pool)} images in {time.monotonic() - begin:.0f} s")
     torch.manual_seed(seed)
-    net = Projected(NoiseWRN()).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net = Projected(NoiseWRN()).to(device)
+    for weight in net.parameters():
+        if weight.ndim == 4:  # the layout of the views
+            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
     run = torch.compile(net) if compiled else net
     decayed = [p for p in net.parameters() if p.ndim > 1]
     others = [p for p in net.parameters() if p.ndim == 1]
@@ -154,8 +157,15 @@ def pretrain(
             keep(net.net, into)
             kept = time.monotonic()
     say(f"{step} steps of {batch} images in {time.monotonic() - begin:.0f} s")
-    whiten(net.net, device, seed + 1)
-    keep(net.net, into)
+    finish(net.net, into, device, seed + 1)
+
+
+def finish(net: NoiseWRN, into: Path, device: torch.device, seed: int) -> None:
+    """Write `net` with its weights rounded, and the whitening fitted to the rounded net."""
+    keep(net, into)
+    net.load_state_dict(unpacked(read_state(into)))
+    whiten(net, device, seed)
+    keep(net, into)
 
 
 def whiten(net: NoiseWRN, device: torch.device, seed: int, images: int = 2_500) -> None:
@@ -196,11 +206,7 @@ def main() -> None:
     if given.pretrained:
         net = NoiseWRN()
         net.load_state_dict(unpacked(read_state(given.pretrained)), strict=False)
-        # Statistics of the net that is published: with its rounded weights.
-        keep(net, given.into)
-        net.load_state_dict(unpacked(read_state(given.into)))
-        whiten(net, torch.device(given.device), given.seed + 1)
-        keep(net, given.into)
+        finish(net, given.into, torch.device(given.device), given.seed + 1)
         return
     torch.backends.cudnn.benchmark = True
     pretrain(

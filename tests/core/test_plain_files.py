@@ -57,6 +57,8 @@ def test_a_file_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
         (b'{"a": NaN}', "expected value"),
         (b'{"a": -Infinity}', "no JSON"),
         (b'{"a": [{"b": 1e999}]}', "a number is too large"),
+        (b'{"a": ' + b"9" * 250 + b"e99}", "a number is too large"),
+        (b'{"a": ' + b"9" * 400 + b".0}", "a number is too large"),
         (b'{"a": "\xff"}', "invalid unicode"),
         (b'{"a": "\\ud800"}', "no JSON"),
         (b"[]", "no JSON object"),

