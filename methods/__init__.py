@@ -27,6 +27,9 @@ _trpate = partial(Listed, groups="pate-family record transfer", public_data=_SOU
 
 INDEX = {
     "alibi": _label("label.alibi", "Malek et al. 2021"),
+    "class-gaussians": _dp_sgd(
+        "generative.class_gaussians", "after Chanyaswad et al. 2019", groups="generative record"
+    ),
     "cluster-rr": _label("label.cluster_rr", "after Esfandiari et al. 2022"),
     "datalens": _generative("generative.datalens", "Wang et al. 2021"),
     "dense": _federated("federated.dense", "Zhang et al. 2022", proven=_CLIENTS),
