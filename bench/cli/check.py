@@ -13,7 +13,7 @@ from bench.cli.options import Json, Quiet, records, with_options
 from bench.core.config import Preset, check_overrides, seed_numbers
 from bench.core.errors import BenchError
 from bench.core.options import SET, LaunchOptions, where
-from bench.core.progress import echo, open_progress, print_json, print_table, starting
+from bench.core.progress import SILENT, echo, open_progress, print_json, print_table, starting
 
 if TYPE_CHECKING:
     from bench.evaluation.check.noninterference import Check
@@ -66,6 +66,7 @@ def check(
     --launcher runs each check as a process or a Slurm job; the same command makes those that are left.
     """
     from concurrent.futures import ThreadPoolExecutor, as_completed
+    from contextlib import nullcontext
 
     from bench.interface.registry import METHODS
 
@@ -77,6 +78,7 @@ def check(
         from bench.core.processes import available_cores
         from bench.evaluation.check.noninterference import (
             BRIEF,
+            PARTS,
             PATIENCE,
             SECONDS,
             Check,
@@ -104,8 +106,12 @@ def check(
     left = {name: method for name, method in chosen.items() if name not in known}
 
     def checked(method: type[Method]) -> Check:
+        # Several methods run at the same time and share one stage.
+        total = PARTS * len(options["seeds"]) + bool(options["awake"])
+        own = progress.stage(method.name, total) if len(left) == 1 else nullcontext(SILENT)
         try:
-            done = check_method(method, **options)
+            with own as stage:
+                done = check_method(method, stage=stage, **options)
         except BenchError as error:
             if len(chosen) == 1 and kept is None:
                 raise BenchError(f"{method.name}: {error}") from error

@@ -32,7 +32,7 @@ from scipy.stats import binomtest
 
 from bench.core.config import Preset, build_config, parse_overrides, values_of
 from bench.core.errors import BenchError
-from bench.core.progress import Progress
+from bench.core.progress import SILENT, Progress, Stage
 from bench.core.types import Basis, Budget, Facts, PrivacyUnit, PublicKind
 from bench.evaluation.check.check_data import CHECK_FACTS, Few, Variant
 from bench.evaluation.check.check_runs import (
@@ -78,6 +78,7 @@ SURELY = 3  # number of sizes always tested, so that findings do not depend on t
 ALONE = (5, 9)  # sets of these sizes also lose a record without copies, perhaps the only one of its class
 LEVEL = 1e-6  # significance level of the binomial test of renamed classes
 MOST = 100_000  # upper limit of random seeds
+PARTS = 3  # of the check of one seed, for a display of its progress
 AWAKE = 0.5  # accuracy below which a method may have skipped branches
 
 
@@ -144,6 +145,7 @@ def check_method(
     seeds: Sequence[int] = SEEDS[:1],
     seconds: float = 0.0,
     patience: float | None = None,
+    stage: Stage = SILENT,
 ) -> Check:
     """Return the outcome of replay, sensitivity and renamed classes for `method` with a preset.
 
@@ -154,7 +156,8 @@ def check_method(
     takes more than `patience` seconds. Neighbours beyond two per seed are added for `seconds`, followed by a walk to
     the unrelated set for four times as long. Exceptions of
     the method in run A propagate: failing to run is not a leak. Each of `seeds` decides the target and whether the
-    noise is on: :class:`Draw`.
+    noise is on: :class:`Draw`. `stage` advances by :data:`PARTS` per seed, and once more
+    for `awake`.
     """
     source = DataSource(Progress())
     if dataset:
@@ -192,11 +195,14 @@ def check_method(
             if not declared:
                 same_again(first, again)
                 replayed(first, processes.run(trial, FAR + NEAR, first.calls, seconds))
+                stage.advance()
                 walk_to_unrelated(trial, first)
+                stage.advance()
                 few(seed)
             # Digits are available everywhere, and expose a method that reads them from disk.
             told = dataclasses.replace(trial, noisy=False)  # noise could hide what the student knows
             _renamed(told if facts else dataclasses.replace(told, dataset=CHECK_FACTS.dataset), processes)
+            stage.advance()
         for name in labels_of:
             _renamed(trial_of(preset, seeds[0], name, source.describe(name).facts), processes)
         if awake and awake.value in method.presets(facts or CHECK_FACTS) and not declared:
