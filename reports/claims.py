@@ -46,6 +46,8 @@ CHOSEN_ON_PRIVATE_BY_HAND = (
     # docs/reproduction.md: answers used more than once; a thousand teachers.
     ("mnist", {"dpsd", "dpsd-label", "dpsd-t", "fed-dpsd", "dpdfd"}, {"pool_steps": 1200}),
     ("mnist", {"dgd", "dgd-sound", "dpsd-sound"}, {"teachers": 1000}),
+    # CIFAR-10 without data, whose trials held out private records.
+    ("cifar10", {"dgd", "dpsd"}, {"teacher_init": "package"}),
 )
 """The same for settings that no preset has: data set, methods, and the settings that tell."""
 
