@@ -9,7 +9,6 @@ import yaml
 
 from bench.core.errors import BenchError
 
-
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is seven times as fast
 
 

@@ -13,6 +13,7 @@ from bench.reports.reported.systems import Systems, read_systems
 from bench.results.record import Record
 from helpers.records import collapsed, failed, record
 
+
 @functools.cache
 def systems() -> Systems:
     return read_systems()
