@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import operator
 from collections.abc import Collection, Mapping, Sequence
@@ -18,6 +19,7 @@ from bench.core.types import Basis, Facts, TargetAdjacency
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+    from pydantic import TypeAdapter
 
     from bench.core.rows import Change
 
@@ -137,9 +139,16 @@ def _silent(field: dataclasses.Field[Any], value: Any) -> bool:
     return bool(field.metadata.get("later")) and value == field.default
 
 
+@functools.lru_cache(maxsize=512)  # building one takes milliseconds, and a board has thousands of records
+def _validator(kind: type) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
 def config_from(kind: type[Configured], values: Mapping[str, Any]) -> Any:
     """Invert :func:`as_dict`; raise :class:`BenchError` if `values` no longer fit the config class."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     known = {field.name for field in dataclasses.fields(kind.Config)}
     needed = {field.name for field in dataclasses.fields(kind.Config) if not field.metadata.get("later")}
@@ -147,7 +156,7 @@ def config_from(kind: type[Configured], values: Mapping[str, Any]) -> Any:
         odd = ", ".join(sorted((set(values) - known) | (needed - set(values))))
         raise BenchError(f"the settings of {kind.name} have changed since that record was written: {odd}.")
     try:
-        config: object = TypeAdapter(kind.Config).validate_python(dict(values))
+        config: object = _validator(kind.Config).validate_python(dict(values))
     except ValidationError as error:
         raise BenchError(f"a setting of {kind.name} is no longer valid: {error.errors()[0]['msg']}.") from error
     check_bounds(kind, values)

@@ -32,7 +32,7 @@ from bench.launchers.slurm_jobs import Jobs
 from bench.launchers.worker import POLL_SECONDS
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_atomic
-from bench.storage.interrupts import Stopped, stopping_signals, unstopped
+from bench.storage.interrupts import stopping_signals, unstopped
 
 Commands = Mapping[str, Sequence[str]]
 
@@ -43,8 +43,8 @@ def run_commands(
     """Run `commands` (arguments of Python by name), at most `jobs` local processes at once; they claim the `tasks`.
 
     Return the launch's folder, and the exit statuses (None if a Slurm job ended without one).
-    Commands and jobs end with this process; Ctrl-C, SIGTERM and `bench cancel` raise :class:`Stopped`. Raises
-    :class:`BenchError` if Slurm refuses the jobs.
+    Commands and jobs end with this process. Raises :class:`bench.storage.interrupts.Stopped` on Ctrl-C, SIGTERM and
+    `bench cancel`, :class:`BenchError` if Slurm refuses the jobs.
     """
     if settings.launcher not in LAUNCHERS:
         raise BenchError(
@@ -62,11 +62,6 @@ def run_commands(
         return launch.folder, _locally(launch, commands, run_dir, jobs, progress, stage)
 
 
-def _check_cancelled(launch: Launch) -> None:
-    if launch.cancelled:
-        raise Stopped(signal.SIGTERM)
-
-
 def _locally(
     launch: Launch, commands: Commands, run_dir: RunDir, jobs: int, progress: Progress, stage: Stage
 ) -> dict[str, int | None]:
@@ -74,7 +69,7 @@ def _locally(
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
         while waiting or running:
-            _check_cancelled(launch)
+            launch.check_cancelled()
             while waiting and len(running) < jobs:
                 with unstopped():  # a signal in between would orphan the process
                     key = waiting.pop(0)
@@ -149,7 +144,7 @@ def _by_slurm(
     try:
         jobs.submit()
         while left:
-            _check_cancelled(launch)
+            launch.check_cancelled()
             time.sleep(pause)
             pause = min(jobs.pause, 1.5 * pause)
             lost = jobs.lost(left)

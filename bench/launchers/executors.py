@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -26,7 +25,7 @@ from typing import Any, Protocol
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.printable import counted
 from bench.core.progress import Progress
-from bench.launchers.local import Done, Watch, doing
+from bench.launchers.local import Done, Watch, doing, end
 from bench.launchers.manifest import CANCELLED, Launch
 from bench.launchers.schedule import Pack
 from bench.launchers.settings import SUBMITIT, Cluster, launcher_points
@@ -132,8 +131,9 @@ def run_apart(folder: str, keys: Sequence[str], scratch: str | None) -> str:
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, env=environment, process_group=0) as process:
         while (status := process.poll()) is None:
             if (Path(folder) / CANCELLED).exists():
-                process.terminate()
-            time.sleep(POLL_SECONDS)
+                end([process])
+            else:
+                time.sleep(POLL_SECONDS)
     return f"its process ended with status {status}" if status else ""
 
 
@@ -181,8 +181,7 @@ def run_by_executor(
         try:
             with stopping_signals(), progress.stage("cells", len(watch.left)) as stage:
                 while watch.left:
-                    if launch.cancelled:
-                        raise Stopped(signal.SIGTERM)
+                    launch.check_cancelled()
                     stage.advance(watch.look())
                     ended = [(pack, job) for pack, job in running if job.done()]
                     running = [one for one in running if one not in ended]

@@ -8,7 +8,6 @@ cap on concurrency, no replacement of dead workers, and GPUs by number only.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -131,8 +130,7 @@ def run_local(
             for number in range(max(1, min(jobs, len(units)))):
                 crew.append(_Worker(launch.folder, number, devices, scratch))
             while watch.left:
-                if launch.cancelled:
-                    raise Stopped(signal.SIGTERM)
+                launch.check_cancelled()
                 news = watch.look()
                 stage.advance(news)
                 deaths = 0 if news else deaths

@@ -3,7 +3,7 @@
     RUN_DIR/launches/ID/launch.json   units and their cells, or tasks; who launched them
     RUN_DIR/launches/ID/*.log         output of workers
     RUN_DIR/launches/ID/attempts/     each attempt and its output, see bench.launchers.attempts
-    RUN_DIR/launches/ID/cancelled     written by `bench cancel`, for launchers on other machines
+    RUN_DIR/launches/ID/cancelled     written by `bench cancel`, for workers, and for launchers on other machines
     RUN_DIR/launches/ID/jobs/         submitit's own files, for Slurm
 
 Only the owner may read the folder: a cell on a user's own data contains the path of that data.
@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,9 +35,11 @@ from bench.launchers.schedule import Signature, Unit
 from bench.results.cell_spec import CellSpec
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_atomic
+from bench.storage.interrupts import Stopped
 from bench.storage.locks import alive, process_start, this_machine
 
 CANCELLED = "cancelled"
+SIGNALLED = b"signalled"  # content of CANCELLED if the launcher gets SIGTERM as well
 LARGEST = 1 << 28  # maximum bytes of launch.json, for some 100,000 cells
 AGAIN = "Give the `run` command again."
 
@@ -131,6 +135,16 @@ class Launch(Row):
     def cancelled(self) -> bool:
         """Whether it was cancelled, from any machine."""
         return (self.folder / CANCELLED).exists()
+
+    def check_cancelled(self) -> None:
+        """Raise :class:`Stopped` in a launcher that was cancelled from another machine.
+
+        A launcher on the machine of `bench cancel` waits for its SIGTERM: one that came while it already ends, because
+        of the file, would kill it before its workers have closed.
+        """
+        with suppress(FileNotFoundError):
+            if (self.folder / CANCELLED).read_bytes() != SIGNALLED:
+                raise Stopped(signal.SIGTERM)
 
     @functools.cached_property
     def records(self) -> list[Entry]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import time
 from collections.abc import Sequence
 
@@ -93,8 +92,7 @@ def wait_for(
     try:
         with stopping_signals(), progress.stage("cells", len(watch.left)) as stage:
             while True:
-                if launch.cancelled:
-                    raise Stopped(signal.SIGTERM)
+                launch.check_cancelled()
                 news = watch.look()
                 stage.advance(news)
                 progress.doing(doing(run_dir, launch.id))

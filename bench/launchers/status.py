@@ -19,7 +19,7 @@ from bench.core.errors import BenchError
 from bench.core.printable import counted
 from bench.experiments.noise_salt import sweep_salts
 from bench.launchers import slurm
-from bench.launchers.manifest import CANCELLED, Launch, Task, launches
+from bench.launchers.manifest import CANCELLED, SIGNALLED, Launch, Task, launches
 from bench.launchers.remaining import Progressed, remaining
 from bench.launchers.runtime_estimate import duration
 from bench.launchers.worker import settled
@@ -234,12 +234,12 @@ def cancel_all(path: Path) -> list[str]:
     run_dir.check_layout()
     lines: list[str] = []
     found = list(launches(run_dir))
-    for launch in found:  # for launchers on other machines, which cannot be signalled
+    living = [launch for launch in found if launch.launcher_lives and launch.pid != os.getpid()]
+    for launch in found:  # for workers, and for launchers on other machines, which cannot be signalled
         if not all(one.settled(run_dir) for one in launch.tasks) or not all(
             settled(entry, run_dir) for entry in launch.records
         ):
-            write_atomic(launch.folder / CANCELLED, b"", mode=0o600)
-    living = [launch for launch in found if launch.launcher_lives and launch.pid != os.getpid()]
+            write_atomic(launch.folder / CANCELLED, SIGNALLED if launch in living else b"", mode=0o600)
     # End Slurm launchers before their jobs, which they would resubmit.
     lines += _end({(x.pid, x.start): f"launcher of {x.id}" for x in living if x.kind == "slurm"})
     for launch in found:

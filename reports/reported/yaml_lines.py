@@ -9,6 +9,8 @@ import yaml
 
 from bench.core.errors import BenchError
 
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is seven times as fast
+
 
 class YamlLines:
     """A parsed YAML text: its `data`, and the line of each part. The safe loader never constructs objects."""
@@ -16,9 +18,13 @@ class YamlLines:
     def __init__(self, text: str, name: str) -> None:
         """Parse `text`; raise :class:`BenchError` with `name` and line for bad YAML or a duplicate key."""
         try:
-            self._root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
-            _refuse_twice(self._root, name)
-            self.data: Any = yaml.safe_load(text)
+            loader = LOADER(text)
+            try:
+                self._root: Any = loader.get_single_node()
+                _refuse_twice(self._root, name)
+                self.data: Any = None if self._root is None else loader.construct_document(self._root)
+            finally:
+                loader.dispose()
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             where = f"{name}, line {mark.line + 1}" if mark is not None else name

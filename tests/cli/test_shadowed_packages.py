@@ -13,17 +13,24 @@ from helpers.paths import ROOT
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("file", ["methods/__init__.py", "methods/notes.txt", "attacks.py", "reports.py"])
-def test_a_file_of_the_user_hides_nothing(file: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "what", "name"),
+    [
+        ("methods/__init__.py", "methods", "pate-gnmax"),
+        ("methods/notes.txt", "methods", "pate-gnmax"),
+        ("attacks.py", "attacks", "mi-face"),
+        ("reports.py", "methods", "pate-gnmax"),
+    ],
+)
+def test_a_file_of_the_user_hides_nothing(file: str, what: str, name: str, tmp_path: Path) -> None:
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text("raise SystemExit('imported')")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for what, name in (("methods", "pate-gnmax"), ("attacks", "mi-face")):
-        done = subprocess.run(
-            [sys.executable, "-m", "bench", "ls", what],
-            capture_output=True, text=True, cwd=tmp_path, env=environment, check=True,
-        )  # fmt: skip
-        assert name in done.stdout
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "ls", what], capture_output=True, text=True, cwd=tmp_path, env=environment,
+        check=True,
+    )  # fmt: skip
+    assert name in done.stdout
 
 
 @pytest.mark.slow

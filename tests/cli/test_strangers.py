@@ -124,6 +124,7 @@ def test_rows_whose_parts_do_not_fit_each_other_are_damaged_and_the_others_shown
     assert bench("status", "-o", run.path).returncode == 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("error", [errno.EACCES, errno.EIO, errno.ESTALE])
 def test_a_record_that_cannot_be_read_now_stays_and_is_not_run_again(
     error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

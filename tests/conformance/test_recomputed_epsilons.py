@@ -36,7 +36,7 @@ def committed() -> dict[str, list[Values]]:
         for path in sorted((folder / "records").glob("*.json")):
             values = json.loads(path.read_text())
             if values.get("privacy"):
-                found[" and ".join(sorted({event["kind"] for event in events_of(values)}))].append(values)
+                found[" and ".join(sorted({event["kind"] for event in values["privacy"]["events"]}))].append(values)
     return found
 
 

@@ -74,6 +74,7 @@ def test_the_sets_differ_in_one_unit_as_the_methods_proof_says(row: Row) -> None
             assert torch.equal(first.images, second.images)
 
 
+@pytest.mark.few(16)
 def test_a_pair_costs_what_the_row_costs(row: Row) -> None:
     method, config, facts, pairs = row
     for pair in pairs:
@@ -86,6 +87,7 @@ def test_a_pair_costs_what_the_row_costs(row: Row) -> None:
         assert one == other
 
 
+@pytest.mark.few(16)
 def test_what_is_smaller_is_said_and_is_no_setting_of_a_mechanism(row: Row) -> None:
     method, config, facts, pairs = row
     for pair in pairs:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -123,8 +126,9 @@ class Page(HTMLParser):
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.ids: list[str] = []
         self.links: list[str] = []
-        self.text = ""
+        self._texts: list[str] = []
         self.feed(text)
+        self.text = "".join(self._texts)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found = dict(attrs)
@@ -136,7 +140,7 @@ class Page(HTMLParser):
                 self.links.append(str(found[name]))
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        self._texts.append(data)
 
     def of(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.elements if name == tag]
@@ -151,31 +155,40 @@ def rows_of(site: Path) -> dict[str, Any]:
     return json.loads(text.partition('id="data">')[2].partition("</script>")[0])
 
 
+_ATTRIBUTE = re.compile(r'\s(id|href|src|data)="([^"]*)"')  # the templates escape quotes in texts
+
+
 def dead_links(site: Path) -> list[str]:
     """Return every link of the site that leaves its folder, or leads to no file, place in a page or row of the table.
 
     Links to papers are not dead.
     """
-    pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
-    index = (site / "index.html").resolve()
-    table = rows_of(site) if any(script.get("id") == "data" for script in pages[index].of("script")) else EMPTY
+    site = site.resolve()
+    files = {str(path): path for path in site.rglob("*") if path.is_file()}
+    index = site / "index.html"
+    ids, links = dict[Path, set[str]](), dict[Path, set[str]]()
+    for path in site.rglob("*.html"):
+        found = [(name, unescape(value)) for name, value in _ATTRIBUTE.findall(path.read_text(encoding="utf-8"))]
+        ids[path] = {value for name, value in found if name == "id"}
+        links[path] = {value for name, value in found if name != "id" and value}
+    table = rows_of(site) if "data" in ids[index] else EMPTY
     known = {
         "row": {row["id"] for row in table["rows"]},
         "method": {row["method"] for row in table["rows"]},
         "dataset": table["rankings"],
     }
-    pages[index].links += [part[1] for row in table["rows"] for cell in _cells(row) for part in cell]
+    links[index].update(part[1] for row in table["rows"] for cell in _cells(row) for part in cell)
 
     def alive(path: Path, link: str) -> bool:
         address, fragment = urldefrag(link)
-        target = (path.parent / unquote(address)).resolve() if address else path
-        if urlsplit(address).scheme or not target.is_relative_to(site.resolve()) or not target.is_file():
+        target = files.get(os.path.normpath(path.parent / unquote(address))) if address else path
+        if urlsplit(address).scheme or target is None:
             return link == "data:," or link.startswith(PAPERS)
         if target == index and "=" in fragment:
             return all(value in known[name] for name, value in parse_qsl(fragment))
-        return not fragment or target not in pages or unquote(fragment) in pages[target].ids
+        return not fragment or target not in ids or unquote(fragment) in ids[target]
 
-    return [f"{path.name}: {link}" for path, page in pages.items() for link in page.links if not alive(path, link)]
+    return [f"{path.name}: {link}" for path in links for link in sorted(links[path]) if not alive(path, link)]
 
 
 def _cells(row: dict[str, Any]) -> list[list[list[str]]]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from bench.core.progress import Progress
+from bench.launchers import status
 from bench.launchers.attempts import log_of
 from bench.launchers.commands import run_commands
 from bench.launchers.settings import Cluster
 from bench.results.run_dir import RunDir
+from bench.storage.files import write_atomic
 from bench.storage.interrupts import Stopped
+from helpers.launches import until
 
 LOCAL = Cluster(launcher="local")
 
@@ -52,3 +58,51 @@ time.sleep(600)
     (folder,) = tmp_path.glob("launches/*")
     assert not Path("/proc", (folder / "pid").read_text()).exists()
     assert {path.name for path in folder.glob("attempts/*.log")} == {"a.1.log"}
+
+
+LAUNCHER = """
+import sys
+from pathlib import Path
+from bench.core.progress import Progress
+from bench.launchers.commands import run_commands
+from bench.launchers.manifest import Task
+from bench.launchers.settings import Cluster
+from bench.results.run_dir import RunDir
+from bench.storage.interrupts import Stopped
+here = Path(sys.argv[1])
+run_dir = RunDir(here).create()
+tasks = [Task.of(run_dir, "a", "a", "attacks/a.json")]
+try:
+    run_commands({"a": ["-c", sys.argv[2], here]}, tasks, run_dir, Cluster(launcher="local"), 1, Progress())
+except Stopped as stop:
+    sys.exit(128 + stop.number)
+"""
+
+CLOSES_SLOWLY = """
+import pathlib, signal, sys, time
+here = pathlib.Path(sys.argv[1])
+def close(*_):
+    (here / "closing").touch()
+    time.sleep(1.0)
+    (here / "closed").touch()
+    sys.exit(143)
+signal.signal(signal.SIGTERM, close)
+(here / "begun").touch()
+time.sleep(600)
+"""
+
+
+def test_a_launcher_is_told_once_that_it_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a signal here. If a file told it first, the signal would kill it while its commands close."""
+
+    def slow_to_signal(path: Path, *given: bytes, mode: int) -> None:
+        write_atomic(path, *given, mode=mode)
+        with contextlib.suppress(AssertionError):
+            until(lambda: (tmp_path / "closing").exists(), seconds=1.5)
+
+    monkeypatch.setattr(status, "write_atomic", slow_to_signal)
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, tmp_path, CLOSES_SLOWLY])
+    until(lambda: (tmp_path / "begun").exists())
+    assert "ended the launcher" in "".join(status.cancel_all(tmp_path))
+    assert launcher.wait(60) == 143
+    assert (tmp_path / "closed").exists()

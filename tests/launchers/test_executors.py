@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.core.options import ONE_CPU, LaunchOptions
 from bench.core.progress import Progress
 from bench.launchers import executors, settings, slurm
-from bench.launchers.executors import Executor, executor_of, run_by_executor
+from bench.launchers.executors import Executor, executor_of, run_apart, run_by_executor
 from bench.launchers.manifest import Options, begin
 from bench.launchers.schedule import Pack, units_of
 from bench.launchers.settings import Cluster, JobResources, launch_settings
@@ -138,6 +139,27 @@ def test_a_package_brings_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyP
     outcome = run_by_executor(launch, packs, chosen, run_dir, told, lambda record: None)
     assert {one.key for one in outcome.records} == {unit.key for unit in units}
     assert told.lines == [f"1 cell has lost the job (no record of {units[0].key}): submitted again"]
+
+
+def test_the_process_of_a_cancelled_job_gets_one_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one would kill it while it closes."""
+    process = tmp_path / "python"
+    process.write_text(
+        f"""#!{sys.executable}
+import pathlib, signal, time
+here = pathlib.Path({str(tmp_path)!r})
+signal.signal(signal.SIGTERM, lambda *_: (here / "signals").open("a").write("x"))
+(here / "cancelled").touch()
+while not (here / "signals").exists():
+    time.sleep(0.01)
+time.sleep(0.2)
+"""
+    )
+    process.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(process))
+    monkeypatch.setattr(executors, "POLL_SECONDS", 0.01)
+    assert run_apart(str(tmp_path), ["key"], None) == ""
+    assert (tmp_path / "signals").read_text() == "x"
 
 
 @pytest.mark.usefixtures("installed")

@@ -81,10 +81,11 @@ def _queue_is_empty(node: SlurmNode) -> Iterator[None]:
     node.cancel_all()
 
 
+@pytest.mark.timeout(1_800)  # each job imports torch, which takes long on a busy machine
 def test_the_same_records_with_two_jobs_at_a_time(node: SlurmNode, inline: dict[str, str], tmp_path: Path) -> None:
     out = tmp_path / "runs"
     with Sampler(node) as sampler:
-        said = finish(start(out, *TWENTY_FOUR, *SLURM, "--parallel", "2"))
+        said = finish(start(out, *TWENTY_FOUR, *SLURM, "--parallel", "2"), seconds=1_500)
     assert sampler.most == 2
     ended_well(out, inline, 24)
     assert outcome(out) == inline

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 from bench.core.types import Basis
 from bench.reports.leaderboard import build_board
 from bench.reports.published import COLUMNS, published_page
-from bench.reports.reported.numbers import read_reported
-from bench.reports.reported.systems import read_systems
+from bench.reports.reported.numbers import Reported, read_reported
+from bench.reports.reported.systems import Systems, read_systems
 from bench.results.record import Record
 from helpers.records import collapsed, failed, record
 
-SYSTEMS, NUMBERS = read_systems(), read_reported()
+
+@functools.cache
+def systems() -> Systems:
+    return read_systems()
+
+
+@functools.cache
+def numbers() -> list[Reported]:
+    return read_reported()
 
 
 def lines(*records: Record) -> dict[str, dict[str, str]]:
-    page = published_page(build_board(records), SYSTEMS, NUMBERS)
+    page = published_page(build_board(records), systems(), numbers())
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][1:]
     assert all(len(row) == len(COLUMNS) for row in rows)
     assert len({row[0] for row in rows}) == len(rows)
@@ -25,7 +34,7 @@ def lines(*records: Record) -> dict[str, dict[str, str]]:
 
 def test_every_system_has_one_line_and_a_reason() -> None:
     found = lines(record(method="somebody-elses"))
-    assert len(found) == len({number.system for number in NUMBERS})
+    assert len(found) == len({number.system for number in numbers()})
     assert [name for name, line in found.items() if len(line["in one line"]) < 15] == []
     assert {line["measured on"] for line in found.values()} <= {"no row yet", "not built"}
 
@@ -53,9 +62,9 @@ def test_a_line_has_the_row_nearest_to_ten_as_claimed_and_the_corrected_form_bel
 def test_every_system_names_its_method_or_why_there_is_none() -> None:
     from bench.interface.registry import METHODS
 
-    named = {name for each in SYSTEMS.systems.values() for name in (each.method, each.corrected) if name is not None}
+    named = {name for each in systems().systems.values() for name in (each.method, each.corrected) if name is not None}
     assert named <= {*METHODS.names()}
-    unsaid = [name for name, each in SYSTEMS.systems.items() if (each.method is None) == (each.not_built is None)]
+    unsaid = [name for name, each in systems().systems.items() if (each.method is None) == (each.not_built is None)]
     assert unsaid == []
 
 
@@ -70,5 +79,5 @@ def test_a_verdict_that_rests_on_anothers_account_says_whose() -> None:
     found = lines()
     assert found["P3GM"]["paper"] == "unsound, by Dockhorn et al."
     assert found["DPGEN"]["paper"] == "unsound, by Dockhorn et al."
-    taken = [name for name, each in SYSTEMS.systems.items() if " account of " in (each.reason or "") and not each.by]
+    taken = [name for name, each in systems().systems.items() if " account of " in (each.reason or "") and not each.by]
     assert taken == []

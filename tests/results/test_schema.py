@@ -26,12 +26,13 @@ def test_the_committed_pages_are_current(tmp_path: Path) -> None:
         assert (ROOT / "docs" / name).read_text() == made, "run `python -m bench schema --into docs`"
 
 
+@pytest.mark.parametrize("one_in", [5, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_schema_accepts_every_committed_file(kind: str) -> None:
+def test_the_schema_accepts_the_committed_files(kind: str, one_in: int) -> None:
     Draft202012Validator.check_schema(schema_of(kind))
     paths = sorted(path for folder in (BOARD, BOARD / "ablations") for path in (folder / f"{kind}s").glob("*.json"))
     assert len(paths) > 10
-    for path in paths:
+    for path in paths[::one_in]:
         values = json.loads(path.read_text())
         if kind != "record":
             values["provenance"].pop("command", None)  # always null in older files; reading drops it

@@ -32,14 +32,15 @@ class Originals:
                 setattr(hooked, "hooked", True)  # noqa: B010 (functions have no such attribute for mypy)
                 setattr(kind, "step", hooked)  # noqa: B010
         # Keep references, so that no new object reuses a deleted one's identity.
-        self._before = {module: list(_code_of(module)) for module in _modules(WATCHED)}
+        self._before = {module: list(_tables_of(module)) for module in _modules(WATCHED)}
 
     def replaced(self, packages: tuple[str, ...] = WATCHED) -> str:
         """Return the name of the first function or class that was replaced, or ""."""
         for module in _modules(packages):
-            for owner, key, name, value in self._before.get(module, ()):  # no entry for modules imported since
-                if owner.get(key) is not value:
-                    return f"{module}.{name}"
+            for owner, name, held in self._before.get(module, ()):  # no entry for modules imported since
+                for key, value in held.items():
+                    if owner.get(key) is not value:
+                        return f"{module}.{name.format(key)}"
         return ""
 
 
@@ -49,20 +50,17 @@ def _modules(packages: tuple[str, ...]) -> list[str]:
     return [name for name in list(sys.modules) if name in known or name.startswith(below)]
 
 
-def _code_of(module: str) -> Iterator[tuple[Mapping[Any, object], Any, str, object]]:
-    """Yield the functions and classes in `module`, its own classes and its tables: owner, key, name and value."""
+def _tables_of(module: str) -> Iterator[tuple[Mapping[Any, object], str, dict[Any, object]]]:
+    """Yield `module`, its own classes and its tables: each with a pattern of names, and the functions and classes."""
     held = vars(sys.modules[module])
+    yield held, "{}", _code_in(held)
     for name, value in list(held.items()):
         if type(value) is dict:
-            yield from ((value, key, f"{name}[{key!r}]", one) for key, one in list(value.items()) if _is_code(one))
-        if not _is_code(value):
-            continue
-        yield held, name, name, value
-        if issubclass(type(value), type) and value.__module__ == module:
-            yield from (
-                (vars(value), part, f"{name}.{part}", one) for part, one in list(vars(value).items()) if _is_code(one)
-            )
+            yield value, f"{name}[{{!r}}]", _code_in(value)
+        elif issubclass(type(value), type) and value.__module__ == module:
+            yield vars(value), f"{name}.{{}}", _code_in(vars(value))
 
 
-def _is_code(value: object) -> bool:
-    return issubclass(type(value), CODE)  # isinstance() would consult the object itself
+def _code_in(held: Mapping[Any, object]) -> dict[Any, object]:
+    # isinstance() would consult the object itself.
+    return {key: value for key, value in list(held.items()) if issubclass(type(value), CODE)}
