@@ -12,7 +12,7 @@ from bench.core.errors import BenchError
 from bench.privacy.auditing.loss_bound import best_tilt, refuted_by_losses
 from bench.privacy.auditing.sampled_loss import sampled_shift, shift_log_moment
 from bench.privacy.events.conversions import exact_gaussian_epsilon
-from bench.privacy.events.losses import sampled_gaussian_pld
+from bench.privacy.events.sampled_losses import sampled_gaussian_pld
 
 DELTA = 1e-5
 STEPS = [(0.01, 1.0, 200), (0.125, 1.2, 8), (1.0, 4.0, 30)]

@@ -100,6 +100,10 @@ class LNMax(Event):
         """See :attr:`bench.privacy.events.base_event.Event.composed`: two counts per query."""
         return 2 * self.queries
 
+    @property
+    def loss_deviation(self) -> float:
+        return self.gamma
+
     def rdp(self, orders: ArrayLike) -> Floats:
         """Return the Renyi divergence of two noisy counts per query, each changed by one vote."""
         if self.secure_granularity is None:
