@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -128,10 +128,18 @@ class _Exchanged(_Candidates):
     present: bool
     loss = log_weight = 0.0
 
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.distances: list[float] = []
+        self.displaced: list[float] = []
+
     def draw(self) -> Iterator[NDArray[np.float32]]:
         drawn = list(NoisySteps.draw(self))
         parts = self._parts.double().cpu().numpy() / (self.noise_multiplier * self.clipping.sensitivity)
         other = parts[-1] if self.law.draws.displaced else np.zeros_like(parts[0])
+        length = float(np.linalg.norm(parts[0]))
+        self.distances.append(length)
+        self.displaced.append(float(parts[0] @ other) / length if length else 0.0)
         sides = (parts[0] - other)[None], -other[None]
         none = np.zeros((1, 0, len(other)))
         found = SampledSums(none, *sides[:: 1 if self.present else -1], self.law.rate, 1.0).draw(
@@ -191,7 +199,7 @@ class TappedTraining:
 
     `distances` are the norms of the record's clipped gradients in deviations of the noise, one per step, where the loss
     is a sum over steps at the `rate` (1 and known steps for shuffled records); `present` says whether the first set
-    holds the record.
+    holds the record. In fixed batches `displaced` has the other record's, along the record's gradient.
     """
 
     loss: float
@@ -199,6 +207,7 @@ class TappedTraining:
     rate: float
     distances: list[float]
     present: bool
+    displaced: list[float] = field(default_factory=list)
 
 
 def _changed(fewer: Mapping[str, Any], more: Mapping[str, Any]) -> bool:
@@ -294,7 +303,8 @@ def _exchanged(
     data = more["images"], more["labels"]
     train(more["model"], *data, run, randomness=randomness, make_steps=make_steps, draw_batches=draws)
     steps = made[0]
-    return TappedTraining(steps.loss, steps.log_weight, steps.law.rate, [], present), steps.optimizer
+    shown = steps.distances, present, steps.displaced
+    return TappedTraining(steps.loss, steps.log_weight, steps.law.rate, *shown), steps.optimizer
 
 
 def _tilted(
