@@ -241,8 +241,9 @@ def _tilt(bench: _Bench, pair: WorstPair) -> tuple[bool, float]:
     if training is None or not training.distances:
         # As for Gaussian noise, whose size at other tilts is tilt (1 + tilt) / 2 times this one.
         return swapped, best_tilt(lambda tilt: tilt * (1 + tilt) / 2 * size[swapped], bench.plan.delta)
-    given = {"present": training.present, "displaced": training.displaced}
-    moment = partial(shift_log_moment, training.rate, training.distances, **given)
+    moment = partial(
+        shift_log_moment, training.rate, training.distances, present=training.present, displaced=training.displaced
+    )
     return swapped, best_tilt(moment, bench.plan.delta)
 
 

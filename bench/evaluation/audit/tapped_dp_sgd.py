@@ -140,11 +140,11 @@ class _Exchanged(_Candidates):
         length = float(np.linalg.norm(parts[0]))
         self.distances.append(length)
         self.displaced.append(float(parts[0] @ other) / length if length else 0.0)
-        sides = (parts[0] - other)[None], -other[None]
+        first, second = (parts[0] - other)[None], -other[None]
+        if not self.present:
+            first, second = second, first
         none = np.zeros((1, 0, len(other)))
-        found = SampledSums(none, *sides[:: 1 if self.present else -1], self.law.rate, 1.0).draw(
-            self.generator, self.tilt
-        )
+        found = SampledSums(none, first, second, self.law.rate, 1.0).draw(self.generator, self.tilt)
         self.loss, self.log_weight = self.loss + found.loss, self.log_weight + found.log_weight
         pieces = np.split(other + found.answer[0], np.cumsum([one.size for one in drawn])[:-1])
         return (piece.reshape(one.shape).astype(np.float32) for piece, one in zip(pieces, drawn, strict=True))

@@ -6,6 +6,7 @@ Which answer is better is public, but may be any order: a score on public data i
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,31 +29,35 @@ def attained(mu: float, mean: float, shape: float, delta: float) -> tuple[float,
     the large ones win there.
     """
     edges = np.linspace(-9.0, 9.0 + mu, CELLS + 1)
-    laws = [np.diff(special.ndtr(edges - shift)) for shift in (0.0, mu)]
-    rising = np.arange(CELLS)
-    larger = _epsilon(*(_best(law, mean, shape) for law in laws), delta)
+    laws = [
+        np.where(edges[1:] < shift, np.diff(special.ndtr(edges - shift)), -np.diff(special.ndtr(shift - edges)))
+        for shift in (0.0, mu)
+    ]
+    falling = np.arange(CELLS)[::-1]
+    larger = _epsilon([_best(law[falling], mean, shape) for law in laws], delta)
     found = larger
     for cut in CUTS:
-        small = int(np.searchsorted(edges, mu / 2 - cut))
-        order = np.concatenate([rising[small:], rising[:small]])  # from worst to best
-        found = max(found, _epsilon(*(_best(law[order], mean, shape) for law in laws), delta))
+        small = falling < int(np.searchsorted(edges, mu / 2 - cut))
+        order = np.concatenate([falling[small], falling[~small]])  # from best to worst
+        found = max(found, _epsilon([_best(law[order], mean, shape) for law in laws], delta))
     return larger, found
 
 
 def _best(law: Floats, mean: float, shape: float) -> Floats:
-    """Return the distribution of the best answer; `law` is that of one, from worst to best."""
-    share = np.concatenate([[0.0], np.cumsum(law)]).clip(0.0, 1.0)
+    """Return the distribution of the best answer; `law` is that of one, from best to worst."""
     gamma = gamma_of(mean, shape)
     if gamma == 1:
         return law
-    log_base, log_gamma = np.log1p(-(1 - gamma) * share), math.log(gamma)
-    below = log_base * special.exprel(-shape * log_base) / (log_gamma * special.exprel(-shape * log_gamma))
-    return np.asarray(np.diff(below))
+    # The law's generating function at one less the share of better answers, without loss of digits where that is small.
+    log_growth = np.log1p((1 - gamma) / gamma * np.concatenate([[0.0], np.cumsum(law)]))
+    within = log_growth * special.exprel(-shape * log_growth)
+    most = -math.log(gamma)
+    return np.maximum(np.diff(within), 0.0) / float(most * special.exprel(-shape * most))
 
 
-def _epsilon(first: Floats, second: Floats, delta: float) -> float:
+def _epsilon(laws: Sequence[Floats], delta: float) -> float:
     def over(epsilon: float) -> float:
-        pairs = ((first, second), (second, first))
+        pairs = (laws, laws[::-1])
         return max(float(np.maximum(one - math.exp(epsilon) * other, 0.0).sum()) for one, other in pairs) - delta
 
     return float(optimize.brentq(over, 0.0, 700.0, xtol=1e-6)) if over(0.0) > 0 else 0.0
