@@ -163,3 +163,6 @@ def test_moments_of_steps_are_those_of_their_draws() -> None:
     moments = log_weight + 2.0 * loss
     assert moments.std() < 0.05
     assert moments.mean() == pytest.approx(shift_log_moment(0.2, distances, 2.0, True), abs=0.01)
+    # A record displaces none, or an opposite one, and is twice as far then.
+    assert shift_log_moment(0.2, [0.5, 0.5], 2.0, True, [0.0, 0.0]) == shift_log_moment(0.2, [0.5, 0.5], 2.0, True)
+    assert shift_log_moment(0.2, [0.5], 1.0, True, [-0.5]) > shift_log_moment(0.2, [0.5], 1.0, True)
