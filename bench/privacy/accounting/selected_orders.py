@@ -52,7 +52,7 @@ def _best(law: Floats, mean: float, shape: float) -> Floats:
     log_growth = np.log1p((1 - gamma) / gamma * np.concatenate([[0.0], np.cumsum(law)]))
     within = log_growth * special.exprel(-shape * log_growth)
     most = -math.log(gamma)
-    return np.maximum(np.diff(within), 0.0) / float(most * special.exprel(-shape * most))
+    return np.asarray(np.maximum(np.diff(within), 0.0) / (most * special.exprel(-shape * most)))
 
 
 def _epsilon(laws: Sequence[Floats], delta: float) -> float:
