@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from bench.privacy.events import losses
+from bench.privacy.events import composing, losses
 
 Floats = NDArray[np.float64]
 
 LONGEST_SUM = 600_000
 """The most points in the sum for a Renyi divergence."""
+MOST_POINTS = 2**20
+"""The most points of the grid of one loss, or twice as many."""
 TAIL = 10.2
 """Deviations of normal noise beyond which answers are cut off, with a mass below 1e-24."""
 
@@ -103,12 +105,14 @@ def _answers(loss: Floats, mu: float, rate: float, replaced: bool) -> Floats:
 
 
 def loss_deviation(noise: float, rate: float, *, replaced: bool = False) -> float:
-    """Return the standard deviation of one loss under Q."""
+    """Return the standard deviation of one loss under Q, but no less than a grid of :data:`MOST_POINTS` resolves."""
     x = np.arange(-9.0, 9.0, 0.01)
     loss = _log_ratio(x, 1 / noise, rate, replaced)
     mass = np.exp(-(x**2) / 2)
     mass /= mass.sum()
-    return math.sqrt(max(float(mass @ (loss - float(mass @ loss)) ** 2), 0.0))
+    deviation = math.sqrt(max(float(mass @ (loss - float(mass @ loss)) ** 2), 0.0))
+    lowest, highest = _log_ratio(np.array([-TAIL, 1 / noise + TAIL]), 1 / noise, rate, replaced)
+    return max(deviation, composing.FINENESS * float(highest - lowest) / MOST_POINTS)
 
 
 def _log_ratio(x: Floats, mu: float, rate: float, replaced: bool) -> Floats:
