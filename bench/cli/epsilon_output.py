@@ -69,11 +69,14 @@ def report(found: Described, delta: float, as_json: bool, group: int = 1) -> Non
     For add-remove events, the facts include the proven epsilon for replace neighbours. The risk is for `group` records.
     """
     from bench.privacy.accounting.accountants import replace_one
+    from bench.privacy.accounting.distributions import at_least
     from bench.privacy.accounting.risk import risk
     from bench.results.text import RISK_WORDS, risk_text
 
     known, rows = dict(found.facts), found.accounted(delta)
     title = found.title or found.events[0].describe()
+    if any(row.name == "pld" for row in rows) and (least := at_least(found.events, delta)) is not None:
+        known["pld_without_rounding_at_least"] = least
     if any(event.adjacency is Adjacency.ADD_REMOVE for event in found.events):
         known["replace_one"] = replace_one(found.events, delta).epsilon
     bounds = risk(found.events, group, coarseness=5.0)

@@ -13,7 +13,8 @@ from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.plan import Cell, Dataset, bound_method, expand
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
-from bench.privacy.accounting.accountants import Accounted, merged, proven, replace_one
+from bench.privacy.accounting.accountants import Accounted, proven, replace_one
+from bench.privacy.accounting.distributions import merged
 from bench.privacy.events.events import Event, Gaussian, RepeatAndSelect
 
 CLOSE = 1e-3

@@ -29,7 +29,8 @@ from bench.experiments.release import save_image_grid, save_released
 from bench.interface.method import Method, check_costs, checked_claim
 from bench.interface.registry import METHODS
 from bench.metrics.intervals import accuracy_interval
-from bench.privacy.accounting.accountants import Accounted, account, merged, proven
+from bench.privacy.accounting.accountants import Accounted, account, proven
+from bench.privacy.accounting.distributions import merged
 from bench.privacy.auditing.utility_bound import probability_bound
 from bench.privacy.events.base_event import stored
 from bench.privacy.events.events import Event, RepeatAndSelect

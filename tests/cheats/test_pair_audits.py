@@ -10,6 +10,7 @@ from bench.evaluation.audit import pair_audit
 from bench.evaluation.audit.pair_audit import PairPlan, audit_pairs
 from bench.evaluation.check.check_data import CHECK_FACTS
 from bench.interface.method import Method
+from bench.privacy.accounting.accountants import proven
 from bench.privacy.auditing.bounds import many_run_epsilon
 from bench.privacy.auditing.curve_bounds import many_run_by_curve
 from bench.privacy.events.base_event import Event
@@ -17,7 +18,7 @@ from bench.privacy.events.conversions import exact_gaussian_epsilon
 from bench.privacy.events.events import Gaussian
 from bench.results.audited import corrected
 from bench.storage.cache import Cache
-from cheats import channels, figures
+from cheats import batches, channels, figures
 from cheats.honest import Config, Honest
 
 SMALL = Config(teachers=10, queries=10, steps=5)
@@ -61,6 +62,37 @@ def test_which_instrument_finds_which_cheat(
         assert (release > 1) == by_release
     # Where answers of the ledger are honest, so are their losses.
     assert transcript == pytest.approx(0.32, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("method", "sampling", "refuted", "bypassed"),
+    [
+        (batches.OwnBatches, "poisson", True, ""),
+        (batches.RealisedSizes, "poisson", True, "another sensitivity"),
+        pytest.param(batches.OwnFixedBatches, "poisson", True, "", marks=pytest.mark.slow),
+        *(
+            pytest.param(batches.Batches, sampling, refuted, "", marks=pytest.mark.slow)
+            for sampling, refuted in (
+                ("poisson", False), ("random-allocation", False), ("fixed", True), ("shuffled", True),
+            )
+        ),
+    ],
+    ids=["own", "realised", "own, fixed", "poisson", "random-allocation", "fixed", "shuffled"],
+)  # fmt: skip
+def test_batches_that_are_not_poissons_refute_its_figure(
+    method: type[batches.Batches], sampling: str, refuted: bool, bypassed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = {"RELEASES": 4, "PILOT": 6, "CUT": 4, "TRANSCRIPTS": 150 if method is batches.Batches else 12}
+    for name, number in runs.items():
+        monkeypatch.setattr(pair_audit, name, number)
+    config = batches.BatchesConfig(sampling)
+    planned = method(config, batches.FACTS)
+    found = batches.audited(method, config, minutes=10.0)
+    shown = max(bound.epsilon for bound in found.bounds)
+    assert (shown > planned.claimed(batches.DELTA).epsilon) is refuted
+    assert shown <= proven(planned.charges(), batches.DELTA).epsilon or bool(bypassed)
+    assert bypassed in found.bypassed
+    assert bool(found.bypassed) is bool(bypassed)
 
 
 def test_half_the_noise_is_beyond_the_proven_curve_where_no_number_of_runs_refutes_epsilon() -> None:

@@ -14,7 +14,7 @@ from bench.core.types import Adjacency
 from bench.evaluation.audit.lockstep import Transcript
 from bench.privacy.dpsgd.clipping import Clipping, Flat, PerLayer, TopK
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-from bench.privacy.events.losses import sampled_gaussian_pld
+from bench.privacy.events.sampled_losses import sampled_gaussian_pld
 from bench.privacy.mechanisms.ledger import Ledger
 from helpers.lockstep import Work, lockstep
 

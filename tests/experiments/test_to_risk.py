@@ -15,7 +15,7 @@ from bench.core.types import Basis, Facts
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.plan import Cell, Dataset, bound_method, expand
 from bench.experiments.to_risk import expand_to_risk, risk_of
-from bench.privacy.accounting.accountants import gaussian_total
+from bench.privacy.accounting.distributions import gaussian_total
 
 FACTS = Facts("digits", 1000, 400, 397, 10, (1, 8, 8), public_benchmark=True)
 

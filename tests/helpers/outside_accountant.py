@@ -168,7 +168,10 @@ def replaced_gaussians(releases: Mapping[tuple[float, float], int], delta: float
 
 
 def selected(event: Event, delta: float) -> float:
-    """Return the epsilon of the best of a random number of DP-SGD trainings (Koskela et al. 2024), on a grid."""
+    """Return the epsilon of the best of a random number of DP-SGD trainings, on a grid.
+
+    Koskela et al. 2024, with the larger of their two terms in place of the sum, which is a weighted mean of them.
+    """
     (run,), mean = event["runs"], event["mean"]
     (one,) = run
     law = {1.0: lambda g: 1 / g, 0.0: lambda g: (1 - 1 / g) / math.log(g)}[event["shape"]]
@@ -176,8 +179,8 @@ def selected(event: Event, delta: float) -> float:
     accountant = PLDAccountant(value_discretization_interval=3e-4)
     noisy = PoissonSampledDpEvent(one["sampling_rate"], GaussianDpEvent(one["noise_multiplier"]))
     accountant.compose(SelfComposedDpEvent(noisy, one["steps"]))
-    at = np.linspace(0, accountant.get_epsilon(delta), 100)
-    factor = min(math.exp(e) + (1 / gamma - 1) * accountant.get_delta(e) for e in at)
+    at = np.linspace(0, accountant.get_epsilon(delta), 400)
+    factor = min(max(math.exp(e), 1 + (1 / gamma - 1) * accountant.get_delta(e)) for e in at)
     return float(accountant.get_epsilon(delta / mean)) + (event["shape"] + 1) * math.log(factor)
 
 

@@ -16,7 +16,7 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, TargetAdjacency
 from bench.interface.registry import METHODS
-from bench.privacy.accounting import accountants, claims
+from bench.privacy.accounting import accountants, claims, distributions
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.events.base_event import Event
 from bench.privacy.events.events import DPSGD, Gaussian, SampledGaussian
@@ -169,7 +169,7 @@ def test_dpsur_charges_every_step_and_every_test_and_keeps_the_steps_that_pass()
     config = build_config(method, Preset.TINY, SMALL)[0]
     steps = config.steps(SMALL.private_records)
     assert steps > 3
-    assert accountants.merged(ledger.events) == method(config, SMALL).charges()
+    assert distributions.merged(ledger.events) == method(config, SMALL).charges()
     moved, _ = run("dpsur", threshold=1e9)
     again, _ = run("dpsur", threshold=-1e9, noise_multiplier=5.0)
     assert all(torch.equal(start[name], again[name]) for name in start), "no step is kept"

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.accounting import accountants, claims, pate
-from bench.privacy.accounting.accountants import account, common_unit, merged, proven
+from bench.privacy.accounting.accountants import account, common_unit, proven
+from bench.privacy.accounting.distributions import merged
 from bench.privacy.events import conversions, losses
 from bench.privacy.events.events import (
     DPSGD,

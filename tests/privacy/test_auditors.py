@@ -33,7 +33,7 @@ from bench.privacy.auditing.utility_bound import probability_bound, remark
 from bench.privacy.events.base_event import Event
 from bench.privacy.events.conversions import exact_gaussian_epsilon
 from bench.privacy.events.events import Gaussian, GNMax, Laplace, RandomizedResponse, SampledGaussian
-from bench.privacy.events.losses import sampled_gaussian_pld
+from bench.privacy.events.sampled_losses import sampled_gaussian_pld
 from bench.privacy.mechanisms.noise import SeededNoise
 from helpers.pair_audits import audited as audited_pairs
 

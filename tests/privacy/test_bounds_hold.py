@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from scipy import fft, special
 
 from bench.core.types import Adjacency
-from bench.privacy.accounting.accountants import account, loss_distribution, proven, rdp, replace_one
-from bench.privacy.events import losses
+from bench.privacy.accounting.accountants import account, proven, rdp, replace_one
+from bench.privacy.accounting.distributions import loss_distribution
+from bench.privacy.events import composing, sampled_losses
 from bench.privacy.events.conversions import exact_gaussian_epsilon
 from bench.privacy.events.events import DPSGD, Event, Laplace, LNMax, RandomizedResponse, SampledGNMax
 
@@ -101,8 +103,8 @@ def test_replacing_a_voting_record_costs_no_less_than_removing_it(
 @example(rate=1e-8, noise=5.0, order=2.0)
 def test_renyi_divergences_lie_between_their_limits(rate: float, noise: float, order: float) -> None:
     """It is ``rate^2 (e^(1 / noise^2) - 1)`` at order 2, and grows with the order and for a replaced record."""
-    own = losses.sampled_gaussian_rdp(noise, rate, [2.0, order])
-    replaced = losses.sampled_gaussian_rdp(noise, rate, [2.0, order], replaced=True)
+    own = sampled_losses.sampled_gaussian_rdp(noise, rate, [2.0, order])
+    replaced = sampled_losses.sampled_gaussian_rdp(noise, rate, [2.0, order], replaced=True)
     assert own[0] == pytest.approx(math.log1p(rate**2 * math.expm1(noise**-2)), rel=1e-9)
     assert (own <= replaced * (1 + 1e-9)).all()
     assert (replaced <= np.array([2.0, order]) * 2 / noise**2 * (1 + 1e-9)).all()
@@ -116,8 +118,8 @@ def test_renyi_divergences_lie_between_their_limits(rate: float, noise: float, o
 @pytest.mark.parametrize("order", [512.0, 1024.0])
 def test_a_large_rate_at_large_orders_is_summed_to_its_peak(order: float) -> None:
     """Nearly every sample contains the record, so the divergence is nearly ``2 order / noise^2``."""
-    found = losses.sampled_gaussian_rdp(20.0, 0.999, [order], replaced=True)[0]
-    (whole,) = losses.sampled_gaussian_rdp(20.0, 1 - 1e-15, [order], replaced=True)
+    found = sampled_losses.sampled_gaussian_rdp(20.0, 0.999, [order], replaced=True)[0]
+    (whole,) = sampled_losses.sampled_gaussian_rdp(20.0, 1 - 1e-15, [order], replaced=True)
     assert whole == pytest.approx(2 * order / 400, rel=1e-6)
     x = np.linspace(-20, 2 * order / 20 + 40, 2_000_001)
     first, other = (np.logaddexp(math.log(0.001), math.log(0.999) + shift * x / 20 - 1 / 800) for shift in (1.0, -1.0))
@@ -173,6 +175,12 @@ def test_the_error_of_a_composed_distribution_is_within_what_is_added(
         return low, np.roll(np.real(fft.ifft(power)), -low)[: high - low + 1].astype(float)
 
     monkeypatch.setattr(common, "self_convolve", exact)
+    longer = SimpleNamespace(
+        next_fast_len=fft.next_fast_len,
+        rfft=lambda masses: fft.rfft(np.asarray(masses, dtype=np.longdouble)),
+        irfft=lambda spectrum, size: fft.irfft(spectrum, size).astype(float),
+    )
+    monkeypatch.setattr(composing, "fft", longer)
     wanted = loss_distribution([event])
     assert wanted is not None
     epsilons = np.linspace(0.0, found.epsilon(1e-5), 50)

@@ -12,7 +12,7 @@ from bench.core.errors import BenchError
 from bench.privacy.auditing.loss_bound import best_tilt, refuted_by_losses
 from bench.privacy.auditing.sampled_loss import sampled_shift, shift_log_moment
 from bench.privacy.events.conversions import exact_gaussian_epsilon
-from bench.privacy.events.losses import sampled_gaussian_pld
+from bench.privacy.events.sampled_losses import sampled_gaussian_pld
 
 DELTA = 1e-5
 STEPS = [(0.01, 1.0, 200), (0.125, 1.2, 8), (1.0, 4.0, 30)]
@@ -163,3 +163,6 @@ def test_moments_of_steps_are_those_of_their_draws() -> None:
     moments = log_weight + 2.0 * loss
     assert moments.std() < 0.05
     assert moments.mean() == pytest.approx(shift_log_moment(0.2, distances, 2.0, True), abs=0.01)
+    # A record displaces none, or an opposite one, and is twice as far then.
+    assert shift_log_moment(0.2, [0.5, 0.5], 2.0, True, [0.0, 0.0]) == shift_log_moment(0.2, [0.5, 0.5], 2.0, True)
+    assert shift_log_moment(0.2, [0.5], 1.0, True, [-0.5]) > shift_log_moment(0.2, [0.5], 1.0, True)

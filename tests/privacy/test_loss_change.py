@@ -12,7 +12,7 @@ from torch import nn
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.evaluation.audit.tapped_dp_sgd import tapped_loss_change
-from bench.privacy.accounting import accountants
+from bench.privacy.accounting import accountants, distributions
 from bench.privacy.events.events import SampledGaussian
 from bench.privacy.mechanisms import loss_change
 from bench.privacy.mechanisms.executors import Noisy
@@ -119,7 +119,7 @@ def test_each_record_is_in_the_sample_at_the_rate_that_is_charged(monkeypatch: p
     for _ in range(1000):
         release(book, torch.arange(40.0).reshape(-1, 1, 1, 1), sampling_rate=0.2)
     assert abs(seen.mean() / 1000 - 0.2) < 5 * math.sqrt(0.16 / 40_000)
-    assert accountants.merged(book.events) == [SampledGaussian(0.2, 1.3, 1000, adjacency=Adjacency.ADD_REMOVE)]
+    assert distributions.merged(book.events) == [SampledGaussian(0.2, 1.3, 1000, adjacency=Adjacency.ADD_REMOVE)]
 
 
 def ledger() -> Ledger:

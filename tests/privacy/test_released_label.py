@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from scipy import integrate, optimize, stats
 
 from bench.privacy.accounting.accountants import pld
+from bench.privacy.auditing.vote_laws import log_winners
 from bench.privacy.events import losses
-from bench.privacy.events.conversions import gaussian_delta
+from bench.privacy.events.conversions import exact_gaussian_epsilon, gaussian_delta
 from bench.privacy.events.events import LNMax
 
 GAMMA, DELTA = 0.05, 1e-5
@@ -50,6 +51,25 @@ def test_a_tie_of_two_costs_a_third_less_and_is_not_the_worst() -> None:
     assert labels.get_epsilon_for_delta(DELTA) == pytest.approx(7.49, abs=0.01)
     assert histograms.epsilon == pytest.approx(11.35, abs=0.01)
     assert divergence(0.0) > 1.3 * divergence(NOWHERE)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "label_costs", "histogram", "three"), [(40, 0.163, 0.110, 0.200), (100, 0.031, 0.040, 0.073)]
+)
+def test_a_label_of_few_teachers_has_a_pure_epsilon_that_helps_hardly_any_queries(
+    sigma: float, label_costs: float, histogram: float, three: float
+) -> None:
+    """Of 250 teachers and two classes: every gap that a moved vote can change, by the real law of winners."""
+    for_first = np.arange(250.0)
+    before, after = (
+        log_winners(np.stack([votes, 250 - votes], 1), sigma, "gaussian") for votes in (for_first, for_first + 1)
+    )
+    pure = float(np.abs(before - after).max())
+    assert pure == pytest.approx(label_costs, abs=5e-4)
+    once, thrice = (exact_gaussian_epsilon(math.sqrt(2 * queries) / sigma, DELTA) for queries in (1, 3))
+    assert (once, thrice) == pytest.approx((histogram, three), abs=5e-4)
+    assert (pure < once) is (sigma == 100)
+    assert 3 * pure > thrice
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.5, 1.0])

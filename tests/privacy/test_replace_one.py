@@ -15,7 +15,7 @@ from scipy import integrate
 
 from bench.core.types import Adjacency
 from bench.privacy.accounting.accountants import proven, replace_one
-from bench.privacy.events import losses
+from bench.privacy.events import sampled_losses
 from bench.privacy.events.events import (
     DPSGD,
     BandedSums,
@@ -88,7 +88,7 @@ def test_renyi_divergence_of_the_replaced_pair(order: float, rate: float, noise:
     )
     moment = math.fsum(parts)
     wanted = (math.log(moment) + top) / (order - 1)
-    (found,) = losses.sampled_gaussian_rdp(noise, rate, [order], replaced=True)
+    (found,) = sampled_losses.sampled_gaussian_rdp(noise, rate, [order], replaced=True)
     assert found == pytest.approx(wanted, rel=1e-8, abs=1e-12)
 
 
@@ -134,7 +134,7 @@ def test_replaced_votes_stay_below_the_symmetric_curve(rate: float, log_alpha: f
     corners = scale * np.array([[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(3) / 2]])
     # The removed neighbour has class 0; the two records have two of the three classes.
     first, other = corners[[(1, 2), (1, 0), (0, 1), (2, 1)][taken],]
-    curve = losses.symmetric_gaussian_pld(1 / scale, rate, 1e-3)
+    curve = sampled_losses.symmetric_gaussian_pld(1 / scale, rate, 1e-3)
     bound = curve.get_delta_for_epsilon(log_alpha)
     assert hockey_stick(rate, first, other, math.exp(log_alpha)) <= bound + 1e-4
     removed = hockey_stick(rate, corners[1], corners[0], math.exp(abs(log_alpha)))

@@ -61,11 +61,14 @@ class Transcript:
         exact = [math.nan, math.nan] if self.exact is None else list(self.exact)
         text = np.frombuffer(self.difference.encode(), dtype=np.uint8).copy()
         training = self.training
-        steps = [] if training is None else [training.rate, float(training.present), *training.distances]
+        steps = np.zeros(0)
+        if training is not None:
+            both = [len(training.distances), *training.distances, *training.displaced]
+            steps = np.array([training.rate, training.present, *both])
         return {
             "numbers": np.array([self.loss, self.log_weight, self.calls, *exact]),
             "difference": text,
-            "training": np.array(steps),
+            "training": steps,
         }
 
     @classmethod
@@ -75,8 +78,8 @@ class Transcript:
         exact = None if math.isnan(first) else (first, second)
         training = None
         if kept["training"].size:
-            rate, present, *distances = kept["training"].tolist()
-            training = TappedTraining(loss, log_weight, rate, distances, bool(present))
+            rate, present, count, *both = kept["training"].tolist()
+            training = TappedTraining(loss, log_weight, rate, both[: int(count)], bool(present), both[int(count) :])
         text = kept["difference"].tobytes().decode()
         return cls(loss, log_weight, int(calls), text, exact=exact, training=training)
 
@@ -175,8 +178,12 @@ def in_lockstep(
             if name == "dp_sgd":
                 training = tapped_dp_sgd(first, second, generator, tilt)
                 answer, loss, log_weight = None, training.loss, training.log_weight
-                earlier = [] if found.training is None else found.training.distances
-                found.training = replace(training, distances=[*earlier, *training.distances])
+                if (earlier := found.training) is not None:
+                    training = replace(
+                        training, distances=[*earlier.distances, *training.distances],
+                        displaced=[*earlier.displaced, *training.displaced],
+                    )  # fmt: skip
+                found.training = training
                 found.comparisons = None
             elif name == "sampled_loss_change":
                 one = tapped_loss_change(first, second, generator, tilt)

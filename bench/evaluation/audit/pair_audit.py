@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-VERSION = 2  # increment when the same options run differently
+VERSION = 3  # increment when the same options run differently
 INSTRUMENTS, LOOKS, LOSSES = 2, 2, 2  # tiny and full-size transcripts share the error of their instrument
 TRIED, PILOT, CUT = 4, 20, 16  # runs per set: to choose a pair, to fit the score, to choose the threshold
 FEW = 16  # compare releases on pairs of at most this many records, if there are any
@@ -238,10 +238,12 @@ def _tilt(bench: _Bench, pair: WorstPair) -> tuple[bool, float]:
     size = {swapped: float(np.mean([run.size for run in runs])) for swapped, runs in found.items()}
     swapped = size[True] > size[False]
     training = found[swapped][0].training
-    if training is None:
+    if training is None or not training.distances:
         # As for Gaussian noise, whose size at other tilts is tilt (1 + tilt) / 2 times this one.
         return swapped, best_tilt(lambda tilt: tilt * (1 + tilt) / 2 * size[swapped], bench.plan.delta)
-    moment = partial(shift_log_moment, training.rate, training.distances, present=training.present)
+    moment = partial(
+        shift_log_moment, training.rate, training.distances, present=training.present, displaced=training.displaced
+    )
     return swapped, best_tilt(moment, bench.plan.delta)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from bench.core.types import Sampling
 from bench.evaluation.audit.record_law import FirstInFront, RecordLaw
 from bench.evaluation.check.probe import RECORDS, probed
 from bench.privacy.auditing.compared import Drawn
-from bench.privacy.auditing.sampled_loss import sampled_shift
+from bench.privacy.auditing.sampled_loss import SampledSums, sampled_shift
 from bench.privacy.auditing.transcript_loss import PublicDifference
 from bench.privacy.dpsgd.clipping import Flat, PerLayer
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun, NoisySteps, train
@@ -116,6 +116,40 @@ class _Candidates(NoisySteps):
         return (piece.view(one.shape).float().numpy() for piece, one in zip(pieces, drawn, strict=True))
 
 
+class _Exchanged(_Candidates):
+    """Draws what each sum of a fixed batch reveals of the record, which is in it instead of the displaced one.
+
+    Given the others, an answer is around the displaced record's part or, at the sampling rate, around the record's own,
+    which is zeros on the set without it.
+    """
+
+    generator: np.random.Generator
+    tilt: float
+    present: bool
+    loss = log_weight = 0.0
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.distances: list[float] = []
+        self.displaced: list[float] = []
+
+    def draw(self) -> Iterator[NDArray[np.float32]]:
+        drawn = list(NoisySteps.draw(self))
+        parts = self._parts.double().cpu().numpy() / (self.noise_multiplier * self.clipping.sensitivity)
+        other = parts[-1] if self.law.draws.displaced else np.zeros_like(parts[0])
+        length = float(np.linalg.norm(parts[0]))
+        self.distances.append(length)
+        self.displaced.append(float(parts[0] @ other) / length if length else 0.0)
+        first, second = (parts[0] - other)[None], -other[None]
+        if not self.present:
+            first, second = second, first
+        none = np.zeros((1, 0, len(other)))
+        found = SampledSums(none, first, second, self.law.rate, 1.0).draw(self.generator, self.tilt)
+        self.loss, self.log_weight = self.loss + found.loss, self.log_weight + found.log_weight
+        pieces = np.split(other + found.answer[0], np.cumsum([one.size for one in drawn])[:-1])
+        return (piece.reshape(one.shape).astype(np.float32) for piece, one in zip(pieces, drawn, strict=True))
+
+
 def _observed(
     model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun, count: int, true: int | None,
     generator: np.random.Generator,
@@ -165,7 +199,7 @@ class TappedTraining:
 
     `distances` are the norms of the record's clipped gradients in deviations of the noise, one per step, where the loss
     is a sum over steps at the `rate` (1 and known steps for shuffled records); `present` says whether the first set
-    holds the record.
+    holds the record. In fixed batches `displaced` has the other record's, along the record's gradient.
     """
 
     loss: float
@@ -173,6 +207,7 @@ class TappedTraining:
     rate: float
     distances: list[float]
     present: bool
+    displaced: list[float] = field(default_factory=list)
 
 
 def _changed(fewer: Mapping[str, Any], more: Mapping[str, Any]) -> bool:
@@ -237,7 +272,9 @@ def tapped_dp_sgd(
     _compare_code(more, fewer)
     if run.sampling in (Sampling.POISSON, Sampling.SHUFFLED):
         found, optimizer = _tilted(more, run, generator, tilt, present)
-    else:  # drawn as they are: the loss is not a sum over steps, or not along one direction
+    elif run.sampling is Sampling.FIXED:
+        found, optimizer = _exchanged(more, run, generator, tilt, present)
+    else:  # drawn as they are: the loss is not a sum over steps
         seen = _observed(more["model"], more["images"], more["labels"], run, 1, 0 if present else None, generator)
         loss = float(seen.law.log[0]) * (1 if present else -1)
         found, optimizer = TappedTraining(loss, 0.0, seen.law.rate, [], present), seen.optimizer
@@ -248,6 +285,26 @@ def tapped_dp_sgd(
     for one in (optimizer, other):  # load into both, because loading reorders an optimiser's settings
         one.load_state_dict(state)
     return found
+
+
+def _exchanged(
+    more: Mapping[str, Any], run: DPSGDRun, generator: np.random.Generator, tilt: float, present: bool
+) -> tuple[TappedTraining, torch.optim.Optimizer]:
+    """Train the model of `more` for :func:`tapped_dp_sgd` on fixed batches."""
+    made: list[_Exchanged] = []
+    draws = FirstInFront()
+
+    def make_steps(*parts: Any) -> _Exchanged:
+        made.append(_Exchanged(*parts))
+        made[0].law, made[0].generator, made[0].tilt, made[0].present = RecordLaw(run, draws), generator, tilt, present
+        return made[0]
+
+    randomness = np.random.Generator(np.random.PCG64(generator.integers(2**63)))
+    data = more["images"], more["labels"]
+    train(more["model"], *data, run, randomness=randomness, make_steps=make_steps, draw_batches=draws)
+    steps = made[0]
+    shown = steps.distances, present, steps.displaced
+    return TappedTraining(steps.loss, steps.log_weight, steps.law.rate, *shown), steps.optimizer
 
 
 def _tilted(

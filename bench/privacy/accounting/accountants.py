@@ -13,6 +13,15 @@ import numpy as np
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Adjacency, Claim, PrivacyUnit
 from bench.privacy.accounting import pate
+from bench.privacy.accounting.distributions import (
+    composed_losses,
+    composition,
+    gaussian_total,
+    last_distribution,
+    loss_distribution,
+    merged,
+    resolves,
+)
 from bench.privacy.events import losses
 from bench.privacy.events.conversions import (
     MOST_COMPOSED,
@@ -41,8 +50,8 @@ __all__ = [
 ]
 
 ORDERS = np.array([1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [64, 80, 96, 128, 192, 256, 512, 1024])
-LEAST_PLD_DELTA = 1e-10
-"""Below it a PLD's rounding errors, at least `losses.rounding` of 1, would dominate."""
+HIGH_ORDERS = np.concatenate([ORDERS, 2.0 ** np.arange(11, 20.5, 0.5)])
+"""Orders for tiny epsilons, the best of which is about ``2 log(1 / delta) / epsilon``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +116,6 @@ def _listed(events: Sequence[Event], field: str) -> str:
     return "; ".join(sorted({f"{event.kind} ({getattr(event, field).value})" for event in events}))
 
 
-def merged(events: Sequence[Event]) -> list[Event]:
-    """Return `events`, merging those that differ only in their counts."""
-    counts: dict[Event, int] = {}
-    result: list[Event] = []
-    for event in events:
-        if not event.counted:
-            result.append(event)
-            continue
-        single = replace(event, **{event.counted: 1})  # type: ignore[type-var]
-        counts[single] = counts.get(single, 0) + getattr(event, event.counted)
-    return [replace(e, **{e.counted: n}) for e, n in counts.items()] + result  # type: ignore[type-var]
-
-
 def _independent(name: str, epsilon: float, order: float | None = None, note: str = "") -> Accounted:
     return Accounted(name, epsilon, sound=True, data_dependent=False, releasable=True, order=order, note=note)
 
@@ -145,36 +141,19 @@ def optimal(events: Sequence[Event], delta: float) -> Accounted | None:
         if count > MOST_COMPOSED:
             return None
         return _independent("optimal-composition", optimal_composition(eps0, count, delta))
-    if not _resolves(sum(steps.values()), delta):
+    if not resolves(sum(steps.values()), delta):
         return None
-    interval = losses.grid_interval(sum(losses.pure_spread(e, n) for e, n in steps.items()), min(steps))
-    total = _composed([losses.pure_pld(e, n, interval) for e, n in steps.items()], sum(steps.values()))
+    spread = sum(losses.pure_spread(e, n) for e, n in steps.items())
+    interval = losses.grid_interval(spread, min(e * math.sqrt(n) for e, n in steps.items()))
+    total = composition([losses.pure_pld(e, n, interval) for e, n in steps.items()], sum(steps.values()))
     if total is None:
         return None
     return _independent("optimal-composition", total.epsilon(delta), note="of differing pure epsilons, rounded up")
 
 
-def _resolves(composed: int, delta: float) -> bool:
-    """Return whether a PLD of `composed` losses is accurate enough for an epsilon at `delta`."""
-    return delta >= LEAST_PLD_DELTA and delta > losses.rounding(composed)
-
-
-def _composed(distributions: Sequence[Any | None], composed: int) -> losses.Composed | None:
-    total = distributions[0]
-    for one in distributions[1:]:
-        total = None if total is None or one is None else total.compose(one)
-    return None if total is None else losses.Composed(total, losses.rounding(composed))
-
-
 def _rho(events: Sequence[Event]) -> float | None:
     rhos = [event.zcdp() for event in events]
     return None if None in rhos else sum(rho for rho in rhos if rho is not None)
-
-
-def gaussian_total(events: Sequence[Event]) -> float | None:
-    """Return the mu of the one Gaussian release that costs exactly as much as `events`, None if none does."""
-    mus = [event.gaussian_mu() for event in events]
-    return None if None in mus else math.hypot(*(mu for mu in mus if mu is not None))
 
 
 def rdp(events: Sequence[Event], delta: float) -> Accounted | None:
@@ -184,6 +163,9 @@ def rdp(events: Sequence[Event], delta: float) -> Accounted | None:
         epsilon, order = zcdp_improved_epsilon(rho, delta)
     else:
         epsilon, order = improved_epsilon(ORDERS, sum(event.rdp(ORDERS) for event in events), delta)
+        if order == ORDERS[-1]:
+            high = sum(event.rdp(HIGH_ORDERS) for event in events)
+            epsilon, order = min((epsilon, order), improved_epsilon(HIGH_ORDERS, high, delta))
     return _independent("rdp", epsilon, order, "improved conversion")
 
 
@@ -205,34 +187,6 @@ def exact_gaussian(events: Sequence[Event], delta: float) -> Accounted | None:
     return _independent("exact-gaussian", exact_gaussian_epsilon(mu, delta), note=note)
 
 
-def loss_distribution(events: Sequence[Event], coarseness: float = 1.0) -> losses.Composed | None:
-    """Return the composed PLD of `events`, rounded pessimistically; None if an event has none or it is too wide.
-
-    `coarseness` multiplies the grid's interval: 10 takes a tenth of the time and adds a thousandth to epsilon.
-    """
-    gaussian = [event for event in events if event.gaussian_mu() is not None]
-    others = [event for event in events if event.gaussian_mu() is None]
-    spread = sum(event.loss_spread for event in others)
-    mu = gaussian_total(gaussian) if gaussian else None
-    if mu is not None:
-        spread += losses.gaussian_spread(mu)
-    if not math.isfinite(spread):
-        return None
-    steps = [step[0] for step in (event.pure_step() for event in others) if step is not None]
-    interval = losses.grid_interval(spread, min(steps, default=math.inf)) * coarseness
-    if interval > 100:  # its exponential would overflow, and Renyi accounting suffices there
-        return None
-    parts = [event.pld(interval) for event in others]
-    if mu is not None:
-        parts.append(losses.gaussian_pld(mu, interval))
-    return _composed(parts, composed_losses(events))
-
-
-def composed_losses(events: Sequence[Event]) -> int:
-    """Return the number of losses that the PLD of `events` composes."""
-    return sum(1 if event.gaussian_mu() is not None else event.composed for event in events)
-
-
 def pld(events: Sequence[Event], delta: float) -> Accounted | None:
     """Return the PLD accountant's figure; None if an event has no PLD, or if all noise is Gaussian."""
     return _pld(tuple(merged(events)), delta)
@@ -240,9 +194,9 @@ def pld(events: Sequence[Event], delta: float) -> Accounted | None:
 
 @lru_cache(maxsize=1024)
 def _pld(events: tuple[Event, ...], delta: float) -> Accounted | None:
-    if gaussian_total(events) is not None or not _resolves(composed_losses(events), delta):
+    if gaussian_total(events) is not None or not resolves(composed_losses(events), delta):
         return None
-    total = loss_distribution(events)
+    total = last_distribution(events)
     if total is None:
         return None
     histogram = any(isinstance(event, LNMax) for event in events)
@@ -262,7 +216,7 @@ def _selection_profile(event: RepeatAndSelect, delta: float) -> Accounted | None
     totals: dict[tuple[Event, ...], float | losses.Composed] = {}
     for run in event.runs:
         mu = gaussian_total(run)
-        if mu is None and not _resolves(composed_losses(run), delta / event.mean):
+        if mu is None and not resolves(composed_losses(run), delta / event.mean):
             return None
         total = loss_distribution(merged(run)) if mu is None else mu
         if total is None:

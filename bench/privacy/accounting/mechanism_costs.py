@@ -17,11 +17,27 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike
 
-    from bench.privacy.accounting import accountants, calibrate, data_dependent, pate, smooth_sensitivity, worst_batches
+    from bench.privacy.accounting import (
+        accountants,
+        calibrate,
+        data_dependent,
+        pate,
+        selected_orders,
+        smooth_sensitivity,
+        worst_batches,
+    )
     from bench.privacy.events import batch_events, events
 else:
-    _NAMES = ("accountants", "calibrate", "data_dependent", "pate", "smooth_sensitivity", "worst_batches")
-    accountants, calibrate, data_dependent, pate, smooth_sensitivity, worst_batches = (
+    _NAMES = (
+        "accountants",
+        "calibrate",
+        "data_dependent",
+        "pate",
+        "selected_orders",
+        "smooth_sensitivity",
+        "worst_batches",
+    )
+    accountants, calibrate, data_dependent, pate, selected_orders, smooth_sensitivity, worst_batches = (
         LazyModule(f"bench.privacy.accounting.{name}") for name in _NAMES
     )
     events, np = LazyModule("bench.privacy.events.events"), LazyModule("numpy")
@@ -263,7 +279,12 @@ def tuning(
         budget = Budget(target_epsilon, delta, Basis.PROVEN, TargetAdjacency.OWN)
         facts["sigma"] = sigma = calibrate.smallest_noise(make, budget, tolerance=1e-4)
     assert sigma is not None
-    facts["epsilon_of_one_trial"] = accountants.proven([trial(sigma)], delta).epsilon
+    one = trial(sigma)
+    facts["epsilon_of_one_trial"] = accountants.proven([one], delta).epsilon
+    if (mu := one.gaussian_mu()) is not None:
+        facts["epsilon_if_larger_answers_win"], facts["epsilon_at_least"] = selected_orders.attained(
+            mu, trials_mean, law.shape, delta
+        )
     return Described(make(sigma), facts=facts)
 
 

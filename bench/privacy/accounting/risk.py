@@ -24,15 +24,8 @@ from scipy import special
 
 from bench.core.errors import BenchError
 from bench.core.risk_target import RiskTarget
-from bench.privacy.accounting.accountants import (
-    basic,
-    common_unit,
-    composed_losses,
-    gaussian_total,
-    loss_distribution,
-    merged,
-    rdp,
-)
+from bench.privacy.accounting.accountants import basic, common_unit, rdp
+from bench.privacy.accounting.distributions import composed_losses, gaussian_total, loss_distribution, merged
 from bench.privacy.events import losses
 from bench.privacy.events.base_event import Event
 from bench.privacy.events.events import Bypass

@@ -18,7 +18,7 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution,
 from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
-from bench.privacy.events.losses import self_composed
+from bench.privacy.events.composing import self_composed
 from bench.privacy.mechanisms.mechanisms import UNANSWERED
 
 MISSED = 1e-14

@@ -20,7 +20,8 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
-from bench.privacy.accounting.accountants import common_unit, loss_distribution, merged, proven
+from bench.privacy.accounting.accountants import common_unit, proven
+from bench.privacy.accounting.distributions import loss_distribution, merged
 from bench.privacy.auditing.bounds import many_run_epsilon
 from bench.privacy.auditing.one_run import check_confidence, check_one_run
 from bench.privacy.events.conversions import check_delta, exact_gaussian_epsilon

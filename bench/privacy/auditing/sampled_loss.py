@@ -6,9 +6,11 @@ This conditional loss is what the accountants bound. A release reveals less if o
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any, Self
 
 import numpy as np
@@ -42,16 +44,21 @@ def sampled_shift(
     return _along(rate, (distance, 0.0) if present else (0.0, distance), generator, tilt)
 
 
-def shift_log_moment(rate: float, distances: Sequence[float], tilt: float, present: bool) -> float:
+def shift_log_moment(
+    rate: float, distances: Sequence[float], tilt: float, present: bool, displaced: Sequence[float] = ()
+) -> float:
     """Return ``ln E[exp(tilt * loss)]`` under P over all steps of :func:`sampled_shift`.
 
     For :func:`bench.privacy.auditing.loss_bound.best_tilt`: `distances` are from a pilot's steps, rounded to two
-    digits.
+    digits, as are those of the record that is `displaced` in each, if any, in the same direction.
     """
-    rounded, counts = np.unique([float(f"{distance:.2g}") for distance in distances], return_counts=True)
-    pairs = [(distance, 0.0) if present else (0.0, distance) for distance in rounded.tolist()]
-    moments = [_tilted(rate, pair, tilt)[-1] for pair in pairs]
-    return float(counts @ np.asarray(moments))
+    steps = Counter(
+        (float(f"{own:.2g}"), float(f"{other:.2g}")) for own, other in zip_longest(distances, displaced, fillvalue=0.0)
+    )
+    pairs = [
+        ((own - other, -other) if present else (-other, own - other), count) for (own, other), count in steps.items()
+    ]
+    return sum(count * _tilted(rate, pair, tilt)[-1] for pair, count in pairs)
 
 
 def _along(

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.privacy.events import losses
+from bench.privacy.events import composing, losses
 
 Floats = NDArray[np.float64]
 
@@ -108,6 +108,17 @@ class Event(abc.ABC):
     def composed(self) -> int:
         """The number of losses that :meth:`pld` composes, which sets its rounding error."""
         return int(getattr(self, self.counted)) if self.counted else 1
+
+    @property
+    def loss_deviation(self) -> float | None:
+        """The approximate standard deviation of one of the losses that :meth:`pld` composes, None if not known."""
+        step = self.pure_step()
+        return None if step is None else step[0]
+
+    def blur(self, interval: float) -> float | None:
+        """Return what :meth:`pld` adds to :attr:`bench.privacy.events.losses.Composed.blur`."""
+        deviation = self.loss_deviation
+        return None if deviation is None else composing.many_blur(self.composed, interval, deviation)
 
     @property
     def loss_spread(self) -> float:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bench.core.types import Adjacency, PrivacyUnit, Sampling
-from bench.privacy.events import allocation, losses
+from bench.privacy.events import allocation, composing, losses, sampled_losses
 from bench.privacy.events.base_event import Event, Floats, positive, whole
 from bench.privacy.events.sampled_events import DPSGD, SampledGaussianEvent, symmetric_rdp
 
@@ -75,8 +76,16 @@ class AllocatedSteps(Event):
     def pld(self, interval: float = losses.INTERVAL) -> Any | None:
         """Return the PLD of all epochs."""
         replaced = self.adjacency is Adjacency.REPLACE
-        one = allocation.allocated_gaussian_pld(self.noise_multiplier, self.steps, interval, replaced=replaced)
-        return losses.self_composed(one, self.epochs)
+        one = partial(allocation.allocated_gaussian_pld, self.noise_multiplier, self.steps, replaced=replaced)
+        return composing.many_composed(one, self.epochs, interval, math.sqrt(self._variance))
+
+    def blur(self, interval: float) -> None:
+        """Return None: sums of likelihood ratios are rounded too."""
+
+    @property
+    def _variance(self) -> float:
+        """The approximate variance of the loss of an epoch."""
+        return self._moves**2 * math.expm1(min(self.noise_multiplier**-2, 50.0)) / self.steps
 
     @property
     def composed(self) -> int:
@@ -87,8 +96,7 @@ class AllocatedSteps(Event):
     def loss_spread(self) -> float:
         """The approximate width of the loss of one epoch or of all, whichever is wider."""
         one = losses.gaussian_spread(self._moves / self.noise_multiplier)
-        variance = self._moves**2 * math.expm1(min(self.noise_multiplier**-2, 50.0)) / self.steps
-        return max(one, min(self.epochs * one, losses.gaussian_spread(math.sqrt(self.epochs * variance))))
+        return max(one, min(self.epochs * one, losses.gaussian_spread(math.sqrt(self.epochs * self._variance))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +139,7 @@ class FixedBatches(SampledGaussianEvent):
         return symmetric_rdp(self.relative_noise, self.sampling_rate, order)
 
     def _sampled_pld(self, interval: float) -> Any:
-        return losses.symmetric_gaussian_pld(self.relative_noise, self.sampling_rate, interval)
+        return sampled_losses.symmetric_gaussian_pld(self.relative_noise, self.sampling_rate, interval)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from bench.core.lazy import LazyModule
+from bench.privacy.events import composing
 
 dp_accounting = LazyModule("dp_accounting")  # slow to import, and needed only for privacy loss distributions
 common, distribution, mechanism, pld_pmf = (
@@ -27,12 +28,8 @@ INTERVAL = 1e-4
 GRID_POINTS = 400_000
 """Above about this many points a grid is coarsened."""
 
-LARGEST_GRID = 2**24
-"""The most points of a composed PLD; more would take gigabytes."""
 MOST_STEPS = 2**22
 """The largest sensitivity of discrete noise, in grid steps, for which a PLD is computed."""
-LONGEST_SUM = 600_000
-"""The most points in the sum for a Renyi divergence."""
 ROUNDING = 1e-15
 """A bound on the error that each composed loss adds to a delta: taking a power of a Fourier transform multiplies the
 transform's error by the number of losses. The largest observed error is 4e-16 per loss."""
@@ -51,6 +48,9 @@ class Composed:
     """dp-accounting's ``PrivacyLossDistribution``, rounded pessimistically."""
     rounding: float
     """See :func:`rounding`."""
+    blur: float | None = None
+    """The sum over all losses of the squared distances of the grid's points between which they are split, or None if
+    the distribution is above the exact one for other reasons."""
 
     def epsilon(self, delta: float) -> float:
         """Return the epsilon at `delta`; infinite unless `delta` is above the rounding error."""
@@ -59,6 +59,21 @@ class Composed:
             return math.inf
         with np.errstate(over="ignore"):  # dp-accounting divides masses by ones near 0 on purpose
             return float(self.distribution.get_epsilon_for_delta(left))
+
+    def at_least(self, delta: float) -> float | None:
+        """Return a lower bound on the epsilon at `delta` of the exact losses; None if unknown.
+
+        A loss is split between two points of the grid so that the mean of its exponential stays, which adds to it on
+        average at most an eighth of the points' squared distance. By Hoeffding's inequality all of them add more than
+        `added` below with probability a thousandth of `delta` at most.
+        """
+        if self.blur is None:
+            return None
+        rare = delta / 1000
+        added = self.blur / 4 + math.sqrt(self.blur * math.log(1 / rare) / 2)
+        masses = [self.distribution._pmf_remove, self.distribution._pmf_add]
+        lost = max(float(pmf._infinity_mass) for pmf in masses) + self.rounding + rare
+        return max(float(self.distribution.get_epsilon_for_delta(delta + lost)) - added, 0.0)
 
     def deltas(self, epsilons: ArrayLike) -> Floats:
         """Return the delta at each of `epsilons`."""
@@ -84,7 +99,8 @@ class Composed:
         return profiles
 
 
-def _order(orders: ArrayLike) -> Floats:
+def as_orders(orders: ArrayLike) -> Floats:
+    """Return `orders` as an array."""
     return np.atleast_1d(np.asarray(orders, dtype=np.float64))
 
 
@@ -99,9 +115,9 @@ def gaussian_spread(mu: float) -> float:
 
 
 def grid_interval(spread: float, smallest: float = math.inf) -> float:
-    """Return :data:`INTERVAL`, finer if it blurs `spread` or its least part `smallest`, coarser for a huge grid."""
+    """Return :data:`INTERVAL`, finer if it blurs `spread` or deviations like `smallest`, coarser for a huge grid."""
     base = max(INTERVAL, spread / GRID_POINTS)
-    return min(base, spread * 2e-4, max(smallest / 10, spread / (2.5 * GRID_POINTS)))
+    return min(base, spread * 2e-4, max(smallest / 20, spread / (2.5 * GRID_POINTS)))
 
 
 def _curved(x: Floats) -> Floats:
@@ -109,7 +125,7 @@ def _curved(x: Floats) -> Floats:
     return np.where(np.abs(x) < 1e-3, x**2 / 2 * (1 + x / 3 + x**2 / 12), np.expm1(x) - x)
 
 
-def _log_excess(loss: float | Floats, order: float | Floats) -> Floats:
+def log_excess(loss: float | Floats, order: float | Floats) -> Floats:
     """Return the log of ``(e^(order loss) - 1) - order (e^loss - 1)``.
 
     Its mean under the second distribution is the moment ``E[e^(order loss)]`` minus 1, as the mean of ``e^loss - 1`` is
@@ -130,7 +146,7 @@ def _below_pure(divergence: Floats, epsilon: float, order: Floats) -> Floats:
 
 def laplace_rdp(epsilon: float, orders: ArrayLike) -> Floats:
     """Return the Renyi divergence of Laplace noise of scale sensitivity over `epsilon` (Mironov 2017, table II)."""
-    order = _order(orders)
+    order = as_orders(orders)
     up = np.log(order / (2 * order - 1)) + (order - 1) * epsilon
     down = np.log((order - 1) / (2 * order - 1)) - order * epsilon
     near = np.minimum(epsilon, 0.01 / order)  # the moment is near 1 where this equals epsilon
@@ -141,7 +157,7 @@ def laplace_rdp(epsilon: float, orders: ArrayLike) -> Floats:
 
 def discrete_laplace_rdp(epsilon: float, granularity: int, orders: ArrayLike) -> Floats:
     """Return discrete Laplace's Renyi divergence, of parameter ``epsilon / granularity``, shifted by `granularity`."""
-    order = _order(orders)
+    order = as_orders(orders)
     step = epsilon / granularity
     centre = -math.log1p(math.exp(-step))
     terms = [centre + (order - 1) * epsilon, centre - order * epsilon]
@@ -157,10 +173,10 @@ def discrete_laplace_rdp(epsilon: float, granularity: int, orders: ArrayLike) ->
 
 def randomized_response_rdp(epsilon: float, classes: int, orders: ArrayLike) -> Floats:
     """Return the Renyi divergence of randomised response over `classes` between two labels."""
-    order = _order(orders)
+    order = as_orders(orders)
     log_total = np.logaddexp(epsilon, math.log(classes - 1))
-    log_excess = np.logaddexp(_log_excess(epsilon, order), epsilon + _log_excess(-epsilon, order)) - log_total
-    return _below_pure(np.logaddexp(0.0, log_excess) / (order - 1), epsilon, order)
+    excess = np.logaddexp(log_excess(epsilon, order), epsilon + log_excess(-epsilon, order)) - log_total
+    return _below_pure(np.logaddexp(0.0, excess) / (order - 1), epsilon, order)
 
 
 def bounded_range_rdp(epsilon: float, orders: ArrayLike) -> Floats:
@@ -169,7 +185,7 @@ def bounded_range_rdp(epsilon: float, orders: ArrayLike) -> Floats:
     For given t, the worst loss takes only the two ends: moments are convex in its exponential, whose mean is fixed. The
     worst t has a closed form. Never above ``order epsilon^2 / 8`` (Cesar and Rogers 2021, arXiv:2004.07223).
     """
-    order = _order(orders)
+    order = as_orders(orders)
     log_a, log_b = np.log(-np.expm1(-order * epsilon)), np.log(-np.expm1(-(order - 1) * epsilon))
     log_moment = (order - 1) * (epsilon + np.log1p(-1 / order) + log_a - log_b) + log_a - np.log(order)
     # The added term exceeds the rounding error of a logarithm near 0.
@@ -183,12 +199,17 @@ def bounded_range_pld(epsilon: float, count: int, interval: float) -> Any | None
     For losses at the two ends, delta at e is ``(e^(epsilon - t) - 1)(e^t - e^e) / (e^epsilon - 1)``, largest for
     ``t = (epsilon + e) / 2``. The maximum over t is the curve of a pair, which dominates every t.
     """
-    top = math.ceil(epsilon / interval)
-    e = interval * np.arange(-top, top + 1)
-    inside = np.expm1((np.clip(e, -epsilon, epsilon) - epsilon) / 2) ** 2 / -math.expm1(-epsilon)
-    deltas = np.where(e < -epsilon, -np.expm1(e), inside)
-    one = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -top, top, deltas)
-    return self_composed(distribution.PrivacyLossDistribution(one), count)
+
+    def one(interval: float) -> Any:
+        top = math.ceil(epsilon / interval)
+        e = interval * np.arange(-top, top + 1)
+        inside = np.expm1((np.clip(e, -epsilon, epsilon) - epsilon) / 2) ** 2 / -math.expm1(-epsilon)
+        deltas = np.where(e < -epsilon, -np.expm1(e), inside)
+        return distribution.PrivacyLossDistribution(
+            pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -top, top, deltas)
+        )
+
+    return composing.many_composed(one, count, interval, epsilon)
 
 
 def laplace_pld(epsilon: float, count: int, interval: float, granularity: int | None = None) -> Any | None:
@@ -198,29 +219,15 @@ def laplace_pld(epsilon: float, count: int, interval: float, granularity: int | 
     """
     if granularity is not None and granularity > MOST_STEPS:
         return None
-    if granularity is None:
-        one = distribution.from_laplace_mechanism(1 / epsilon, value_discretization_interval=interval)
-    else:
-        one = distribution.from_discrete_laplace_mechanism(
+
+    def one(interval: float) -> Any:
+        if granularity is None:
+            return distribution.from_laplace_mechanism(1 / epsilon, value_discretization_interval=interval)
+        return distribution.from_discrete_laplace_mechanism(
             epsilon / granularity, granularity, value_discretization_interval=interval, use_connect_dots=True
         )
-    return self_composed(one, count)
 
-
-def self_composed(one: Any, count: int) -> Any | None:
-    """Return the PLD of `count` losses distributed as `one`, None if it would be larger than :data:`LARGEST_GRID`.
-
-    Like dp-accounting's ``self_compose``, which first raises a sparse PLD's size to the power `count`.
-    """
-    if count < 10:
-        return one.self_compose(count)
-    remove, add = one._pmf_remove.to_dense_pmf(), one._pmf_add.to_dense_pmf()
-    if count > 10**5:
-        for law in (remove, add):
-            low, high = common.compute_self_convolve_bounds(law._probs, count, 1e-15)
-            if high - low >= LARGEST_GRID:
-                return None
-    return type(one)(remove, None if one._symmetric else add).self_compose(count)
+    return composing.many_composed(one, count, interval, epsilon)
 
 
 def gaussian_pld(mu: float | None, interval: float) -> Any | None:
@@ -228,74 +235,6 @@ def gaussian_pld(mu: float | None, interval: float) -> Any | None:
     if mu is None:
         return None
     return distribution.from_gaussian_mechanism(1 / mu, value_discretization_interval=interval)
-
-
-def sampled_gaussian_pld(noise: float, rate: float, interval: float, *, replaced: bool = False) -> Any:
-    """Return the PLD of a Gaussian release on a Poisson sample, for add-remove or replace neighbours.
-
-    A sampled record moves the answer by 1. The pairs are those of :mod:`bench.privacy.events.sampled_events`.
-    """
-    relations = dp_accounting.NeighboringRelation
-    relation = relations.REPLACE_ONE if replaced else relations.ADD_OR_REMOVE_ONE
-    return distribution.from_gaussian_mechanism(
-        noise, sampling_prob=rate, value_discretization_interval=interval, neighboring_relation=relation
-    )
-
-
-def symmetric_gaussian_pld(noise: float, rate: float, interval: float) -> Any:
-    """Return the PLD whose delta curve is that of removing a record at epsilon >= 0, extended symmetrically.
-
-    A pair that dominates in both orders has a symmetric curve: ``delta(-e) = 1 - exp(-e) + exp(-e) delta(e)``.
-    """
-    removed = mechanism.GaussianPrivacyLoss(noise, sampling_prob=rate, adjacency_type=mechanism.AdjacencyType.REMOVE)
-    top = math.ceil(removed.connect_dots_bounds().epsilon_upper / interval)
-    epsilons = interval * np.arange(top + 1)
-    up = np.asarray(removed.get_delta_for_epsilon(epsilons))
-    down = -np.expm1(-epsilons) + np.exp(-epsilons) * up
-    deltas = np.concatenate([down[:0:-1], up]).clip(0, 1)
-    return distribution.PrivacyLossDistribution(
-        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -top, top, deltas)
-    )
-
-
-def sampled_gaussian_rdp(noise: float, rate: float, orders: ArrayLike, *, replaced: bool = False) -> Floats:
-    """Return the Renyi divergence of a Gaussian release on a Poisson sample, `rate` < 1, for the pairs of PLDs above.
-
-    A sampled record moves the answer by 1: the pair is ``(1 - rate) N(0) + rate N(1)`` against N(0), the larger of both
-    orders (Mironov, Talwar, Zhang 2019, arXiv:1908.10530), or `replaced` against ``(1 - rate) N(0) + rate N(-1)``.
-
-    The trapezoidal sum of an analytic integrand is exact to rounding if its step is well below the distance
-    ``pi noise`` of the branch points from the real line. Infinite at orders whose sum would be longer than
-    :data:`LONGEST_SUM`, which have little noise: sampling gains hardly anything there.
-    """
-    order, mu = _order(orders), 1 / noise
-    step = min(0.25, 0.25 / mu)
-    # All maxima of the integrand lie inside: the slope of the first logarithm below is at most mu, the second's at
-    # least -mu.
-    ends = (2 * order - 1 if replaced else order) * mu + 12.0
-    lengths = np.ceil((ends + 12.0 + mu) / step)
-    summed = lengths <= LONGEST_SUM
-    found = np.full(order.shape, np.inf)
-    if not summed.any():
-        return found
-    x = -12.0 - mu + step * np.arange(lengths[summed].max())
-    other = _log_sampled_ratio(-x, mu, rate) if replaced else np.zeros_like(x)
-    loss = _log_sampled_ratio(x, mu, rate) - other
-    log_mass = other - x**2 / 2 + math.log(step / math.sqrt(2 * math.pi))
-    for place in np.flatnonzero(summed):
-        part, alpha = slice(int(lengths[place])), float(order[place])
-        moment = special.logsumexp(log_mass[part] + _log_excess(loss[part], alpha))
-        found[place] = np.logaddexp(0.0, moment) / (alpha - 1)
-    return found
-
-
-def _log_sampled_ratio(x: Floats, mu: float, rate: float) -> Floats:
-    """Return the log of the density of ``(1 - rate) N(0, 1) + rate N(mu, 1)`` over that of N(0, 1)."""
-    exponent = mu * x - mu**2 / 2
-    less = rate * np.expm1(np.minimum(exponent, 30.0))
-    near = np.abs(less) < 0.5  # summing logarithms would lose the digits of a small ratio
-    far = np.logaddexp(math.log1p(-rate), math.log(rate) + exponent)
-    return np.where(near, np.log1p(np.where(near, less, 0.0)), far)
 
 
 def finite_pld(log_masses: list[float], values: list[float], count: int, interval: float) -> Any | None:
@@ -306,13 +245,18 @@ def finite_pld(log_masses: list[float], values: list[float], count: int, interva
     Chords of the delta curve between grid points lie above it; rounding `values` up would add `interval` per run.
     """
     mass, loss = np.exp(np.asarray(log_masses)), np.asarray(values)
-    points = np.unique(np.concatenate([np.floor(loss / interval), np.ceil(loss / interval)])).astype(np.int64)
-    # Add a neighbour on each side to keep the first chord above the curve's straight start.
-    points = np.unique(np.concatenate([points - 1, points, points + 1]))
-    gap = loss[None, :] - (points * interval)[:, None]
-    deltas = np.where(gap > 0, mass[None, :] * -np.expm1(-np.maximum(gap, 0.0)), 0.0).sum(axis=1)
-    one = pld_pmf.create_pmf_pessimistic_connect_dots(interval, points, np.minimum(deltas, 1.0))
-    return self_composed(distribution.PrivacyLossDistribution(one), count)
+
+    def one(interval: float) -> Any:
+        points = np.unique(np.concatenate([np.floor(loss / interval), np.ceil(loss / interval)])).astype(np.int64)
+        # Add a neighbour on each side to keep the first chord above the curve's straight start.
+        points = np.unique(np.concatenate([points - 1, points, points + 1]))
+        gap = loss[None, :] - (points * interval)[:, None]
+        deltas = np.where(gap > 0, mass[None, :] * -np.expm1(-np.maximum(gap, 0.0)), 0.0).sum(axis=1)
+        return distribution.PrivacyLossDistribution(
+            pld_pmf.create_pmf_pessimistic_connect_dots(interval, points, np.minimum(deltas, 1.0))
+        )
+
+    return composing.many_composed(one, count, interval, float(np.abs(loss).max()))
 
 
 def pure_pld(epsilon: float, count: int, interval: float) -> Any | None:

@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from bench.core.errors import BenchError
 from bench.core.lazy import LazyModule
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.privacy.events import losses
+from bench.privacy.events import composing, losses, sampled_losses
 from bench.privacy.events.base_event import Event, positive, whole
 
 dp_accounting = LazyModule("dp_accounting")
@@ -101,11 +101,16 @@ class SampledGaussianEvent(Event):
         mu = self.gaussian_mu()
         if mu is not None:
             return losses.gaussian_pld(mu, interval)
-        return losses.self_composed(self._sampled_pld(interval), self.runs)
+        return composing.many_composed(self._sampled_pld, self.runs, interval, self.loss_deviation)
 
     def _sampled_pld(self, interval: float) -> Any:
         replaced = self.adjacency is Adjacency.REPLACE
-        return losses.sampled_gaussian_pld(self.relative_noise, self.sampling_rate, interval, replaced=replaced)
+        return sampled_losses.sampled_gaussian_pld(self.relative_noise, self.sampling_rate, interval, replaced=replaced)
+
+    @property
+    def loss_deviation(self) -> float:
+        replaced = self.moves == 2
+        return sampled_losses.loss_deviation(self.relative_noise, self.sampling_rate, replaced=replaced)
 
     @property
     def loss_spread(self) -> float:
@@ -118,14 +123,26 @@ class SampledGaussianEvent(Event):
         return max(one, min(self.runs * one, several))
 
 
+MOST_SUMMED = 2000
+"""The largest order of which dp-accounting's sum of as many terms is taken."""
+
+
 @lru_cache(maxsize=1024)
 def _run_rdp(noise: float, rate: float, orders: tuple[float, ...], replaced: bool) -> Floats:
     """Return one run's Renyi divergence; read-only.
 
     For add-remove neighbours this is dp-accounting's value, on which published claims rest. It exceeds the exact value
     at fractional orders and is infinite near order 1, where its series does not converge. At tiny rates it rounds below
-    the exact value, which then replaces it. For replace neighbours it is the exact value, but at least add-remove's.
+    the exact value, which then replaces it, and also at high orders, where it takes long. For replace neighbours it is
+    the exact value, but at least add-remove's.
     """
+    high = np.asarray(orders) > MOST_SUMMED
+    if high.any():
+        both = sampled_losses.sampled_gaussian_rdp(noise, rate, orders, replaced=replaced)
+        if not high.all():
+            both[~high] = _run_rdp(noise, rate, tuple(np.asarray(orders)[~high].tolist()), replaced)
+        both.flags.writeable = False
+        return both
     accountant = dp_accounting.rdp.RdpAccountant(orders)
     # Silence the warning if the series does not converge.
     logger = logging.getLogger("absl")
@@ -138,18 +155,18 @@ def _run_rdp(noise: float, rate: float, orders: tuple[float, ...], replaced: boo
     divergence: Floats = np.array(accountant.rdp, dtype=np.float64)
     small = divergence < 1e-6  # where rounding of a logarithm near 0 matters
     if small.any():
-        exact = losses.sampled_gaussian_rdp(noise, rate, np.asarray(orders)[small])
+        exact = sampled_losses.sampled_gaussian_rdp(noise, rate, np.asarray(orders)[small])
         low = np.isfinite(exact) & (divergence[small] < (1 - 1e-9) * exact)
         divergence[small] = np.where(low, exact, divergence[small])
     if replaced:
         finite = np.where(np.isfinite(divergence), divergence, 0.0)
-        divergence = np.maximum(finite, losses.sampled_gaussian_rdp(noise, rate, orders, replaced=True))
+        divergence = np.maximum(finite, sampled_losses.sampled_gaussian_rdp(noise, rate, orders, replaced=True))
     divergence.flags.writeable = False
     return divergence
 
 
 def symmetric_rdp(noise: float, rate: float, order: Floats) -> Floats:
-    """Return one run's Renyi divergence for the symmetric curve of :func:`losses.symmetric_gaussian_pld`."""
+    """Return one run's Renyi divergence for the symmetric curve of :func:`sampled_losses.symmetric_gaussian_pld`."""
     one = _run_rdp(noise, rate, tuple(order.tolist()), False)
     # The curve at alpha < 1 adds at most as much to the integral of E[(P/Q)^order] as the curve at alpha > 1.
     return one + np.log1p(-np.expm1(-(order - 1) * one)) / (order - 1)
@@ -244,5 +261,5 @@ class SampledGNMax(SampledGaussianEvent):
 
     def _sampled_pld(self, interval: float) -> Any:
         if self.adjacency is Adjacency.REPLACE:
-            return losses.symmetric_gaussian_pld(self.relative_noise, self.sampling_rate, interval)
-        return losses.sampled_gaussian_pld(self.relative_noise, self.sampling_rate, interval)
+            return sampled_losses.symmetric_gaussian_pld(self.relative_noise, self.sampling_rate, interval)
+        return sampled_losses.sampled_gaussian_pld(self.relative_noise, self.sampling_rate, interval)

@@ -3,12 +3,14 @@
 The number of runs is truncated negative binomial with a `shape` (0 logarithmic, 1 geometric) and stays secret. A run
 draws its candidate at random from a fixed list, trains, and scores the result on public data or by a charged, noisy
 answer; the score is part of the run. Renyi divergences: Papernot and Steinke, ICLR 2022 (arXiv:2110.03620), theorem 2.
-Privacy profiles: Koskela, Redberg and Wang, ICML 2024 (arXiv:2402.06701): with ``delta(e)`` the profile of one run, m
-the mean and gamma the law's parameter, the release has, at e1 and for every e >= 0, at most a delta of
-``m delta(e1 - (shape + 1) log(e^e + (1 - gamma) / gamma delta(e)))``. Why: the best run's density is a run's density
-times the derivative of the law's generating function at the share of runs that are no better. This derivative is at
-most m, and grows between neighbours by at most the subtracted factor, as the share of better runs is at most ``e^e``
-times the neighbour's plus ``delta(e)``.
+Privacy profiles, after Koskela, Redberg and Wang, ICML 2024 (arXiv:2402.06701): with ``delta(e)`` the profile of one
+run, m the mean and gamma the law's parameter, the release has, at e1 and for every e >= 0, at most a delta of
+``m delta(e1 - (shape + 1) log f)`` with ``f = max(e^e, 1 + (1 - gamma) / gamma delta(e))``. Why: the best run's density
+is a run's density times the derivative of the law's generating function at the share of runs that are no better. With b
+the share of better runs the derivative is proportional to ``(gamma + (1 - gamma) b)^-(shape + 1)``, and at most m. For
+the neighbour b is at most ``e^e b + delta(e)``, so the base grows by a weighted average of the two numbers in f: the
+first with weight ``(1 - gamma) b``, the second with gamma. (The paper adds them, less 1; f is least where they are
+equal.)
 """
 
 from __future__ import annotations
@@ -134,9 +136,10 @@ class RepeatAndSelect(Event):
         one = max(epsilon_at(run, delta / self.mean) for run in self.runs)
         odds = 1 / gamma_of(self.mean, self.shape) - 1
 
-        def factor(epsilon: float) -> float:
-            return math.exp(epsilon) + odds * max(delta_at(run, epsilon) for run in self.runs)
+        def log_other(epsilon: float) -> float:
+            return math.log1p(odds * max(delta_at(run, epsilon) for run in self.runs))
 
-        # The bound holds at every epsilon, so an inexact minimum is sound; `factor` is convex in exp(epsilon).
-        found = optimize.minimize_scalar(factor, bounds=(0.0, min(max(one, 1e-9), 700.0)), method="bounded")
-        return one + (self.shape + 1) * math.log(min(float(found.fun), factor(0.0)))
+        # The bound holds at every epsilon, so an inexact root is sound.
+        most = log_other(0.0)
+        at = optimize.brentq(lambda e: e - log_other(e), 0.0, most, xtol=1e-9) if most else 0.0
+        return one + (self.shape + 1) * max(at, log_other(at))
