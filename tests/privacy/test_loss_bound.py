@@ -12,6 +12,7 @@ from bench.core.errors import BenchError
 from bench.privacy.auditing.loss_bound import best_tilt, refuted_by_losses
 from bench.privacy.auditing.sampled_loss import sampled_shift, shift_log_moment
 from bench.privacy.events.conversions import exact_gaussian_epsilon
+from bench.privacy.events.losses import gaussian_pld
 from bench.privacy.events.sampled_losses import sampled_gaussian_pld
 
 DELTA = 1e-5
@@ -34,7 +35,8 @@ def sampled_runs(rate: float, noise: float, steps: int, present: bool, runs: int
 
 
 def sampled_epsilon(rate: float, noise: float, steps: int, present: bool) -> float:
-    pld = sampled_gaussian_pld(noise, rate, 1e-4).self_compose(steps)
+    one = sampled_gaussian_pld(noise, rate, 1e-4) if rate < 1 else gaussian_pld(1 / noise, 1e-4)
+    pld = one.self_compose(steps)
     pmf = pld._pmf_remove if present or pld._symmetric else pld._pmf_add
     return float(pmf.get_epsilon_for_delta(DELTA))
 

@@ -51,7 +51,8 @@ __all__ = [
 
 ORDERS = np.array([1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [64, 80, 96, 128, 192, 256, 512, 1024])
 HIGH_ORDERS = np.concatenate([ORDERS, 2.0 ** np.arange(11, 20.5, 0.5)])
-"""Orders for tiny epsilons, the best of which is about ``2 log(1 / delta) / epsilon``."""
+"""Orders for epsilons below :data:`TINY`, the best of which is about ``2 log(1 / delta) / epsilon``."""
+TINY = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,7 @@ def rdp(events: Sequence[Event], delta: float) -> Accounted | None:
         epsilon, order = zcdp_improved_epsilon(rho, delta)
     else:
         epsilon, order = improved_epsilon(ORDERS, sum(event.rdp(ORDERS) for event in events), delta)
-        if order == ORDERS[-1]:
+        if order == ORDERS[-1] and epsilon < TINY:
             high = sum(event.rdp(HIGH_ORDERS) for event in events)
             epsilon, order = min((epsilon, order), improved_epsilon(HIGH_ORDERS, high, delta))
     return _independent("rdp", epsilon, order, "improved conversion")

@@ -62,7 +62,9 @@ def loss_distribution(events: Sequence[Event], coarseness: float = 1.0) -> losse
         return None
     known = [(event.loss_deviation, event.composed) for event in others]
     narrowest = min((one * math.sqrt(count) for one, count in known if one is not None), default=math.inf)
-    interval = losses.grid_interval(spread, narrowest) * coarseness
+    # Single losses that are wider than the grid are rounded less on a finer one.
+    wide = [2 * step[0] for event in others if (step := event.pure_step()) and step[0] > losses.grid_interval(spread)]
+    interval = losses.grid_interval(spread, min([narrowest, *wide])) * coarseness
     if interval > 100:  # its exponential would overflow, and Renyi accounting suffices there
         return None
     parts = [event.pld(interval) for event in others]

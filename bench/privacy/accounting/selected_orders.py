@@ -48,11 +48,16 @@ def _best(law: Floats, mean: float, shape: float) -> Floats:
     gamma = gamma_of(mean, shape)
     if gamma == 1:
         return law
-    # The law's generating function at one less the share of better answers, without loss of digits where that is small.
-    log_growth = np.log1p((1 - gamma) / gamma * np.concatenate([[0.0], np.cumsum(law)]))
-    within = log_growth * special.exprel(-shape * log_growth)
-    most = -math.log(gamma)
-    return np.asarray(np.maximum(np.diff(within), 0.0) / (most * special.exprel(-shape * most)))
+    odds, most = (1 - gamma) / gamma, -math.log(gamma)
+    grown = 1 + odds * np.concatenate([[0.0], np.cumsum(law)])  # at one more than the odds of better answers
+    steps = odds * law
+    # Differences of the law's generating function lose the digits of rare answers, and a quadrature of its slope is
+    # exact only where the slope changes little.
+    within = np.diff(np.log(grown) * special.exprel(-shape * np.log(grown)))
+    nodes, weights = np.polynomial.legendre.leggauss(4)
+    slope = sum(w / 2 * (grown[:-1] + steps * (t + 1) / 2) ** -(shape + 1) for t, w in zip(nodes, weights, strict=True))
+    masses = np.where(steps < 0.1 * grown[:-1], steps * slope, np.maximum(within, 0.0))
+    return np.asarray(masses / (most * special.exprel(-shape * most)))
 
 
 def _epsilon(laws: Sequence[Floats], delta: float) -> float:

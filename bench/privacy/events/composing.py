@@ -96,7 +96,7 @@ def _power(pmf: Any, count: int) -> Any:
     steepest = 12 / deviation
     for slope in np.geomspace(min(20 / dense.size, steepest), steepest, 16):  # Chernoff's bounds
         for sign in (1, -1):
-            with np.errstate(over="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"):  # no mass times infinity: no bound
                 grown = float(np.abs(masses) @ np.exp(sign * slope * (place - mean)))
             reach = (count * math.log(grown) + math.log(2 / TAIL)) / slope if 0 < grown < math.inf else math.inf
             if sign > 0:
