@@ -33,6 +33,7 @@ Given by name, because reports do not import methods.
 
 CHOSEN_ON_PRIVATE = {
     # Chosen on held-out training records: see each method's presets, and docs/reproduction.md for gs-wgan.
+    ("mnist", "paper"): {"class-gaussians"},
     ("mnist", "quick"): {"class-gaussians", "dp-gan", "dp-sinkhorn", "gs-wgan", "psg"},
     # DP-SGD's learning rate and its dependence on the noise, shared by methods built on it; methods/dpsgd/scatter.py.
     ("fmnist", "quick"): {
