@@ -50,7 +50,7 @@ from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.shared.calibration import with_least_noise
 from bench.methods.shared.clipping import EXACT
 
-CHOSEN = "ours: chosen on 10,000 of MNIST's training records; not for rows on that set"
+CHOSEN = "ours: chosen on 10,000 of MNIST's training records"
 CHUNK = 2000  # records or images at a time
 COUNTED = 0.1  # share of a record's squared contribution that is its count
 MEANS, CLUSTERS = 0.1, 0.2  # shares of the privacy budget (inverse variance); the second moments get the rest
@@ -101,18 +101,16 @@ class ClassGaussians(Generative):
 
     def noises(self) -> tuple[float, float, float]:
         """Return the noise multipliers of the means, of a round of k-means, and of the second moments."""
-        config = self.config
-        clusters = CLUSTERS if config.components > 1 else 0.0
-        round_share = CLUSTERS / config.rounds
-        return tuple(config.noise_multiplier / math.sqrt(s) for s in (MEANS, round_share, 1 - MEANS - clusters))  # type: ignore[return-value]
+        noise, rounds = self.config.noise_multiplier, self.config.rounds
+        moments = 1 - MEANS - (CLUSTERS if self.config.components > 1 else 0)
+        return noise / math.sqrt(MEANS), noise / math.sqrt(CLUSTERS / rounds), noise / math.sqrt(moments)
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Release the moments and return the sampler of the mixtures."""
         config, facts = self.config, private.facts
-        k, pixels = max(1, config.components), math.prod(facts.shape)
-        basis = low_frequencies(facts.shape, config.frequencies)
+        k, basis = max(1, config.components), low_frequencies(facts.shape, config.frequencies)
         mean_noise, round_noise, moment_noise = self.noises()
-        norm = config.norm * math.sqrt(pixels)
+        mean_norm, norm = (value * math.sqrt(math.prod(facts.shape)) for value in (config.mean_norm, config.norm))
 
         def released(value: Tensor, noise: float) -> Tensor:
             return torch.from_numpy(ledger.gaussian(value.numpy(), sensitivity=1.0, noise_multiplier=noise))
@@ -122,10 +120,8 @@ class ClassGaussians(Generative):
                 [*in_equal_batches(lambda some: as_float(some).flatten(1).double() @ basis.T, private.images, CHUNK)]
             )
             centres = torch.zeros(facts.classes, len(basis), dtype=torch.float64)
-            sums = released(
-                sums_about(codes, private.labels, centres, config.mean_norm * math.sqrt(pixels)), mean_noise
-            )
-            centres, counts = moved(centres, sums, config.mean_norm * math.sqrt(pixels), mean_noise)
+            sums = released(sums_about(codes, private.labels, centres, mean_norm), mean_noise)
+            centres, counts = moved(centres, sums, mean_norm, mean_noise)
             stage.advance()
             own = private.labels
             if k > 1:

@@ -64,7 +64,8 @@ def test_dp_sgd_has_the_worse_curve_of_both_directions(event: DPSGD, advantage: 
     assert found.reconstruction == pytest.approx([max(pair) for pair in zip(removed, added, strict=True)], rel=2e-4)
     coarse = risk([event], coarseness=5.0)
     for value, looser in zip(found.as_dict().values(), coarse.as_dict().values(), strict=True):
-        assert value * (1 - 1e-4) <= looser <= value * 1.005
+        # Where the grid is coarse, single losses are composed on a finer one.
+        assert value * (1 - 2e-4) <= looser <= value * 1.005
 
 
 def test_randomised_response_is_its_epsilon_alone() -> None:

@@ -18,7 +18,9 @@ LARGEST_GRID = 2**24
 MOST_HALVINGS = 12
 """How often an interval is halved at most: a grid of a single loss has to fit the memory."""
 FINENESS = 50
-"""The deviation of one of many losses spans at least about so many points of a grid."""
+"""The deviation of one of many losses spans at least about so many points of a finer grid."""
+ENOUGH = 20
+"""Points of the common grid in a loss's deviation from which on no finer one is needed."""
 
 
 def self_composed(one: Any, count: int) -> Any | None:
@@ -39,7 +41,8 @@ def self_composed(one: Any, count: int) -> Any | None:
 
 def halvings(count: int, interval: float, deviation: float) -> int:
     """Return how often `interval` is halved for the first of `count` losses of this `deviation`."""
-    wanted = math.ceil(math.log2(FINENESS * interval / deviation)) if deviation > 0 else 0
+    coarse = 0 < deviation < interval * ENOUGH
+    wanted = math.ceil(math.log2(FINENESS * interval / deviation)) if coarse else 0
     return max(0, min(wanted, int(math.log(count, 4)), MOST_HALVINGS))
 
 
