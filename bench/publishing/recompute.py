@@ -40,7 +40,7 @@ def accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
         problems.append(f"its ledger has {sum(counted)} queries, {asked} were asked. {again}")
     if not privacy.events:
         problems.append(f"its ledger is empty, so its privacy is unknown. {again}")
-    if not stands(privacy.proven.epsilon, figure.epsilon):
+    if not same(privacy.proven.epsilon, figure.epsilon):
         problems.append(
             f"its events cost epsilon {figure.epsilon:.6g} ({figure.name}), and it says {privacy.proven.epsilon:.6g} "
             f"is proven. {again}"
@@ -58,7 +58,7 @@ def accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
     if method.bypass and math.isfinite(privacy.proven.epsilon):
         problems.append(f"the method has no finite proven epsilon: {method.bypass}. {again}")
     said = None if privacy.record_level is None else privacy.record_level.epsilon
-    if not stands(said, None if level is None else level.epsilon):
+    if not same(said, None if level is None else level.epsilon):
         problems.append(f"its epsilon for a training record does not follow from its events. {again}")
     unchecked = (
         [] if privacy.plausibility is None else ["what the claim says of the accuracy: it needs the test labels"]
@@ -79,7 +79,7 @@ def _others(privacy: Privacy, delta: float) -> list[str]:
         if (
             found is None
             or told != (found.sound, found.data_dependent, found.releasable)
-            or not stands(said.epsilon, found.epsilon)
+            or not same(said.epsilon, found.epsilon)
         ):
             wrong.append(f"its events do not cost {said.epsilon:.6g} by {said.name[:80]!r}. Run its cell again.")
     return wrong
@@ -181,11 +181,6 @@ def noisy(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list
         if isinstance(set_to, (int, float)) and not holds(any(same(value, one) for one in meant) for value in spent):
             problems.append(f"its settings have {name} {set_to:g}, but its ledger differs. Run its cell again.")
     return problems, []
-
-
-def stands(stated: float | None, found: float | None) -> bool:
-    """Return whether both agree, or `stated` is at most 1% larger: as sound, from an accountant that rounded more."""
-    return same(stated, found) or (stated is not None and found is not None and found <= stated <= 1.01 * found)
 
 
 def same(one: float | None, other: float | None) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from bench.privacy.accounting.risk import reconstruction
 from bench.privacy.auditing.bounds import many_run_epsilon
 from bench.privacy.events.base_event import restored
 from bench.publishing.publish import examine
-from bench.publishing.recompute import stands
 from bench.results.run_dir import RunDir
 from helpers.publishing import (
     GNMAX,
@@ -261,11 +259,3 @@ def test_edited_attacks_among_candidates_are_refused(run: Path, into: Path, name
     assert not examine([run], into).refused
     with_rows(run, lambda values: with_candidates(values, **{name: value}))
     assert any("10 candidates by transcript: its counts" in line for line in refusals(run, into))
-
-
-def test_a_figure_of_an_earlier_accountant_stands_if_it_is_slightly_larger() -> None:
-    assert stands(1.005, 1.0)
-    assert stands(None, None)
-    assert stands(math.inf, math.inf)
-    for stated, again in [(0.995, 1.0), (1.02, 1.0), (None, 1.0), (1.0, math.inf)]:
-        assert not stands(stated, again)

@@ -156,8 +156,8 @@ def check_method(
     takes more than `patience` seconds. Neighbours beyond two per seed are added for `seconds`, followed by a walk to
     the unrelated set for four times as long. Exceptions of
     the method in run A propagate: failing to run is not a leak. Each of `seeds` decides the target and whether the
-    noise is on: :class:`Draw`. `stage` advances by :data:`PARTS` per seed, and once more
-    for `awake`.
+    noise is on: :class:`Draw`. `stage` advances by :data:`PARTS` per seed, and by 1 for
+    `awake`.
     """
     source = DataSource(Progress())
     if dataset:
@@ -215,6 +215,7 @@ def check_method(
                 replayed(first, processes.run(trial, FAR, first.calls, seconds))
                 if patience is None:
                     walk_to_unrelated(trial, first)
+                stage.advance()
     except Rejected as rejection:
         return Check(method.name, CheckVerdict.REJECTED, f"{rejection} ({drawn})")
     if declared:

@@ -49,10 +49,10 @@ def _best(law: Floats, mean: float, shape: float) -> Floats:
     if gamma == 1:
         return law
     odds, most = (1 - gamma) / gamma, -math.log(gamma)
-    grown = 1 + odds * np.concatenate([[0.0], np.cumsum(law)])  # at one more than the odds of better answers
+    grown = 1 + odds * np.concatenate([[0.0], np.cumsum(law)])  # by the share of better answers
     steps = odds * law
-    # Differences of the law's generating function lose the digits of rare answers, and a quadrature of its slope is
-    # exact only where the slope changes little.
+    # Integrate the generating function's slope: differences of its values would lose the digits of rare answers. Where
+    # the slope changes too much for the quadrature, take the differences.
     within = np.diff(np.log(grown) * special.exprel(-shape * np.log(grown)))
     nodes, weights = np.polynomial.legendre.leggauss(4)
     slope = sum(w / 2 * (grown[:-1] + steps * (t + 1) / 2) ** -(shape + 1) for t, w in zip(nodes, weights, strict=True))

@@ -67,9 +67,9 @@ def many_composed(make: Callable[[float], Any], count: int, interval: float, dev
 
 
 def _share(count: int, k: int) -> tuple[int, int]:
-    """Return how many of `count` losses are composed on the finer grid at a time, at most 4^k, and how many are left.
+    """Return how many of `count` losses to compose on the finer grid at a time, and how many are left.
 
-    That which leaves the fewest: each remainder has to be composed, too.
+    Between 4^k / 2 and 4^k at a time, the number that leaves the fewest.
     """
     sizes = np.arange(4**k // 2, 4**k + 1)
     some = int(sizes[::-1][np.argmin(count % sizes[::-1])])
@@ -90,7 +90,7 @@ TAIL = 1e-15
 
 
 def _power(pmf: Any, count: int) -> Any:
-    """Return the pmf of `count` losses like `pmf`: dp-accounting's, but on as few points as its deviation asks for."""
+    """Return the pmf of the sum of `count` losses like `pmf`, on only as many points as its tails need."""
     dense = pmf.to_dense_pmf()
     masses, place = dense._probs, np.arange(dense.size, dtype=np.float64)
     mean = float(masses @ place)
