@@ -235,15 +235,15 @@ def test_the_ledgers_noise_is_that_of_the_clipping_norm() -> None:
     assert spread == pytest.approx(1e6 * 0.5 / len(private), rel=0.1)
 
 
-def test_the_secure_source_is_refused_where_no_exact_sampler_exists() -> None:
+def test_the_secure_source_trains_by_exact_sums() -> None:
     class Exact(SeededNoise):
         exact = True
 
     method, context = DPLinear, Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
     config = build_config(method, Preset.TINY, SMALL)[0]
     book = Ledger(PrivacyUnit.RECORD, method.adjacency, Noisy(Exact(np.random.default_rng(0))))
-    with pytest.raises(BenchError, match="no exact sampler"):
-        method(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), book, context)
+    method(config, private_pair()[0].facts).train_student(private_pair()[0], public_set(), book, context)
+    assert isinstance(book.events[-1], DPSGD)
 
 
 def test_the_baseline_without_privacy_names_its_weights_in_the_plan() -> None:

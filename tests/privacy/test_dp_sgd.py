@@ -17,6 +17,7 @@ from bench.privacy.accounting.accountants import proven
 from bench.privacy.dpsgd import dp_sgd
 from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun, NoisySteps
+from bench.privacy.dpsgd.exact_steps import ExactSteps
 from bench.privacy.events import events
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
@@ -27,13 +28,15 @@ from helpers.ledgers import seeded_ledger
 AT_ONCE = 200
 
 
-def dp_sgd_steps(with_record: bool, draws: int, multiplier: float, seed: int) -> np.ndarray:
+def dp_sgd_steps(
+    with_record: bool, draws: int, multiplier: float, seed: int, steps_of: type[NoisySteps] = NoisySteps
+) -> np.ndarray:
     """Draw `draws` steps of the ledger's DP-SGD on one weight; the record's gradient exceeds the clipping norm. Each of
     :data:`AT_ONCE` weights has its own record; clipping, sampling and noise treat them separately.
     """
     weight = torch.nn.Parameter(torch.zeros(1, AT_ONCE))
     run = DPSGDRun(torch.optim.SGD, torch.nn.functional.cross_entropy, multiplier, Flat(2.0), 1, 1, 1)
-    taken = NoisySteps(torch.optim.SGD([weight], lr=1.0), run.clipping, run, np.random.default_rng(seed))
+    taken = steps_of(torch.optim.SGD([weight], lr=1.0), run.clipping, run, np.random.default_rng(seed))
     sample = np.random.default_rng([seed, 1])
     big, steps = -50.0 * torch.eye(AT_ONCE)[:, None], []
     for _ in range(draws // AT_ONCE):
@@ -48,7 +51,7 @@ def dp_sgd_steps(with_record: bool, draws: int, multiplier: float, seed: int) ->
 RATE = 0.5
 
 
-def dp_sgd_bound(draws: int, multiplier_used: float) -> tuple[float, float]:
+def dp_sgd_bound(draws: int, multiplier_used: float, steps_of: type[NoisySteps] = NoisySteps) -> tuple[float, float]:
     """Poisson sampling at RATE: a step is a mixture of N(0, s^2) and N(1, s^2) with the record, else N(0, s^2)."""
     from scipy import optimize, stats
 
@@ -63,15 +66,17 @@ def dp_sgd_bound(draws: int, multiplier_used: float) -> tuple[float, float]:
 
     exact = optimize.brentq(lambda epsilon: hockey_stick(epsilon)[0] - DELTA, 0.01, 10)
     assert exact <= stated <= exact + 1e-2, "the event's figure is the exact one of one Poisson step"
-    first, second = dp_sgd_steps(True, draws, multiplier_used, 1), dp_sgd_steps(False, draws, multiplier_used, 2)
+    first = dp_sgd_steps(True, draws, multiplier_used, 1, steps_of)
+    second = dp_sgd_steps(False, draws, multiplier_used, 2, steps_of)
     return best([(first > cut, second > cut) for cut in (hockey_stick(stated)[1], 1.0)], DELTA), stated
 
 
 @pytest.mark.slow
-def test_audit_of_a_million_dp_sgd_steps() -> None:
-    found, stated = dp_sgd_bound(DRAWS, 0.8)
+@pytest.mark.parametrize("steps_of", [NoisySteps, ExactSteps])
+def test_audit_of_a_million_dp_sgd_steps(steps_of: type[NoisySteps]) -> None:
+    found, stated = dp_sgd_bound(DRAWS, 0.8, steps_of)
     assert 0.9 * stated < found < stated
-    found, stated = dp_sgd_bound(8_000, 0.4)
+    found, stated = dp_sgd_bound(8_000, 0.4, steps_of)
     assert found > stated
 
 

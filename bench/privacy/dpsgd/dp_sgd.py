@@ -89,6 +89,17 @@ class NoisySteps:
         self.taken = torch.zeros((), dtype=torch.int64)
         """The number of steps, including those before a resumption."""
 
+    @property
+    def pass_size(self) -> int | None:
+        """Return the number of examples in every pass, None if it may vary."""
+        return self.clipping.pass_size
+
+    def check(self, gradients_of: Callable[[torch.Tensor], Sequence[Gradients]], images: torch.Tensor) -> None:
+        """Raise :class:`BenchError` if gradients break what these steps assume.
+
+        ``gradients_of(examples)`` makes one pass, without dropout; only the shape and type of `images` are read.
+        """
+
     def add(self, samples: Sequence[Gradients]) -> None:
         """Add one pass's clipped gradients of each parameter to the batch's sum."""
         summed = self.clipping.summed(samples)
@@ -103,10 +114,13 @@ class NoisySteps:
     def step(self) -> None:
         """Take a step with the batch's noisy sum divided by its expected size."""
         spread = self.noise_multiplier * self.clipping.sensitivity
-        noisy = [
+        self.take([
             (total + spread * torch.from_numpy(drawn).to(total)).view(drawn.shape)
             for total, drawn in zip(self.sums, self.draw(), strict=True)
-        ]
+        ])  # fmt: skip
+
+    def take(self, noisy: list[torch.Tensor]) -> None:
+        """Take a step with this noisy sum, and start the next batch."""
         self.sums = []
         for parameter, gradient in zip(self.parameters, self.clipping.released(noisy), strict=True):
             parameter.grad = gradient
@@ -179,6 +193,10 @@ def train(
             clipping.before_step(gradients, run.loss, steps.parameters, step, _most(steps))
             if step in (first, later):
                 _check_examples(gradients, images, labels, run)
+                with _without_dropout(model):
+                    steps.check(
+                        lambda inputs: _passed(gradients, steps, run, inputs, labels.new_zeros(len(inputs))), images
+                    )
             _step(gradients, steps, images, labels, chosen, run)
             for layer, name, value in buffers:
                 if not _is(getattr(layer, name), value):
@@ -209,7 +227,7 @@ def _step(
 ) -> None:
     device = steps.parameters[0].device
     # An empty batch still takes a noisy step: skipping it would reveal that it was empty.
-    size = steps.clipping.pass_size
+    size = steps.pass_size
     for piece in torch.split(chosen, size or _most(steps)) if len(chosen) else (chosen,):
         for parameter in steps.parameters:
             parameter.grad = None
@@ -220,17 +238,25 @@ def _step(
                 inputs, targets = (
                     torch.cat([part, part.new_zeros(size - len(part), *part.shape[1:])]) for part in (inputs, targets)
                 )
-            outputs = gradients.model(as_float(inputs.to(device)))
-            gradients.backward(run.loss(outputs, known_labels(targets.to(device), outputs)), len(inputs))
-            samples = [parameter.grad_sample for parameter in steps.parameters]
+            samples = _passed(gradients, steps, run, inputs.to(device), targets.to(device))
             if size:
                 samples = [picked(sample, slice(len(piece))) for sample in samples]
         else:
             samples = [parameter.new_zeros((0, *parameter.shape)) for parameter in steps.parameters]
-        for parameter in steps.parameters:
-            parameter.grad_sample = None
         steps.add(samples)
     steps.step()
+
+
+def _passed(
+    gradients: ExampleGradients, steps: NoisySteps, run: DPSGDRun, inputs: torch.Tensor, targets: torch.Tensor
+) -> list[Gradients]:
+    """Return each parameter's gradients for the examples of one pass, on the net's device."""
+    outputs = gradients.model(as_float(inputs))
+    gradients.backward(run.loss(outputs, known_labels(targets, outputs)), len(inputs))
+    samples = [parameter.grad_sample for parameter in steps.parameters]
+    for parameter in steps.parameters:
+        parameter.grad_sample = None
+    return samples
 
 
 def _check_examples(gradients: ExampleGradients, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun) -> None:
@@ -240,10 +266,8 @@ def _check_examples(gradients: ExampleGradients, images: torch.Tensor, labels: t
     record decides whether a student is released. A net that draws random numbers is tested again with dropout off.
     """
     model, draws = gradients.model, torch.Generator().manual_seed(secrets.randbits(63))
-    device, shape = next(model.parameters()).device, (PROBED, *images.shape[1:])
-    floats = images.is_floating_point()
-    drawn = torch.rand(shape, generator=draws) if floats else torch.randint(256, shape, generator=draws)
-    inputs = as_float(drawn.to(device, images.dtype))
+    device = next(model.parameters()).device
+    inputs = as_float(random_images(images, PROBED, draws).to(device))
     buffers, before = _buffers(model), generator_states(device)
 
     def forget() -> None:
@@ -268,11 +292,7 @@ def _check_examples(gradients: ExampleGradients, images: torch.Tensor, labels: t
         targets = some.repeat(2)[:PROBED].to(device, labels.dtype)
         together = together_of(targets)
         if random():
-            for layer in model.modules():
-                # Layers with weights stay in training mode, as they may mix examples only in that mode.
-                if layer.training and not list(layer.parameters(recurse=False)):
-                    layer.training = False
-                    restoring.callback(setattr, layer, "training", True)
+            restoring.enter_context(_without_dropout(model))
             before = generator_states(device)
             together = together_of(targets)
         rows = [gradients.alone(run.loss(model(inputs[[row]]), targets[[row]])) for row in range(PROBED)]
@@ -297,6 +317,27 @@ def _check_examples(gradients: ExampleGradients, images: torch.Tensor, labels: t
             "effect of a record. Use a loss that is the mean over examples, and a net without batch "
             "statistics or such hooks."
         )
+
+
+def random_images(images: torch.Tensor, count: int, draws: torch.Generator) -> torch.Tensor:
+    """Return `count` random examples of the shape and type of `images`, whose values are not read."""
+    shape = count, *images.shape[1:]
+    floats = images.is_floating_point()
+    drawn = torch.rand(shape, generator=draws) if floats else torch.randint(256, shape, generator=draws)
+    return drawn.to(images.dtype)
+
+
+@contextlib.contextmanager
+def _without_dropout(model: torch.nn.Module) -> Iterator[None]:
+    """Put layers without weights in evaluation mode; the others may mix examples only in training mode."""
+    off = [one for one in model.modules() if one.training and not list(one.parameters(recurse=False))]
+    for layer in off:
+        layer.training = False
+    try:
+        yield
+    finally:
+        for layer in off:
+            layer.training = True
 
 
 Buffer = tuple[torch.nn.Module, str, torch.Tensor]

@@ -16,7 +16,8 @@ from bench.privacy.accounting.claims import DPSD_LABEL_GAP
 from bench.privacy.accounting.data_dependent import release_rows
 from bench.privacy.accounting.pate import check_votes
 from bench.privacy.accounting.smooth_sensitivity import check_release, sanitise
-from bench.privacy.dpsgd.dp_sgd import STRATEGIES, DPSGDRun, train
+from bench.privacy.dpsgd.dp_sgd import STRATEGIES, DPSGDRun, NoisySteps, train
+from bench.privacy.dpsgd.exact_steps import ExactSteps, check_exact
 from bench.privacy.events.base_event import positive
 from bench.privacy.events.batch_events import Training
 from bench.privacy.events.events import (
@@ -224,10 +225,12 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         `images` is uint8 (n, channels, height, width), or floats (n, ...) of any range, images in [0, 1] or features,
         including float16; they become float32 one pass at a time. `labels` is int64 (n,). ``run.records`` is public and
         n is not: the neighbour of a set of that many records has one fewer or one more. Unit record, adjacency
-        add-remove, L2 sensitivity ``run.clipping.sensitivity`` for a batch's sum. Raises :class:`BenchError` on an
-        exact noise source, which cannot sample these vectors, another adjacency, an expected batch outside
-        ``1..run.records``, a clipping class that is not the ledger's own, or more records than ``run.records`` places
-        of fixed or shuffled batches.
+        add-remove, L2 sensitivity ``run.clipping.sensitivity`` for a batch's sum. With an exact noise source, gradients
+        are rounded to a grid and added exactly (:mod:`bench.privacy.dpsgd.exact_steps`).
+
+        Raises :class:`BenchError` on another adjacency, an expected batch outside ``1..run.records``, a clipping class
+        that is not the ledger's own, clipping or noise that exact sums do not allow, or more records than
+        ``run.records`` places of fixed or shuffled batches.
         """
         # Read each setting once: a custom object could show the accountant one value and the training another.
         run = DPSGDRun(**{field.name: plain(getattr(run, field.name)) for field in dataclasses.fields(DPSGDRun)})
@@ -245,18 +248,14 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         def release(noise: Noise) -> None:
             # Draw batches and noise from the ledger's noise, so that public streams do not reveal them.
             words = noise.uniform((8,), 2**32)
-            counted = train(model, images, labels, run, randomness=np.random.default_rng(words))
+            steps = ExactSteps if self._executor.exact else NoisySteps
+            counted = train(model, images, labels, run, randomness=np.random.default_rng(words), make_steps=steps)
             if counted != planned:
                 raise AssertionError(f"DP-SGD took {counted.describe()}, the ledger charged {planned.describe()}")
 
         self._ask(release)
 
     def _charge_steps(self, run: DPSGDRun) -> Training:
-        if self._executor.exact:
-            raise BenchError(
-                "--noise secure has no exact sampler for DP-SGD's gradient noise. Use --noise seeded, and "
-                "keep the seed secret if you need a guarantee."
-            )
         self._refuse_again()
         if self.adjacency is not Adjacency.ADD_REMOVE:
             raise BenchError("DP-SGD is accounted for add-remove adjacency only; declare that.")
@@ -266,6 +265,8 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
             own = ", ".join(one.__name__ for one in STRATEGIES)
             raise BenchError(f"DP-SGD clips by {own}, not by {type(run.clipping).__name__}, whose bound is unknown.")
         positive("max_grad_norm", run.clipping.norm)
+        if self._executor.exact:
+            check_exact(run)
         if not 0 < run.expected_batch_size <= run.records:
             raise BenchError(
                 f"the expected batch must hold between 1 and {run.records} records, the public number, not "
