@@ -33,7 +33,7 @@ from bench.storage.files import write_together
 
 _FOLDERS = ("records", "audits", "attacks", "released")
 _PNG = b"\x89PNG\r\n\x1a\n"
-MACHINE = ("packages", "python", "platform", "device")  # provenance fields that may change the arithmetic
+MACHINE = ("packages", "python", "platform", "processor", "device")  # provenance fields that may change the arithmetic
 
 
 class Fate(StrEnum):

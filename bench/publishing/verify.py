@@ -223,7 +223,7 @@ def _again(record: Record, found: Publication, seconds: float, progress: Progres
 def compared(record: Record, again: Record, board: Iterable[Record], seconds: float) -> tuple[Fate, str]:
     """Return the outcome of a cell's second run `again`, which took `seconds`.
 
-    With the same packages, platform and device, everything except provenance must be equal, including the student's
+    With the same packages, platform, processor and device, everything except provenance must be equal, including the student's
     SHA-256. Otherwise, and with secure noise, the accuracy may differ by half a point or twice the range of the row's
     other seeds.
     """
@@ -246,7 +246,7 @@ def compared(record: Record, again: Record, board: Iterable[Record], seconds: fl
     if not (other or secure):
         return Fate.REFUSED, (
             f"a second run here with the same packages gives another {', '.join(parts)}: {told}. Run the cell again "
-            "with --reuse none, on this processor; if that differs too, make the method deterministic."
+            "with --reuse none; if that differs too, make the method deterministic."
         )
     why = "its secure noise is fresh" if secure else f"it ran with different {', '.join(other)}"
     limit = record.privacy.proven.epsilon * (1 + TOLERANCE)

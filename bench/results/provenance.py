@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import platform
 import subprocess
@@ -66,6 +68,7 @@ class Clock:
             packages=packages,
             python=platform.python_version(),
             platform=f"{platform.system()} {platform.machine()}",
+            processor=processor(),
             device=self.device,
             threads=self.threads,
             artefacts_made=made,
@@ -73,6 +76,22 @@ class Clock:
             artefacts=dict(artefacts or {}),
             unread=unread,
         )
+
+
+@functools.cache
+def processor() -> str:
+    """Return the processor's name and model, and the vector instructions that torch uses: both decide how sums round."""
+    import torch
+
+    named = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):  # only Linux has this file
+        lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines())
+        told: dict[str, str] = {}
+        for name, _, value in lines:
+            told.setdefault(name.strip(), value.strip())
+        model = ", ".join(f"{name} {told[name]}" for name in ("cpu family", "model", "stepping") if name in told)
+        named = told.get("model name", named) + f" ({model})" * bool(model)
+    return f"{named}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def _git(unread: dict[str, str]) -> tuple[str | None, bool | None]:

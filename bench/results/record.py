@@ -246,6 +246,8 @@ class Provenance(Row):
     """Version of Python."""
     platform: str
     """Operating system and architecture."""
+    processor: str | None = None
+    """Processor, and the vector instructions that torch uses; None in older records."""
     device: str
     """Device of torch."""
     threads: int | None

@@ -289,6 +289,7 @@ def _provenance(p: Provenance) -> Table:
         ("device", p.device),
         ("threads", "not known" if p.threads is None else str(p.threads)),
         ("platform", p.platform),
+        ("processor", p.processor or "not known: older records do not state it"),
         ("python", p.python),
         ("packages", ", ".join(f"{name} {version}" for name, version in sorted(p.packages.items()))),
         ("artefacts", f"{p.artefacts_made} cache misses, {p.artefacts_found} cache hits"),

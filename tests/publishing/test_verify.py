@@ -20,7 +20,8 @@ import pytest
 from bench.core.errors import UnknownNameError
 from bench.core.progress import Progress
 from bench.publishing.publish import Fate, Publication, examine
-from bench.publishing.verify import compared, demand_audits, verify
+from bench.publishing.verify import compared, demand_audits, stated_here, verify
+from bench.results.provenance import Clock
 from bench.results.record import Record, Student, Utility
 from bench.results.run_dir import RunDir
 from helpers.commands import Done, bench, registries_restored
@@ -247,6 +248,7 @@ def student(sha256: str) -> Student:
         (0.90, {}, Fate.REFUSED, "with the same packages gives another student: accuracy 90.00%"),
         (0.90, {"python": "3.13.0"}, Fate.FLAGGED, "a different student, because it ran with different python"),
         (0.912, {"packages": {"torch": "3.0"}}, Fate.FLAGGED, "within 2.00 points"),
+        (0.90, {"processor": "Ours, AVX2"}, Fate.FLAGGED, "because it ran with different processor"),
         (0.93, {"platform": "Darwin arm64"}, Fate.REFUSED, "more than 2.00 points apart"),
     ],
 )
@@ -333,3 +335,13 @@ def test_ctrl_c_ends_the_second_run_and_leaves_the_board(into: Path, tmp_path: P
     assert all_of(into) == before
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
+
+
+def test_only_a_run_on_this_processor_must_train_the_same_student() -> None:
+    here = Clock().stop()
+    mine = made(student=student("a" * 64), provenance=here)
+    found = stated_here(mine)
+    assert found is not None
+    assert found.sha256 == "a" * 64
+    for other in (None, "another processor"):  # older records do not say
+        assert stated_here(mine.model_copy(update={"provenance": here.model_copy(update={"processor": other})})) is None
