@@ -223,7 +223,7 @@ def _again(record: Record, found: Publication, seconds: float, progress: Progres
 def compared(record: Record, again: Record, board: Iterable[Record], seconds: float) -> tuple[Fate, str]:
     """Return the outcome of a cell's second run `again`, which took `seconds`.
 
-    With the same packages, platform, processor and device, everything except provenance must be equal, including the student's
+    With the same packages, processor and device, everything except provenance must be equal, including the student's
     SHA-256. Otherwise, and with secure noise, the accuracy may differ by half a point or twice the range of the row's
     other seeds.
     """

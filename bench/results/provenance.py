@@ -80,7 +80,7 @@ class Clock:
 
 @functools.cache
 def processor() -> str:
-    """Return the processor's name and model, and the vector instructions that torch uses: both decide how sums round."""
+    """Return the processor's name, model and vector instructions that torch uses; they decide how sums round."""
     import torch
 
     named = platform.processor() or platform.machine()
