@@ -61,8 +61,14 @@ def test_sixty_cells_through_fourteen_places_and_every_failure(tmp_path: Path) -
     (out.parent / "log.memory-10-0").write_text("1200")  # eps 1, seed 0
     slow = out.parent / "log.hold-10-1"
     slow.touch()
+    told = tmp_path / "told"
+    hooks = tmp_path / "cluster.yaml"
+    hooks.write_text(
+        f"on_record: 'echo \"record $BENCH_KEY $BENCH_STATUS\" >> {told}'\n"
+        f"on_end: 'echo \"end $BENCH_DONE $BENCH_FAILED $BENCH_LEFT\" >> {told}'\n"
+    )
     with slurm_node(tmp_path / "node", cpus=4, memory=6000, more=LIMITS, nodes=3) as node, Places(node) as places:
-        process = start(out, *SIXTY, *SLURM, *NEEDS, making=0.1, seconds=2)
+        process = start(out, *SIXTY, *SLURM, *NEEDS, "--cluster", str(hooks), making=0.1, seconds=2)
 
         def one(of: set[str]) -> tuple[str, str]:
             """Return a cell that runs, and its job, of those that nothing has hit yet."""
@@ -96,6 +102,9 @@ def test_sixty_cells_through_fourteen_places_and_every_failure(tmp_path: Path) -
     assert (len(done), max(done.values())) == (60, 1)  # none lost, none doubled
     assert not [line for line in log(out) if line.startswith("OVERLAP")]
     nothing_is_left_over(out)
+    *each, last = told.read_text().splitlines()
+    assert Counter(each) == Counter(f"record {record.key} done" for record in records)  # each hook once
+    assert last == "end 60 0 0"
     assert places.most <= 14
     scripts = [path.read_text() for path in out.glob("launches/*/jobs/*_submission.sh")]
     sizes = [int(size) + 1 for text in scripts for size in re.findall(r"--array=0-(\d+)", text)]
