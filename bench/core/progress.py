@@ -194,17 +194,19 @@ class _Line:
         self.begin = time.monotonic()
         self._last = self.begin - max(0.0, every - 5)
         self._parent, self._name, self._total, self._every, self._done = parent, name, total, every, 0
-        self._first: tuple[float, int] | None = None
+        self._since: tuple[float, int] | None = None
 
     def advance(self, steps: int = 1) -> None:
         self._done += steps
         now = time.monotonic()
         # Exclude the first step, which includes one-time work, from the rate.
-        self._first = self._first or (now, self._done)
+        self._since = self._since or (now, self._done)
         if now - self._last >= self._every and 0 < self._done < self._total:
             self._last = now
-            seconds, steps = now - self._first[0], self._done - self._first[1]
+            seconds, steps = now - self._since[0], self._done - self._since[1]
             left = f", about {seconds / steps * (self._total - self._done):.0f} s left" if steps and seconds > 2 else ""
+            if left:  # take the next estimate's rate from here: later steps may find in the cache what earlier ones made
+                self._since = now, self._done
             self._parent.say(f"  {self._name}: {self._done}/{self._total}{left}")
 
 

@@ -24,3 +24,18 @@ def test_an_estimate_waits_for_two_steps_and_leaves_out_the_first(
         "  votes: 5/250, about 368 s left",
         "votes: done in 12.0 s",
     ]
+
+
+def test_an_estimate_follows_the_pace_since_the_last_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = iter([0.0, 10.0, 40.0, 50.0, 51.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
+    with LineProgress(every=5.0).stage("iterations", 200) as stage:
+        for steps in (1, 1, 100):  # the first two make what the others reuse
+            stage.advance(steps)
+    assert capsys.readouterr().err.splitlines()[1:4] == [
+        "  iterations: 1/200",
+        "  iterations: 2/200, about 5940 s left",
+        "  iterations: 102/200, about 10 s left",
+    ]
