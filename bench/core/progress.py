@@ -205,7 +205,9 @@ class _Line:
             self._last = now
             seconds, steps = now - self._since[0], self._done - self._since[1]
             left = f", about {seconds / steps * (self._total - self._done):.0f} s left" if steps and seconds > 2 else ""
-            if left:  # take the next estimate's rate from here: later steps may find in the cache what earlier ones made
+            if (
+                left
+            ):  # take the next estimate's rate from here: later steps may find in the cache what earlier ones made
                 self._since = now, self._done
             self._parent.say(f"  {self._name}: {self._done}/{self._total}{left}")
 

@@ -135,7 +135,13 @@ class PATEFamily(StartsPublic, EnsembleMethod):
     def check_models(self, context: Context) -> None:
         """Raise :class:`BenchError` if a net cannot be built; runs before minutes of training and any charge."""
         unused = context.streams.torch("unused")
-        public_start.make_public_student(self.config, self.facts, context, unused)
+        student, _ = public_start.make_public_student(self.config, self.facts, context, unused)
+        if isinstance(student, OnFixedMap) and self.config.student_training != "supervised":
+            raise BenchError(
+                f"the student {self.config.student} is a head on fixed features and learns from the answers alone, not "
+                f"by {self.config.student_training}. Give --set {self.name}.student_training=supervised; "
+                "student_epochs is the number of passes over the answers."
+            )
         if public_start.start_of(self.config, self.facts, context) is None:
             make_student(self.config.teacher, self.facts, unused)
 

@@ -198,6 +198,11 @@ def test_settings_that_do_not_fit_are_refused(weights: Path, changes: dict[str, 
         METHODS.get("dpsd")(config, SMALL).pin_teacher()
 
 
+def test_a_head_on_fixed_features_is_not_said_to_learn_from_unlabelled_images(weights: Path) -> None:
+    with pytest.raises(BenchError, match=r"Give --set pate-gnmax\.student_training=supervised"):
+        released("pate-gnmax", weights, student_training="self-training")
+
+
 def test_standardised_answers_undo_what_all_queries_share() -> None:
     settings = FitSettings(steps=1)
     plain, even = (TeacherTask("small_cnn", 3, settings, standardised=value) for value in (False, True))
