@@ -50,6 +50,19 @@ def test_settings_chosen_on_records_of_the_rows_data_set_are_said(
         assert found == (records == said)
 
 
+@pytest.mark.parametrize(
+    ("method", "config", "said"),
+    [
+        ("dgd", {"teacher_init": "package"}, "training"), ("dgd", {"teacher_init": "random"}, ""),
+        ("pate-gnmax", {"teacher_init": "package", "teachers": 1000}, "test"), ("trpate", {"teacher_init": "package"}, ""),
+    ],
+)  # fmt: skip
+def test_settings_given_by_hand_are_said_too(method: str, config: dict[str, object], said: str) -> None:
+    (row,) = build_board([record(method=method, dataset="cifar10", config=config)]).rows
+    found = [remark for remark in row.remarks if remark.startswith("settings chosen")]
+    assert [f" {said} records" in remark for remark in found] == [True] * bool(said)
+
+
 def test_every_method_whose_settings_were_chosen_exists() -> None:
     for places in CHOSEN.values():
         assert set().union(*places.values()) <= set(METHODS.names())
