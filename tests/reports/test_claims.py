@@ -54,7 +54,7 @@ def test_settings_chosen_on_records_of_the_rows_data_set_are_said(
     ("method", "config", "said"),
     [
         ("dgd", {"teacher_init": "package"}, "training"), ("dgd", {"teacher_init": "random"}, ""),
-        ("pate-gnmax", {"teacher_init": "package", "teachers": 1000}, "test"), ("trpate", {"teacher_init": "package"}, ""),
+        ("pate-gnmax", {"teacher_init": "package", "teachers": 9}, "test"), ("trpate", {"teacher_init": "package"}, ""),
     ],
 )  # fmt: skip
 def test_settings_given_by_hand_are_said_too(method: str, config: dict[str, object], said: str) -> None:
