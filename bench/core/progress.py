@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import sys
 import textwrap
@@ -145,8 +146,8 @@ class Progress:
     """Silent base class, used by tests and checks."""
 
     @contextmanager
-    def stage(self, name: str, total: int) -> Iterator[Stage]:
-        """Open a stage of `total` steps below the current stage."""
+    def stage(self, name: str, total: int, seconds: float = math.inf) -> Iterator[Stage]:
+        """Open a stage of `total` steps below the current stage, which ends after `seconds` at the latest."""
         yield SILENT
 
     def say(self, text: str) -> None:
@@ -172,12 +173,12 @@ class LineProgress(Progress):
         self._every, self._depth = every, 0
 
     @contextmanager
-    def stage(self, name: str, total: int) -> Iterator[Stage]:
+    def stage(self, name: str, total: int, seconds: float = math.inf) -> Iterator[Stage]:
         """Open a stage; see :meth:`Progress.stage`."""
         if self._depth == 0:
             self.say(f"{name}: 0/{total}")
         self._depth += 1
-        running = _Line(self, name, total, self._every)
+        running = _Line(self, name, total, self._every, seconds)
         try:
             yield running
         finally:
@@ -190,8 +191,9 @@ class LineProgress(Progress):
 
 
 class _Line:
-    def __init__(self, parent: LineProgress, name: str, total: int, every: float) -> None:
+    def __init__(self, parent: LineProgress, name: str, total: int, every: float, longest: float) -> None:
         self.begin = time.monotonic()
+        self._longest = longest
         self._last = self.begin - max(0.0, every - 5)
         self._parent, self._name, self._total, self._every, self._done = parent, name, total, every, 0
         self._since: tuple[float, int] | None = None
@@ -203,11 +205,11 @@ class _Line:
         self._since = self._since or (now, self._done)
         if now - self._last >= self._every and 0 < self._done < self._total:
             self._last = now
-            seconds, steps = now - self._since[0], self._done - self._since[1]
-            left = f", about {seconds / steps * (self._total - self._done):.0f} s left" if steps and seconds > 2 else ""
-            if (
-                left
-            ):  # take the next estimate's rate from here: later steps may find in the cache what earlier ones made
+            seconds, steps, left = now - self._since[0], self._done - self._since[1], ""
+            if steps and seconds > 2:
+                expected = seconds / steps * (self._total - self._done)
+                left = f", about {min(expected, max(0.0, self.begin + self._longest - now)):.0f} s left"
+                # The next rate starts here: later steps may reuse what earlier ones put in the cache.
                 self._since = now, self._done
             self._parent.say(f"  {self._name}: {self._done}/{self._total}{left}")
 
@@ -240,9 +242,10 @@ class TreeProgress(Progress):
         self._bars.stop()
 
     @contextmanager
-    def stage(self, name: str, total: int) -> Iterator[Stage]:
+    def stage(self, name: str, total: int, seconds: float = math.inf) -> Iterator[Stage]:
         """Open a stage; see :meth:`Progress.stage`."""
-        task = self._bars.add_task("  " * self._depth + printable(name), total=max(total, 1))
+        limit = f", {seconds:.0f} s at most" if math.isfinite(seconds) else ""
+        task = self._bars.add_task("  " * self._depth + printable(name) + limit, total=max(total, 1))
         self._depth += 1
         try:
             yield _Bar(self._bars, task)

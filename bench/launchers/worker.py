@@ -58,9 +58,9 @@ class ClaimProgress(Progress):
         self._shown = -math.inf
 
     @contextlib.contextmanager
-    def stage(self, name: str, total: int) -> Iterator[Stage]:
+    def stage(self, name: str, total: int, seconds: float = math.inf) -> Iterator[Stage]:
         """Open a stage; see :meth:`bench.core.progress.Progress.stage`."""
-        with self._inner.stage(name, total) as inner:
+        with self._inner.stage(name, total, seconds) as inner:
             self._open.append(_ClaimStage(self, inner, name, total))
             self.update()
             if time.monotonic() - self._shown > 1.0:  # otherwise `bench status` lags by a whole heartbeat

@@ -39,3 +39,16 @@ def test_an_estimate_follows_the_pace_since_the_last_one(
         "  iterations: 2/200, about 5940 s left",
         "  iterations: 102/200, about 10 s left",
     ]
+
+
+def test_an_estimate_never_exceeds_the_time_that_a_stage_may_take(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = iter([0.0, 10.0, 20.0, 50.0, 51.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
+    with LineProgress(every=5.0).stage("runs", 1000, 45.0) as stage:
+        for steps in (1, 1, 1):
+            stage.advance(steps)
+    assert [line.rpartition(", ")[2] for line in capsys.readouterr().err.splitlines()[2:4]] == [
+        "about 25 s left", "about 0 s left",
+    ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,7 +54,7 @@ class Steps(Progress):
         self.steps, self._kill = 0, kill
 
     @contextmanager
-    def stage(self, name: str, total: int) -> Iterator[Stage]:
+    def stage(self, name: str, total: int, seconds: float = math.inf) -> Iterator[Stage]:
         yield self
 
     def advance(self, steps: int = 1) -> None:

@@ -87,7 +87,7 @@ class Told(Progress):
     def __init__(self) -> None:
         self.lines: list[object] = []
 
-    def stage(self, name: str, total: int) -> Any:
+    def stage(self, name: str, total: int, seconds: float = math.inf) -> Any:
         self.lines.append((name, total))
         return super().stage(name, total)
 

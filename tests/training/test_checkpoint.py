@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -215,7 +216,7 @@ class Watched(Progress):
         self.all = Stage(stop)
 
     @contextmanager
-    def stage(self, name: str, total: int) -> Iterator[Stage]:
+    def stage(self, name: str, total: int, seconds: float = math.inf) -> Iterator[Stage]:
         yield self.all
 
 

@@ -101,7 +101,7 @@ class _Bench:
     ) -> Iterator[tuple[int, R | Arrays]]:  # fmt: skip
         """Yield each job's position and result, as arrays if an earlier command kept it, in any order."""
         missing = []
-        with self.progress.stage(what, len(jobs)) as stage:
+        with self.progress.stage(what, len(jobs), max(0.0, self.until - time.monotonic())) as stage:
             for position, (depends, _) in enumerate(jobs):
                 kept = self.cache.find(f"pair-{kind}", depends) if self.more() else None
                 if kept is None:
