@@ -40,6 +40,22 @@ def die_with_parent() -> None:
             ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
+def end_with_main() -> None:
+    """Make this process, which a fork server started, end when the process that asked for it does.
+
+    Otherwise it would wait for work for ever, and the fork server, its parent, for it.
+    """
+    import multiprocessing.connection
+    import threading
+
+    def watch(sentinel: int) -> None:
+        multiprocessing.connection.wait([sentinel])
+        os._exit(1)
+
+    if (main := multiprocessing.parent_process()) is not None:
+        threading.Thread(target=watch, args=(main.sentinel,), daemon=True).start()
+
+
 def peak_memory_mib(*, children: bool = False) -> float:
     """Return the peak memory of this process in MiB so far; with `children`, of its largest ended child if more."""
     kinds = [resource.RUSAGE_SELF, *([resource.RUSAGE_CHILDREN] if children else [])]

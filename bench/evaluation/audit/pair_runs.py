@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from bench.core.errors import BenchError, no_exit
+from bench.core.processes import end_with_main
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, new_salt
 from bench.core.transforms import as_float
@@ -192,5 +193,6 @@ class Crew:
 
 
 def _start() -> None:
+    end_with_main()
     prepare_device()
     start_worker()

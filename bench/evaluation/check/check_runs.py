@@ -28,6 +28,7 @@ import torch
 from numpy.typing import NDArray
 
 from bench.core.errors import BenchError, no_exit
+from bench.core.processes import end_with_main
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, new_salt
 from bench.core.types import Facts, PrivateData, PublicData, Released
@@ -369,7 +370,7 @@ class Processes:
         """Return ``work(*parts)`` from a new process, or from this one if no other can import `method`."""
         if not isinstance(method, MethodPlace):
             return work(*parts)
-        with ProcessPoolExecutor(1, self._context) as pool:
+        with ProcessPoolExecutor(1, self._context, initializer=end_with_main) as pool:
             try:
                 return pool.submit(_limited, self._patience, work, *parts).result()
             except BrokenProcessPool as error:
