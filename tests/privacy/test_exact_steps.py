@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -230,11 +231,49 @@ def test_a_net_whose_gradients_depend_on_their_place_is_refused() -> None:
         def forward(self, x):
             return self.inner(x + 1e-6 * torch.arange(len(x), dtype=torch.float32).view(-1, 1, 1, 1))
 
-    with pytest.raises(BenchError, match="depend on the examples beside it"):
+    with pytest.raises(BenchError, match="depends on the examples beside it"):
         train(Placed(), *records(100), run_of(Flat(1.0)), randomness=np.random.default_rng(0), make_steps=ExactSteps)
 
 
-def test_a_net_with_dropout_is_accepted() -> None:
+def test_a_net_with_dropout_is_refused() -> None:
+    """A record that leaves would change the masks of the others."""
     model = torch.nn.Sequential(net(), torch.nn.Dropout(0.5), torch.nn.Linear(10, 10))
-    train(model, *records(100), run_of(Flat(1.0)), randomness=np.random.default_rng(0), make_steps=ExactSteps)
-    assert model[1].training
+    with pytest.raises(BenchError, match="as with dropout"):
+        train(model, *records(100), run_of(Flat(1.0)), randomness=np.random.default_rng(0), make_steps=ExactSteps)
+
+
+@pytest.mark.parametrize("every", [2, 4, 64])
+def test_what_depends_on_the_place_alone_is_refused(every: int) -> None:
+    class Periodic(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = net()
+
+        def forward(self, x):
+            places = torch.arange(len(x), dtype=torch.float32).view(-1, 1, 1, 1)
+            return self.inner(x + 1e-6 * (places % every))
+
+    for _ in range(5):
+        with pytest.raises(BenchError, match="depends on the examples beside it"):
+            train(
+                Periodic(), *records(9), run_of(Flat(1.0)), randomness=np.random.default_rng(0), make_steps=ExactSteps
+            )
+
+
+@pytest.mark.parametrize("multiplier", [0.3, 1.0, 1.1, 2**24 / 9_999_991, 7.0])
+def test_the_noise_is_never_below_the_multiplier_times_the_sensitivity(multiplier: float) -> None:
+    weight = torch.nn.Parameter(torch.zeros(4))
+    steps = ExactSteps(torch.optim.SGD([weight]), Flat(1.0), run_of(Flat(1.0), multiplier=multiplier), None)
+    assert Fraction(multiplier) * steps.longest <= 2**24 < Fraction(multiplier) * (steps.longest + 1)
+
+
+def test_large_gradients_keep_their_norm() -> None:
+    """In float32 the sum of so many squares falls short by a thousandth and more."""
+    size = 2_000_000
+    weight = torch.nn.Parameter(torch.zeros(size))
+    steps = ExactSteps(torch.optim.SGD([weight]), Flat(1.0), run_of(Flat(1.0)), None)
+    (whole,) = steps.rounded([torch.stack([torch.full((size,), 0.1), torch.linspace(-1, 1, size)])])
+    lengths = whole.double().norm(dim=1) / steps.longest
+    assert ((lengths > 0.99) & (lengths <= 1)).all()
+    (clipped,) = Flat(1.0).summed([torch.full((1, size), 0.1)])
+    assert float(clipped.double().norm()) <= 1

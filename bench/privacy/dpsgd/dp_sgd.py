@@ -97,7 +97,7 @@ class NoisySteps:
     def check(self, gradients_of: Callable[[torch.Tensor], Sequence[Gradients]], images: torch.Tensor) -> None:
         """Raise :class:`BenchError` if gradients break what these steps assume.
 
-        ``gradients_of(examples)`` makes one pass, without dropout; only the shape and type of `images` are read.
+        ``gradients_of(examples)`` makes one pass; only the shape and type of `images` are read.
         """
 
     def add(self, samples: Sequence[Gradients]) -> None:
@@ -160,6 +160,9 @@ def train(
             "exist. Choose a net without batch normalisation (tanh_cnn_mnist, or one with GroupNorm or LayerNorm)."
         )
     rows = draw_batches(run, len(images), randomness)
+    # Dropout's masks are secret too: a record that leaves moves the others to other places of a pass, and so to others'
+    # masks. Torch keeps 32 bits of a seed.
+    masks = np.random.default_rng(randomness.bit_generator.seed_seq.spawn(1)[0])  # type: ignore[attr-defined]
     clipping = dataclasses.replace(run.clipping)
     steps = make_steps(run.optimizer(model.parameters()), clipping, run, randomness)
     names = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -185,7 +188,7 @@ def train(
         # Not drawn from `randomness`, and unpredictable for the method's own code.
         later = first + secrets.randbelow(max(1, run.steps - first))
         for step in range(run.steps):
-            chosen = torch.from_numpy(next(rows))
+            chosen, masked = torch.from_numpy(next(rows)), int(masks.integers(2**63))
             if step < first:
                 for _ in steps.draw():
                     pass
@@ -193,11 +196,9 @@ def train(
             clipping.before_step(gradients, run.loss, steps.parameters, step, _most(steps))
             if step in (first, later):
                 _check_examples(gradients, images, labels, run)
-                with _without_dropout(model):
-                    steps.check(
-                        lambda inputs: _passed(gradients, steps, run, inputs, labels.new_zeros(len(inputs))), images
-                    )
-            _step(gradients, steps, images, labels, chosen, run)
+                steps.check(lambda inputs: _passed(gradients, steps, run, inputs, _zeros(labels, inputs)), images)
+            with _seeded(masked, steps.parameters[0].device):
+                _step(gradients, steps, images, labels, chosen, run)
             for layer, name, value in buffers:
                 if not _is(getattr(layer, name), value):
                     setattr(layer, name, value.clone())
@@ -325,6 +326,19 @@ def random_images(images: torch.Tensor, count: int, draws: torch.Generator) -> t
     floats = images.is_floating_point()
     drawn = torch.rand(shape, generator=draws) if floats else torch.randint(256, shape, generator=draws)
     return drawn.to(images.dtype)
+
+
+@contextlib.contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's generators of the processor and of `device`, and restore them afterwards."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def _zeros(labels: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """Return a label 0 of the type of `labels` for each of `inputs`, beside them."""
+    return torch.zeros(len(inputs), dtype=labels.dtype, device=inputs.device)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 Karney, ACM TOMS 42(1), 2016 (arXiv:1303.6257), algorithm N: a normal deviate from comparisons of uniform deviates, so
 no arithmetic rounds. Here a uniform deviate has 128 bits. Two that agree in all of them count as ordered, which happens
-once in 2^128 comparisons: as rarely as a guess of the key of the operating system's generator is right.
+once in 2^128 comparisons.
 
 The noise is ``floor(2^bits * Z)`` with Z standard normal. For whole numbers x, ``x + floor(2^bits * Z)`` is the floor
 of ``x + 2^bits * Z``: it depends on the data only through a release of the Gaussian mechanism with continuous noise,

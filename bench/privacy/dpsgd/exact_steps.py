@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,12 +21,16 @@ from bench.privacy.dpsgd.dp_sgd import DPSGDRun, NoisySteps, random_images
 from bench.privacy.dpsgd.exact_normal import floored_normals, system_words
 from bench.privacy.dpsgd.example_gradients import Gradients, Outer, picked
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 EXACT: tuple[type[Clipping], ...] = (Flat, PerLayer, TopK)
 """The ways of clipping whose sums are those of the examples' clipped gradients."""
 BITS = 24
 """The noise has a standard deviation of 2^BITS grid steps."""
 LEAST = 2.0**-6
-"""Smallest noise multiplier: below it, squared norms in grid steps exceed 64 bits."""
+"""Smallest noise multiplier; with much smaller ones squared norms in grid steps would exceed 64 bits."""
 NUMBERS = 2**22
 """Maximum number of entries that are rounded at once."""
 
@@ -58,7 +62,8 @@ class ExactSteps(NoisySteps):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.sizes = [parameter.numel() for parameter in self.parameters]
-        self.longest = math.floor(2**BITS / self.noise_multiplier)
+        above, below = float(self.noise_multiplier).as_integer_ratio()
+        self.longest = 2**BITS * below // above
         """The sensitivity in grid steps; 2^BITS is at least `noise_multiplier` times it."""
         room = self.longest - math.sqrt(sum(self.sizes)) / 2 - 1  # each entry rounds by at most half a step
         if room < self.longest / 2:
@@ -73,13 +78,21 @@ class ExactSteps(NoisySteps):
     def add(self, samples: Sequence[Gradients]) -> None:
         """Add one pass's clipped, rounded gradients of each parameter to the batch's sum."""
         count = len(samples[0].left if isinstance(samples[0], Outer) else samples[0])
-        size = max(1, NUMBERS // sum(self.sizes))
-        for start in range(0, count, size):
-            part = [picked(sample, slice(start, start + size)) for sample in samples]
-            summed = [one.sum(0) for one in self.rounded(part)]
+        for part in self.parts(samples, count):
+            summed = [one.sum(0) for one in part]
             self.sums = [one + more for one, more in zip(self.sums, summed, strict=True)] if self.sums else summed
         if not self.sums:
             self.sums = [torch.zeros_like(parameter, dtype=torch.int64) for parameter in self.parameters]
+
+    def parts(self, samples: Sequence[Gradients], count: int) -> Iterator[list[torch.Tensor]]:
+        """Yield :meth:`rounded` of the first `count` examples, of at most :data:`NUMBERS` entries at a time."""
+        size = max(1, NUMBERS // sum(self.sizes))
+        for start in range(0, count, size):
+            yield self.rounded([picked(sample, slice(start, min(start + size, count))) for sample in samples])
+
+    def draw(self) -> Iterator[NDArray[np.float32]]:
+        """Yield nothing: the noise is not drawn from the batches' randomness."""
+        yield from ()
 
     def rounded(self, samples: Sequence[Gradients]) -> list[torch.Tensor]:
         """Return the examples' clipped gradients in grid steps: int64 (n, *shape), with norms of at most `longest`."""
@@ -104,15 +117,25 @@ class ExactSteps(NoisySteps):
 
     def check(self, gradients_of: Callable[[torch.Tensor], Sequence[Gradients]], images: torch.Tensor) -> None:
         """Raise :class:`BenchError` unless examples have the same gradients at other places, beside others."""
-        draws = torch.Generator().manual_seed(secrets.randbits(63))
-        drawn = random_images(images, 2 * FILLED, draws).to(self.parameters[0].device)
-        shift = 1 + secrets.randbelow(FILLED // 2)
-        one = self.rounded(gradients_of(drawn[:FILLED]))
-        two = self.rounded(gradients_of(drawn[shift : FILLED + shift]))
-        if not all(torch.equal(a[shift:], b[: FILLED - shift]) for a, b in zip(one, two, strict=True)):
+        device = self.parameters[0].device
+        drawn = random_images(images, 2 * FILLED, torch.Generator().manual_seed(secrets.randbits(63))).to(device)
+        some, others = drawn[:FILLED], drawn[FILLED:]
+        few = 1 + secrets.randbelow(FILLED - 1)
+
+        def steps_of(examples: torch.Tensor, count: int) -> torch.Tensor:
+            found = self.parts(gradients_of(examples), count)
+            return torch.cat([torch.cat([one.flatten(1) for one in part], 1) for part in found]).cpu()
+
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            alone = steps_of(some, FILLED)
+            moved = steps_of(some.roll(1, 0), FILLED).roll(-1, 0)  # as if a record came before them
+            beside = steps_of(torch.cat([some[:few], others[few:]]), few)
+            padded = steps_of(torch.cat([some[:few], torch.zeros_like(some[few:])]), few)
+        if not (torch.equal(alone, moved) and torch.equal(alone[:few], beside) and torch.equal(beside, padded)):
             raise BenchError(
-                "--noise secure: the last digits of an example's gradient depend on the examples beside it, so one "
-                "more record would change the others' gradients. Choose another net, --device cpu or --noise seeded."
+                "--noise secure: an example's gradient depends on the examples beside it, if only in its last digits, "
+                "or on random numbers, as with dropout: one more record would change the others' gradients. Choose "
+                "another net, --device cpu or --noise seeded."
             )
 
 

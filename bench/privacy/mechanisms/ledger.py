@@ -244,6 +244,8 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
                 "has more. State the largest number that the set may have."
             )
         planned = self._charge_steps(run)
+        if self._executor.exact:
+            run = dataclasses.replace(run, checkpoint=None)  # its batches cannot be drawn again
 
         def release(noise: Noise) -> None:
             # Draw batches and noise from the ledger's noise, so that public streams do not reveal them.
