@@ -142,10 +142,10 @@ def train(
     """Train `model` in place on `images` (n, ...) and `labels` (n,); return the event of the steps taken.
 
     Images are uint8, which become floats in [0, 1], or floats of any range and precision, such as float16 features,
-    which become float32 one pass at a time. Batches and noise come from `randomness`. A stopped training resumes only
-    if `randomness` starts in the same state, and repeats the same steps: the event is that of one uninterrupted run. No
-    checkpoint holds that state: a resumed training redraws its earlier batches and noise. Auditors pass `make_steps`
-    to use a subclass, and `draw_batches`.
+    which become float32 one pass at a time. Batches, noise and dropout's masks follow from `randomness`. A stopped
+    training resumes only if `randomness` starts in the same state, and repeats the same steps: the event is that of one
+    uninterrupted run. No checkpoint holds that state: a resumed training redraws its earlier batches and noise.
+    Auditors pass `make_steps` to use a subclass, and `draw_batches`.
 
     Raises :class:`BenchError` if model or loss couple the examples of a batch, so that clipping does not bound a
     record's influence: batch normalisation or, tested before the first and a random step, buffers that a pass changes
@@ -160,8 +160,8 @@ def train(
             "exist. Choose a net without batch normalisation (tanh_cnn_mnist, or one with GroupNorm or LayerNorm)."
         )
     rows = draw_batches(run, len(images), randomness)
-    # Dropout's masks are secret too: a record that leaves moves the others to other places of a pass, and so to others'
-    # masks. Torch keeps 32 bits of a seed.
+    # Dropout's masks must be secret too: when a record leaves, those after it move up in a pass and get other masks.
+    # Torch keeps only 32 bits of a seed.
     masks = np.random.default_rng(randomness.bit_generator.seed_seq.spawn(1)[0])  # type: ignore[attr-defined]
     clipping = dataclasses.replace(run.clipping)
     steps = make_steps(run.optimizer(model.parameters()), clipping, run, randomness)
