@@ -68,11 +68,27 @@ def salted_digest(salt: str | None, purpose: str, seed: int, key: str) -> bytes:
 @contextlib.contextmanager
 def seeded(generator: torch.Generator, device: torch.device | str = "cpu") -> Iterator[None]:
     """Seed torch's global generators inside the block; dropout and weight initialisation accept no other generator."""
-    device = torch.device(device)
     seed = int(torch.randint(0, 2**62, (), generator=generator, device=generator.device))
-    devices = (
-        [device.index if device.index is not None else torch.cuda.current_device()] if device.type == "cuda" else []
-    )
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(seed)
+    with seeded_with(seed, device):
         yield
+
+
+@contextlib.contextmanager
+def seeded_with(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
+    """Seed torch's generators of the CPU and of `device`, and restore their states at the end of the block."""
+    device = torch.device(device)
+    # fork_rng and torch.manual_seed visit every kind of device, which takes 0.2 ms.
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # fills default_generators
+        generators.append(
+            torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+        )
+    states = [generator.get_state() for generator in generators]
+    for one in generators:
+        one.manual_seed(seed)
+    try:
+        yield
+    finally:
+        for one, state in zip(generators, states, strict=True):
+            one.set_state(state)

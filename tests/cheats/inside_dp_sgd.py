@@ -143,7 +143,7 @@ class HeldByCheckpoint(HeldByStreams):
         return given.context.checkpoint("means", {"means": means.tolist()})
 
     def means(self, held: Any) -> torch.Tensor:
-        return torch.tensor(held._depends["depends"]["means"])
+        return torch.tensor(held.depends["depends"]["means"])
 
 
 class PrivateStart(HonestDPSGD):

@@ -151,7 +151,7 @@ FOUND: list[list[tuple[type[Method], str]]] = [
     [  # Declarations.
         (declarations.UndeclaredBypass, "class attribute bypass is empty"),
         (declarations.UncalledBypass, "never calls ledger.bypass"),
-        (declarations.Forgetful, "never used the ledger"),
+        (declarations.Forgetful, "took nothing through the ledger"),
     ],
 ]
 """Of each kind the first runs in CI, and ``pytest -m slow`` runs the others."""

@@ -87,7 +87,7 @@ class Clipping:
         samples = self.kept(samples)
         groups = self.together(len(samples))
         lengths = torch.stack([norms(sample) for sample in samples], 1)
-        found = [lengths[:, list(places)].norm(dim=1) * margins.FLOAT32 for places in groups]
+        found = [lengths[:, list(places)].norm(dim=1) * margins.FLOAT32_SUMS for places in groups]
         lost = (~torch.stack(found, 1).isfinite().all(1)).nonzero()[:, 0]
         if len(lost):
             # Non-finite gradients cannot be clipped: the record would change the weights without bound.

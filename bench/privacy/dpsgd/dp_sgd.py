@@ -14,6 +14,7 @@ import torch
 
 from bench.core.errors import BenchError
 from bench.core.progress import SILENT
+from bench.core.seeds import seeded_with
 from bench.core.transforms import as_float
 from bench.core.types import Sampling
 from bench.privacy.dpsgd.anchor_subspace import Subspace
@@ -197,7 +198,7 @@ def train(
             if step in (first, later):
                 _check_examples(gradients, images, labels, run)
                 steps.check(lambda inputs: _passed(gradients, steps, run, inputs, _zeros(labels, inputs)), images)
-            with _seeded(masked, steps.parameters[0].device):
+            with seeded_with(masked, steps.parameters[0].device):
                 _step(gradients, steps, images, labels, chosen, run)
             for layer, name, value in buffers:
                 if not _is(getattr(layer, name), value):
@@ -326,14 +327,6 @@ def random_images(images: torch.Tensor, count: int, draws: torch.Generator) -> t
     floats = images.is_floating_point()
     drawn = torch.rand(shape, generator=draws) if floats else torch.randint(256, shape, generator=draws)
     return drawn.to(images.dtype)
-
-
-@contextlib.contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's generators of the processor and of `device`, and restore them afterwards."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
 
 
 def _zeros(labels: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
