@@ -66,16 +66,24 @@ def test_clipped_gradients_of_examples_stay_within_the_norm(seed: int, size: flo
     assert exact_norms(torch.cat(found, 1)).max() <= 1.5
 
 
-@settings(max_examples=10, deadline=None)
-@given(entry=st.floats(0.5, 2.0, width=32), permuted=st.booleans())
-def test_equal_entries_do_not_exceed_the_norm_by_their_rounding(entry: float, permuted: bool) -> None:
-    """Sums of equal squares round in one direction: in float32, 8,192 of them fall short by up to 15e-6."""
+@settings(max_examples=25, deadline=None)
+@given(
+    entry=st.floats(0.5, 2.0, width=32),
+    shape=st.sampled_from([(), (8192,), (32, 16, 4, 4), (16, 81, 3, 3), (300, 300), (3, 50_000), (70_000, 2)]),
+    order=st.randoms(use_true_random=False),
+)
+def test_equal_entries_do_not_exceed_the_norm_by_their_rounding(entry: float, shape: Any, order: Any) -> None:
+    """Sums of equal squares round in one direction, whichever axis comes first in memory."""
     from bench.privacy.dpsgd.clipping import Flat
 
-    sample = torch.full((2, 4, 4, 16, 32), entry)
-    sample = sample.permute(0, 4, 3, 1, 2) if permuted else sample.reshape(2, 32, 16, 4, 4)
-    _, (factor,) = Flat(1.5).clipped([sample])
-    assert exact_norms((sample.double() * factor.double().view(2, 1, 1, 1, 1)).reshape(2, -1)).max() <= 1.5
+    axes = list(range(1, len(shape) + 1))
+    order.shuffle(axes)
+    sample = torch.full((2, *(shape[axis - 1] for axis in axes)), entry)
+    sample = sample.permute(0, *(1 + axes.index(axis) for axis in range(1, len(shape) + 1)))
+    assert sample.shape == (2, *shape)
+    kept, (factor,) = Flat(1.5).clipped([sample])
+    found = kept[0].double() * factor.double().view(2, *[1] * len(shape))  # type: ignore[union-attr]
+    assert exact_norms(found.reshape(2, -1)).max() <= 1.5
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="TensorFloat-32 is arithmetic of CUDA devices")

@@ -30,8 +30,7 @@ else:  # planning needs no Opacus
     opacus, opacus_layers = LazyModule("opacus"), LazyModule("opacus.layers")
 
 _AT_ONCE = 32  # with this many examples, copies of the windows fit a processor's cache
-_LONG = 8192  # with more entries, sums of squares in float32 lose up to a thousandth of a norm
-_DOUBLES = 2**22  # entries that are converted at once
+SUMMED = 8192  # squares added up in float32, as margins.FLOAT32_SUMS says; of a million, a norm loses a thousandth
 _TINY = 1e-15  # squares below 1e-45 are 0 in float32; this hides no factor of a norm and changes no norm above 1e-8
 
 
@@ -84,12 +83,16 @@ def norms(gradients: Gradients) -> Tensor:
     """Return the L2 norms (n,) of the gradients; non-finite if a gradient is."""
     if isinstance(gradients, Outer):
         return (norms(gradients.left) + _TINY) * (norms(gradients.right) + _TINY)
-    size = gradients.shape[1:].numel()
-    if size > _LONG:
-        parts = torch.split(gradients, max(1, _DOUBLES // size))
-        return torch.cat([part.double().flatten(1).norm(dim=1) for part in parts]).to(gradients.dtype)
-    found: Tensor = torch.linalg.vector_norm(gradients[..., None], dim=tuple(range(1, gradients.dim() + 1)))
+    order = _memory_order(gradients)
+    flat = gradients[..., None].permute(0, *order, gradients.dim()).flatten(1)
+    parts = [torch.linalg.vector_norm(part, dim=1) for part in torch.split(flat, SUMMED, dim=1)]
+    found: Tensor = torch.stack(parts, 1).double().norm(dim=1).to(gradients.dtype)
     return found
+
+
+def _memory_order(gradients: Tensor) -> list[int]:
+    """Return the axes after the first by decreasing stride; in another order, a flat view would be a copy."""
+    return sorted(range(1, gradients.dim()), key=gradients.stride, reverse=True)
 
 
 def weighted_sum(gradients: Gradients, factors: Tensor) -> Tensor:
@@ -97,8 +100,7 @@ def weighted_sum(gradients: Gradients, factors: Tensor) -> Tensor:
     with arithmetic("float32", factors.device):
         if isinstance(gradients, Outer):
             return (gradients.left * factors[:, None]).T @ gradients.right
-        # In memory order, as tensordot would otherwise copy them all.
-        order = sorted(range(1, gradients.dim()), key=gradients.stride, reverse=True)
+        order = _memory_order(gradients)
         summed: Tensor = torch.tensordot(factors, gradients.permute(0, *order), dims=1)
     return summed.permute([order.index(place) for place in range(1, gradients.dim())])
 
