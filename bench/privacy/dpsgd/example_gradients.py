@@ -372,7 +372,7 @@ def _of_convolution(layer: nn.Conv2d, inputs: Tensor, flow: Tensor) -> dict[Tens
     for maps, flows, into in zip(
         *(torch.split(whole, at_once) for whole in (inputs, flow.flatten(2), formed)), strict=True
     ):
-        inner[: len(maps)] = maps.clone()  # copy in memory order before strided reads, which took most of the time
+        inner[: len(maps)] = maps
         copied[: len(maps)] = windows[: len(maps)]
         torch.bmm(factors[: len(maps)], flows.mT, out=into)
     weight = formed.view(count, high, wide, channels, -1).permute(0, 4, 3, 1, 2)
