@@ -97,6 +97,7 @@ def test_a_closed_terminal_ends_a_run_in_words(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "bench", *map(str, words)], stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup pytest would ignore it
     ) as process:  # fmt: skip
         assert process.stderr is not None
         while not begun.exists():
