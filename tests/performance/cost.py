@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -211,9 +212,9 @@ def memory(make: Callable[[], nn.Module], count: int, device: torch.device, way:
     return peak.most
 
 
-def _alone(words: Sequence[str]) -> object:
-    """Return the output of this file for `words`, None if it fails, for example for lack of memory."""
-    done = subprocess.run([sys.executable, __file__, *words], capture_output=True, text=True, check=False)
+def _alone(words: Sequence[str], program: Sequence[str] = (sys.executable, __file__)) -> Any:
+    """Return the output of `program`, this file by default, for `words`; None if it fails, as for lack of memory."""
+    done = subprocess.run([*program, *words], capture_output=True, text=True, check=False)
     return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
 
 
@@ -223,6 +224,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--batches", default="64,512,4096", help="sizes of a batch, comma-separated")
     parser.add_argument("--nets", default=",".join(net.__name__ for net in NETS), help="nets, comma-separated")
+    parser.add_argument("--jax", help="a Python that has jax_privacy, to time its steps too")
     parser.add_argument("--only", help=argparse.SUPPRESS)  # time, or the way whose memory is measured
     asked = parser.parse_args()
     device, named = torch.device(asked.device), {net.__name__: net for net in NETS}
@@ -234,14 +236,18 @@ def main() -> None:
         print(json.dumps(found))
         return
     ways = ["ours", "Opacus", "Opacus, ghost"]
-    print("| net | batch | plain: ms | " + " | ".join(ways) + " | plain: MB | " + " | ".join(ways) + " |")
-    print("|---|---|" + "---|" * (2 + 2 * len(ways)))
+    timed = [*ways, *["jax_privacy"] * bool(asked.jax)]
+    print("| net | batch | plain: ms | " + " | ".join(timed) + " | plain: MB | " + " | ".join(ways) + " |")
+    print("|---|---|" + "---|" * (2 + len(timed) + len(ways)))
     for name in asked.nets.split(","):
         for count in counts:
             words = ["--device", asked.device, "--nets", name, "--batches", str(count), "--only"]
-            times = _alone([*words, "time"])
+            times = dict(_alone([*words, "time"]) or {})
+            if asked.jax:
+                found = _alone([name, str(count)], [asked.jax, str(Path(__file__).parent / "jax_cost.py")])
+                times["jax_privacy"] = dict(found or {}).get("private")
             bytes_of = {way: _alone([*words, way]) for way in ("plain", *ways)}
-            line = [name, str(count), *_ratios(times if isinstance(times, dict) else {}, 1e3, ways)]
+            line = [name, str(count), *_ratios(times, 1e3, timed)]
             print(f"| {' | '.join([*line, *_ratios(bytes_of, 1e-6, ways)])} |", flush=True)
 
 
