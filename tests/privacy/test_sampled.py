@@ -24,7 +24,6 @@ from bench.privacy.events.events import (
     SampledGNMax,
 )
 from bench.privacy.mechanisms import mechanisms
-from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise, ZeroNoise
 from helpers.by_dp_accounting import by_dp_accounting
@@ -335,9 +334,6 @@ def test_what_is_given_is_checked() -> None:
         assert book.events == ()
     with pytest.raises(BenchError, match="sums, records, entries"):
         ledger().sampled_gaussian(np.zeros((2, 3)), max_norm=1.0, sampling_rate=0.5, noise_multiplier=1.0)
-    exact = Ledger(PrivacyUnit.RECORD, ADD_REMOVE, Noisy(ZeroNoise(exact=True)))
-    with pytest.raises(BenchError, match="no accountant"):
-        exact.sampled_noisy_max(distances, labels, **good)
 
 
 def test_a_method_may_state_replace_neighbours() -> None:

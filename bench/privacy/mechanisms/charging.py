@@ -21,7 +21,6 @@ from bench.privacy.accounting.accountants import proven
 from bench.privacy.events.base_event import EVENTS, Event
 from bench.privacy.events.events import Bypass
 from bench.privacy.events.label_events import LabelResponse, PriorRandomizedResponse
-from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.executors import Call, Executor, Noisy
 from bench.privacy.mechanisms.noise import DiscardedNoise, Noise, ZeroNoise
 
@@ -250,11 +249,6 @@ class Charging:
 
     def _or_zeros(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.zeros_like(values) if self._again else values
-
-    def _multiplier(self, noise_multiplier: float, sensitivity: float, entries: int, order: int) -> float:
-        if not self._executor.exact:
-            return noise_multiplier
-        return noise_multiplier * sensitivity / mechanisms.grid_sensitivity(sensitivity, entries, order)
 
     def _refuse_again(self) -> None:
         if self._again:

@@ -118,13 +118,8 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         """Release `mechanisms.gaussian` of `values`, whose L2 sensitivity the caller states."""
         given = np.asarray(values, dtype=np.float64)
         positive("sensitivity", sensitivity)
-        event = Gaussian(
-            self._multiplier(noise_multiplier, sensitivity, given.size, 2),
-            unit=self.unit,
-            adjacency=self.adjacency,
-            exact=self._executor.exact,
-        )
-        self._charge(event)
+        exact = self._executor.exact
+        self._charge(Gaussian(noise_multiplier, exact=exact, unit=self.unit, adjacency=self.adjacency))
         return self._ask(partial(mechanisms.gaussian, self._or_zeros(given), sensitivity, noise_multiplier))
 
     @mechanism("values")
@@ -138,11 +133,12 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         given = np.asarray(values, dtype=np.float64)
         positive("sensitivity", sensitivity)
         moved = given.size if entries is None else entries
-        multiplier = self._multiplier(noise_multiplier, sensitivity, moved, 1)
-        steps = None
+        multiplier, steps = noise_multiplier, None
         if self._executor.exact:
+            rounded = mechanisms.grid_sensitivity(sensitivity, moved)
+            multiplier *= sensitivity / rounded
             # Fewer grid steps cost more at the same pure epsilon, so rounding down keeps an upper bound.
-            steps = max(1, math.floor(mechanisms.grid_sensitivity(sensitivity, moved, 1) * GRANULARITY))
+            steps = max(1, math.floor(rounded * GRANULARITY))
         event = Laplace(multiplier, grid_steps=steps, unit=self.unit, adjacency=self.adjacency)
         self._charge(event)
         return self._ask(partial(mechanisms.laplace, self._or_zeros(given), sensitivity, noise_multiplier))

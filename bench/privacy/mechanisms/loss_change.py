@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from bench.core.transforms import as_float
 from bench.privacy.dpsgd.dp_sgd import known_labels
-from bench.privacy.mechanisms.mechanisms import poisson_sample
+from bench.privacy.mechanisms.mechanisms import gaussian, poisson_sample
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,5 +61,5 @@ def sampled_loss_change(
     Sensitivity: adding, removing or replacing a record moves the change by at most ``2 * bound``. Unit record.
     """
     rows = torch.from_numpy(np.flatnonzero(poisson_sample((len(labels),), sampling_rate, noise)))
-    change = loss_change(before, after, images[rows], labels[rows], bound)
-    return change + noise.gaussian((1,), 2 * bound * noise_multiplier)
+    change = np.array([loss_change(before, after, images[rows], labels[rows], bound)])
+    return gaussian(change, 2 * bound, noise_multiplier, noise)

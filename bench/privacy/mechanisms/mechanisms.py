@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.core import margins
 from bench.core.errors import BenchError
-from bench.privacy.mechanisms.noise import GRANULARITY, Law, Noise
+from bench.privacy.mechanisms.noise import FURTHEST, GRANULARITY, Law, Noise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ def gnmax(votes: NDArray[np.float64], sigma: float, noise: Noise) -> NDArray[np.
 
     Shapes as in :func:`lnmax`. Unit record, either adjacency: a changed vote moves the counts by sqrt(2) in L2.
     """
-    winners: NDArray[np.int64] = np.argmax(votes + noise.gaussian(votes.shape, sigma), axis=1)
+    winners: NDArray[np.int64] = np.argmax(_plus_gaussian(votes, sigma, math.sqrt(2), 2, noise), axis=1)
     return winners
 
 
@@ -53,7 +53,7 @@ def confident_gnmax(
     sqrt(2) in L2. Other queries, and all after `max_answers`, are :data:`UNANSWERED`.
     """
     largest = votes.max(axis=1)
-    confident = largest + noise.gaussian(largest.shape, sigma1) >= threshold
+    confident = _plus_gaussian(largest, sigma1, 1.0, 1, noise) >= threshold
     confident &= np.cumsum(confident) <= max_answers
     answers = np.full(len(votes), UNANSWERED, dtype=np.int64)
     if confident.any():
@@ -62,28 +62,45 @@ def confident_gnmax(
 
 
 def gaussian(
-    values: NDArray[np.float64], sensitivity: float, noise_multiplier: float, noise: Noise
+    values: NDArray[np.float64], sensitivity: float, noise_multiplier: float, noise: Noise, moved: int | None = None
 ) -> NDArray[np.float64]:
     """Return `values` plus N(0, (noise_multiplier * sensitivity)^2) noise on every entry.
 
     `sensitivity` bounds the L2 distance between the values of two adjacent data sets. Non-finite entries count as 0, so
     to stay within the bound a method must bound each record before summing. An exact noise source rounds the values to
-    its grid first; see :func:`grid_sensitivity`.
+    a grid first, and draws a little more noise for that; one unit moves at most `moved` entries, by default all.
     """
-    return _on_grid(values, noise) + noise.gaussian(values.shape, noise_multiplier * sensitivity)
+    std = noise_multiplier * sensitivity
+    return _plus_gaussian(finite(values), std, sensitivity, values.size if moved is None else moved, noise)
+
+
+def _plus_gaussian(
+    values: NDArray[np.float64], std: float, sensitivity: float, moved: int, noise: Noise
+) -> NDArray[np.float64]:
+    step = noise.grid_step(std, sensitivity, moved)
+    return noise.plus_gaussian(_in_steps(values, step), std, step)
+
+
+def _in_steps(values: NDArray[np.float64], step: float) -> NDArray[np.float64]:
+    """Return `values` as whole numbers of steps, whose sums are exact; as they are without a step."""
+    if not step:
+        return values
+    with np.errstate(over="ignore"):
+        return np.clip(np.rint(values / step), -FURTHEST, FURTHEST)
 
 
 def laplace(
     values: NDArray[np.float64], sensitivity: float, noise_multiplier: float, noise: Noise
 ) -> NDArray[np.float64]:
-    """Return `values` plus Laplace noise of scale noise_multiplier * L1 sensitivity; see :func:`gaussian`."""
-    return _on_grid(values, noise) + noise.laplace(values.shape, noise_multiplier * sensitivity)
+    """Return `values` plus Laplace noise of scale noise_multiplier * L1 sensitivity; see :func:`gaussian`.
 
-
-def _on_grid(values: NDArray[np.float64], noise: Noise) -> NDArray[np.float64]:
+    An exact noise source rounds the values to its grid first; see :func:`grid_sensitivity`.
+    """
     given = finite(values)
-    with np.errstate(over="ignore"):
-        return np.round(given * GRANULARITY) / GRANULARITY if noise.exact else given
+    if noise.exact:
+        with np.errstate(over="ignore"):
+            given = np.round(given * GRANULARITY) / GRANULARITY
+    return given + noise.laplace(values.shape, noise_multiplier * sensitivity)
 
 
 def noisy_choice(scores: NDArray[np.float64], scale: float, law: Law, noise: Noise) -> NDArray[np.int64]:
@@ -102,12 +119,12 @@ def finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(np.isfinite(values), values, 0.0)
 
 
-def grid_sensitivity(sensitivity: float, entries: int, order: int) -> float:
-    """Return the L1 (`order` 1) or L2 (`order` 2) sensitivity after rounding `entries` values to the secure grid.
+def grid_sensitivity(sensitivity: float, entries: int) -> float:
+    """Return the L1 sensitivity after rounding `entries` values to the grid of secure Laplace noise.
 
     Each entry moves by at most half a grid step on either side, so the difference by at most one step.
     """
-    return sensitivity + (entries if order == 1 else math.sqrt(entries)) / GRANULARITY
+    return sensitivity + entries / GRANULARITY
 
 
 def sampled_gnmax(
@@ -167,7 +184,10 @@ def sampled_gaussian(
     the sum by up to twice that.
     """
     sampled = poisson_sample(values.shape[:2], sampling_rate, noise)
-    return gaussian(sampled_sum(clipped(values, max_norm), sampled), max_norm, noise_multiplier, noise)
+    std = noise_multiplier * max_norm
+    step = noise.grid_step(std, max_norm, values.shape[2])
+    total = sampled_sum(_in_steps(clipped(values, max_norm), step), sampled)
+    return noise.plus_gaussian(total, std, step)
 
 
 def sampled_updates(
@@ -184,10 +204,11 @@ def sampled_updates(
     Only sampled clients are called, each for (entries,), the shape of the result. Unit client, either adjacency; a
     non-finite update counts as zeros.
     """
-    total = np.zeros(entries)
+    total, std = np.zeros(entries), noise_multiplier * max_norm
+    step = noise.grid_step(std, max_norm, entries)
     for number in np.flatnonzero(poisson_sample((clients,), sampling_rate, noise)):
-        total += clipped(update_of(updates, int(number), entries), max_norm)
-    return gaussian(total, max_norm, noise_multiplier, noise)
+        total += _in_steps(clipped(update_of(updates, int(number), entries), max_norm), step)
+    return noise.plus_gaussian(total, std, step)
 
 
 def sampled_function(

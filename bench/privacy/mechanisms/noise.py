@@ -1,4 +1,4 @@
-"""Noise sources for mechanisms: reproducible floating point, or exact discrete noise from OpenDP."""
+"""Noise sources for mechanisms: reproducible floating point, or exact noise on a grid."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import numpy as np
 
 from bench.core.errors import BenchError
 from bench.core.seeds import Streams, salted_digest
+from bench.privacy.dpsgd.exact_normal import BITS, LEAST, floored_normals, system_words
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 GRANULARITY = 1024
-"""Secure noise is a multiple of 1/GRANULARITY: it costs the same as continuous Laplace, and votes need no rounding."""
+"""Secure Laplace noise is a multiple of 1/GRANULARITY: it costs what continuous noise does; votes need no rounding."""
+FURTHEST = 2.0**52
+"""Values are clipped to this many grid steps; with the noise, all such numbers are exact as floats."""
 
 
 Law = Literal["gumbel", "exponential"]
@@ -27,7 +30,7 @@ class Noise(abc.ABC):
     """A source of noise; results are float64 (noise) or int64 (labels)."""
 
     exact: bool
-    """Whether draws are exact discrete samples on the grid of 1/GRANULARITY."""
+    """Whether draws are exact samples on a grid, to which values are rounded first."""
 
     @abc.abstractmethod
     def laplace(self, shape: tuple[int, ...], scale: float) -> NDArray[np.float64]:
@@ -36,6 +39,19 @@ class Noise(abc.ABC):
     @abc.abstractmethod
     def gaussian(self, shape: tuple[int, ...], std: float) -> NDArray[np.float64]:
         """Return independent draws from the normal distribution with mean 0 and this standard deviation."""
+
+    def grid_step(self, std: float, sensitivity: float, moved: int) -> float:
+        """Return the step of the grid of :meth:`plus_gaussian`, 0 for a source without a grid.
+
+        A unit moves at most `moved` entries, by `sensitivity` in L2. Where noise of deviation `std` on the values as
+        given costs some epsilon, noise of 2^BITS steps on the rounded values costs no more. Raises :class:`BenchError`
+        if no such grid is fine enough.
+        """
+        return 0.0
+
+    def plus_gaussian(self, values: NDArray[np.float64], std: float, step: float) -> NDArray[np.float64]:
+        """Return `values` plus :meth:`gaussian`; with a `step` they are whole numbers of steps, the result is not."""
+        return values + self.gaussian(values.shape, std)
 
     @abc.abstractmethod
     def keep_or_other(self, positions: NDArray[np.int64], count: int, keep: float) -> NDArray[np.int64]:
@@ -160,7 +176,10 @@ class DiscardedNoise(ZeroNoise):
 
 
 class SecureNoise(Noise):
-    """Exact discrete OpenDP samplers on the system's generator, irreproducible; :class:`BenchError` without OpenDP."""
+    """Exact samplers on the system's generator, irreproducible; :class:`BenchError` without OpenDP.
+
+    Normal noise is that of :mod:`bench.privacy.dpsgd.exact_normal`, all other noise OpenDP's.
+    """
 
     exact = True
 
@@ -179,18 +198,27 @@ class SecureNoise(Noise):
         """See :meth:`Noise.laplace`: discrete Laplace of parameter 1/(scale * GRANULARITY) on the grid."""
         dp = self._dp
         space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
-        return self._draw(dp.m.make_laplace(*space, scale=scale * GRANULARITY), shape)
+        draw, zeros = dp.m.make_laplace(*space, scale=scale * GRANULARITY), [0] * math.prod(shape)
+        return np.asarray(draw(zeros) if zeros else [], dtype=np.float64).reshape(shape) / GRANULARITY
 
     def gaussian(self, shape: tuple[int, ...], std: float) -> NDArray[np.float64]:
-        """See :meth:`Noise.gaussian`: discrete Gaussian of standard deviation std * GRANULARITY on the grid."""
-        dp = self._dp
-        space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T="f64")
-        return self._draw(dp.m.make_gaussian(*space, scale=std * GRANULARITY), shape)
+        """See :meth:`Noise.gaussian`: rounded down to a multiple of ``std / 2^BITS``."""
+        return self.plus_gaussian(np.zeros(shape), std, std / 2**BITS)
 
-    def _draw(self, measurement: object, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        zeros = [0] * math.prod(shape)
-        drawn = measurement(zeros) if zeros else []  # type: ignore[operator]  # OpenDP is untyped
-        return np.asarray(drawn, dtype=np.float64).reshape(shape) / GRANULARITY
+    def grid_step(self, std: float, sensitivity: float, moved: int) -> float:
+        """See :meth:`Noise.grid_step`: rounding moves a distance by at most a step for each entry that moves."""
+        multiplier = std / sensitivity
+        most = 2.0 ** (BITS - 1) / math.sqrt(moved)
+        if not LEAST <= multiplier <= most:
+            raise BenchError(
+                f"--noise secure needs a noise multiplier between {LEAST} and {most:.3g} for a release of {moved:,} "
+                f"entries, not {multiplier:g}. Use another --eps, or --noise seeded."
+            )
+        return std / (2.0**BITS - multiplier * math.sqrt(moved))
+
+    def plus_gaussian(self, values: NDArray[np.float64], std: float, step: float) -> NDArray[np.float64]:
+        drawn = floored_normals(values.size, BITS).reshape(values.shape)
+        return (values + drawn) * step
 
     def keep_or_other(self, positions: NDArray[np.int64], count: int, keep: float) -> NDArray[np.int64]:
         """See :meth:`Noise.keep_or_other`: OpenDP's randomised response over the positions."""
@@ -201,6 +229,9 @@ class SecureNoise(Noise):
         return np.asarray(flat, dtype=np.int64).reshape(positions.shape)
 
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
+        if count & (count - 1) == 0 and count > 1:  # a power of two, as for samples of the records
+            words = system_words(math.prod(shape)) >> np.uint64(65 - count.bit_length())
+            return words.astype(np.int64).reshape(shape)
         flat = [secrets.randbelow(count) for _ in range(math.prod(shape))]
         return np.asarray(flat, dtype=np.int64).reshape(shape)
 

@@ -38,9 +38,8 @@ class SampledMechanisms(Charging):
         """Release :func:`bench.privacy.mechanisms.mechanisms.sampled_gnmax`: int64 (queries,).
 
         `distances` is (queries, records) and `labels` (records,): a record may determine only its own column and label.
-        Split many queries over several calls. Raises :class:`BenchError` on another shape and on an exact noise source.
+        Split many queries over several calls. Raises :class:`BenchError` on another shape.
         """
-        self._refuse_exact()
         self._refuse_again()
         given, votes = np.asarray(distances, dtype=np.float64), np.asarray(labels)
         if given.ndim != 2 or votes.shape != given.shape[1:]:
@@ -59,9 +58,8 @@ class SampledMechanisms(Charging):
         """Release :func:`bench.privacy.mechanisms.mechanisms.sampled_gaussian` of `values` (sums, records, entries).
 
         A record may determine only its own ``values[:, i]``. Returns float64 (sums, entries). Raises
-        :class:`BenchError` on values of another shape and on an exact noise source.
+        :class:`BenchError` on values of another shape.
         """
-        self._refuse_exact()
         self._refuse_again()
         given = np.asarray(values, dtype=np.float64)
         if given.ndim != 3:
@@ -85,10 +83,8 @@ class SampledMechanisms(Charging):
 
         `updates` maps the number of one of `clients`, a public count, to its update (entries,). It is called for
         sampled clients only, may use only the named client's data, must keep no trace of calls, and must raise no error
-        that depends on them. Raises :class:`BenchError` on another shape, without clients, and on an exact noise
-        source.
+        that depends on them. Raises :class:`BenchError` on another shape, and without clients.
         """
-        self._refuse_exact()
         self._refuse_again()
         whole("the number of clients", clients)
         whole("the number of entries", entries)
@@ -115,9 +111,8 @@ class SampledMechanisms(Charging):
 
         `function` maps the sampled rows of `images` (n, ...) and `labels` (n,) to (entries,), a public number for any
         sample size. It must be deterministic, keep no trace of the sample, use no other private data, and raise no
-        error that depends on it. Raises :class:`BenchError` on another shape and on an exact noise source.
+        error that depends on it. Raises :class:`BenchError` on another shape.
         """
-        self._refuse_exact()
         self._refuse_again()
         whole("the number of entries", entries)
         positive("max_norm", max_norm)
@@ -140,21 +135,13 @@ class SampledMechanisms(Charging):
         """Release :func:`bench.privacy.mechanisms.loss_change.sampled_loss_change`: float64 (1,), below 0 for a gain.
 
         `images` (n, ...) and `labels` (n,) are those of :meth:`bench.privacy.mechanisms.ledger.Ledger.dp_sgd`; the
-        nets, in evaluation mode, give logits. Raises :class:`BenchError` on an exact noise source.
+        nets, in evaluation mode, give logits.
         """
-        self._refuse_exact()
         self._refuse_again()
         positive("bound", bound)
         self._charge(SampledGaussian(sampling_rate, noise_multiplier, adjacency=self.adjacency))
         kept = before, after, images, labels, bound, sampling_rate, noise_multiplier
         return self._ask(partial(loss_change.sampled_loss_change, *kept))
-
-    def _refuse_exact(self) -> None:
-        if self._executor.exact:
-            raise BenchError(
-                "--noise secure has no accountant for discrete noise on a sample. Use --noise seeded, and "
-                "keep the seed secret if you need a guarantee."
-            )
 
 
 def on_rows(

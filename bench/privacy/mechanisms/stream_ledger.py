@@ -52,8 +52,7 @@ class StreamMechanisms(Charging):
         given = np.asarray(values, dtype=np.float64)
         positive("sensitivity", sensitivity)
         event = TreeSums(
-            self._multiplier(noise_multiplier, sensitivity, given.size, 2), steps,
-            exact=self._executor.exact, unit=self.unit, adjacency=self.adjacency,
+            noise_multiplier, steps, exact=self._executor.exact, unit=self.unit, adjacency=self.adjacency,
         )  # fmt: skip
         opened = self._charge_step(event, BinaryTree(), given, step, sensitivity)
         return self._next_sum(opened, given, noise_multiplier)
@@ -71,7 +70,7 @@ class StreamMechanisms(Charging):
         given = np.asarray(values, dtype=np.float64)
         positive("sensitivity", sensitivity)
         event = BandedSums(
-            self._multiplier(noise_multiplier, sensitivity, given.size, 2), steps, bands, separation,
+            noise_multiplier, steps, bands, separation,
             exact=self._executor.exact, unit=self.unit, adjacency=self.adjacency,
         )  # fmt: skip
         opened = self._charge_step(event, Banded(square_root(bands)), given, step, sensitivity)
@@ -110,5 +109,6 @@ class StreamMechanisms(Charging):
         opened.step += 1
         if self._call is not None:  # the step's values and the release, for checks and audits
             self._call = dataclasses.replace(self._call, private={"values": np.stack([own, released])})
-        noisy = self._ask(partial(mechanisms.gaussian, released, opened.sensitivity, noise_multiplier))
+        moved = released.size * opened.event.steps
+        noisy = self._ask(partial(mechanisms.gaussian, released, opened.sensitivity, noise_multiplier, moved=moved))
         return opened.stream.total(noisy)
