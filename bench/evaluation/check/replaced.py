@@ -8,7 +8,6 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from torch.optim import Optimizer
 
 WATCHED = ("bench", "torch.nn", "torch.autograd", "torch.optim", "numpy.random")
@@ -26,8 +25,8 @@ class Originals:
     """The functions and classes of modules at the time of creation."""
 
     def __init__(self) -> None:
-        for kind in vars(torch.optim).values():  # torch itself replaces these when an optimiser is first created
-            if isinstance(kind, type) and issubclass(kind, Optimizer) and not hasattr(kind.step, "hooked"):
+        for kind in _below(Optimizer):  # torch replaces `step` when an optimiser of a class is first created
+            if not hasattr(kind.step, "hooked"):
                 hooked = Optimizer.profile_hook_step(kind.step)
                 setattr(hooked, "hooked", True)  # noqa: B010 (functions have no such attribute for mypy)
                 setattr(kind, "step", hooked)  # noqa: B010
@@ -42,6 +41,12 @@ class Originals:
                     if owner.get(key) is not value:
                         return f"{module}.{name.format(key)}"
         return ""
+
+
+def _below(kind: type[Optimizer]) -> Iterator[type[Optimizer]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _below(child)
 
 
 def _modules(packages: tuple[str, ...]) -> list[str]:
