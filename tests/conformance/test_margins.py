@@ -71,19 +71,36 @@ def test_clipped_gradients_of_examples_stay_within_the_norm(seed: int, size: flo
     entry=st.floats(0.5, 2.0, width=32),
     shape=st.sampled_from([(), (8192,), (32, 16, 4, 4), (16, 81, 3, 3), (300, 300), (3, 50_000), (70_000, 2)]),
     order=st.randoms(use_true_random=False),
+    wide=st.booleans(),
 )
-def test_equal_entries_do_not_exceed_the_norm_by_their_rounding(entry: float, shape: Any, order: Any) -> None:
-    """Sums of equal squares round in one direction, whichever axis comes first in memory."""
+def test_equal_entries_do_not_exceed_the_norm_by_their_rounding(
+    entry: float, shape: Any, order: Any, wide: bool
+) -> None:
+    """Sums of equal squares round in one direction, whatever their order and distance in memory."""
     from bench.privacy.dpsgd.clipping import Flat
 
-    axes = list(range(1, len(shape) + 1))
+    axes, whole = list(range(len(shape) + 1)), (2, *shape)
     order.shuffle(axes)
-    sample = torch.full((2, *(shape[axis - 1] for axis in axes)), entry)
-    sample = sample.permute(0, *(1 + axes.index(axis) for axis in range(1, len(shape) + 1)))
-    assert sample.shape == (2, *shape)
+    sample = torch.full([whole[axis] for axis in axes], entry)
+    if wide:
+        sample = sample[..., None].expand(*sample.shape, 2).contiguous()[..., 0]
+    sample = sample.permute([axes.index(axis) for axis in range(len(shape) + 1)])
+    assert sample.shape == whole
     kept, (factor,) = Flat(1.5).clipped([sample])
     found = kept[0].double() * factor.double().view(2, *[1] * len(shape))  # type: ignore[union-attr]
     assert exact_norms(found.reshape(2, -1)).max() <= 1.5
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(2, 8192), (4096, 4096), (8192, 8192)])
+def test_a_gradient_of_rank_one_does_not_exceed_the_norm(outputs: int, inputs: int) -> None:
+    from bench.privacy.dpsgd.clipping import Flat
+
+    right = torch.full((2, inputs, 2), 1.1)[..., 0]  # every second number in memory
+    for entry in np.linspace(0.5, 2.0, 20):
+        sample = Outer(torch.full((outputs, 2), float(np.float32(entry))).T, right)
+        _, (factor,) = Flat(1.5).clipped([sample])
+        joint = exact_norms(sample.left) * exact_norms(sample.right) * factor.double().numpy()
+        assert joint.max() <= 1.5
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="TensorFloat-32 is arithmetic of CUDA devices")

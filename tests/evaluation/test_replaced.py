@@ -17,6 +17,20 @@ class Own(torch.optim.SGD):
         super().step()
 
 
+def test_an_optimiser_of_a_library_still_steps() -> None:
+    """Opacus's never calls torch's constructor, whose hooks a wrapped step would need."""
+    from opacus.optimizers import DPOptimizer
+
+    Originals()
+    weight = torch.nn.Parameter(torch.zeros(2))
+    wrapped = DPOptimizer(
+        torch.optim.SGD([weight], lr=1.0), noise_multiplier=0.0, max_grad_norm=1.0, expected_batch_size=1
+    )
+    weight.grad_sample = torch.ones(1, 2)  # type: ignore[attr-defined]
+    wrapped.step()
+    assert weight.detach().norm().item() == pytest.approx(1.0, rel=1e-3)
+
+
 def test_an_optimiser_of_this_package_may_be_created(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch wraps `step` in the class of the first optimiser of a kind."""
     module = types.ModuleType("bench.optimisers")

@@ -196,16 +196,17 @@ def test_which_curve_is_proven() -> None:
     top = TopKRandomizedResponse(1.0, 3, 10)
     printed = PrintedTopK("as printed", epsilon=1.0, k=3, classes=10, answers=5)
     tuned = RepeatAndSelect(((Gaussian(3.0),),), 10.0)
+    discrete = Gaussian(1.0, exact=True), GNMax(40.0, 1, exact=True)
     prior = PriorRandomizedResponse(1.0, 10)
     choices = Exponential(1.0), PermuteAndFlip(1.0)
-    for event in (response, top, printed, prior, tuned, Bypass("raw images"), *choices):
+    for event in (response, top, printed, prior, tuned, Bypass("raw images"), *choices, *discrete):
         assert curve_family([event]) is None
         assert curve_family([Gaussian(1.0), event]) is None
         assert one_run_by_curve([event], 1000, 100, 100, 1e-5) is None
         assert many_run_by_curve([event], 0, 500, 0, 500, 1e-5) is None
     assert curve_family([]) is None
     assert curve_family([DPSGD(1.0, 2.0, 5), SampledGaussian(1.0, 2.0)]) == "gaussian"
-    assert curve_family([Gaussian(1.0, exact=True), GNMax(40.0, 100)]) == "gaussian"
+    assert curve_family([Gaussian(1.0), GNMax(40.0, 100)]) == "gaussian"
     assert curve_family([LNMax(0.1, 10), GNMax(40.0, 100)]) == "pld"
     # Decide for each new kind of event.
     decided = {type(event) for event in (*ADDED, response, top, printed, prior, tuned, Bypass("why"), *choices)}

@@ -234,8 +234,8 @@ def test_exact_noise_rounds_each_release_and_costs_no_more() -> None:
     pytest.importorskip("opendp")
     book = ledger(SecureNoise())
     totals = sums(book, TREE, np.full((4, 3), 0.1))
-    assert book.events == (TreeSums(2.0, 4, exact=True),)
-    steps = totals / SecureNoise().grid_step(2.0, 1.0, 3 * 4)  # each of four steps may move three entries
+    assert book.events == (TreeSums(2.0, 4),)
+    steps = totals / SecureNoise().grid_step(2.0, 1.0, 3 * 4**2)  # a unit may move three entries in each of four steps
     assert np.abs(steps - np.round(steps)).max() < 1e-4
     assert proven(book.events, 1e-5) == proven([TreeSums(2.0, 4)], 1e-5)
 

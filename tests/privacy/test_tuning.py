@@ -241,6 +241,8 @@ def test_a_tuned_event_in_records() -> None:
     assert event.replaced().runs == (tuple(one.replaced() for one in event.runs[0]),)
     assert replace_one([event], DELTA).epsilon > proven([event], DELTA).epsilon
     assert "geometric, mean 10" in event.describe()
+    # Without a profile, Renyi accounting remains.
+    assert set(figures(best_of(Gaussian(3.0, exact=True)))) == {"rdp"}
     with pytest.raises(BenchError, match="add-remove, and gaussian protects"):
         best_of(DPSGD(0.01, 1.0, 100), Gaussian(50.0))
     with pytest.raises(BenchError, match="one label under replace, and gaussian"):

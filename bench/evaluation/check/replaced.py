@@ -26,7 +26,7 @@ class Originals:
 
     def __init__(self) -> None:
         for kind in _below(Optimizer):  # torch replaces `step` when an optimiser of a class is first created
-            if not hasattr(kind.step, "hooked"):
+            if f"{kind.__module__}.".startswith(("bench.", "torch.optim.")) and not hasattr(kind.step, "hooked"):
                 hooked = Optimizer.profile_hook_step(kind.step)
                 setattr(hooked, "hooked", True)  # noqa: B010 (functions have no such attribute for mypy)
                 setattr(kind, "step", hooked)  # noqa: B010

@@ -180,7 +180,7 @@ def rdp_classic(events: Sequence[Event], delta: float) -> Accounted | None:
 
 
 def exact_gaussian(events: Sequence[Event], delta: float) -> Accounted | None:
-    """Return the exact figure of Gaussian noise; None unless all noise is Gaussian."""
+    """Return the exact figure of Gaussian noise; None unless all noise is Gaussian and continuous."""
     mu = gaussian_total(events)
     if mu is None:
         return None

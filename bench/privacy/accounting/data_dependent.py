@@ -77,10 +77,13 @@ def _converted(rdp: Floats, delta: float, note: str, sound: bool = True) -> list
     ]
 
 
-def release_rows(releases: Sequence[tuple[Event, Floats, NDArray[np.bool_]]], delta: float) -> list[Accounted]:
+def release_rows(
+    releases: Sequence[tuple[Event, Floats, NDArray[np.bool_]]], delta: float, *, exact: bool = False
+) -> list[Accounted]:
     """Return the data-dependent figures of all batches: (event, votes (queries, classes), answered (queries,)).
 
-    Raises :class:`BenchError` on a delta outside (0, 1), or an event other than LNMax, GNMax or Confident-GNMax.
+    They are not sound for `exact` noise: on its grid, counts tie that continuous noise would tell apart. Raises
+    :class:`BenchError` on a delta outside (0, 1), or an event other than LNMax, GNMax or Confident-GNMax.
     """
     check_delta(delta)
     if not releases:
@@ -90,7 +93,7 @@ def release_rows(releases: Sequence[tuple[Event, Floats, NDArray[np.bool_]]], de
     # A log moment l is l times the Renyi divergence of order l + 1, so the two kinds add up at integer orders.
     gaussian, gaussian_whole = np.zeros_like(pate.ORDERS), np.zeros_like(moments)
     kinds: set[str] = set()
-    exact = confident = False
+    confident = False
     for event, votes, answered in releases:
         kinds.add(event.kind)
         if isinstance(event, LNMax):
@@ -104,7 +107,7 @@ def release_rows(releases: Sequence[tuple[Event, Floats, NDArray[np.bool_]]], de
             gaussian_whole += _release_rdp(event, votes, answered, moments + 1)
         else:
             raise BenchError(f"no accountant uses the votes of {event.kind}.")
-    note = "the analysis is of continuous noise, and discrete noise was drawn" if exact else "of this run"
+    note = "the analysis is of continuous noise, and noise on a grid was drawn" if exact else "of this run"
     if confident:
         note += ", after the fact"
     if "lnmax" not in kinds:

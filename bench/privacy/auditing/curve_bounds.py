@@ -41,6 +41,7 @@ from bench.privacy.events.events import (
     ShuffledEpochs,
     TreeSums,
 )
+from bench.privacy.events.gaussian_events import GaussianEvent
 
 Curve = Callable[[float], float]
 """Maps a set's probability x to its least probability under a neighbour: ``f(1 - x)`` for a symmetric trade-off curve
@@ -83,10 +84,11 @@ def curve_family(events: Sequence[Event]) -> CurveFamily | None:
     """Return which family is proven to contain a ledger's curve, None if neither is.
 
     ``"gaussian"``: all events together cost exactly one Gaussian release. ``"pld"``: other additive noise with a
-    privacy loss distribution. None: no events, a bypass, randomised response, or an unknown event. Raises
-    :class:`BenchError` on events whose units do not compose.
+    privacy loss distribution. None: no events, a bypass, randomised response, discrete Gaussian noise, or an unknown
+    event. Raises :class:`BenchError` on events whose units do not compose.
     """
-    if not events or any(type(event) not in NOISE for event in events):
+    exact = any(isinstance(event, GaussianEvent) and event.exact for event in events)
+    if not events or exact or any(type(event) not in NOISE for event in events):
         return None
     common_unit(events)
     return "pld" if any(event.gaussian_mu() is None for event in events) else "gaussian"

@@ -23,8 +23,6 @@ Words = NDArray[np.uint64]
 AT_ONCE = 2**16  # few enough for the processor's cache
 BITS = 24
 """Noise of a release has a standard deviation of 2^BITS grid steps."""
-LEAST = 2.0**-6
-"""Smallest noise multiplier; with much smaller ones squared norms in grid steps would exceed 64 bits."""
 
 
 def system_words(count: int) -> Words:

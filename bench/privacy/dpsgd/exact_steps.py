@@ -18,7 +18,7 @@ import torch
 from bench.core.errors import BenchError
 from bench.privacy.dpsgd.clipping import FILLED, Clipping, Flat, PerLayer, TopK
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun, NoisySteps, random_images
-from bench.privacy.dpsgd.exact_normal import BITS, LEAST, floored_normals, system_words
+from bench.privacy.dpsgd.exact_normal import BITS, floored_normals, system_words
 from bench.privacy.dpsgd.example_gradients import Gradients, Outer, picked
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 EXACT: tuple[type[Clipping], ...] = (Flat, PerLayer, TopK)
 """The ways of clipping whose sums are those of the examples' clipped gradients."""
+LEAST = 2.0**-6
+"""Smallest noise multiplier; with much smaller ones squared norms in grid steps would exceed 64 bits."""
 NUMBERS = 2**22
 """Maximum number of entries that are rounded at once."""
 

@@ -20,7 +20,7 @@ from bench.privacy.events import losses
 from bench.privacy.events.base_event import EVENTS, Event, positive, whole
 from bench.privacy.events.batch_events import AllocatedSteps, FixedBatches, ShuffledEpochs
 from bench.privacy.events.choice_events import Exponential, PermuteAndFlip
-from bench.privacy.events.gaussian_events import BandedSums, Gaussian, GaussianEvent, TreeSums, on_grid
+from bench.privacy.events.gaussian_events import BandedSums, Gaussian, GaussianEvent, TreeSums, discrete
 from bench.privacy.events.label_events import PriorRandomizedResponse, RandomizedResponse, TopKRandomizedResponse
 from bench.privacy.events.sampled_events import DPSGD, SampledGaussian, SampledGNMax
 from bench.privacy.events.tuning import RepeatAndSelect
@@ -142,7 +142,7 @@ class GNMax(GaussianEvent):
         whole("the number of GNMax queries", self.queries)
 
     def describe(self) -> str:
-        return f"GNMax, sigma {self.sigma:g}, {self.queries} queries{on_grid(self.exact)}"
+        return f"GNMax, sigma {self.sigma:g}, {self.queries} queries{discrete(self.exact)}"
 
     def twice(self) -> dict[str, Any]:
         """See :meth:`bench.privacy.events.base_event.Event.twice`: two teachers may each move a vote."""
@@ -185,7 +185,7 @@ class ConfidentGNMax(GaussianEvent):
     def describe(self) -> str:
         return (
             f"Confident-GNMax, threshold {self.threshold:g} with sigma {self.sigma1:g} on {self.queries} queries, "
-            f"sigma {self.sigma2:g} on at most {self.max_answers} answers{on_grid(self.exact)}"
+            f"sigma {self.sigma2:g} on at most {self.max_answers} answers{discrete(self.exact)}"
         )
 
     def twice(self) -> dict[str, Any]:
@@ -219,7 +219,7 @@ class Laplace(Event):
             whole("the sensitivity in steps of the grid", self.grid_steps)
 
     def describe(self) -> str:
-        exact = on_grid(self.grid_steps is not None)
+        exact = discrete(self.grid_steps is not None)
         return f"Laplace, noise {self.noise_multiplier:g} x sensitivity, {self.count} releases{exact}"
 
     def twice(self) -> dict[str, Any]:

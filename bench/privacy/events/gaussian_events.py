@@ -21,8 +21,8 @@ Floats = NDArray[np.float64]
 class GaussianEvent(Event):
     """Gaussian noise: all runs of the event amount to one Gaussian release with the rho of :meth:`zcdp`.
 
-    `exact` marks noise on a grid that is a function of continuous noise, and so costs the same
-    (:mod:`bench.privacy.dpsgd.exact_normal`).
+    `exact` marks the exact discrete Gaussian, which no run draws any more: the Renyi bound holds for it, but not the
+    exact figure or the PLD.
     """
 
     __slots__ = ()
@@ -36,16 +36,16 @@ class GaussianEvent(Event):
     def zcdp(self) -> float:
         """Return the rho of the whole event."""
 
-    def gaussian_mu(self) -> float:
-        """Return ``sqrt(2 rho)``."""
-        return math.sqrt(2 * self.zcdp())
+    def gaussian_mu(self) -> float | None:
+        """Return ``sqrt(2 rho)``, or None for the discrete Gaussian."""
+        return None if self.exact else math.sqrt(2 * self.zcdp())
 
     def rdp(self, orders: ArrayLike) -> Floats:
         """Return ``order * rho``."""
         return self.zcdp() * np.asarray(orders, dtype=np.float64)
 
     def pld(self, interval: float = losses.INTERVAL) -> Any | None:
-        """Return the PLD of the one Gaussian release."""
+        """Return the PLD of the one Gaussian release, or None for the discrete Gaussian."""
         return losses.gaussian_pld(self.gaussian_mu(), interval)
 
 
@@ -66,7 +66,7 @@ class Gaussian(GaussianEvent):
         whole("the number of Gaussian releases", self.count)
 
     def describe(self) -> str:
-        return f"Gaussian, noise {self.noise_multiplier:g} x sensitivity, {self.count} releases{on_grid(self.exact)}"
+        return f"Gaussian, noise {self.noise_multiplier:g} x sensitivity, {self.count} releases{discrete(self.exact)}"
 
     def zcdp(self) -> float:
         """Return ``count / (2 noise_multiplier**2)``."""
@@ -99,7 +99,7 @@ class TreeSums(GaussianEvent):
 
     def describe(self) -> str:
         trees = f"{self.count} trees of {self.steps} steps"
-        return f"sums by {trees}, noise {self.noise_multiplier:g} x sensitivity a node{on_grid(self.exact)}"
+        return f"sums by {trees}, noise {self.noise_multiplier:g} x sensitivity a node{discrete(self.exact)}"
 
     def zcdp(self) -> float:
         """Return ``count * (floor(log2(steps)) + 1) / (2 noise_multiplier**2)``."""
@@ -143,7 +143,7 @@ class BandedSums(GaussianEvent):
     def describe(self) -> str:
         return (
             f"sums over {self.steps} steps by {self.bands} bands, at most one of {self.separation} steps in a row, "
-            f"noise {self.noise_multiplier:g} x sensitivity, {self.count} times{on_grid(self.exact)}"
+            f"noise {self.noise_multiplier:g} x sensitivity, {self.count} times{discrete(self.exact)}"
         )
 
     @property
@@ -169,6 +169,6 @@ def square_root(bands: int) -> Floats:
     return np.concatenate([[1.0], np.cumprod((2 * places - 1) / (2 * places))])
 
 
-def on_grid(exact: bool) -> str:
+def discrete(exact: bool) -> str:
     """Return the end of a description: whether the noise is exact."""
-    return ", exact noise" if exact else ""
+    return ", exact discrete noise" if exact else ""

@@ -94,7 +94,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
     def noisy_max_gaussian(self, votes: NDArray[Any], *, teachers: int, sigma: float) -> NDArray[np.int64]:
         """Release :func:`bench.privacy.mechanisms.mechanisms.gnmax` of `votes`; see :meth:`noisy_max`."""
         counts = self._counts(votes, teachers)
-        event = GNMax(sigma, len(counts), exact=self._executor.exact)
+        event = GNMax(sigma, len(counts))
         self._charge(event)
         return self._release_votes(event, counts, partial(mechanisms.gnmax, counts, sigma))
 
@@ -108,7 +108,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         """
         counts = self._counts(votes, teachers)
         cap = min(max_answers, len(counts))
-        event = ConfidentGNMax(threshold, sigma1, sigma2, len(counts), cap, exact=self._executor.exact)
+        event = ConfidentGNMax(threshold, sigma1, sigma2, len(counts), cap)
         self._charge(event)
         release = partial(mechanisms.confident_gnmax, counts, threshold, sigma1, sigma2, cap)
         return self._release_votes(event, counts, release)
@@ -118,8 +118,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         """Release `mechanisms.gaussian` of `values`, whose L2 sensitivity the caller states."""
         given = np.asarray(values, dtype=np.float64)
         positive("sensitivity", sensitivity)
-        exact = self._executor.exact
-        self._charge(Gaussian(noise_multiplier, exact=exact, unit=self.unit, adjacency=self.adjacency))
+        self._charge(Gaussian(noise_multiplier, unit=self.unit, adjacency=self.adjacency))
         return self._ask(partial(mechanisms.gaussian, self._or_zeros(given), sensitivity, noise_multiplier))
 
     @mechanism("values")
@@ -324,7 +323,8 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         """Return the data-dependent figures of the votes, themselves private; empty if anything else is charged."""
         if self._left is not None or len(self._votes) != len(self._events):
             return []
-        return release_rows([(release.event, release.votes, release.answered) for release in self._votes], delta)
+        releases = [(release.event, release.votes, release.answered) for release in self._votes]
+        return release_rows(releases, delta, exact=self._executor.exact)
 
     def _counts(self, votes: NDArray[Any], teachers: int) -> NDArray[np.float64]:
         self._refuse_again()

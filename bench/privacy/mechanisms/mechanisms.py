@@ -62,31 +62,38 @@ def confident_gnmax(
 
 
 def gaussian(
-    values: NDArray[np.float64], sensitivity: float, noise_multiplier: float, noise: Noise, moved: int | None = None
+    values: NDArray[np.float64], sensitivity: float, noise_multiplier: float, noise: Noise
 ) -> NDArray[np.float64]:
     """Return `values` plus N(0, (noise_multiplier * sensitivity)^2) noise on every entry.
 
     `sensitivity` bounds the L2 distance between the values of two adjacent data sets. Non-finite entries count as 0, so
     to stay within the bound a method must bound each record before summing. An exact noise source rounds the values to
-    a grid first, and draws a little more noise for that; one unit moves at most `moved` entries, by default all.
+    a grid first, and draws more noise for that, by 6e-8 of it times the multiplier and the root of the entries.
     """
     std = noise_multiplier * sensitivity
-    return _plus_gaussian(finite(values), std, sensitivity, values.size if moved is None else moved, noise)
+    return _plus_gaussian(finite(values), std, sensitivity, values.size, noise)
 
 
 def _plus_gaussian(
     values: NDArray[np.float64], std: float, sensitivity: float, moved: int, noise: Noise
 ) -> NDArray[np.float64]:
     step = noise.grid_step(std, sensitivity, moved)
-    return noise.plus_gaussian(_in_steps(values, step), std, step)
+    return plus_gaussian(in_steps(values, step), std, step, noise)
 
 
-def _in_steps(values: NDArray[np.float64], step: float) -> NDArray[np.float64]:
-    """Return `values` as whole numbers of steps, whose sums are exact; as they are without a step."""
+def in_steps(values: NDArray[np.float64], step: float, most: float = FURTHEST) -> NDArray[np.float64]:
+    """Return `values` as whole numbers of steps, at most `most` and below 2^53; as they are if `step` is 0."""
     if not step:
         return values
     with np.errstate(over="ignore"):
-        return np.clip(np.rint(values / step), -FURTHEST, FURTHEST)
+        return np.clip(np.rint(values / step), -math.floor(most), math.floor(most))
+
+
+def plus_gaussian(values: NDArray[np.float64], std: float, step: float, noise: Noise) -> NDArray[np.float64]:
+    """Return `values`, in steps if `step` is not 0, plus noise of deviation `std`, which then is 2^24 steps."""
+    if step:
+        return noise.plus_gaussian(np.clip(np.rint(values), -FURTHEST, FURTHEST), std, step)
+    return noise.plus_gaussian(finite(values), std, step)
 
 
 def laplace(
@@ -186,8 +193,12 @@ def sampled_gaussian(
     sampled = poisson_sample(values.shape[:2], sampling_rate, noise)
     std = noise_multiplier * max_norm
     step = noise.grid_step(std, max_norm, values.shape[2])
-    total = sampled_sum(_in_steps(clipped(values, max_norm), step), sampled)
-    return noise.plus_gaussian(total, std, step)
+    given = clipped(values, max_norm)
+    if not step:
+        return plus_gaussian(sampled_sum(given, sampled), std, step, noise)
+    # 64 bits hold every sum, where floats would round the sums of millions of records.
+    total = np.einsum("sr,sre->se", sampled.astype(np.int64), in_steps(given, step).astype(np.int64))
+    return plus_gaussian(total.astype(np.float64), std, step, noise)
 
 
 def sampled_updates(
@@ -204,11 +215,12 @@ def sampled_updates(
     Only sampled clients are called, each for (entries,), the shape of the result. Unit client, either adjacency; a
     non-finite update counts as zeros.
     """
-    total, std = np.zeros(entries), noise_multiplier * max_norm
+    std = noise_multiplier * max_norm
     step = noise.grid_step(std, max_norm, entries)
+    total = np.zeros(entries, dtype=np.int64 if step else np.float64)
     for number in np.flatnonzero(poisson_sample((clients,), sampling_rate, noise)):
-        total += _in_steps(clipped(update_of(updates, int(number), entries), max_norm), step)
-    return noise.plus_gaussian(total, std, step)
+        total += in_steps(clipped(update_of(updates, int(number), entries), max_norm), step).astype(total.dtype)
+    return plus_gaussian(total.astype(np.float64), std, step, noise)
 
 
 def sampled_function(
@@ -268,7 +280,7 @@ def clipped(values: NDArray[np.float64], max_norm: float) -> NDArray[np.float64]
 
     Vectors that are not finite, or whose norm is not, cannot be scaled and become zeros.
     """
-    given = usable(values)
+    given = np.ascontiguousarray(usable(values))  # in another order, NumPy rounds a norm by how many others there are
     with np.errstate(over="ignore"):
         norms = np.linalg.norm(given, axis=-1, keepdims=True) * margins.FLOAT64
     found: NDArray[np.float64] = given * np.minimum(1, max_norm / np.maximum(norms, np.finfo(np.float64).tiny))

@@ -11,15 +11,15 @@ import numpy as np
 
 from bench.core.errors import BenchError
 from bench.core.seeds import Streams, salted_digest
-from bench.privacy.dpsgd.exact_normal import BITS, LEAST, floored_normals, system_words
+from bench.privacy.dpsgd.exact_normal import BITS, floored_normals, system_words
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 GRANULARITY = 1024
 """Secure Laplace noise is a multiple of 1/GRANULARITY: it costs what continuous noise does; votes need no rounding."""
-FURTHEST = 2.0**52
-"""Values are clipped to this many grid steps; with the noise, all such numbers are exact as floats."""
+FURTHEST = 2.0**46
+"""Values are clipped to this many grid steps, 4 million deviations of the noise; there a quotient rounds by 2^-7."""
 
 
 Law = Literal["gumbel", "exponential"]
@@ -40,7 +40,7 @@ class Noise(abc.ABC):
     def gaussian(self, shape: tuple[int, ...], std: float) -> NDArray[np.float64]:
         """Return independent draws from the normal distribution with mean 0 and this standard deviation."""
 
-    def grid_step(self, std: float, sensitivity: float, moved: int) -> float:
+    def grid_step(self, std: float, sensitivity: float, moved: float) -> float:
         """Return the step of the grid of :meth:`plus_gaussian`, 0 for a source without a grid.
 
         A unit moves at most `moved` entries, by `sensitivity` in L2. Where noise of deviation `std` on the values as
@@ -205,16 +205,16 @@ class SecureNoise(Noise):
         """See :meth:`Noise.gaussian`: rounded down to a multiple of ``std / 2^BITS``."""
         return self.plus_gaussian(np.zeros(shape), std, std / 2**BITS)
 
-    def grid_step(self, std: float, sensitivity: float, moved: int) -> float:
-        """See :meth:`Noise.grid_step`: rounding moves a distance by at most a step for each entry that moves."""
-        multiplier = std / sensitivity
-        most = 2.0 ** (BITS - 1) / math.sqrt(moved)
-        if not LEAST <= multiplier <= most:
+    def grid_step(self, std: float, sensitivity: float, moved: float) -> float:
+        """See :meth:`Noise.grid_step`: rounding moves a distance by at most 1.02 steps for each entry that moves."""
+        multiplier, rounding = std / sensitivity, 1.02 * math.sqrt(max(moved, 1))
+        least, most = 2.0**-12, 2.0 ** (BITS - 1) / rounding
+        if not least <= multiplier <= most:
             raise BenchError(
-                f"--noise secure needs a noise multiplier between {LEAST} and {most:.3g} for a release of {moved:,} "
-                f"entries, not {multiplier:g}. Use another --eps, or --noise seeded."
+                f"--noise secure needs a noise multiplier between {least:.3g} and {most:.3g} here, not "
+                f"{multiplier:g}. Use another --eps, or --noise seeded."
             )
-        return std / (2.0**BITS - multiplier * math.sqrt(moved))
+        return std / (2.0**BITS - multiplier * rounding)
 
     def plus_gaussian(self, values: NDArray[np.float64], std: float, step: float) -> NDArray[np.float64]:
         drawn = floored_normals(values.size, BITS).reshape(values.shape)

@@ -17,6 +17,7 @@ from bench.privacy.events.gaussian_events import BandedSums, TreeSums, square_ro
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.charging import Charging, mechanism
 from bench.privacy.mechanisms.executors import Executor
+from bench.privacy.mechanisms.noise import FURTHEST
 from bench.privacy.mechanisms.streams import Banded, BinaryTree, Stream
 
 
@@ -52,7 +53,7 @@ class StreamMechanisms(Charging):
         given = np.asarray(values, dtype=np.float64)
         positive("sensitivity", sensitivity)
         event = TreeSums(
-            noise_multiplier, steps, exact=self._executor.exact, unit=self.unit, adjacency=self.adjacency,
+            noise_multiplier, steps, unit=self.unit, adjacency=self.adjacency,
         )  # fmt: skip
         opened = self._charge_step(event, BinaryTree(), given, step, sensitivity)
         return self._next_sum(opened, given, noise_multiplier)
@@ -71,7 +72,7 @@ class StreamMechanisms(Charging):
         positive("sensitivity", sensitivity)
         event = BandedSums(
             noise_multiplier, steps, bands, separation,
-            exact=self._executor.exact, unit=self.unit, adjacency=self.adjacency,
+            unit=self.unit, adjacency=self.adjacency,
         )  # fmt: skip
         opened = self._charge_step(event, Banded(square_root(bands)), given, step, sensitivity)
         return self._next_sum(opened, given, noise_multiplier)
@@ -103,12 +104,17 @@ class StreamMechanisms(Charging):
         return found
 
     def _next_sum(self, opened: _Open, values: NDArray[np.float64], noise_multiplier: float) -> NDArray[np.float64]:
-        own = mechanisms.finite(values)
+        own, std, event = mechanisms.finite(values), noise_multiplier * opened.sensitivity, opened.event
+        # For exact noise each step's values are rounded: a unit may be in all of them. A tree adds them up exactly. A
+        # sum by bands is rounded again, and each of its products and sums by a 2^7th of a step at most.
+        bands = event.bands if isinstance(event, BandedSums) else 0
+        moved = own.size * event.steps**2 * (2 + bands / 32 if bands else 1) ** 2
+        step = self._executor.draw(lambda noise: noise.grid_step(std, opened.sensitivity, moved))
+        most = FURTHEST / bands if bands else 2.0**52 / event.steps
         with np.errstate(over="ignore"):
-            released = opened.stream.released(own)
+            released = opened.stream.released(mechanisms.in_steps(own, step, most))
         opened.step += 1
         if self._call is not None:  # the step's values and the release, for checks and audits
-            self._call = dataclasses.replace(self._call, private={"values": np.stack([own, released])})
-        moved = released.size * opened.event.steps
-        noisy = self._ask(partial(mechanisms.gaussian, released, opened.sensitivity, noise_multiplier, moved=moved))
+            self._call = dataclasses.replace(self._call, private={"values": np.stack([own, released * (step or 1.0)])})
+        noisy = self._ask(partial(mechanisms.plus_gaussian, released, std, step))
         return opened.stream.total(noisy)
