@@ -23,7 +23,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all but N parameter sets of a test marked ``few(N)`` as slow, evenly spaced."""
+    """Mark all but N parameter sets of a test marked ``few(N)`` as slow, evenly spaced; slow tests may take an hour."""
     groups = defaultdict[str, list[pytest.Item]](list)
     for item in items:
         if item.get_closest_marker("few") and not item.get_closest_marker("slow"):
@@ -36,6 +36,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for place, item in enumerate(group):
             if place not in kept:
                 item.add_marker(pytest.mark.slow)
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(3_600))  # longer than any takes, on a machine that does other work too
 
 
 @pytest.fixture
