@@ -46,6 +46,7 @@ MECHANISMS: list[Callable[[Ledger, np.ndarray], np.ndarray]] = [
     lambda book, votes: book.confident_noisy_max(
         votes, teachers=10, threshold=6.0, sigma1=1.0, sigma2=1.0, max_answers=2
     ),
+    lambda book, votes: book.tree_sum(votes, step=0, steps=4, sensitivity=1.0, noise_multiplier=2.0),
 ]
 
 

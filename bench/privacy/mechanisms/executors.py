@@ -43,6 +43,10 @@ class Executor(abc.ABC):
         """Whether the noise is exact; see :class:`bench.privacy.mechanisms.noise.Noise`."""
         return self._noise.exact
 
+    def grid_step(self, std: float, sensitivity: float, moved: float) -> float:
+        """Return :meth:`bench.privacy.mechanisms.noise.Noise.grid_step`; nothing is drawn."""
+        return self._noise.grid_step(std, sensitivity, moved)
+
     def begin(self, call: Call) -> Call:
         """Return the call to charge for and to answer, by default `call` itself; runs before anything is charged."""
         return call

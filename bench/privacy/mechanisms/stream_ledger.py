@@ -109,7 +109,7 @@ class StreamMechanisms(Charging):
         # sum by bands is rounded again, and each of its products and sums by a 2^7th of a step at most.
         bands = event.bands if isinstance(event, BandedSums) else 0
         moved = own.size * event.steps**2 * (2 + bands / 32 if bands else 1) ** 2
-        step = self._executor.draw(lambda noise: noise.grid_step(std, opened.sensitivity, moved))
+        step = self._executor.grid_step(std, opened.sensitivity, moved)
         most = FURTHEST / bands if bands else 2.0**52 / event.steps
         with np.errstate(over="ignore"):
             released = opened.stream.released(mechanisms.in_steps(own, step, most))
