@@ -281,7 +281,7 @@ def test_a_cancelled_job_comes_back_while_others_run(node: SlurmNode, inline: di
 def test_a_job_that_nothing_will_start_is_told(node: SlurmNode, tmp_path: Path) -> None:
     process = start(tmp_path / "runs", "--eps", "1", "--seeds", "0", *SLURM, "--slurm", "hold")
     assert process.stderr is not None
-    until(lambda: b"1 job waits for JobHeldUser, which may never pass" in process.stderr.readline())
+    until(lambda: b"1 job waits for JobHeldUser, which may never end" in process.stderr.readline())
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
