@@ -91,9 +91,8 @@ def in_steps(values: NDArray[np.float64], step: float, most: float = FURTHEST) -
 
 def plus_gaussian(values: NDArray[np.float64], std: float, step: float, noise: Noise) -> NDArray[np.float64]:
     """Return `values`, in steps if `step` is not 0, plus noise of deviation `std`, which then is 2^24 steps."""
-    if step:
-        return noise.plus_gaussian(np.clip(np.rint(values), -FURTHEST, FURTHEST), std, step)
-    return noise.plus_gaussian(finite(values), std, step)
+    given = np.clip(np.rint(values), -FURTHEST, FURTHEST) if step else finite(values)
+    return noise.plus_gaussian(given, std, step)
 
 
 def laplace(
@@ -104,9 +103,8 @@ def laplace(
     An exact noise source rounds the values to its grid first; see :func:`grid_sensitivity`.
     """
     given = finite(values)
-    if noise.exact:
-        with np.errstate(over="ignore"):
-            given = np.round(given * GRANULARITY) / GRANULARITY
+    with np.errstate(over="ignore"):
+        given = np.round(given * GRANULARITY) / GRANULARITY if noise.exact else given
     return given + noise.laplace(values.shape, noise_multiplier * sensitivity)
 
 

@@ -43,14 +43,14 @@ class Noise(abc.ABC):
     def grid_step(self, std: float, sensitivity: float, moved: float) -> float:
         """Return the step of the grid of :meth:`plus_gaussian`, 0 for a source without a grid.
 
-        A unit moves at most `moved` entries, by `sensitivity` in L2. Where noise of deviation `std` on the values as
-        given costs some epsilon, noise of 2^BITS steps on the rounded values costs no more. Raises :class:`BenchError`
-        if no such grid is fine enough.
+        A unit moves at most `moved` entries, by `sensitivity` in L2. Rounded to the grid, they move farther; noise of
+        deviation 2^BITS steps covers that, and costs what noise of deviation `std` does without rounding. Raises
+        :class:`BenchError` if no grid is fine enough.
         """
         return 0.0
 
     def plus_gaussian(self, values: NDArray[np.float64], std: float, step: float) -> NDArray[np.float64]:
-        """Return `values` plus :meth:`gaussian`; with a `step` they are whole numbers of steps, the result is not."""
+        """Return `values` plus :meth:`gaussian`; `values` are in units of `step` unless it is 0; the result is not."""
         return values + self.gaussian(values.shape, std)
 
     @abc.abstractmethod

@@ -52,9 +52,7 @@ class StreamMechanisms(Charging):
         """
         given = np.asarray(values, dtype=np.float64)
         positive("sensitivity", sensitivity)
-        event = TreeSums(
-            noise_multiplier, steps, unit=self.unit, adjacency=self.adjacency,
-        )  # fmt: skip
+        event = TreeSums(noise_multiplier, steps, unit=self.unit, adjacency=self.adjacency)
         opened = self._charge_step(event, BinaryTree(), given, step, sensitivity)
         return self._next_sum(opened, given, noise_multiplier)
 
@@ -70,10 +68,7 @@ class StreamMechanisms(Charging):
         """
         given = np.asarray(values, dtype=np.float64)
         positive("sensitivity", sensitivity)
-        event = BandedSums(
-            noise_multiplier, steps, bands, separation,
-            unit=self.unit, adjacency=self.adjacency,
-        )  # fmt: skip
+        event = BandedSums(noise_multiplier, steps, bands, separation, unit=self.unit, adjacency=self.adjacency)
         opened = self._charge_step(event, Banded(square_root(bands)), given, step, sensitivity)
         return self._next_sum(opened, given, noise_multiplier)
 
@@ -105,8 +100,8 @@ class StreamMechanisms(Charging):
 
     def _next_sum(self, opened: _Open, values: NDArray[np.float64], noise_multiplier: float) -> NDArray[np.float64]:
         own, std, event = mechanisms.finite(values), noise_multiplier * opened.sensitivity, opened.event
-        # For exact noise each step's values are rounded: a unit may be in all of them. A tree adds them up exactly. A
-        # sum by bands is rounded again, and each of its products and sums by a 2^7th of a step at most.
+        # Exact noise needs the values of each step rounded, and a unit may be in every step. A tree's sums are then
+        # exact. A sum by bands is rounded again, and its products and additions each by at most 1/128 of a grid step.
         bands = event.bands if isinstance(event, BandedSums) else 0
         moved = own.size * event.steps**2 * (2 + bands / 32 if bands else 1) ** 2
         step = self._executor.grid_step(std, opened.sensitivity, moved)
