@@ -238,7 +238,7 @@ def test_honest_tries_of_one_run(bound: float, tries: int) -> None:
     assert tries == 1 or 1 - (1 - bound) ** (tries - 1) < IMPLAUSIBLE
 
 
-@pytest.mark.parametrize("bounds_of_seeds", [[0.0061] * 3, [0.02, 0.001], [0.2, 0.1, 0.3, 0.05]])
+@pytest.mark.parametrize("bounds_of_seeds", [[0.0061] * 3, [0.02, 0.001], [0.2, 0.1, 0.3, 0.05], [0.01] * 1000])
 def test_honest_tries_count_the_choice_of_the_best_seeds(bounds_of_seeds: list[float]) -> None:
     tries, seeds = honest_tries(bounds_of_seeds), len(bounds_of_seeds)
     assert binom.sf(seeds - 1, tries, max(bounds_of_seeds)) >= IMPLAUSIBLE

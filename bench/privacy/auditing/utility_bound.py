@@ -46,6 +46,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_UP, Decimal
 
+from scipy.special import betainc
+
 from bench.core.errors import BenchError
 
 IMPLAUSIBLE = 0.05
@@ -161,9 +163,8 @@ def honest_tries(probabilities: Sequence[float]) -> float:
     if worst**seeds >= IMPLAUSIBLE:
         return seeds
 
-    def chance(runs: int) -> float:
-        fewer = (math.comb(runs, i) * worst**i * math.exp((runs - i) * math.log1p(-worst)) for i in range(seeds))
-        return 1 - math.fsum(fewer)
+    def chance(runs: int) -> float:  # that a binomial count of `runs` is at least `seeds`
+        return float(betainc(seeds, runs - seeds + 1, worst))
 
     high = seeds
     while chance(high) < IMPLAUSIBLE:

@@ -15,11 +15,12 @@ import torch
 from bench.core.errors import BenchError
 from bench.core.progress import SILENT
 from bench.core.seeds import seeded_with
+from bench.core.torch_modes import check_real, torch_alone
 from bench.core.transforms import as_float
 from bench.core.types import Sampling
 from bench.privacy.dpsgd.anchor_subspace import Subspace
 from bench.privacy.dpsgd.clipping import Adaptive, Clipping, Flat, PerLayer, TopK
-from bench.privacy.dpsgd.example_gradients import ExampleGradients, Gradients, generator_states, picked
+from bench.privacy.dpsgd.example_gradients import ExampleGradients, Gradients, Outer, generator_states, picked
 from bench.privacy.dpsgd.sampling import Rows, batches
 from bench.privacy.events.batch_events import Training, training_event
 from bench.storage.checkpoint import Checkpoint, Loop, Part
@@ -171,6 +172,7 @@ def train(
         raise BenchError(
             "the optimiser must hold all trainable parameters. Freeze the others with requires_grad=False."
         )
+    check_real(*steps.parameters)
     clipping.begin(
         [names[parameter] for parameter in steps.parameters], steps.parameters, run.noise_multiplier,
         run.expected_batch_size,
@@ -245,8 +247,10 @@ def _step(
                 samples = [picked(sample, slice(len(piece))) for sample in samples]
         else:
             samples = [parameter.new_zeros((0, *parameter.shape)) for parameter in steps.parameters]
-        steps.add(samples)
-    steps.step()
+        with torch_alone():
+            steps.add(samples)
+    with torch_alone():
+        steps.step()
 
 
 def _passed(
@@ -258,6 +262,8 @@ def _passed(
     samples = [parameter.grad_sample for parameter in steps.parameters]
     for parameter in steps.parameters:
         parameter.grad_sample = None
+    for sample in samples:
+        check_real(*((sample.left, sample.right) if isinstance(sample, Outer) else (sample,)))
     return samples
 
 

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
+from bench.core.torch_modes import refuse_modes
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.events.base_event import EVENTS, Event
@@ -32,6 +33,7 @@ PRIVATE: dict[str, tuple[str, ...]] = {}
 """The private arguments of each mechanism of the ledger; all others are public."""
 
 A = TypeVar("A")
+D = TypeVar("D")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -51,6 +53,7 @@ def mechanism(*private: str) -> Callable[[F], F]:
         def called(self: Charging, *args: Any, **options: Any) -> Any:
             if self._answering:  # called by a function inside another mechanism: both are one call
                 return method(self, *args, **options)
+            refuse_modes()
             bound = signature.bind(self, *args, **options)
             bound.apply_defaults()
             _, *given = ((name, plain(value)) for name, value in bound.arguments.items())
@@ -92,6 +95,12 @@ def plain(value: Any) -> Any:
     if hasattr(type(value), "__array__"):
         return plain(np.array(value))
     return float(value) if hasattr(type(value), "__float__") else value
+
+
+def with_plain_fields(kind: type[D], value: D) -> D:
+    """Return a new `kind` with the fields of `value`, each :func:`plain`; other attributes of `value` are lost."""
+    names = [field.name for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
+    return kind(**{name: plain(getattr(value, name)) for name in names})
 
 
 class Charging:
@@ -149,7 +158,7 @@ class Charging:
         steps; answers of query labels). Raises :class:`BenchError` on a second maximum, on events that protect too
         little, and on answers with a prior, whose cost depends on their rows.
         """
-        declared = [copy.deepcopy(event) for event in events]  # the caller keeps its own
+        declared = list(events)
         if self._left is not None:
             raise BenchError("a ledger has only one maximum: declare all that the method may spend in one call.")
         for event in declared:
@@ -161,6 +170,7 @@ class Charging:
             self._check_protects(event)
             if isinstance(event, PriorRandomizedResponse):
                 raise BenchError(f"what {event.kind} costs depends on its rows: leave it out of the maximum.")
+        declared = [with_plain_fields(type(event), event) for event in declared]  # the caller keeps its own
         self._left = {}
         for event in declared:
             single, times = _runs_of(event)
@@ -212,7 +222,7 @@ class Charging:
         left = self._left.get(single, 0)
         if times > left:
             raise BenchError(
-                f"{event.describe()}exceeds the declared maximum, of which {left} such runs are left. "
+                f"{event.describe()}: this exceeds the declared maximum, of which {left} such runs are left. "
                 "Declare in at_most everything that later calls may spend, with the same settings."
             )
         self._left[single] = left - times

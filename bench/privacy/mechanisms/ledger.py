@@ -34,7 +34,7 @@ from bench.privacy.events.events import (
 from bench.privacy.events.label_events import LabelResponse
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.charging import PRIVATE as PRIVATE
-from bench.privacy.mechanisms.charging import mechanism, plain
+from bench.privacy.mechanisms.charging import mechanism, with_plain_fields
 from bench.privacy.mechanisms.choice_ledger import ChoiceMechanisms
 from bench.privacy.mechanisms.executors import Executor
 from bench.privacy.mechanisms.noise import GRANULARITY, Noise
@@ -228,7 +228,9 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         ``run.records`` places of fixed or shuffled batches.
         """
         # Read each setting once: a custom object could show the accountant one value and the training another.
-        run = DPSGDRun(**{field.name: plain(getattr(run, field.name)) for field in dataclasses.fields(DPSGDRun)})
+        run = with_plain_fields(DPSGDRun, run)
+        if type(run.clipping) in STRATEGIES:
+            run = dataclasses.replace(run, clipping=with_plain_fields(type(run.clipping), run.clipping))
         kept = run.checkpoint
         if kept is not None and (type(kept) is not Checkpoint or any(hasattr(Checkpoint, name) for name in vars(kept))):
             raise BenchError(f"DP-SGD resumes only from a plain Checkpoint, not from a {type(kept).__name__}.")
