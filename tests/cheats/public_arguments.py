@@ -74,3 +74,24 @@ class SecondTeacher(HonestQueries):
 
     def prior(self, given: Given, votes: np.ndarray) -> np.ndarray:
         return votes / votes.sum(1, keepdims=True)
+
+
+class HonestSums(Honest):
+    """Noisy sums by class of images that are centred and scaled to norm 1: one record moves them by at most 2."""
+
+    name = "honest-sums"
+    sensitivity: ClassVar[float] = 2.0
+
+    def answer(self, given: Given, votes: np.ndarray) -> np.ndarray:
+        rows = given.private.images.flatten(1).double()
+        rows = torch.nn.functional.normalize(rows - rows.mean(1, keepdim=True), dim=1)
+        ones = torch.nn.functional.one_hot(given.private.labels, given.private.facts.classes).double()
+        given.ledger.gaussian((ones.T @ rows).numpy(), sensitivity=self.sensitivity, noise_multiplier=50.0)
+        return Honest.answer(self, given, votes)
+
+
+class SumsOfOtherLabels(HonestSums):
+    """The same, with the sensitivity of a record whose label changes; under one label, its inverted image moves it 2."""
+
+    name = "cheat-sums-of-other-labels"
+    sensitivity: ClassVar[float] = 2**0.5

@@ -112,6 +112,7 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (public_arguments.NoiseScale, "its call 1 of gaussian has another sensitivity"),
         (public_arguments.OneHotPrior, "its call 1 of prior_randomized_response has another prior"),
         (public_arguments.SecondTeacher, "its call 1 of prior_randomized_response has another prior"),
+        (public_arguments.SumsOfOtherLabels, r"one record moves the values by 2 \(L2\) in its call 1 of gaussian"),
     ],
     [  # Inside DP-SGD.
         (inside_dp_sgd.HeldByTorch, "its net and loss give other gradients for the same records"),
@@ -215,6 +216,7 @@ def test_honest_twins_pass(honest: type[Method]) -> None:
         HonestStop,
         thresholds.HonestMeans,
         public_arguments.HonestQueries,
+        public_arguments.HonestSums,
         reaches.HonestFile,
         after_the_charge.HonestReader,
         after_the_charge.HonestMaximum,

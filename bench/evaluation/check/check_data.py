@@ -80,19 +80,30 @@ def renamed_source(public: PublicData, classes: int, seed: int = 0) -> PublicDat
     return dataclasses.replace(public, labelled=dataclasses.replace(public.labelled, labels=labels))
 
 
-def neighbour(data: PrivateData, unit: PrivacyUnit, number: int, seed: int = 0) -> PrivateData:
-    """Return the neighbour `number` of `data`: one record has another label and an image of one of four kinds.
+INVERTED = 3
+"""The kind of :func:`neighbour` whose record keeps its label."""
 
-    These are a black and white pattern, all white, a copy of another record, and its own. For the unit label the image
-    stays. No class loses its last record.
+
+def neighbour(data: PrivateData, unit: PrivacyUnit, number: int, seed: int = 0) -> PrivateData:
+    """Return the neighbour `number` of `data`: one record has another image, another label or both, in five kinds.
+
+    With another label, these are a black and white pattern, all white, a copy of another record, and its own image; the
+    other is its image inverted under its own label, which moves one class's sum most. For the unit label the image
+    stays and the label changes. No class loses its last record.
     """
     generator = np.random.default_rng([seed, 3, number])
     images, labels = data.images.clone(), data.labels.clone()
     position = int(generator.choice(np.flatnonzero((data.labels.bincount()[data.labels] > 1).numpy())))
     copied = int(generator.integers(len(data)))
-    kinds = [generator.integers(0, 2, data.facts.shape) * 255, np.full(data.facts.shape, 255), images[copied].numpy()]
-    if unit is not PrivacyUnit.LABEL and number % 4 < len(kinds):
-        images[position] = torch.from_numpy(kinds[number % 4].astype(np.uint8))
+    kinds = [
+        generator.integers(0, 2, data.facts.shape) * 255, np.full(data.facts.shape, 255), images[copied].numpy(),
+        255 - images[position].numpy(),
+    ]  # fmt: skip
+    kind = number % (len(kinds) + 1)
+    if unit is not PrivacyUnit.LABEL and kind < len(kinds):
+        images[position] = torch.from_numpy(kinds[kind].astype(np.uint8))
+        if kind == INVERTED:
+            return dataclasses.replace(data, images=images, labels=labels)
     labels[position] = (labels[position] + 1 + int(generator.integers(data.facts.classes - 1))) % data.facts.classes
     return dataclasses.replace(data, images=images, labels=labels)
 
