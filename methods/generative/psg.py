@@ -119,7 +119,7 @@ class PSG(Generative, DPSGD):
     def claimed_charges(self) -> Sequence[Event]:
         """Return the steps of all starts but one."""
         (event,) = self.charges()
-        return [dataclasses.replace(event, steps=self.config.runs * self.config.run_steps)]  # type: ignore[type-var]
+        return [dataclasses.replace(event, steps=self.config.runs * self.config.run_steps)]  # type: ignore[call-arg]
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Update the images between the steps of DP-SGD."""

@@ -10,8 +10,21 @@ import pytest
 from bench.privacy.accounting import claims, pate
 from bench.privacy.accounting import smooth_sensitivity as pate_smooth
 from bench.privacy.events import conversions
-from bench.privacy.events.events import GNMax, LNMax
-from helpers.epsilons import INDICES, MNIST, SVHN, VOTES, answer, digits, epsilons, needs_votes, only, votes_of
+from bench.privacy.events.events import ConfidentGNMax, GNMax, LNMax
+from helpers.epsilons import (
+    INDICES,
+    MNIST,
+    SVHN,
+    VOTES,
+    answer,
+    confident_epsilon,
+    digits,
+    epsilons,
+    gnmax_epsilon,
+    needs_votes,
+    only,
+    votes_of,
+)
 
 # ------------------------------------------------------------------------------------------------------------ PATE 2017
 
@@ -142,10 +155,12 @@ def test_confident_gnmax(
     votes = votes_of(name)
     expected = float(np.exp(pate.log_answered(votes, threshold, sigma1)).sum())
     assert expected == digits(answers, 4)
-    assert pate.confident_epsilon(votes, threshold, sigma1, 40, delta) == (digits(dependent), at)
+    assert confident_epsilon(votes, threshold, sigma1, 40, delta) == (digits(dependent), at)
     plain = pate.confident_independent_rdp(len(votes), expected, sigma1, 40)
     assert conversions.classic_epsilon(pate.ORDERS, plain, delta) == (digits(independent), independent_at)
-    found = pate_smooth.sanitise(votes, 40, delta, at, beta, sigma_ss, threshold, sigma1)
+    found = pate_smooth.sanitise(
+        votes, ConfidentGNMax(threshold, sigma1, 40, len(votes), len(votes)), delta, at, beta, sigma_ss
+    )
     assert found.smooth_sensitivity == digits(sensitivity, 5)
     assert found.mean == digits(mean, 3)
     assert found.deviation == digits(deviation, 3)
@@ -186,7 +201,7 @@ def test_realised_confident_runs(
         answered = votes[order].max(axis=1) + rng.normal(0, sigma1, len(votes)) >= threshold
         asked = int(np.searchsorted(np.cumsum(answered), stop)) + 1
         found.append(
-            pate.confident_epsilon(
+            confident_epsilon(
                 votes[order[:asked]], threshold, sigma1, 40, delta, np.arange(3, 20, 0.5), answered[:asked]
             )[0]
         )
@@ -204,7 +219,7 @@ def test_realised_confident_runs(
 )
 def test_gnmax(name: str, delta: float, dependent: float, independent: float) -> None:
     votes = votes_of(name)
-    assert pate.gnmax_epsilon(votes, 40, delta)[0] == digits(dependent)
+    assert gnmax_epsilon(votes, 40, delta)[0] == digits(dependent)
     assert only([GNMax(40.0, len(votes))], "pate-2018-rdp-data-independent", delta) == digits(independent)
     found = epsilons("gnmax", *SELECTIONS[name], "--sigma", 40, "--delta", delta)
     assert found["pate-2018-rdp-data-dependent"][0] == digits(dependent)

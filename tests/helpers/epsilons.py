@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from bench.cli.epsilon import app
 from bench.privacy.accounting import pate
 from bench.privacy.accounting.accountants import account
+from bench.privacy.events.conversions import classic_epsilon
 from bench.privacy.events.events import Event
 from helpers.paths import SHARED
 
@@ -23,6 +24,20 @@ needs_votes = pytest.mark.skipif(
     not (MNIST.is_file() and SVHN.is_file() and INDICES.is_file()),
     reason="the PATE authors' vote counts are not beside the checkout (../shared/votes); they state no licence",
 )
+
+
+def gnmax_epsilon(votes: Any, sigma: float, delta: float, orders: Any = pate.ORDERS) -> tuple[float, float]:
+    """Return the data-dependent epsilon of GNMax on all rows, and its order."""
+    return classic_epsilon(orders, pate.gnmax_rdp(votes, sigma, orders).sum(axis=0), delta)
+
+
+def confident_epsilon(
+    votes: Any, threshold: float, sigma1: float, sigma2: float, delta: float, orders: Any = pate.ORDERS,
+    answered: Any = None,
+) -> tuple[float, float]:  # fmt: skip
+    """Return the data-dependent epsilon of Confident-GNMax on all rows, and its order."""
+    rdp = pate.confident_rdp(votes, threshold, sigma1, sigma2, orders, answered)
+    return classic_epsilon(orders, rdp, delta)
 
 
 def digits(expected: float, places: int = 6) -> Any:

@@ -19,6 +19,7 @@ from bench.privacy.accounting import smooth_sensitivity as pate_smooth
 from bench.privacy.accounting.data_dependent import release_rows
 from bench.privacy.accounting.pate import check_votes
 from bench.privacy.events.events import ConfidentGNMax, Gaussian, GNMax, LNMax
+from helpers.epsilons import confident_epsilon, gnmax_epsilon
 
 Floats = NDArray[np.float64]
 MANY = settings(max_examples=100, deadline=None)
@@ -142,7 +143,7 @@ def test_one_more_teacher_who_agrees_makes_a_surprise_rarer(votes: Floats) -> No
 def test_more_queries_and_larger_moments(votes: Floats, delta: float) -> None:
     twice = np.concatenate([votes, votes])
     assert pate.lnmax_epsilon(votes, 0.05, delta)[0] <= pate.lnmax_epsilon(twice, 0.05, delta)[0]
-    assert pate.gnmax_epsilon(votes, 40, delta)[0] <= pate.gnmax_epsilon(twice, 40, delta)[0]
+    assert gnmax_epsilon(votes, 40, delta)[0] <= gnmax_epsilon(twice, 40, delta)[0]
     assert pate.lnmax_epsilon(votes, 0.05, delta, 64)[0] <= pate.lnmax_epsilon(votes, 0.05, delta, 8)[0]
 
 
@@ -242,26 +243,31 @@ def test_threshold_sensitivity_covers_its_surroundings(top: int, distance: int) 
 
 def test_sanitised_release() -> None:
     votes = np.tile([214.0, 20, 16, 0, 0, 0, 0, 0, 0, 0], (50, 1))
-    found = pate_smooth.sanitise(votes, 40, 1e-5, 14)
+    found = pate_smooth.sanitise(votes, GNMax(40, len(votes)), 1e-5, 14)
     draws = np.array([found.release(np.random.default_rng(seed)) for seed in range(2000)])
     assert draws.mean() == pytest.approx(found.mean, abs=4 * found.deviation / math.sqrt(2000))
     assert draws.std() == pytest.approx(found.deviation, rel=0.1)
     assert found.deviation == pytest.approx(found.smooth_sensitivity * found.sigma_ss)
-    assert found.mean > pate.gnmax_epsilon(votes, 40, 1e-5, [14])[0]
+    assert found.mean > gnmax_epsilon(votes, 40, 1e-5, [14])[0]
     answered = np.arange(50) < 20
-    assert pate_smooth.sanitise(votes, 40, 1e-5, 14, threshold=200, sigma1=150, answered=answered).mean < found.mean
+    assert (
+        pate_smooth.sanitise(
+            votes, ConfidentGNMax(200, 150, 40, len(votes), len(votes)), 1e-5, 14, answered=answered
+        ).mean
+        < found.mean
+    )
 
 
 def test_release_refuses_what_it_cannot_do() -> None:
     votes = np.tile([214.0, 20, 16], (5, 1))
     with pytest.raises(BenchError, match="smaller beta"):
-        pate_smooth.sanitise(votes, 40, 1e-5, 14, beta=0.05)
+        pate_smooth.sanitise(votes, GNMax(40, len(votes)), 1e-5, 14, beta=0.05)
     with pytest.raises(BenchError, match="Renyi order"):
-        pate_smooth.sanitise(votes, 40, 1e-5, math.nan)
+        pate_smooth.sanitise(votes, GNMax(40, len(votes)), 1e-5, math.nan)
     with pytest.raises(BenchError, match="more noise or another order"):
-        pate_smooth.sanitise(votes, 1, 1e-5, 14)
+        pate_smooth.sanitise(votes, GNMax(1, len(votes)), 1e-5, 14)
     with pytest.raises(BenchError, match="delta"):
-        pate_smooth.sanitise(votes, 40, 0, 14)
+        pate_smooth.sanitise(votes, GNMax(40, len(votes)), 0, 14)
 
 
 # ------------------------------------------------------------------------------------------------------ checks of votes
@@ -311,12 +317,12 @@ def test_votes_of_a_whole_ledger_compose() -> None:
     assert found.sound
     assert not found.releasable
     row, _ = release_rows([(gaussian, votes, everything)], 1e-5)
-    assert (row.epsilon, row.order) == pytest.approx(pate.gnmax_epsilon(votes, 40, 1e-5))
+    assert (row.epsilon, row.order) == pytest.approx(gnmax_epsilon(votes, 40, 1e-5))
     row, _ = release_rows([(confident, votes, answered)], 1e-5)
-    expected = pate.confident_epsilon(votes, 200, 150, 40, 1e-5, answered=answered)
+    expected = confident_epsilon(votes, 200, 150, 40, 1e-5, answered=answered)
     assert (row.epsilon, row.order) == pytest.approx(expected)
     (mixed,) = release_rows([(laplace, votes, everything), (gaussian, votes, everything)], 1e-5)
-    assert max(found.epsilon, row.epsilon) < mixed.epsilon < found.epsilon + pate.gnmax_epsilon(votes, 40, 1e-5)[0]
+    assert max(found.epsilon, row.epsilon) < mixed.epsilon < found.epsilon + gnmax_epsilon(votes, 40, 1e-5)[0]
     (discrete,) = release_rows([(LNMax(0.05, 50, 1024), votes, everything)], 1e-5)
     assert not discrete.sound
     assert release_rows([], 1e-5) == []

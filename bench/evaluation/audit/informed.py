@@ -38,7 +38,7 @@ from bench.interface.signals import log_odds
 from bench.privacy.accounting.risk import reconstruction
 from bench.privacy.auditing.compared import Comparison
 from bench.privacy.auditing.transcript_loss import compare
-from bench.privacy.events.base_event import Event
+from bench.privacy.events.base_event import Event, Floats
 from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise, Silence
@@ -48,7 +48,6 @@ from bench.results.candidates import CandidatesFound
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Floats = NDArray[np.float64]
 
 RUNS = 2_000
 """Most counted guesses of each instrument and number of candidates."""

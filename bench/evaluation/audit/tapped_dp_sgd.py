@@ -6,7 +6,8 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +26,8 @@ from bench.privacy.dpsgd.example_gradients import Gradients, picked, without
 from bench.privacy.mechanisms.loss_change import loss_change
 from bench.privacy.mechanisms.mechanisms import poisson_sample
 from bench.privacy.mechanisms.noise import SeededNoise
+
+S = TypeVar("S", bound=NoisySteps)
 
 
 class _Tapped(NoisySteps):
@@ -150,21 +153,21 @@ class _Exchanged(_Candidates):
         return (piece.reshape(one.shape).astype(np.float32) for piece, one in zip(pieces, drawn, strict=True))
 
 
-def _observed(
-    model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun, count: int, true: int | None,
-    generator: np.random.Generator,
-) -> _Candidates:  # fmt: skip
-    """Train `model` by DP-SGD on a set with `count` candidates in front, and return what its sums show of them."""
-    made: list[_Candidates] = []
-    draws = FirstInFront(count)
+def _trained(
+    kind: type[S], given: Mapping[str, Any], run: DPSGDRun, draws: FirstInFront, generator: np.random.Generator,
+    settings: Mapping[str, Any],
+) -> S:  # fmt: skip
+    """Train the model of `given` by DP-SGD in steps of this `kind`, with `settings` as attributes; return the steps."""
+    made: list[S] = []
 
-    def make_steps(*parts: Any) -> _Candidates:
-        made.append(_Candidates(*parts))
-        made[0].true, made[0].law = true, RecordLaw(run, draws)
+    def make_steps(*parts: Any) -> S:
+        made.append(kind(*parts))
+        vars(made[0]).update(settings)
         return made[0]
 
     randomness = np.random.Generator(np.random.PCG64(generator.integers(2**63)))
-    train(model, images, labels, run, randomness=randomness, make_steps=make_steps, draw_batches=draws)
+    data = given["model"], given["images"], given["labels"]
+    train(*data, run, randomness=randomness, make_steps=make_steps, draw_batches=draws)
     return made[0]
 
 
@@ -180,7 +183,8 @@ def candidates_dp_sgd(
         raise BenchError("DP-SGD is attacked on sets that differ in a first record, present or absent.")
     run: DPSGDRun = dataclasses.replace(given[true]["run"], checkpoint=None, stage=None)
     images, labels = (torch.cat([*(one[name][:1] for one in given), neighbour[name]]) for name in ("images", "labels"))
-    found = _observed(given[true]["model"], images, labels, run, len(given), true, generator)
+    draws, front = FirstInFront(len(given)), {**given[true], "images": images, "labels": labels}
+    found = _trained(_Candidates, front, run, draws, generator, {"true": true, "law": RecordLaw(run, draws)})
     for one in (*given, neighbour):
         one["model"].load_state_dict(given[true]["model"].state_dict())
         # The optimiser's state includes everything else that follows noisy gradients, such as a generator.
@@ -270,14 +274,24 @@ def tapped_dp_sgd(
     present, more, fewer = _more_and_fewer(first, second)
     run: DPSGDRun = dataclasses.replace(more["run"], checkpoint=None, stage=None)
     _compare_code(more, fewer)
-    if run.sampling in (Sampling.POISSON, Sampling.SHUFFLED):
-        found, optimizer = _tilted(more, run, generator, tilt, present)
+    draws, shuffled = FirstInFront(), run.sampling is Sampling.SHUFFLED
+    law, of_record = RecordLaw(run, draws), partial(_trained, given=more, run=run, draws=draws, generator=generator)
+    if shuffled or run.sampling is Sampling.POISSON:
+        rate = 1.0 if shuffled else law.rate
+        shift = partial(sampled_shift, rate, generator=generator, tilt=tilt, present=present)
+        taking_part = (lambda: draws.inside) if shuffled else lambda: True
+        tapped = of_record(_Tapped, settings={"shift": shift, "taking_part": taking_part})
+        found = TappedTraining(tapped.loss, tapped.log_weight, rate, tapped.distances, present)
+        optimizer = tapped.optimizer
     elif run.sampling is Sampling.FIXED:
-        found, optimizer = _exchanged(more, run, generator, tilt, present)
+        told = {"law": law, "generator": generator, "tilt": tilt, "present": present}
+        seen = of_record(_Exchanged, settings=told)
+        shown = seen.distances, present, seen.displaced
+        found, optimizer = TappedTraining(seen.loss, seen.log_weight, law.rate, *shown), seen.optimizer
     else:  # drawn as they are: the loss is not a sum over steps
-        seen = _observed(more["model"], more["images"], more["labels"], run, 1, 0 if present else None, generator)
-        loss = float(seen.law.log[0]) * (1 if present else -1)
-        found, optimizer = TappedTraining(loss, 0.0, seen.law.rate, [], present), seen.optimizer
+        steps = of_record(_Candidates, settings={"law": law, "true": 0 if present else None})
+        loss = float(law.log[0]) * (1 if present else -1)
+        found, optimizer = TappedTraining(loss, 0.0, law.rate, [], present), steps.optimizer
     fewer["model"].load_state_dict(more["model"].state_dict())
     _compare_code(more, fewer)
     # The optimiser's state includes everything else that follows noisy gradients, such as a generator.
@@ -285,47 +299,3 @@ def tapped_dp_sgd(
     for one in (optimizer, other):  # load into both, because loading reorders an optimiser's settings
         one.load_state_dict(state)
     return found
-
-
-def _exchanged(
-    more: Mapping[str, Any], run: DPSGDRun, generator: np.random.Generator, tilt: float, present: bool
-) -> tuple[TappedTraining, torch.optim.Optimizer]:
-    """Train the model of `more` for :func:`tapped_dp_sgd` on fixed batches."""
-    made: list[_Exchanged] = []
-    draws = FirstInFront()
-
-    def make_steps(*parts: Any) -> _Exchanged:
-        made.append(_Exchanged(*parts))
-        made[0].law, made[0].generator, made[0].tilt, made[0].present = RecordLaw(run, draws), generator, tilt, present
-        return made[0]
-
-    randomness = np.random.Generator(np.random.PCG64(generator.integers(2**63)))
-    data = more["images"], more["labels"]
-    train(more["model"], *data, run, randomness=randomness, make_steps=make_steps, draw_batches=draws)
-    steps = made[0]
-    shown = steps.distances, present, steps.displaced
-    return TappedTraining(steps.loss, steps.log_weight, steps.law.rate, *shown), steps.optimizer
-
-
-def _tilted(
-    more: Mapping[str, Any], run: DPSGDRun, generator: np.random.Generator, tilt: float, present: bool
-) -> tuple[TappedTraining, torch.optim.Optimizer]:
-    """Train the model of `more` for :func:`tapped_dp_sgd` on Poisson batches or shuffled records."""
-    shuffled = run.sampling is Sampling.SHUFFLED
-    rate = 1.0 if shuffled else run.expected_batch_size / run.records
-    made: list[_Tapped] = []
-    draws = FirstInFront()
-
-    def shift(distance: float) -> tuple[float, float, float]:
-        return sampled_shift(rate, distance, generator, tilt, present)
-
-    def make_steps(*parts: Any) -> _Tapped:
-        made.append(_Tapped(*parts))
-        made[0].shift, made[0].taking_part = shift, (lambda: draws.inside) if shuffled else lambda: True
-        return made[0]
-
-    randomness = np.random.Generator(np.random.PCG64(generator.integers(2**63)))
-    data = more["images"], more["labels"]
-    train(more["model"], *data, run, randomness=randomness, make_steps=make_steps, draw_batches=draws)
-    steps = made[0]
-    return TappedTraining(steps.loss, steps.log_weight, rate, steps.distances, present), steps.optimizer

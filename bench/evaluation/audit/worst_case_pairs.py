@@ -71,7 +71,7 @@ def once(event: Event) -> Event:
         changes["steps"] = min(event.steps, FEW_STEPS)
     if isinstance(event, ConfidentGNMax):
         changes["max_answers"] = min(event.max_answers, 1)
-    return replace(event, **changes) if changes else event  # type: ignore[type-var]
+    return replace(event, **changes) if changes else event  # type: ignore[arg-type]
 
 
 def parts_of(event: Event) -> tuple[Part, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -36,19 +36,6 @@ from bench.privacy.events.conversions import (
 )
 from bench.privacy.events.events import Bypass, ConfidentGNMax, Event, GNMax, LNMax, RepeatAndSelect
 
-__all__ = [
-    "ACCOUNTANTS",
-    "AccountantFunction",
-    "Accounted",
-    "account",
-    "claim_by",
-    "common_unit",
-    "exact_gaussian_epsilon",
-    "optimal_composition",
-    "proven",
-    "replace_one",
-]
-
 ORDERS = np.array([1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [64, 80, 96, 128, 192, 256, 512, 1024])
 HIGH_ORDERS = np.concatenate([ORDERS, 2.0 ** np.arange(11, 20.5, 0.5)])
 """Orders for epsilons below :data:`TINY`, the best of which is about ``2 log(1 / delta) / epsilon``."""
@@ -72,15 +59,7 @@ class Accounted:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values for JSON, with an infinite epsilon as the string ``"inf"``."""
-        return {
-            "name": self.name,
-            "epsilon": self.epsilon if math.isfinite(self.epsilon) else "inf",
-            "sound": self.sound,
-            "data_dependent": self.data_dependent,
-            "releasable": self.releasable,
-            "order": self.order,
-            "note": self.note,
-        }
+        return {**asdict(self), "epsilon": self.epsilon if math.isfinite(self.epsilon) else "inf"}
 
 
 AccountantFunction = Callable[[Sequence[Event], float], Accounted | None]

@@ -70,11 +70,11 @@ def pate_2018(
     check_delta(delta)
     counts = pate.check_votes(votes)
     if threshold is None or sigma1 is None:
-        epsilon, order = pate.gnmax_epsilon(counts, sigma2, delta)
-        where = "theorem 6: GNMax"
+        rdp, where = pate.gnmax_rdp(counts, sigma2).sum(axis=0), "theorem 6: GNMax"
     else:
-        epsilon, order = pate.confident_epsilon(counts, threshold, sigma1, sigma2, delta, answered=answered)
+        rdp = pate.confident_rdp(counts, threshold, sigma1, sigma2, answered=answered)
         where = "theorem 6 and section 4.1: Confident-GNMax"
+    epsilon, order = classic_epsilon(pate.ORDERS, rdp, delta)
     return Claim(
         epsilon,
         delta,

@@ -23,9 +23,9 @@ def merged(events: Sequence[Event]) -> list[Event]:
         if not event.counted:
             result.append(event)
             continue
-        single = replace(event, **{event.counted: 1})  # type: ignore[type-var]
+        single = replace(event, **{event.counted: 1})  # type: ignore[arg-type]
         counts[single] = counts.get(single, 0) + getattr(event, event.counted)
-    return [replace(e, **{e.counted: n}) for e, n in counts.items()] + result  # type: ignore[type-var]
+    return [replace(e, **{e.counted: n}) for e, n in counts.items()] + result  # type: ignore[arg-type]
 
 
 def gaussian_total(events: Sequence[Event]) -> float | None:

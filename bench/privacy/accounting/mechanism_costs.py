@@ -161,11 +161,7 @@ def _sanitised(
     best = accountants.pate_2018([event], delta)
     order = order if order is not None or best is None else best.order
     assert order is not None
-    if isinstance(event, events.GNMax):
-        found = smooth_sensitivity.sanitise(counts, event.sigma, delta, order, beta, sigma_ss, None, None)
-    else:
-        more = event.threshold, event.sigma1
-        found = smooth_sensitivity.sanitise(counts, event.sigma2, delta, order, beta, sigma_ss, *more)
+    found = smooth_sensitivity.sanitise(counts, event, delta, order, beta, sigma_ss)
     return data_dependent.sanitised_rows(found, np.random.default_rng(), expected=not isinstance(event, events.GNMax))
 
 

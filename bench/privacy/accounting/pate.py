@@ -19,10 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from bench.core.errors import BenchError
-from bench.privacy.events.base_event import positive
-from bench.privacy.events.conversions import classic_epsilon
-
-Floats = NDArray[np.float64]
+from bench.privacy.events.base_event import Floats, positive
 
 LARGEST_MOMENT = 64
 PUBLISHED_LARGEST_MOMENT = 8
@@ -188,11 +185,6 @@ def gnmax_rdp(votes: Floats, sigma: float, orders: ArrayLike = ORDERS) -> Floats
     return gaussian_rdp_from_log_q(gnmax_log_q(votes, positive("sigma", sigma)), sigma, orders)
 
 
-def gnmax_epsilon(votes: Floats, sigma: float, delta: float, orders: ArrayLike = ORDERS) -> tuple[float, float]:
-    """Return the private, data-dependent epsilon of answering every row by GNMax, and its order."""
-    return classic_epsilon(orders, gnmax_rdp(votes, sigma, orders).sum(axis=0), delta)
-
-
 def log_answered(votes: Floats, threshold: float, sigma1: float) -> Floats:
     """Return ``(queries,)``: log of the probability that the noisy top count reaches `threshold`."""
     log_p: Floats = special.log_ndtr((votes.max(axis=1) - threshold) / sigma1)
@@ -225,19 +217,6 @@ def confident_rdp(
     weight = answer_weights(votes, threshold, sigma1, answered)
     spent: Floats = threshold_rdp(votes, threshold, sigma1, orders).sum(axis=0)
     return spent + weight @ gnmax_rdp(votes, sigma2, orders)
-
-
-def confident_epsilon(
-    votes: Floats,
-    threshold: float,
-    sigma1: float,
-    sigma2: float,
-    delta: float,
-    orders: ArrayLike = ORDERS,
-    answered: ArrayLike | None = None,
-) -> tuple[float, float]:
-    """Return the data-dependent epsilon of a Confident-GNMax run and its order; see :func:`confident_rdp`."""
-    return classic_epsilon(orders, confident_rdp(votes, threshold, sigma1, sigma2, orders, answered), delta)
 
 
 def confident_independent_rdp(queries: float, answers: float, sigma1: float, sigma2: float) -> Floats:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from bench.core.errors import BenchError
@@ -27,10 +26,9 @@ from bench.core.risk_target import RiskTarget
 from bench.privacy.accounting.accountants import basic, common_unit, rdp
 from bench.privacy.accounting.distributions import composed_losses, gaussian_total, loss_distribution, merged
 from bench.privacy.events import losses
-from bench.privacy.events.base_event import Event
+from bench.privacy.events.base_event import Event, Floats
 from bench.privacy.events.events import Bypass
 
-Floats = NDArray[np.float64]
 Power = Callable[[Floats], Floats]
 """Maps probabilities x in [0, 1] to g(x), in one direction between the neighbours."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from bench.core.errors import BenchError
@@ -24,11 +24,9 @@ from bench.privacy.accounting.pate import (
     gnmax_log_q,
     threshold_rdp,
 )
-from bench.privacy.events.base_event import positive
+from bench.privacy.events.base_event import Floats, positive
 from bench.privacy.events.conversions import check_delta, classic_epsilon
 from bench.privacy.events.events import ConfidentGNMax, GNMax
-
-Floats = NDArray[np.float64]
 
 
 def _bound(log_q: Floats, sigma: float, order: float) -> Floats:
@@ -233,17 +231,10 @@ def check_release(event: GNMax | ConfidentGNMax, delta: float, classes: int) -> 
 
 
 def sanitise(
-    votes: Floats,
-    sigma2: float,
-    delta: float,
-    order: float,
-    beta: float | None = None,
-    sigma_ss: float | None = None,
-    threshold: float | None = None,
-    sigma1: float | None = None,
-    answered: ArrayLike | None = None,
-) -> Sanitised:
-    """Return the sanitised epsilon of a GNMax run, or of Confident-GNMax if `threshold` and `sigma1` are given.
+    votes: Floats, event: GNMax | ConfidentGNMax, delta: float, order: float, beta: float | None = None,
+    sigma_ss: float | None = None, answered: ArrayLike | None = None,
+) -> Sanitised:  # fmt: skip
+    """Return the sanitised epsilon of a run of `event`.
 
     `votes` is ``(queries, classes)``; `order` must be chosen without them. `beta`, below ``1 / (2 order)``, and
     `sigma_ss`, the release's noise relative to the smooth sensitivity, default to :func:`default_release`. Raises
@@ -254,10 +245,12 @@ def sanitise(
     beta = default_beta if beta is None else beta
     sigma_ss = default_sigma if sigma_ss is None else sigma_ss
     extra = release_rdp(order, beta, sigma_ss)
-    if threshold is None or sigma1 is None:
-        rdp = _bound(gnmax_log_q(votes, positive("sigma2", sigma2)), sigma2, order).sum()
+    if isinstance(event, ConfidentGNMax):
+        confident = event.threshold, event.sigma1
+        rdp = confident_rdp(votes, *confident, event.sigma2, [order], answered)[0]
+        sensitivity = smooth_sensitivity(votes, event.sigma2, order, beta, *confident, answered)
     else:
-        rdp = confident_rdp(votes, threshold, sigma1, sigma2, [order], answered)[0]
-    sensitivity = smooth_sensitivity(votes, sigma2, order, beta, threshold, sigma1, answered)
+        rdp = _bound(gnmax_log_q(votes, event.sigma), event.sigma, order).sum()
+        sensitivity = smooth_sensitivity(votes, event.sigma, order, beta)
     mean, _ = classic_epsilon([order], [float(rdp) + extra], delta)
     return Sanitised(mean, sensitivity * sigma_ss, sensitivity, order, beta, sigma_ss)

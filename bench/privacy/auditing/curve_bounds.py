@@ -183,7 +183,7 @@ def _gaussian(mu: float) -> Curve:
 def _with_noise(events: Sequence[Event], scale: float) -> list[Event]:
     """Return `events` with all noise divided by `scale`."""
     return [
-        replace(event, **{name: getattr(event, name) * scale**-power for name, power in NOISE[type(event)].items()})  # type: ignore[type-var]
+        replace(event, **{name: getattr(event, name) * scale**-power for name, power in NOISE[type(event)].items()})
         for event in events
     ]
 

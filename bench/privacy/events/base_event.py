@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from itertools import groupby, repeat
 from typing import Any, ClassVar
@@ -45,15 +45,15 @@ def whole(what: str, value: int, least: int = 1) -> None:
         raise BenchError(f"{what} must be at most 10^15, not a number of {len(str(value))} digits.")
 
 
+@dataclass(frozen=True, slots=True)
 class Event(abc.ABC):
     """One run of a mechanism, a frozen dataclass; its sensitivity is for neighbours by `unit` and `adjacency`."""
 
-    __slots__ = ()
     kind: ClassVar[str]
     counted: ClassVar[str] = ""
     """The field that counts runs; events that differ only in it are merged."""
-    unit: PrivacyUnit
-    adjacency: Adjacency
+    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
+    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
 
     def __init_subclass__(cls) -> None:
         if "kind" in vars(cls):  # skip base classes
@@ -70,7 +70,7 @@ class Event(abc.ABC):
         """Return the event for replace neighbours, itself if it already has these; see :meth:`twice`."""
         if self.adjacency is Adjacency.REPLACE:
             return self
-        return replace(self, adjacency=Adjacency.REPLACE, **self.twice())  # type: ignore[type-var]
+        return replace(self, adjacency=Adjacency.REPLACE, **self.twice())
 
     def twice(self) -> dict[str, Any]:
         """Return the fields for twice the sensitivity: replacing is removing one unit and adding another.
@@ -94,7 +94,8 @@ class Event(abc.ABC):
 
     def gaussian_mu(self) -> float | None:
         """Return mu if the whole event is exactly one Gaussian release of sensitivity over deviation mu, else None."""
-        return None
+        rho = self.zcdp()
+        return None if rho is None else math.sqrt(2 * rho)
 
     @abc.abstractmethod
     def rdp(self, orders: ArrayLike) -> Floats:
@@ -132,7 +133,7 @@ class Event(abc.ABC):
     def as_dict(self) -> dict[str, Any]:
         """Return the event as plain values, with its kind, for a record."""
         values: dict[str, Any] = {"kind": self.kind}
-        for item in fields(self):  # type: ignore[arg-type]
+        for item in sorted(fields(self), key=lambda item: item.name in ("unit", "adjacency")):
             value = getattr(self, item.name)
             values[item.name] = value.value if isinstance(value, Enum) else value
         return values
@@ -144,7 +145,7 @@ class Event(abc.ABC):
         kind = str(given.pop("kind", ""))
         if kind not in EVENTS:
             raise UnknownNameError("privacy event", kind, EVENTS)
-        known = {item.name for item in fields(EVENTS[kind])}  # type: ignore[arg-type]
+        known = {item.name for item in fields(EVENTS[kind])}
         for name in given:
             if name not in known:
                 raise UnknownNameError(f"field of the privacy event {kind}", name, known)

@@ -14,10 +14,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bench.core.types import Adjacency, PrivacyUnit, Sampling
-from bench.privacy.events import allocation, composing, losses, sampled_losses
+from bench.core.types import Adjacency, Sampling
+from bench.privacy.events import allocation, composing, losses
 from bench.privacy.events.base_event import Event, Floats, positive, whole
-from bench.privacy.events.sampled_events import DPSGD, SampledGaussianEvent, symmetric_rdp
+from bench.privacy.events.gaussian_events import GaussianEvent
+from bench.privacy.events.sampled_events import DPSGD, SampledGaussianEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,6 @@ class AllocatedSteps(Event):
     noise_multiplier: float
     steps: int
     epochs: int = 1
-    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
     adjacency: Adjacency = field(default=Adjacency.ADD_REMOVE, kw_only=True)
     kind: ClassVar[str] = "dp-sgd-random-allocation"
     counted: ClassVar[str] = "epochs"
@@ -52,11 +52,6 @@ class AllocatedSteps(Event):
     def zcdp(self) -> float | None:
         """Return rho for epochs of one step, else None."""
         return self.epochs * (self._moves / self.noise_multiplier) ** 2 / 2 if self.steps == 1 else None
-
-    def gaussian_mu(self) -> float | None:
-        """Return mu for epochs of one step, else None."""
-        rho = self.zcdp()
-        return None if rho is None else math.sqrt(2 * rho)
 
     def rdp(self, orders: ArrayLike) -> Floats:
         """Return a bound on the Renyi divergence, for replace neighbours by its weak triangle inequality.
@@ -112,18 +107,13 @@ class FixedBatches(SampledGaussianEvent):
     sampling_rate: float
     noise_multiplier: float
     steps: int
-    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
     adjacency: Adjacency = field(default=Adjacency.ADD_REMOVE, kw_only=True)
     kind: ClassVar[str] = "dp-sgd-fixed-batches"
     counted: ClassVar[str] = "steps"
 
-    def __post_init__(self) -> None:
-        self.check("DP-SGD")
-
     @property
-    def moves(self) -> int:
-        """See :attr:`SampledGaussianEvent.moves`."""
-        return 1
+    def symmetric(self) -> bool:
+        return True
 
     @property
     def relative_noise(self) -> float:
@@ -135,15 +125,9 @@ class FixedBatches(SampledGaussianEvent):
         share = f"random sets of {self.sampling_rate:g} of the records"
         return f"DP-SGD on {share}, noise {self.noise_multiplier:g}, {self.steps} steps"
 
-    def _sampled_rdp(self, order: Floats) -> Floats:
-        return symmetric_rdp(self.relative_noise, self.sampling_rate, order)
-
-    def _sampled_pld(self, interval: float) -> Any:
-        return sampled_losses.symmetric_gaussian_pld(self.relative_noise, self.sampling_rate, interval)
-
 
 @dataclass(frozen=True, slots=True)
-class ShuffledEpochs(Event):
+class ShuffledEpochs(GaussianEvent):
     """`epochs` epochs of DP-SGD on batches cut from one random order of all places for records; unit record.
 
     A record is in one batch of each epoch. Nothing is known to be gained by the secrecy of the order, as other records'
@@ -152,9 +136,9 @@ class ShuffledEpochs(Event):
 
     noise_multiplier: float
     epochs: int = 1
-    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
     adjacency: Adjacency = field(default=Adjacency.ADD_REMOVE, kw_only=True)
     kind: ClassVar[str] = "dp-sgd-shuffled"
+    exact: ClassVar[bool] = False  # type: ignore[misc]
     counted: ClassVar[str] = "epochs"
 
     def __post_init__(self) -> None:
@@ -164,9 +148,6 @@ class ShuffledEpochs(Event):
     def describe(self) -> str:
         return f"DP-SGD on shuffled records, noise {self.noise_multiplier:g}, {self.epochs} epochs"
 
-    def twice(self) -> dict[str, Any]:
-        return {"noise_multiplier": self.noise_multiplier / 2}
-
     def zcdp(self) -> float:
         """Return ``epochs / (2 noise_multiplier**2)``."""
         return self.epochs / (2 * self.noise_multiplier**2)
@@ -174,14 +155,6 @@ class ShuffledEpochs(Event):
     def gaussian_mu(self) -> float:
         """Return ``sqrt(epochs) / noise_multiplier``: of a known order, which bounds a secret one."""
         return math.sqrt(self.epochs) / self.noise_multiplier
-
-    def rdp(self, orders: ArrayLike) -> Floats:
-        """Return ``order * rho``."""
-        return self.zcdp() * np.atleast_1d(np.asarray(orders, dtype=np.float64))
-
-    def pld(self, interval: float = losses.INTERVAL) -> Any | None:
-        """Return the PLD of the one Gaussian release."""
-        return losses.gaussian_pld(self.gaussian_mu(), interval)
 
 
 Training = DPSGD | AllocatedSteps | FixedBatches | ShuffledEpochs

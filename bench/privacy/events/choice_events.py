@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.events import losses
-from bench.privacy.events.base_event import Event, positive, whole
-
-Floats = NDArray[np.float64]
+from bench.privacy.events.base_event import Event, Floats, positive, whole
 
 
+@dataclass(frozen=True, slots=True)
 class Choice(Event):
     """`count` choices of pure `epsilon` each; one unit may change them all."""
 
-    __slots__ = ()
     epsilon: float
-    count: int
+    count: int = 1
+    counted: ClassVar[str] = "count"
 
     def __post_init__(self) -> None:
         positive("epsilon of a choice", self.epsilon)
@@ -43,12 +40,7 @@ class Exponential(Choice):
     worst case of that range: see :func:`bench.privacy.events.losses.bounded_range_rdp`.
     """
 
-    epsilon: float
-    count: int = 1
-    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
-    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
     kind: ClassVar[str] = "exponential"
-    counted: ClassVar[str] = "count"
 
     def describe(self) -> str:
         return f"exponential mechanism, epsilon {self.epsilon:g}, {self.count} choices"
@@ -71,12 +63,7 @@ class PermuteAndFlip(Choice):
     the full range of a pure epsilon mechanism, so several choices cost more.
     """
 
-    epsilon: float
-    count: int = 1
-    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
-    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
     kind: ClassVar[str] = "permute-and-flip"
-    counted: ClassVar[str] = "count"
 
     def describe(self) -> str:
         return f"permute-and-flip, epsilon {self.epsilon:g}, {self.count} choices"

@@ -8,16 +8,15 @@ events.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from bench.core.errors import BenchError
-from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.events import losses
-from bench.privacy.events.base_event import EVENTS, Event, positive, whole
+from bench.privacy.events.base_event import EVENTS, Event, Floats, positive, whole
 from bench.privacy.events.batch_events import AllocatedSteps, FixedBatches, ShuffledEpochs
 from bench.privacy.events.choice_events import Exponential, PermuteAndFlip
 from bench.privacy.events.gaussian_events import BandedSums, Gaussian, GaussianEvent, TreeSums, discrete
@@ -51,8 +50,6 @@ __all__ = [
     "TreeSums",
 ]
 
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True)
 class LNMax(Event):
@@ -71,8 +68,6 @@ class LNMax(Event):
     gamma: float
     queries: int
     secure_granularity: int | None = None
-    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
-    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
     kind: ClassVar[str] = "lnmax"
     counted: ClassVar[str] = "queries"
 
@@ -132,8 +127,6 @@ class GNMax(GaussianEvent):
     sigma: float
     queries: int
     exact: bool = False
-    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
-    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
     kind: ClassVar[str] = "gnmax"
     counted: ClassVar[str] = "queries"
 
@@ -168,8 +161,6 @@ class ConfidentGNMax(GaussianEvent):
     queries: int
     max_answers: int
     exact: bool = False
-    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
-    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
     kind: ClassVar[str] = "confident-gnmax"
 
     def __post_init__(self) -> None:
@@ -207,8 +198,6 @@ class Laplace(Event):
     noise_multiplier: float
     count: int = 1
     grid_steps: int | None = None
-    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
-    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
     kind: ClassVar[str] = "laplace"
     counted: ClassVar[str] = "count"
 
@@ -246,8 +235,6 @@ class Bypass(Event):
     """A use of private data outside any mechanism, with the reason; the ledger then has no guarantee."""
 
     reason: str
-    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
-    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
     kind: ClassVar[str] = "bypass"
 
     def __post_init__(self) -> None:

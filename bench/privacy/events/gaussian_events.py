@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import abc
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from bench.core.errors import BenchError
-from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.events import losses
-from bench.privacy.events.base_event import Event, positive, whole
-
-Floats = NDArray[np.float64]
+from bench.privacy.events.base_event import Event, Floats, positive, whole
 
 
 class GaussianEvent(Event):
@@ -56,8 +53,6 @@ class Gaussian(GaussianEvent):
     noise_multiplier: float
     count: int = 1
     exact: bool = False
-    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
-    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
     kind: ClassVar[str] = "gaussian"
     counted: ClassVar[str] = "count"
 
@@ -87,8 +82,6 @@ class TreeSums(GaussianEvent):
     steps: int
     count: int = 1
     exact: bool = False
-    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
-    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
     kind: ClassVar[str] = "tree-sums"
     counted: ClassVar[str] = "count"
 
@@ -126,8 +119,6 @@ class BandedSums(GaussianEvent):
     separation: int
     count: int = 1
     exact: bool = False
-    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
-    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
     kind: ClassVar[str] = "banded-sums"
     counted: ClassVar[str] = "count"
 

@@ -7,15 +7,12 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from bench.core.errors import BenchError
-from bench.core.types import Adjacency, PrivacyUnit
+from bench.core.types import PrivacyUnit
 from bench.privacy.events import losses
-from bench.privacy.events.base_event import Event, positive, whole
-
-Floats = NDArray[np.float64]
+from bench.privacy.events.base_event import Event, Floats, positive, whole
 
 
 class LabelResponse(Event):
@@ -38,7 +35,7 @@ class LabelResponse(Event):
 
     def for_record(self) -> Event:
         """Return the event for one training record of the teacher, which can change every label, so answers compose."""
-        return replace(self, count=self.count * self.answers, answers=1, unit=PrivacyUnit.RECORD)  # type: ignore[type-var]
+        return replace(self, count=self.count * self.answers, answers=1, unit=PrivacyUnit.RECORD)  # type: ignore[call-arg]
 
     def pure_step(self) -> tuple[float, int]:
         return self.epsilon, self.count
@@ -64,7 +61,6 @@ class RandomizedResponse(LabelResponse):
     count: int = 1
     answers: int = field(default=1, kw_only=True)
     unit: PrivacyUnit = field(default=PrivacyUnit.LABEL, kw_only=True)
-    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
     kind: ClassVar[str] = "randomized-response"
     counted: ClassVar[str] = "count"
 
@@ -97,7 +93,6 @@ class TopKRandomizedResponse(LabelResponse):
     count: int = 1
     answers: int = field(default=1, kw_only=True)
     unit: PrivacyUnit = field(default=PrivacyUnit.LABEL, kw_only=True)
-    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
     kind: ClassVar[str] = "top-k-randomized-response"
     counted: ClassVar[str] = "count"
 

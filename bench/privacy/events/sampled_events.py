@@ -27,23 +27,22 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from bench.core.errors import BenchError
 from bench.core.lazy import LazyModule
-from bench.core.types import Adjacency, PrivacyUnit
+from bench.core.types import Adjacency
 from bench.privacy.events import composing, losses, sampled_losses
-from bench.privacy.events.base_event import Event, positive, whole
+from bench.privacy.events.base_event import Event, Floats, positive, whole
 
 dp_accounting = LazyModule("dp_accounting")
-
-Floats = NDArray[np.float64]
 
 
 class SampledGaussianEvent(Event):
     """Runs of a Gaussian mechanism, each on a fresh Poisson sample of the records; unit record."""
 
     __slots__ = ()
+    name: ClassVar[str] = "DP-SGD"
     sampling_rate: float
     noise_multiplier: float
 
@@ -60,15 +59,19 @@ class SampledGaussianEvent(Event):
     @property
     def moves(self) -> int:
         """How far replacing a sampled record moves the answer, in units of the largest move by one record."""
-        return 1 if self.adjacency is Adjacency.ADD_REMOVE else 2
+        return 2 if self.adjacency is Adjacency.REPLACE and not self.symmetric else 1
 
-    def check(self, name: str) -> None:
-        """Raise :class:`BenchError`, with the mechanism's `name`, on a parameter out of range."""
-        positive(f"the sampling rate of {name}", self.sampling_rate)
+    @property
+    def symmetric(self) -> bool:
+        """Whether add-remove's curve at epsilon >= 0, extended symmetrically, bounds these neighbours."""
+        return False
+
+    def __post_init__(self) -> None:
+        positive(f"the sampling rate of {self.name}", self.sampling_rate)
         if self.sampling_rate > 1:
-            raise BenchError(f"the sampling rate of {name} is at most 1, not {self.sampling_rate}.")
-        positive(f"the noise of {name}", self.relative_noise)
-        whole(f"the number of runs of {name}", self.runs)
+            raise BenchError(f"the sampling rate of {self.name} is at most 1, not {self.sampling_rate}.")
+        positive(f"the noise of {self.name}", self.relative_noise)
+        whole(f"the number of runs of {self.name}", self.runs)
 
     def zcdp(self) -> float | None:
         """Return rho if every sample holds every record, else None."""
@@ -77,11 +80,6 @@ class SampledGaussianEvent(Event):
     @property
     def _whole_rho(self) -> float:
         return (self.moves / self.relative_noise) ** 2 / 2
-
-    def gaussian_mu(self) -> float | None:
-        """Return mu if every sample holds every record, else None."""
-        rho = self.zcdp()
-        return None if rho is None else math.sqrt(2 * rho)
 
     def rdp(self, orders: ArrayLike) -> Floats:
         """Return the Renyi divergence of the dominating pairs."""
@@ -93,8 +91,9 @@ class SampledGaussianEvent(Event):
 
     def _sampled_rdp(self, order: Floats) -> Floats:
         """Return the Renyi divergence of one run with a sampling rate below 1."""
-        replaced = self.adjacency is Adjacency.REPLACE
-        return _run_rdp(self.relative_noise, self.sampling_rate, tuple(order.tolist()), replaced)
+        if self.symmetric:
+            return symmetric_rdp(self.relative_noise, self.sampling_rate, order)
+        return _run_rdp(self.relative_noise, self.sampling_rate, tuple(order.tolist()), self.moves == 2)
 
     def pld(self, interval: float = losses.INTERVAL) -> Any | None:
         """Return the PLD of all runs, in both orders of the neighbours."""
@@ -104,7 +103,9 @@ class SampledGaussianEvent(Event):
         return composing.many_composed(self._sampled_pld, self.runs, interval, self.loss_deviation)
 
     def _sampled_pld(self, interval: float) -> Any:
-        replaced = self.adjacency is Adjacency.REPLACE
+        if self.symmetric:
+            return sampled_losses.symmetric_gaussian_pld(self.relative_noise, self.sampling_rate, interval)
+        replaced = self.moves == 2
         return sampled_losses.sampled_gaussian_pld(self.relative_noise, self.sampling_rate, interval, replaced=replaced)
 
     @property
@@ -183,13 +184,9 @@ class DPSGD(SampledGaussianEvent):
     sampling_rate: float
     noise_multiplier: float
     steps: int
-    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
     adjacency: Adjacency = field(default=Adjacency.ADD_REMOVE, kw_only=True)
     kind: ClassVar[str] = "dp-sgd"
     counted: ClassVar[str] = "steps"
-
-    def __post_init__(self) -> None:
-        self.check("DP-SGD")
 
     def describe(self) -> str:
         return f"DP-SGD, sampling rate {self.sampling_rate:g}, noise {self.noise_multiplier:g}, {self.steps} steps"
@@ -207,13 +204,10 @@ class SampledGaussian(SampledGaussianEvent):
     sampling_rate: float
     noise_multiplier: float
     count: int = 1
-    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
     adjacency: Adjacency = field(default=Adjacency.ADD_REMOVE, kw_only=True)
     kind: ClassVar[str] = "sampled-gaussian"
     counted: ClassVar[str] = "count"
-
-    def __post_init__(self) -> None:
-        self.check("sampled Gaussian noise")
+    name: ClassVar[str] = "sampled Gaussian noise"
 
     def describe(self) -> str:
         return (
@@ -233,13 +227,10 @@ class SampledGNMax(SampledGaussianEvent):
     sampling_rate: float
     sigma: float
     queries: int
-    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
     adjacency: Adjacency = field(default=Adjacency.ADD_REMOVE, kw_only=True)
     kind: ClassVar[str] = "sampled-gnmax"
     counted: ClassVar[str] = "queries"
-
-    def __post_init__(self) -> None:
-        self.check("sampled GNMax")
+    name: ClassVar[str] = "sampled GNMax"
 
     @property
     def relative_noise(self) -> float:
@@ -247,19 +238,9 @@ class SampledGNMax(SampledGaussianEvent):
         return self.sigma / math.sqrt(2)
 
     @property
-    def moves(self) -> int:
-        """See :attr:`SampledGaussianEvent.moves`: two records that displace the same vote are no farther apart."""
-        return 1
+    def symmetric(self) -> bool:
+        """See the module: replaced votes that displace the same vote are no farther apart."""
+        return self.adjacency is Adjacency.REPLACE
 
     def describe(self) -> str:
         return f"sampled GNMax, sampling rate {self.sampling_rate:g}, sigma {self.sigma:g}, {self.queries} queries"
-
-    def _sampled_rdp(self, order: Floats) -> Floats:
-        if self.adjacency is Adjacency.REPLACE:
-            return symmetric_rdp(self.relative_noise, self.sampling_rate, order)
-        return _run_rdp(self.relative_noise, self.sampling_rate, tuple(order.tolist()), False)
-
-    def _sampled_pld(self, interval: float) -> Any:
-        if self.adjacency is Adjacency.REPLACE:
-            return sampled_losses.symmetric_gaussian_pld(self.relative_noise, self.sampling_rate, interval)
-        return sampled_losses.sampled_gaussian_pld(self.relative_noise, self.sampling_rate, interval)

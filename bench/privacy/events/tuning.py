@@ -18,18 +18,17 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import optimize, special
 
 from bench.core.errors import BenchError
-from bench.core.types import Adjacency, PrivacyUnit
-from bench.privacy.events.base_event import Event
+from bench.core.types import Adjacency
+from bench.privacy.events.base_event import Event, Floats
 
-Floats = NDArray[np.float64]
 Runs = tuple[tuple[Event, ...], ...]
 
 
@@ -84,8 +83,6 @@ class RepeatAndSelect(Event):
     runs: Runs
     mean: float
     shape: float = 1.0
-    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
-    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
     kind: ClassVar[str] = "repeat-and-select"
 
     def __post_init__(self) -> None:

@@ -273,4 +273,4 @@ def _runs_of(event: Event) -> tuple[Event, int]:
     field = "answers" if labels else event.counted
     if not field:
         return event, 1
-    return dataclasses.replace(event, **{field: 1}), getattr(event, field)  # type: ignore[type-var]
+    return dataclasses.replace(event, **{field: 1}), getattr(event, field)  # type: ignore[arg-type]

@@ -208,7 +208,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         last = self._events[-1] if self._events else None
         if event.unit is PrivacyUnit.QUERY_LABEL and isinstance(last, LabelResponse) and self._left is None:
             joined = dataclasses.replace(event, answers=event.answers + last.answers)
-            if dataclasses.replace(last, answers=joined.answers) == joined:  # type: ignore[type-var]
+            if dataclasses.replace(last, answers=joined.answers) == joined:  # type: ignore[call-arg]
                 self._record(joined, joined=True)
                 return
         self._charge(event)
@@ -304,13 +304,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         event = release.event
         assert isinstance(event, (GNMax, ConfidentGNMax))
         order = check_release(event, delta, release.votes.shape[1])
-        if isinstance(event, ConfidentGNMax):
-            found = sanitise(
-                release.votes, event.sigma2, delta, order, threshold=event.threshold, sigma1=event.sigma1,
-                answered=release.answered,
-            )  # fmt: skip
-        else:
-            found = sanitise(release.votes, event.sigma, delta, order)
+        found = sanitise(release.votes, event, delta, order, answered=release.answered)
         noise = self._executor.draw(lambda source: source.gaussian((1,), 1.0))
         drawn = found.mean + found.deviation * float(noise[0])
         return Claim(

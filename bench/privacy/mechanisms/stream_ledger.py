@@ -50,11 +50,8 @@ class StreamMechanisms(Charging):
         to no more). The noise on a node has deviation ``noise_multiplier * sensitivity``. Non-finite entries count as
         0. Raises :class:`BenchError` on steps out of order, or if settings change midway.
         """
-        given = np.asarray(values, dtype=np.float64)
-        positive("sensitivity", sensitivity)
         event = TreeSums(noise_multiplier, steps, unit=self.unit, adjacency=self.adjacency)
-        opened = self._charge_step(event, BinaryTree(), given, step, sensitivity)
-        return self._next_sum(opened, given, noise_multiplier)
+        return self._charge_step(event, BinaryTree(), values, step, sensitivity)
 
     @mechanism("values")
     def banded_sum(
@@ -66,29 +63,23 @@ class StreamMechanisms(Charging):
         One unit moves the values of at most one of any `separation` >= `bands` consecutive steps, by at most
         `sensitivity` in L2: for instance once per epoch, with batches in a fixed order.
         """
-        given = np.asarray(values, dtype=np.float64)
-        positive("sensitivity", sensitivity)
         event = BandedSums(noise_multiplier, steps, bands, separation, unit=self.unit, adjacency=self.adjacency)
-        opened = self._charge_step(event, Banded(square_root(bands)), given, step, sensitivity)
-        return self._next_sum(opened, given, noise_multiplier)
+        return self._charge_step(event, Banded(square_root(bands)), values, step, sensitivity)
 
     def _charge_step(
-        self,
-        event: TreeSums | BandedSums,
-        stream: Stream,
-        values: NDArray[np.float64],
-        step: int,
-        sensitivity: float,
-    ) -> _Open:
-        """Charge at step 0, and return the run in progress; refuse a step that does not follow."""
+        self, event: TreeSums | BandedSums, stream: Stream, values: NDArray[Any], step: int, sensitivity: float
+    ) -> NDArray[np.float64]:
+        """Charge at step 0, and return the sum so far; refuse a step that does not follow."""
+        given = np.asarray(values, dtype=np.float64)
+        positive("sensitivity", sensitivity)
         self._refuse_again()
         whole("the step", step, 0)
         found = self._open
         if step == 0:
             self._charge(event)
-            self._open = found = _Open(event, sensitivity, values.shape, stream)
+            self._open = found = _Open(event, sensitivity, given.shape, stream)
         elif found is None or (found.event, found.sensitivity, found.shape, found.step) != (
-            event, sensitivity, values.shape, step,
+            event, sensitivity, given.shape, step,
         ):  # fmt: skip
             raise BenchError(
                 f"step {step} follows no step {step - 1} with the same settings and shape: begin with step 0, and call "
@@ -96,20 +87,17 @@ class StreamMechanisms(Charging):
             )
         if step >= event.steps:
             raise BenchError(f"the sums were charged for {event.steps} steps, and step {step} is one more.")
-        return found
-
-    def _next_sum(self, opened: _Open, values: NDArray[np.float64], noise_multiplier: float) -> NDArray[np.float64]:
-        own, std, event = mechanisms.finite(values), noise_multiplier * opened.sensitivity, opened.event
+        own, std = mechanisms.finite(given), event.noise_multiplier * sensitivity
         # Exact noise needs the values of each step rounded, and a unit may be in every step. A tree's sums are then
         # exact. A sum by bands is rounded again, and its products and additions each by at most 1/128 of a grid step.
         bands = event.bands if isinstance(event, BandedSums) else 0
         moved = own.size * event.steps**2 * (2 + bands / 32 if bands else 1) ** 2
-        step = self._executor.grid_step(std, opened.sensitivity, moved)
+        grid = self._executor.grid_step(std, sensitivity, moved)
         most = FURTHEST / bands if bands else 2.0**52 / event.steps
         with np.errstate(over="ignore"):
-            released = opened.stream.released(mechanisms.in_steps(own, step, most))
-        opened.step += 1
+            released = found.stream.released(mechanisms.in_steps(own, grid, most))
+        found.step += 1
         if self._call is not None:  # the step's values and the release, for checks and audits
-            self._call = dataclasses.replace(self._call, private={"values": np.stack([own, released * (step or 1.0)])})
-        noisy = self._ask(partial(mechanisms.plus_gaussian, released, std, step))
-        return opened.stream.total(noisy)
+            self._call = dataclasses.replace(self._call, private={"values": np.stack([own, released * (grid or 1.0)])})
+        noisy = self._ask(partial(mechanisms.plus_gaussian, released, std, grid))
+        return found.stream.total(noisy)
