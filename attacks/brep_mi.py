@@ -83,7 +83,7 @@ class BrepMI(InversionAttack[BrepMIConfig]):
         """Find a start for every try, and move them all."""
         config = self.config
         known = check_auxiliary(auxiliary, target, self.name)
-        gan, _ = auxiliary_gan(known, config.gan(), context)
+        gan, _ = auxiliary_gan(known, config, context)
         net = Filtered(gan, ImageFilter(config.blur, config.subspace, known, context.device))
         labels = class_tries(target.classes, config.images_per_class)
         noise, reached = _starts(config, target, gan, net, labels, context)

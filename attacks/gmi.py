@@ -80,7 +80,7 @@ class GMI(InversionAttack[GMIConfig]):
         """Train the GAN, or load it from the cache, and optimise its noise for every class."""
         config = self.config
         images = check_auxiliary(auxiliary, target, self.name)
-        net, critic = auxiliary_gan(images, config.gan(), context)
+        net, critic = auxiliary_gan(images, config, context)
         made_by = Filtered(net, ImageFilter(config.blur, config.subspace, images, context.device))
         labels = class_tries(target.classes, config.images_per_class)
         every = labels.repeat_interleave(config.restarts)

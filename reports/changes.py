@@ -49,10 +49,6 @@ def _rows(text: str) -> Rows:
     return {tuple(line[name] for name in NAMED): line for line in lines}
 
 
-def _without(rows: Rows, others: Rows) -> list[tuple[str, ...]]:
-    return [(*_shown(row), *_figures(row)) for name, row in rows.items() if name not in others]
-
-
 def _shown(row: Line) -> tuple[str, ...]:
     target = f"{row['asked']} ({row['basis']})" if row["asked"] else "–"
     return row["dataset"], row["unit"], row["method"], target, row["preset"]

@@ -8,7 +8,6 @@ the critic has two strided convolutions without batch normalisation, as the pena
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -24,26 +23,7 @@ from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.divergence import check_finite, descend
 from bench.training.gan import GanGenerator
 
-
-@dataclass(frozen=True, slots=True)
-class GanSettings:
-    """Training of the GAN: `epochs` of the critic over the images, or `steps` of the generator (0: use epochs).
-
-    `width` is the number of maps at half the images' size; there are twice as many at a quarter.
-    """
-
-    epochs: float
-    steps: int
-    width: int
-    noise_size: int
-    rate: float
-    critic_steps: int
-    batch_size: int = 64
-    penalty: float = 10.0
-
-    def total_steps(self, records: int) -> int:
-        """Return the number of generator steps for so many `records`."""
-        return self.steps or max(1, round(self.epochs * records / (self.batch_size * self.critic_steps)))
+BATCH, PENALTY = 64, 10.0
 
 
 @dataclass(frozen=True)
@@ -61,11 +41,9 @@ class GanAttackConfig:
         0, "ours: eigenfaces of the auxiliary images that span the images; 0: any", later=True, ge=0
     )
 
-    def gan(self) -> GanSettings:
-        """Return how the GAN is trained."""
-        return GanSettings(
-            self.gan_epochs, self.gan_steps, self.gan_width, self.gan_noise, self.gan_rate, self.gan_critic_steps
-        )
+    def generator_steps(self, records: int) -> int:
+        """Return the number of the generator's steps for so many `records`."""
+        return self.gan_steps or max(1, round(self.gan_epochs * records / (BATCH * self.gan_critic_steps)))
 
 
 class Critic(nn.Module):
@@ -86,7 +64,7 @@ class Critic(nn.Module):
         return score.squeeze(1)
 
 
-def auxiliary_gan(images: Tensor, settings: GanSettings, context: Context) -> tuple[GanGenerator, Critic]:
+def auxiliary_gan(images: Tensor, config: GanAttackConfig, context: Context) -> tuple[GanGenerator, Critic]:
     """Return generator and critic for `images` (n, channels, height, width), trained or cached, in evaluation mode.
 
     They are on the context's device, without gradients. Random streams depend only on the run's seed, so that all
@@ -98,24 +76,23 @@ def auxiliary_gan(images: Tensor, settings: GanSettings, context: Context) -> tu
     streams = Streams(context.streams.seed).child("auxiliary-gan")
 
     def make() -> Arrays:
-        nets = _nets(shape, settings, streams.torch("start"), context.device)
-        with context.stage("auxiliary-gan", depends, settings.total_steps(len(images)), "GAN on auxiliary images") as (
-            checkpoint,
-            stage,
-        ):
-            _train(*nets, images, settings, streams.torch("training"), context.device, stage, checkpoint)
+        nets, steps = _nets(shape, config, streams.torch("start"), context.device), config.generator_steps(len(images))
+        with context.stage("auxiliary-gan", depends, steps, "GAN on auxiliary images") as (checkpoint, stage):
+            _train(*nets, images, config, streams.torch("training"), context.device, stage, checkpoint)
         return {
             f"{part}/{name}": value.detach().cpu().numpy()
             for part, net in zip(("generator", "critic"), nets, strict=True)
             for name, value in net.state_dict().items()
         }
 
-    depends = {
-        "settings": dataclasses.asdict(settings), "images": images_digest(images), "seed": streams.integer("start"),
-        "version": 1,
+    settings = {
+        "epochs": config.gan_epochs, "steps": config.gan_steps, "width": config.gan_width,
+        "noise_size": config.gan_noise, "rate": config.gan_rate, "critic_steps": config.gan_critic_steps,
+        "batch_size": BATCH, "penalty": PENALTY,
     }  # fmt: skip
+    depends = {"settings": settings, "images": images_digest(images), "seed": streams.integer("start"), "version": 1}
     arrays = context.cache.get("auxiliary-gan", depends, make)
-    generator, critic = _nets(shape, settings, streams.torch("start"), context.device)
+    generator, critic = _nets(shape, config, streams.torch("start"), context.device)
     for part, net in (("generator", generator), ("critic", critic)):
         state = net.state_dict()
         # Files store no zero-dimensional arrays, so restore the shape of batch normalisation's counters.
@@ -126,22 +103,21 @@ def auxiliary_gan(images: Tensor, settings: GanSettings, context: Context) -> tu
 
 
 def _nets(
-    shape: tuple[int, int, int], settings: GanSettings, generator: torch.Generator, device: torch.device
+    shape: tuple[int, int, int], config: GanAttackConfig, generator: torch.Generator, device: torch.device
 ) -> tuple[GanGenerator, Critic]:
     with seeded(generator):
-        net, critic = GanGenerator(shape, settings.noise_size, width=settings.width), Critic(shape, settings.width)
+        net, critic = GanGenerator(shape, config.gan_noise, width=config.gan_width), Critic(shape, config.gan_width)
     return net.to(device).train(), critic.to(device).train()
 
 
 def _train(
-    net: GanGenerator, critic: Critic, images: Tensor, settings: GanSettings, generator: torch.Generator,
+    net: GanGenerator, critic: Critic, images: Tensor, config: GanAttackConfig, generator: torch.Generator,
     device: torch.device, stage: Stage, checkpoint: Checkpoint | None = None,
 ) -> None:  # fmt: skip
     optimizers = [
-        torch.optim.Adam(part.parameters(), settings.rate, (0.5, 0.999), fused=True) for part in (net, critic)
+        torch.optim.Adam(part.parameters(), config.gan_rate, (0.5, 0.999), fused=True) for part in (net, critic)
     ]
-    size = min(settings.batch_size, len(images))
-    total = settings.total_steps(len(images))
+    size, total = min(BATCH, len(images)), config.generator_steps(len(images))
     held: dict[str, Part] = {
         "generator": net, "critic": critic, "generator_step": optimizers[0], "critic_step": optimizers[1],
         "random": generator,
@@ -149,13 +125,13 @@ def _train(
     loop = Loop(checkpoint, held, [images], device)
     for step in range(loop.start(stage), total):
         terms: dict[str, Tensor] = {}
-        for _ in range(settings.critic_steps):
+        for _ in range(config.gan_critic_steps):
             index = torch.randint(len(images), (size,), generator=generator)
             real = as_float(images[index].to(device))
             with torch.no_grad():
                 made = net(net.noise(size, generator, device))
             terms["critic"] = critic(made).mean() - critic(real).mean()
-            terms["penalty"] = settings.penalty * _penalty(critic, real, made, generator)
+            terms["penalty"] = PENALTY * _penalty(critic, real, made, generator)
             descend(optimizers[1], terms["critic"] + terms["penalty"])
         terms["generator"] = -critic(net(net.noise(size, generator, device))).mean()
         check_finite(terms, step, "the GAN on auxiliary images")

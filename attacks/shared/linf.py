@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from bench.core.seeds import seeded
 from bench.core.torchvision_compat import allow_cpu_torchvision
 from bench.interface import BenchError, UnknownNameError, setting
+from bench.models.feature_net import Evaluated
 
 Perturb = Callable[[Tensor, Tensor], Tensor]  # images (n, channels, height, width) in [0, 1], labels (n,) -> images
 
 
-class Logits(nn.Module):
+class Logits(Evaluated):
     """A copy of a student with float32 logits, fixed in evaluation mode, without gradients of weights.
 
     Inputs are in [0, 1]. It is a copy because torchattacks changes its model's mode and FAB leaves gradients in it.
@@ -30,11 +31,6 @@ class Logits(nn.Module):
         super().__init__()
         self.student = copy.deepcopy(student).to(device=device, dtype=torch.float32).requires_grad_(False)
         self.eval()
-
-    def train(self, mode: bool = True) -> Logits:
-        """Stay in evaluation mode: batch statistics would make images of a batch interact."""
-        super().train(False)
-        return self
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits in float32, as a copy."""

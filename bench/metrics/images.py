@@ -1,7 +1,6 @@
 """Similarity of images (SSIM, PSNR) and statistics of image sets (KID, inception score).
 
-Images are float in [0, 1] or uint8, (n, channels, height, width); the data range is 1. Nearest-image scores grow with
-the pool: compare only pools of equal size.
+Images are float in [0, 1] or uint8, (n, channels, height, width); the data range is 1.
 """
 
 from __future__ import annotations
@@ -44,28 +43,6 @@ def psnr(a: Tensor, b: Tensor) -> Tensor:
 
 
 PAIRED: dict[Measure, Callable[[Tensor, Tensor], Tensor]] = {"ssim": ssim, "psnr": psnr}
-
-
-def nearest(
-    images: Tensor, labels: Tensor, pool_images: Tensor, pool_labels: Tensor, measure: Measure
-) -> tuple[Tensor, Tensor]:
-    """Return the best score (n,), float32, of each image against its class in a pool, and its position (n,), int64.
-
-    Images are (n or m, channels, height, width), labels int64. A class without pool images gives NaN and -1. Ties go
-    to the first image. Both results are on the device of `images`.
-    """
-    _alike(images, pool_images)
-    best = torch.full((len(images),), math.nan, device=images.device)
-    where = torch.full((len(images),), -1, dtype=torch.int64, device=images.device)
-    labels, pool_labels = labels.to(images.device), pool_labels.to(images.device)
-    for label in sorted(set(labels.tolist())):
-        rows, columns = (labels == label).nonzero().flatten(), (pool_labels == label).nonzero().flatten()
-        if len(columns) == 0:
-            continue
-        pool = pool_images[columns.to(pool_images.device)].to(images.device)
-        best[rows], found = pairwise(images[rows], pool, measure).max(1)
-        where[rows] = columns[found]
-    return best, where
 
 
 def pairwise(images: Tensor, pool: Tensor, measure: Measure) -> Tensor:

@@ -81,10 +81,6 @@ class FaceResNet(TwoPartNet):
         embedding: Tensor = self.fc(x.mean((2, 3)))
         return embedding
 
-    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
-        """Return the logits, or the embeddings themselves before the last layer."""
-        return features if pre_logits else self.head(features)
-
 
 @register_model
 def face_resnet(pretrained: bool = False, num_classes: int = 0, in_chans: int = 3, **options: Any) -> nn.Module:

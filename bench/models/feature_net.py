@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,14 @@ Size = int | tuple[int, int]
 def height_width(img_size: Size) -> tuple[int, int]:
     """Return height and width of `img_size` in pixels."""
     return (img_size, img_size) if isinstance(img_size, int) else (int(img_size[0]), int(img_size[1]))
+
+
+class Evaluated(nn.Module):
+    """A net that stays in evaluation mode: batch statistics would make images of a batch interact."""
+
+    def train(self, mode: bool = True) -> Self:
+        """Change nothing, drop nothing out."""
+        return super().train(False)
 
 
 class TwoPartNet(nn.Module):
@@ -28,7 +36,7 @@ class TwoPartNet(nn.Module):
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Return the logits (n, num_classes) of `features`, or with `pre_logits` the input of the last layer."""
-        raise NotImplementedError
+        return features if pre_logits else self.head(features)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images (n, channels, height, width) in [0, 1] to logits (n, num_classes)."""
@@ -57,13 +65,10 @@ class FeatureNet(TwoPartNet):
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Return the logits of `features`, or `features` themselves with `pre_logits`."""
-        if pre_logits:
-            return features
-        logits: Tensor = self.head(self.before_head(features))
-        return logits
+        return features if pre_logits else self.head(self.before_head(features))
 
 
-class FixedMap(nn.Module, abc.ABC):
+class FixedMap(Evaluated, abc.ABC):
     """A public map from each image to its features, which are computed once and shared by all runs."""
 
     num_features: int

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.core.errors import BenchError, UnknownNameError
+from bench.core.errors import BenchError
 from bench.core.seeds import seeded
 from bench.models.feature_net import FixedMap, OnFixedMap, Size, height_width
 from bench.models.gaussian_nb import GaussianHead
 from bench.models.layers import Normalise
-from bench.models.registration import model_options, register_all, register_own
+from bench.models.registration import model_options, register_own
 from bench.models.timm_later import timm
 
 VERSION = 1
@@ -83,10 +83,6 @@ class FrozenBackbone(FixedMap):
         """See :meth:`BackboneSpec.identity`."""
         return self.spec.identity()
 
-    def train(self, mode: bool = True) -> FrozenBackbone:
-        """Stay in evaluation mode: batch normalisation must not use batch statistics."""
-        return super().train(False)
-
     def forward(self, images: Tensor) -> Tensor:
         """Return the features, standardised within each image."""
         ready = prepared(images, self.spec)
@@ -123,16 +119,8 @@ def _width(spec: BackboneSpec, net: nn.Module) -> int:
     return int(getattr(net, "head_hidden_size", None) or width)
 
 
-def check_known(name: str) -> None:
-    """Raise :class:`UnknownNameError`, with the nearest names, if timm has no model `name`."""
-    register_all()
-    if not timm.is_model(name):
-        raise UnknownNameError("model", name, timm.list_models(), "Any timm model is accepted.")
-
-
 def headless(name: str, in_chans: int, size: tuple[int, int]) -> nn.Module:
     """Return timm's untrained model without classifier; raise UnknownNameError, or BenchError if images do not fit."""
-    check_known(name)
     return timm.create_model(name, **model_options(name, 0, in_chans, size))
 
 

@@ -18,6 +18,7 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.core.fetch_progress import Progress
 from bench.core.plain_files import user_path
 from bench.core.types import Facts, GivenTeacher
+from bench.models.feature_net import Evaluated
 from bench.models.frozen_backbone import BackboneSpec, prepared
 from bench.models.pretrained import find_weights, native_input
 from bench.models.registration import OWN_MODULES, check_model, model_options
@@ -36,17 +37,13 @@ from bench.models.weight_store import (
 AT_ONCE = 64  # images per forward pass, since activations of large images fill the memory
 
 
-class GivenNet(nn.Module):
+class GivenNet(Evaluated):
     """A trained classifier: float images in [0, 1] (n, channels, height, width) to logits (n, classes)."""
 
     def __init__(self, net: nn.Module, spec: BackboneSpec | None, classes: int) -> None:
         super().__init__()
         self.net: Any = net.eval().requires_grad_(False)
         self.spec, self.num_classes = spec, classes
-
-    def train(self, mode: bool = True) -> GivenNet:
-        """Stay in evaluation mode: batch normalisation keeps the teacher's statistics."""
-        return super().train(False)
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Return timm's features before pooling."""

@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from bench.core.errors import BenchError
-from bench.models.feature_net import FixedMap, Size, TwoPartNet, height_width
+from bench.models.feature_net import Evaluated, FixedMap, Size, TwoPartNet, height_width
 from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, prepared, spec_from
 from bench.models.pretrained import load_backbone, weights_by_digest
 from bench.models.registration import register_own
@@ -59,10 +59,6 @@ class FrozenLayers(FixedMap):
         """Return the backbone's identity and the block."""
         return {**self.spec.identity(), "block": self.block, "layers": VERSION}
 
-    def train(self, mode: bool = True) -> FrozenLayers:
-        """Stay in evaluation mode."""
-        return super().train(False)
-
     def forward(self, images: Tensor) -> Tensor:
         """Return the outputs of the block, flattened."""
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.spec.bf16):
@@ -70,7 +66,7 @@ class FrozenLayers(FixedMap):
         return found.float().flatten(1)
 
 
-class Above(TwoPartNet):
+class Above(Evaluated, TwoPartNet):
     """Trained layers on the outputs of frozen ones, and a linear head on standardised features.
 
     `layers` map inputs (n, *shape) to pooled features; None: the inputs are the features. With `spec` the inputs are
@@ -88,10 +84,6 @@ class Above(TwoPartNet):
         if layers is not None:
             layers.eval()
 
-    def train(self, mode: bool = True) -> Above:
-        """Keep public batch statistics, and drop nothing out."""
-        return super().train(False)
-
     @property
     def last(self) -> nn.Module:
         """Return the last layer; see :meth:`bench.models.feature_net.OnFixedMap.get_classifier`."""
@@ -108,13 +100,6 @@ class Above(TwoPartNet):
     def forward_features(self, images: Tensor) -> Tensor:
         """Return :meth:`hidden`."""
         return self.hidden(images)
-
-    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
-        """Return the logits (n, classes) of `features`, or with `pre_logits` the features."""
-        if pre_logits:
-            return features
-        logits: Tensor = self.head(features)
-        return logits
 
 
 def cut(net: nn.Module, block: str) -> tuple[nn.Module, nn.Module]:

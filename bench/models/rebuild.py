@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from bench.core.errors import BenchError
 from bench.core.rows import Row
-from bench.models.frozen_backbone import BackboneSpec, HeadKind, check_known
+from bench.models.frozen_backbone import BackboneSpec, HeadKind
+from bench.models.registration import check_model
 from bench.models.timm_later import timm
 
 Side = Annotated[int, Field(ge=1, le=4096)]
@@ -53,7 +54,7 @@ class _Own(_Timm):
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:
     """Raise :class:`BenchError` unless a release may use the net `name` with these `options`."""
-    check_known(name)
+    check_model(name)
     kind = _Timm if timm.models.model_entrypoint(name).__module__.startswith("timm.") else _Own
     try:
         backbone = getattr(kind.model_validate_json(json.dumps(options)), "backbone", None)
@@ -67,7 +68,7 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
             "Register another variant of a net under a name of its own."
         ) from error
     if backbone is not None:
-        check_known(backbone.name)
+        check_model(backbone.name)
         if not (0 <= backbone.size <= 4096 and 1 <= backbone.in_chans <= 64):
             raise BenchError(f"{name} in a release takes no backbone on {backbone.in_chans} x {backbone.size} pixels.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -94,10 +95,8 @@ def train_source(
         streams = Streams(0, f"source/{source}/")
         with seeded(streams.torch("weights")):
             net: nn.Module = timm.create_model(name, **model_options(name, classes, channels, pixels))
-        with (
-            context.checkpoint("source", depends) as checkpoint,
-            context.progress.stage(f"backbone on {source}", settings.total_steps(len(images))) as stage,
-        ):
+        steps = settings.total_steps(len(images))
+        with context.stage("source", depends, steps, f"backbone on {source}") as (checkpoint, stage):
             fit(
                 _Prepared(net, blank), cast(Tensor, images), labels, settings, streams.torch("order"),
                 device=context.device, bf16=bf16, stage=stage, checkpoint=checkpoint,
@@ -108,7 +107,4 @@ def train_source(
     arrays = context.cache.get("source", depends, make)
     net = headless(name, channels, pixels)
     net.load_state_dict({key: torch.from_numpy(value.copy()) for key, value in arrays.items()})
-    spec = BackboneSpec(
-        name, "trained", state_digest(net), words, source, size, mean, mean, channels, bf16
-    )  # fmt: skip
-    return FrozenBackbone(spec, net)
+    return FrozenBackbone(replace(blank, sha256=state_digest(net)), net)

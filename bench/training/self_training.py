@@ -31,24 +31,19 @@ class SelfTrainingSettings:
     )
     """Training of each committee member on the labelled images."""
     pool: FitSettings = field(default_factory=lambda: FitSettings(steps=800, batch_size=100, lr=0.05, shift=2))
-    """Training of the student on the soft labels, in each round."""
+    """Training of the student on the soft labels."""
     committee: int = 5
-    rounds: int = 1
     views: int = 3  # Shifted copies over which predictions are averaged.
     temperature: float = 0.5  # Raises soft labels to the power 1 / temperature and normalises; below 1 sharpens.
     graph_below: int = 20  # With fewer labels per class, the pool's first labels come from the graph; 0: never.
     neighbours: int = 10
     graph_steps: int = 150
 
-    def __post_init__(self) -> None:
-        if min(self.committee, self.rounds, self.views, self.neighbours) < 1 or not self.temperature > 0:
-            raise BenchError("self-training needs committee, rounds, views, neighbours >= 1 and temperature > 0.")
-
     def total_steps(self, labelled: int, pool: int, classes: int) -> int:
         """Return the number of optimiser steps for these numbers of images."""
         graph = labelled < self.graph_below * classes
         first = 0 if graph else self.committee * self.labelled.total_steps(labelled)
-        return first + self.rounds * self.pool.total_steps(pool)
+        return first + self.pool.total_steps(pool)
 
 
 def train_self_trained(
@@ -82,9 +77,6 @@ def train_self_trained(
         if checkpoint is not None:
             checkpoint.begin(phase, {"beliefs": beliefs, "generator": generator})
 
-    def skip(steps: int) -> None:
-        stage.advance(steps)
-
     if len(labels) < settings.graph_below * classes:
         everything = torch.cat([as_float(images), as_float(pool)])
         scores = poisson_labels(everything, labels, classes, settings.neighbours, settings.graph_steps)[len(images) :]
@@ -95,24 +87,15 @@ def train_self_trained(
         for number in range(settings.committee):
             member = fresh()  # also in a finished phase, to advance the random stream of `make`
             if number < reached:
-                skip(settings.labelled.total_steps(len(images)))
+                stage.advance(settings.labelled.total_steps(len(images)))
                 continue
             begin(number)
             fit(member, images, labels, settings.labelled, generator, device=device, stage=stage, checkpoint=checkpoint)
             beliefs += averaged_predictions(member, pool, settings, generator, device)
     student = fresh()
-    for number in range(settings.rounds):
-        phase = settings.committee + number
-        if number:
-            if phase > reached:
-                beliefs = averaged_predictions(student, pool, settings, generator, device)
-            student = fresh()
-        if phase < reached:
-            skip(settings.pool.total_steps(len(pool)))
-            continue
-        begin(phase)
-        soft = sharpened(beliefs, settings.temperature)
-        fit(student, pool, soft, settings.pool, generator, device=device, stage=stage, checkpoint=checkpoint)
+    begin(settings.committee)
+    soft = sharpened(beliefs, settings.temperature)
+    fit(student, pool, soft, settings.pool, generator, device=device, stage=stage, checkpoint=checkpoint)
     return student
 
 

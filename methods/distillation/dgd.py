@@ -43,7 +43,6 @@ from bench.interface import (
     Ledger,
     PrivateData,
     fit,
-    make_student,
     register_method,
     setting,
 )
@@ -52,7 +51,6 @@ from bench.methods.shared.given_teacher import given_net, given_teacher
 from bench.methods.shared.random_images import random_images
 from bench.methods.shared.start_config import RANDOM
 from bench.methods.shared.starts_public import public_start
-from bench.models.feature_net import OnFixedMap
 from bench.models.generators import DataFreeGenerator
 from bench.privacy.accounting.claims import DGD_BYPASS, DGD_EPS1, dgd, dgd_largest_count
 from bench.storage.checkpoint import Checkpoint
@@ -191,10 +189,6 @@ class DGD(DGDFamily):
             given["start"] = public_start.start_settings(self.config)
         return {name: getattr(self.config, name) for name in names} | given
 
-    def shows(self) -> bool:
-        """Return whether some images are released; private ones never are."""
-        return self.config.images != "private"
-
     def images(self, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
         """See `DGDFamily.images`; uses private data outside any mechanism."""
         ledger.bypass(OTHER_IMAGES.get(self.config.images, self.bypass))
@@ -261,29 +255,17 @@ class DGD(DGDFamily):
         """Return a net of the teachers' architecture, trained on all private records."""
         if self.config.teacher_recipe == "augmented":  # larger batches, because it has more records than a teacher
             settings = dataclasses.replace(settings, batch_size=min(100, len(private)))
-        start, first = (
-            public_start.start_of(self.config, private.facts, context),
-            context.streams.torch("baseline/start"),
-        )
-        if start is None:
-            baseline, _ = make_student(self.config.teacher, private.facts, first)
-            trained, inputs = baseline, private.images
-        else:
-            baseline, inputs, settings = (
-                start.teacher(first),
-                start.inputs(private.images, context),
-                start.settings(settings),
-            )
-            trained = baseline.head if isinstance(baseline, OnFixedMap) else baseline
+        first = context.streams.torch("baseline/start")
+        start, baseline, trained = public_start.fresh_teacher(self.config, private.facts, context, first)
+        inputs = private.images
+        if start is not None:
+            inputs, settings = start.inputs(inputs, context), start.settings(settings)
         with context.progress.stage("baseline", self.config.baseline_steps) as stage:
             fit(
                 trained, inputs, private.labels, settings, context.streams.torch("baseline/order"),
                 device=context.device, stage=stage, checkpoint=checkpoint,
             )  # fmt: skip
         return baseline
-
-    def reading(self) -> Literal["dafl", "printed"]:
-        return self.config.reading
 
     def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
         """See :meth:`bench.methods.distillation.dgd_family.DGDFamily.answer`: Eq. 3."""

@@ -154,10 +154,6 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         """Return what the images depend on, besides data set, seed and device, for cache keys."""
         return {"method": self.name, "synthetic": self.config.synthetic}
 
-    def shows(self) -> bool:
-        """Whether some of the images are released."""
-        return True
-
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         facts = private.facts
         self.check_facts()
@@ -179,7 +175,7 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         triples = self.triples(images, context) if self.config.vae and self.config.regularise else None
         student, options = self.learn(queries, labels, triples, context)
         extras = {"query_answers": labels}
-        if self.shows():
+        if getattr(self.config, "images", "") != "private":  # private ones are never released
             extras["synthetic_images"] = images[:SHOWN].clone()
         return Released(student, self.config.student, options, extras=extras)
 
@@ -228,7 +224,8 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         settings = StudentSettings(
             steps=self.config.student_steps, batch_size=self.config.student_batch, lr=self.config.student_lr,
             optimizer=self.config.student_optimizer, tangent=self.config.regularise, normal=self.config.regularise,
-            entropy=self.config.regularise, shift=shift, reading=self.reading(),
+            entropy=self.config.regularise, shift=shift,
+            reading=getattr(self.config, "reading", "dafl"),
         )  # fmt: skip
         with context.stage("student", student_depends(self.config, context), settings.steps) as (checkpoint, stage):
             train_tangent_normal(
@@ -236,7 +233,3 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
                 device=context.device, stage=stage, checkpoint=checkpoint,
             )  # fmt: skip
         return student, options
-
-    def reading(self) -> Literal["dafl", "printed"]:
-        """Return how the sign of Eq. 6's entropy term is read."""
-        return "dafl"

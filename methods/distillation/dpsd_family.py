@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bench.core.seeds import seeded
-from bench.interface import Context, Facts, FitSettings, Ledger, PrivateData, PublicData, Released, fit, make_student
+from bench.interface import Context, Facts, FitSettings, Ledger, PrivateData, PublicData, Released, fit
 from bench.methods.distillation.alternation import Alternating, Resumption
 from bench.methods.distillation.alternation_config import AlternationConfig
 from bench.methods.shared.given_teacher import TakesTeacher, given_net
@@ -139,11 +139,7 @@ def train_teacher(
     if (given := given_net(config, private.facts, context)) is not None:
         return given
     facts, streams = private.facts, context.streams.child(name)
-    start = public_start.start_of(config, facts, context)
-    if start is None:
-        model, _ = make_student(config.teacher, facts, streams.torch("weights"))
-    else:
-        model = start.teacher(streams.torch("weights"))
+    start, model, trained = public_start.fresh_teacher(config, facts, context, streams.torch("weights"))
     settings = FitSettings(epochs=config.teacher_epochs, batch_size=128, lr=config.teacher_lr)
     depends = {
         "name": name,
@@ -175,7 +171,6 @@ def train_teacher(
             stage.advance()
         return {key: value.cpu().numpy() for key, value in net.state_dict().items()}
 
-    trained = model.head if isinstance(model, OnFixedMap) else model
     arrays = context.cache.get("teacher", depends, make)
     trained.load_state_dict({key: torch.from_numpy(value) for key, value in arrays.items()})
     return model.to(context.device).eval().requires_grad_(False)

@@ -46,7 +46,7 @@ from bench.interface import (
 )
 from bench.methods.shared.calibration import PoissonBatches, least_noise
 from bench.methods.shared.settings_checks import check_batch, student_depends
-from bench.privacy.accounting.claims import dp_sgd
+from bench.privacy.accounting.claims import dp_sgd, dp_sgd_improved
 from bench.privacy.dpsgd.clipping import Clipping, Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 from bench.privacy.events.batch_events import steps_of_epoch, training_event
@@ -162,8 +162,8 @@ class DPSGD(Method[DPSGDConfig]):
         return found
 
     def claimed(self, delta: float) -> Claim:
-        records = self.facts.private_records
-        return dp_sgd(
+        records, formula = self.facts.private_records, dp_sgd_improved if self.claimed_by == "rdp" else dp_sgd
+        return formula(
             self.config.sampling_rate(records), self.config.noise_multiplier, self.config.steps(records), delta
         )
 

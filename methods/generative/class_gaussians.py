@@ -48,7 +48,7 @@ from bench.interface import (
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.shared.calibration import with_least_noise
-from bench.methods.shared.clipping import EXACT
+from bench.methods.shared.clipping import EXACT, symmetric, upper
 
 CHOSEN = "ours: chosen on 10,000 of MNIST's training records"
 CHUNK = 2000  # records or images at a time
@@ -137,7 +137,7 @@ class ClassGaussians(Generative):
         floor = FEW * (round_noise if k > 1 else mean_noise) / math.sqrt(COUNTED)
         roots = torch.stack(
             [
-                config.stretch * norm * root_of(square(row, len(basis)) / n, moment_noise / n)
+                config.stretch * norm * root_of(symmetric(row, len(basis)) / n, moment_noise / n)
                 for row, n in zip(moments, counts.clamp_min(floor).tolist(), strict=True)
             ]
         )
@@ -225,20 +225,6 @@ def moments_about(codes: Tensor, own: Tensor, centres: Tensor, norm: float) -> T
         near = about(codes[at], own[at], centres, norm)
         total[centre] = (near.T @ near)[rows, columns]
     return total * weights / margins.FLOAT64
-
-
-def square(row: Tensor, q: int) -> Tensor:
-    """Return the symmetric matrix (q, q) of a row of :func:`moments_about`."""
-    full = torch.zeros(q, q, dtype=torch.float64)
-    rows, columns, weights = upper(q)
-    full[rows, columns] = row / weights
-    return full + full.triu(1).T
-
-
-def upper(q: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a (q, q) matrix's upper triangle: rows, columns, and weights, 1 on the diagonal and sqrt(2) above it."""
-    rows, columns = torch.triu_indices(q, q).unbind()
-    return rows, columns, torch.where(rows == columns, 1.0, 2.0).double().sqrt()
 
 
 def root_of(moments: Tensor, noise: float) -> Tensor:

@@ -49,8 +49,7 @@ from bench.interface import (
     register_method,
     setting,
 )
-from bench.methods.generative.critics import Critics
-from bench.methods.generative.guided import Guide, Guided, GuidedConfig
+from bench.methods.generative.guided import Critics, Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import least_noise
 from bench.methods.shared.settings_checks import check_parts
 from bench.privacy.accounting.accountants import Accounted

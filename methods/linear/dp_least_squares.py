@@ -35,7 +35,7 @@ from torch import Tensor
 from bench.interface import Context, Ledger, PrivateData, PublicData, Released, register_method, setting
 from bench.methods.linear.class_sums import CHOSEN, ClassSums, ClassSumsConfig, class_sums, set_head
 from bench.methods.linear.family import begin, finish
-from bench.methods.shared.clipping import clipped_rows
+from bench.methods.shared.clipping import clipped_rows, symmetric, triangle
 
 
 @dataclass(frozen=True)
@@ -82,25 +82,6 @@ def parted(vector: Tensor, width: int, share: float) -> tuple[Tensor, Tensor]:
     """Return A (d, d) and b (classes, d) of a `vector` by :func:`joined` with features of `width` d."""
     end = width * (width + 1) // 2
     return symmetric(vector[:end], width) / math.sqrt(share), vector[end:].reshape(-1, width) / math.sqrt(1 - share)
-
-
-def triangle(matrix: Tensor) -> Tensor:
-    """Return the upper triangle of a symmetric `matrix` (d, d) as a vector with the matrix' Frobenius norm."""
-    rows, columns, weights = _upper(len(matrix))
-    return matrix[rows, columns] * weights
-
-
-def symmetric(vector: Tensor, width: int) -> Tensor:
-    """Return the matrix (d, d) of a `vector` by :func:`triangle`, of `width` d."""
-    rows, columns, weights = _upper(width)
-    matrix = vector.new_zeros(width, width)
-    matrix[rows, columns] = matrix[columns, rows] = vector / weights
-    return matrix
-
-
-def _upper(width: int) -> tuple[Tensor, Tensor, Tensor]:
-    rows, columns = torch.triu_indices(width, width)
-    return rows, columns, (1 + (rows != columns).double()).sqrt()
 
 
 def solved(moments: Tensor, sums: Tensor, ridge: float) -> Tensor:

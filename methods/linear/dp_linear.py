@@ -19,7 +19,6 @@ from typing import Any
 
 from bench.interface import (
     Budget,
-    Claim,
     Context,
     Facts,
     Ledger,
@@ -33,7 +32,6 @@ from bench.methods.dpsgd.dp_sgd import DPSGD
 from bench.methods.linear.family import OURS, LinearConfig, begin, finish
 from bench.methods.shared.calibration import PoissonBatches
 from bench.methods.shared.transfer import OnBackbone, with_digest
-from bench.privacy.accounting.claims import dp_sgd_improved
 
 
 @dataclass(frozen=True)
@@ -64,12 +62,6 @@ class DPLinear(OnBackbone, DPSGD):
 
     def calibrate(self, budget: Budget) -> Any:
         return DPSGD.calibrate(type(self)(with_digest(self.config, self.facts), self.facts), budget)
-
-    def claimed(self, delta: float) -> Claim:
-        records = self.facts.private_records
-        return dp_sgd_improved(
-            self.config.sampling_rate(records), self.config.noise_multiplier, self.config.steps(records), delta
-        )
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the head by DP-SGD on the features of the private records."""

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from bench.core import margins
 from bench.interface import Context, PrivateData, PublicData, setting
-from bench.methods.shared.clipping import ROWS
+from bench.methods.shared.clipping import ROWS, finite
 from bench.methods.shared.transfer import TransferConfig, backbone_of, make_transfer
 from bench.models.frozen_backbone import FrozenBackbone, FrozenTransfer
 from bench.training.features import features_of
@@ -82,10 +82,7 @@ def clipped_sum(weights: Tensor, features: Tensor, labels: Tensor, max_grad_norm
     total = torch.zeros_like(weights)
     with torch.no_grad():
         for rows, targets in zip(torch.split(features, ROWS), torch.split(labels, ROWS), strict=True):
-            # Float64 keeps total rounding error far below one record's contribution.
-            x = rows.to(weights.device, torch.float64)
-            # Non-finite values cannot be clipped: they would reach the weights unbounded.
-            x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
+            x = finite(rows.to(weights.device))
             errors = torch.nan_to_num((x @ weights.T).softmax(1), nan=0.0)
             errors -= torch.nn.functional.one_hot(targets.to(weights.device), len(weights))
             norms = errors.norm(dim=1) * x.norm(dim=1) * margins.FLOAT64

@@ -43,9 +43,6 @@ class HeadTeachersConfig(TransferConfig):
     batch_size: int = setting(32, f"{PAPER}, section V.A.1, said of the baseline", ge=1)
     lr: float = setting(0.1, "ours: the paper names no optimiser; plain SGD whose rate falls to zero", gt=0)
 
-    def __post_init__(self) -> None:
-        self.check()
-
     def heads(self) -> HeadSettings:
         """Return the settings with which all heads are trained."""
         return HeadSettings(self.hidden, self.epochs, self.batch_size, self.lr)

@@ -65,9 +65,6 @@ class KNNPATEConfig(TransferConfig):
     batch_size: int = setting(32, "ours: as trpate", ge=1)
     lr: float = setting(0.1, "ours: as trpate", gt=0)
 
-    def __post_init__(self) -> None:
-        self.check()
-
     def heads(self) -> HeadSettings:
         """Return how the student's head is trained."""
         return HeadSettings(self.hidden, self.epochs, self.batch_size, self.lr)

@@ -82,9 +82,6 @@ class TrPATEBayesConfig(PATEBayesConfig, TransferConfig):
     kappa: float = setting(1.0, "ours: features only; records that the prior is worth for a mean", ge=0)
     nu: float = setting(10.0, "ours: features only; records that the prior is worth for a variance", ge=0)
 
-    def __post_init__(self) -> None:
-        self.check()
-
 
 @register_method("pate-bayes")
 class PATEBayes(PATE):

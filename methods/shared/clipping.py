@@ -1,4 +1,4 @@
-"""Rows clipped in float64, for sums whose sensitivity is exact."""
+"""Rows clipped in float64, for sums whose sensitivity is exact, and symmetric matrices as vectors of their norm."""
 
 from __future__ import annotations
 
@@ -33,3 +33,23 @@ def clipped_rows(
 def finite(rows: Tensor) -> Tensor:
     """Return `rows` in float64, 0 for values that are not finite."""
     return torch.nan_to_num(rows.to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def triangle(matrix: Tensor) -> Tensor:
+    """Return the upper triangle of a symmetric `matrix` (d, d) as a vector with the matrix' Frobenius norm."""
+    rows, columns, weights = upper(len(matrix))
+    return matrix[rows, columns] * weights
+
+
+def symmetric(vector: Tensor, width: int) -> Tensor:
+    """Return the matrix (d, d) of a `vector` by :func:`triangle`, of `width` d."""
+    rows, columns, weights = upper(width)
+    matrix = vector.new_zeros(width, width)
+    matrix[rows, columns] = matrix[columns, rows] = vector / weights
+    return matrix
+
+
+def upper(width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a (d, d) matrix's upper triangle: rows, columns, and weights, 1 on the diagonal and sqrt(2) above it."""
+    rows, columns = torch.triu_indices(width, width)
+    return rows, columns, (1 + (rows != columns).double()).sqrt()

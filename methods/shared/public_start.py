@@ -67,17 +67,17 @@ class PublicStart:
 
     def inputs(self, images: Tensor, context: Context) -> Tensor:
         """Return the trained parts' inputs for private uint8 `images`: cached outputs (n, d, 1, 1), or the images."""
-        fixed = self._layers()[0]
+        fixed = _fixed(self.spec, self.frozen)
         return images if fixed is None else features_of(images, fixed, context, "private")[:, :, None, None]
 
     def see(self, images: Tensor, context: Context) -> Tensor:
         """Return the inputs for queries, which are not cached."""
-        fixed = self._layers()[0]
+        fixed = _fixed(self.spec, self.frozen)
         return images if fixed is None else uncached_features(fixed, images, context, "queries")[:, :, None, None]
 
     def teacher(self, generator: torch.Generator) -> nn.Module:
         """Return an untrained teacher: public layers and a fresh head."""
-        fixed = self._layers()[0]
+        fixed = _fixed(self.spec, self.frozen)
         inputs = self.facts.shape if fixed is None else (fixed.num_features, 1, 1)
         facts = replace(self.facts, shape=inputs)
         above, _ = make_student("above_frozen", facts, generator, **self.options)
@@ -85,13 +85,9 @@ class PublicStart:
 
     def student(self, generator: torch.Generator) -> tuple[nn.Module, dict[str, Any]]:
         """Return a linear student on the whole public backbone, and its timm options."""
-        return make_transfer(_whole(self.spec), self.facts, 0, generator)
-
-    def _layers(self) -> tuple[FixedMap | None, nn.Module | None, int]:
-        if self.frozen == ALL:
-            whole = _whole(self.spec)
-            return whole, None, whole.num_features
-        return _cut(self.spec, self.frozen)
+        whole = _fixed(self.spec, ALL)
+        assert isinstance(whole, FrozenBackbone)
+        return make_transfer(whole, self.facts, 0, generator)
 
 
 def start_of(config: object, facts: Facts, context: Context) -> PublicStart | None:
@@ -99,6 +95,18 @@ def start_of(config: object, facts: Facts, context: Context) -> PublicStart | No
     if not isinstance(config, PublicStartConfig) or config.teacher_init == RANDOM:
         return None
     return PublicStart(public_spec(_transfer(config), context), config.teacher_frozen, facts)
+
+
+def fresh_teacher(
+    config: PublicStartConfig, facts: Facts, context: Context, generator: torch.Generator
+) -> tuple[PublicStart | None, nn.Module, nn.Module]:
+    """Return what an untrained teacher of `config` starts from, the teacher, and the part of it to train."""
+    start = start_of(config, facts, context)
+    if start is None:
+        net, _ = make_student(config.teacher, facts, generator)
+        return None, net, net
+    net = start.teacher(generator)
+    return start, net, net.head if isinstance(net, OnFixedMap) else net
 
 
 def start_depends(config: object, facts: Facts, context: Context) -> dict[str, Any]:
@@ -122,13 +130,6 @@ def make_public_student(
     return make_student(config.student, facts, generator)
 
 
-@functools.lru_cache(maxsize=1)
-def _whole(spec: BackboneSpec) -> FrozenBackbone:
-    whole = load_layers(spec, ALL)[0]
-    assert isinstance(whole, FrozenBackbone)
-    return whole
-
-
-@functools.lru_cache(maxsize=1)
-def _cut(spec: BackboneSpec, frozen: str) -> tuple[FixedMap | None, nn.Module | None, int]:
-    return load_layers(spec, frozen)
+@functools.lru_cache(maxsize=2)  # of the teachers and of the student
+def _fixed(spec: BackboneSpec, frozen: str) -> FixedMap | None:
+    return load_layers(spec, frozen)[0]

@@ -19,15 +19,9 @@ from bench.data.splits import map_images
 from bench.data.text import is_text, windows
 from bench.interface import BenchError, Context, Facts, FitSettings, Method, PublicData, PublicKind, setting
 from bench.methods.shared.source_parts import source_part
-from bench.models.frozen_backbone import (
-    BackboneSpec,
-    FrozenBackbone,
-    FrozenTransfer,
-    check_known,
-    make_head,
-    random_backbone,
-)
+from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, FrozenTransfer, make_head, random_backbone
 from bench.models.pretrained import check_backbone, find_weights, image_size_problem, load_backbone, weights_by_digest
+from bench.models.registration import check_model
 from bench.models.timm_hub import trained_on
 from bench.models.timm_later import timm
 from bench.models.weight_packages import NO_DATA, PACKAGES
@@ -146,7 +140,7 @@ def with_digest(config: T, facts: Facts) -> T:
     """
     config.check()
     if config.weights == "random" or config.trained_here:
-        check_known(config.backbone)
+        check_model(config.backbone)
         _check_kind(config, facts)
         if config.trained_here:
             _check_source(config, facts)

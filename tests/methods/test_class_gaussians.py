@@ -21,9 +21,9 @@ from bench.methods.generative.class_gaussians import (
     moved,
     root_of,
     spread_out,
-    square,
     sums_about,
 )
+from bench.methods.shared.clipping import symmetric
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.events.events import Gaussian
 
@@ -111,7 +111,7 @@ def test_a_covariance_is_recovered_from_noise() -> None:
     ratios = []
     for _ in range(20):
         row = truth[rows, columns] * torch.where(rows == columns, 1.0, math.sqrt(2))
-        noisy = square(row + noise * torch.from_numpy(rng.normal(size=len(row))), q)
+        noisy = symmetric(row + noise * torch.from_numpy(rng.normal(size=len(row))), q)
         root = root_of(noisy, noise)
         found = root @ root.T
         assert int((torch.linalg.eigvalsh(found) > 1e-9).sum()) in (3, 4)
@@ -124,5 +124,5 @@ def test_without_noise_moments_are_exact() -> None:
     codes, own, centres = random_codes(50, 5, 0.1, 2)
     row = moments_about(codes, own, centres, 1000.0)[2]
     apart = (codes - centres[own])[own == 2]
-    root = root_of(square(row, 5), 0.0)
+    root = root_of(symmetric(row, 5), 0.0)
     assert torch.allclose(root @ root.T * 1000.0**2, apart.T @ apart, atol=1e-6)

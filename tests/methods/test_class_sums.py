@@ -20,8 +20,8 @@ from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, Publi
 from bench.interface.registry import METHODS
 from bench.methods.linear.class_sums import class_sums
 from bench.methods.linear.dp_fc import whitened, whitening
-from bench.methods.linear.dp_least_squares import joined, parted, solved, symmetric, triangle
-from bench.methods.shared.clipping import clipped_rows
+from bench.methods.linear.dp_least_squares import joined, parted, solved
+from bench.methods.shared.clipping import clipped_rows, symmetric, triangle
 from bench.privacy.accounting.accountants import proven, replace_one
 from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger

@@ -16,12 +16,12 @@ from bench.core.types import Basis, Budget, Facts, PrivateData
 from bench.evaluation.audit.pair_runs import Runs, transcript
 from bench.evaluation.audit.pairs import worst_pairs
 from bench.interface.method import Method
-from bench.methods.generative.critics import critics_of
 from bench.methods.generative.datalens import DataLens, DataLensConfig, summed_signs
 from bench.methods.generative.dp_gan import DPGAN, DPGANConfig, Game, discriminator
 from bench.methods.generative.g_pate import GPATE, GPATEConfig, counted
 from bench.methods.generative.gan_parts import AdamAgainst, Forger
 from bench.methods.generative.gs_wgan import GSWGAN, GSWGANConfig, clipped_rows, one_of_all
+from bench.methods.generative.guided import critics_of
 from bench.methods.generative.pate_gan import PATEGAN, PATEGANConfig
 from bench.models.discriminators import ConvDiscriminator, DenseDiscriminator
 from bench.privacy.accounting.accountants import accountant, proven

@@ -15,8 +15,7 @@ from bench.core.seeds import Streams
 from bench.core.types import Facts
 from bench.evaluation.audit.pair_runs import Runs, transcript
 from bench.evaluation.audit.pairs import worst_pairs
-from bench.methods.generative.distilled import LearnedImages, Standstill, distance
-from bench.methods.generative.psg import PSG, PSGConfig
+from bench.methods.generative.psg import PSG, LearnedImages, PSGConfig, Standstill, distance
 from bench.models.build import build
 from bench.privacy.accounting.accountants import accountant, proven
 from bench.privacy.dpsgd.clipping import Flat

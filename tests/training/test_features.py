@@ -22,11 +22,11 @@ from bench.models.frozen_backbone import (
     DenseHead,
     FrozenBackbone,
     FrozenTransfer,
-    check_known,
     prepared,
     random_backbone,
     state_digest,
 )
+from bench.models.registration import check_model
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.features import CHUNK, features_of, image_digests, student_logits, trained_part
@@ -199,7 +199,7 @@ def test_images_are_made_ready() -> None:
 
 def test_a_backbone_that_timm_does_not_know() -> None:
     with pytest.raises(UnknownNameError, match="resnet50"):
-        check_known("resnet5O")
+        check_model("resnet5O")
 
 
 def test_identity_holds_what_features_depend_on() -> None:
