@@ -81,7 +81,7 @@ def test_improved_gan_goes_on_to_the_byte(tmp_path: Path) -> None:
 @pytest.mark.parametrize("graph_below", [0, 20])
 def test_self_training_goes_on_within_each_phase(graph_below: int, tmp_path: Path) -> None:
     (images, labels), (pool, _) = blobs(12), blobs(30, start=1)
-    short = FitSettings(steps=7, batch_size=6, shift=1)
+    short = FitSettings(steps=10, batch_size=6, shift=1)
     settings = SelfTrainingSettings(short, short, committee=2, views=2, graph_below=graph_below)
 
     def train(stage: Stage, saved: Checkpoint | None) -> nn.Module:
