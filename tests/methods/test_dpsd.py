@@ -251,6 +251,13 @@ def test_teacher_answers_alike_whether_it_was_just_trained_or_found(tmp_path: Pa
     assert torch.equal(first(images), second(images))
 
 
+def test_a_teacher_above_a_fixed_map_is_trained_on_its_outputs() -> None:
+    facts = Facts("mnist", 256, 8, 8, 10, (1, 28, 28))
+    config = tiny(DPSD, teacher="scatter_linear", teacher_epochs=1)
+    teacher = train_teacher(config, private_pair(facts)[0], context())
+    assert teacher(random_images(5, facts.shape, torch.Generator().manual_seed(0))).shape == (5, 10)
+
+
 def test_amount_bounds_what_is_asked_and_paid_for() -> None:
     config = tiny(DPSD, iterations=6, amount=20)
     ledger = book()

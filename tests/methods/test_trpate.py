@@ -17,6 +17,7 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Basis, Budget, Facts, PrivateData, PublicData, Released
 from bench.data.splits import partition
+from bench.evaluation.audit.pairs import worst_pairs
 from bench.evaluation.check.noninterference import CheckVerdict, check_method
 from bench.interface.registry import METHODS
 from bench.methods.pate.head_training import head_labels
@@ -132,6 +133,12 @@ def test_mistakes_are_told_before_anything_runs(changes: dict[str, Any], said: s
 def test_settings_that_cannot_be_meant(changes: dict[str, Any]) -> None:
     with pytest.raises(BenchError):
         configured("trpate", changes)
+
+
+def test_audits_build_their_pairs_without_the_source_of_the_row() -> None:
+    given = TrPATEConfig(backbone="test_resnet", weights="source:mnist", source_fraction=0.5, image_size=32, teachers=40)
+    config = TrPATE(given, CIFAR).calibrate(Budget(10, 1e-5))
+    assert {pair.config["weights"] for pair in worst_pairs(TrPATE, config, CIFAR, 1e-5)} == {"random"}
 
 
 def test_a_source_must_be_there() -> None:
