@@ -136,7 +136,7 @@ def test_settings_that_cannot_be_meant(changes: dict[str, Any]) -> None:
 
 
 def test_audits_build_their_pairs_without_the_source_of_the_row() -> None:
-    given = TrPATEConfig(backbone="test_resnet", weights="source:mnist", source_fraction=0.5, image_size=32, teachers=40)
+    given = TrPATEConfig(backbone="test_resnet", weights="source:mnist", source_fraction=0.5, image_size=32)
     config = TrPATE(given, CIFAR).calibrate(Budget(10, 1e-5))
     assert {pair.config["weights"] for pair in worst_pairs(TrPATE, config, CIFAR, 1e-5)} == {"random"}
 
