@@ -1,4 +1,4 @@
-"""Torch lets code replace every operation; mechanisms compute with torch's own."""
+"""Keeps a method's torch modes and tensor subclasses from replacing the operations of a mechanism."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def torch_alone() -> Iterator[None]:
 
 
 def check_real(*tensors: torch.Tensor) -> None:
-    """Raise :class:`BenchError` unless all are plain tensors of real floats: others may turn noise into nothing."""
+    """Raise :class:`BenchError` unless all are plain tensors of real floats: others can cancel the noise."""
     for tensor in tensors:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
             raise BenchError(f"DP-SGD needs gradients that are plain, dense tensors, not {type(tensor).__name__}.")

@@ -91,7 +91,7 @@ class HonestSums(Honest):
 
 
 class SumsOfOtherLabels(HonestSums):
-    """The same, with the sensitivity of a record whose label changes; under one label, its inverted image moves it 2."""
+    """States the sensitivity for a changed label, sqrt(2); an inverted image under the same label moves the sums by 2."""
 
     name = "cheat-sums-of-other-labels"
     sensitivity: ClassVar[float] = 2**0.5

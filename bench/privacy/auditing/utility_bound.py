@@ -163,7 +163,8 @@ def honest_tries(probabilities: Sequence[float]) -> float:
     if worst**seeds >= IMPLAUSIBLE:
         return seeds
 
-    def chance(runs: int) -> float:  # that a binomial count of `runs` is at least `seeds`
+    def chance(runs: int) -> float:
+        # The probability that a binomial variable, of `runs` trials at `worst`, is at least `seeds`.
         return float(betainc(seeds, runs - seeds + 1, worst))
 
     high = seeds
