@@ -158,6 +158,12 @@ def test_the_running_state_of_two_runs_is_equal(one: object, other: object) -> N
     assert fingerprint(one) == fingerprint(other)
 
 
+def test_equal_tuples_may_be_one_object_or_two() -> None:
+    layer, (one, two) = [0], (tuple(map(float, "12")) for _ in range(2))
+    assert one is not two
+    assert fingerprint([one, one, layer, layer]) == fingerprint([one, two, layer, layer])
+
+
 def test_what_a_function_kept_is_made_again() -> None:
     box = [2.0]
 

@@ -95,10 +95,11 @@ def _parts(value: Any, seen: dict[int, tuple[int, object]]) -> Iterator[str | by
     if type(value) in PLAIN or (isinstance(value, Enum) and _is_known(type(value))):
         yield f"{type(value).__name__} {value!r}"
         return
-    if id(value) in seen and not isinstance(value, tuple | types.CodeType):  # equal tuples may or may not be one object
-        yield f"seen {seen[id(value)][0]}"
-        return
-    seen[id(value)] = len(seen), value
+    if not isinstance(value, tuple | types.CodeType):  # equal tuples may or may not be one object: they get no number
+        if id(value) in seen:
+            yield f"seen {seen[id(value)][0]}"
+            return
+        seen[id(value)] = len(seen), value
     yield type(value).__qualname__
     if isinstance(value, type | types.ModuleType):
         yield f"{value.__module__}.{value.__qualname__}" if isinstance(value, type) else value.__name__
