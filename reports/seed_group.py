@@ -15,7 +15,7 @@ from bench.privacy.accounting.risk import Risk
 from bench.reports.order import Band
 from bench.results.attack_record import AuditRecord
 from bench.results.audited import counted
-from bench.results.derived import backbone_of, claims_of_votes, replaced_epsilon, risk_of
+from bench.results.derived import backbone_of, claims_of_votes, replaced_epsilon, risks_of
 from bench.results.record import Provenance, Record
 from bench.storage.cache import digest_of
 
@@ -85,7 +85,7 @@ class SeedGroup:
     @cached_property
     def risk(self) -> Risk:
         """Bounds on an attacker by the proven curve, for neighbours by :attr:`adjacency`."""
-        each = (risk_of(privacy).as_dict().values() for privacy in self._privacy)
+        each = (risks_of(privacy)[0].as_dict().values() for privacy in self._privacy)
         return Risk.from_values(map(max, zip(*each, strict=True)))
 
     @cached_property

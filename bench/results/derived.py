@@ -76,15 +76,15 @@ def replaced_epsilon(privacy: Privacy) -> float:
     return _figures("replace-one", _text_of(privacy), privacy.delta)[0] if privacy.events else math.inf
 
 
-def risk_of(privacy: Privacy, *, group: bool = False) -> Risk:
-    """Return the bounds of the proven curve on attacks on one unit, or on a group of :data:`GROUP`.
+def risks_of(privacy: Privacy) -> tuple[Risk, Risk]:
+    """Return the bounds of the proven curve on attacks on one unit, and on a group of :data:`GROUP`.
 
     All 1 where nothing is proven.
     """
     if math.isinf(privacy.proven.epsilon):
-        return UNBOUNDED
+        return UNBOUNDED, UNBOUNDED
     found = _figures("risk", _text_of(privacy), None)
-    return Risk.from_values(found[len(NAMES) :] if group else found[: len(NAMES)])
+    return Risk.from_values(found[: len(NAMES)]), Risk.from_values(found[len(NAMES) :])
 
 
 def _text_of(privacy: Privacy) -> str:

@@ -11,7 +11,7 @@ from bench.metrics.intervals import accuracy_interval
 from bench.privacy.accounting.risk import NAMES as RISKS
 from bench.results.attack_record import AuditRecord
 from bench.results.audited import by_student, counted, with_audits
-from bench.results.derived import backbone_of, data_dependent, replaced_epsilon, risk_of, row_key
+from bench.results.derived import backbone_of, data_dependent, replaced_epsilon, risks_of, row_key
 from bench.results.record import VISIBLE, Privacy, Record, Utility
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _privacy(privacy: Privacy | None) -> dict[str, Any]:
         "impossible": None if privacy.plausibility is None else privacy.plausibility.probability,
         "data_dependent": data_dependent(privacy),
         "bypasses": tuple(privacy.bypasses),
-        **risk_of(privacy).as_dict(),
+        **risks_of(privacy)[0].as_dict(),
     }
 
 

@@ -12,10 +12,12 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from functools import lru_cache
 from typing import Any, Literal
 
+from pydantic_core import to_json
+
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.accounting.risk import PRIORS, RATES
 from bench.privacy.auditing.utility_bound import odds, remark
-from bench.results.derived import GROUP, replaced_epsilon, risk_of
+from bench.results.derived import GROUP, replaced_epsilon, risks_of
 from bench.results.record import VISIBLE, Audited, Plausibility, Privacy, Provenance, Record
 
 Toward = Literal["nearest", "up", "down"]
@@ -238,8 +240,7 @@ def _epsilon_tables(privacy: Privacy) -> list[Table]:
 
 def _risk_table(privacy: Privacy) -> Table:
     one, group = (
-        [risk_text(bound, privacy.proven.epsilon) for bound in risk_of(privacy, group=several).as_dict().values()]
-        for several in (False, True)
+        [risk_text(bound, privacy.proven.epsilon) for bound in risk.as_dict().values()] for risk in risks_of(privacy)
     )
     return Table(
         "Bounds on an attacker, by the proven curve",
@@ -259,13 +260,18 @@ RISK_WORDS = (
 
 def ledger_table(privacy: Privacy) -> Table:
     """Return the events of a ledger; consecutive equal events share one row with their count."""
+    return _ledger_table(to_json(privacy.events, inf_nan_mode="constants"))
+
+
+@lru_cache(maxsize=64)  # the seeds of a row often have equal events
+def _ledger_table(events: bytes) -> Table:
     rows = tuple(
         (
             f"{event.get('times', 1):,} ×",
             str(event.get("kind", "")),
             words({k: v for k, v in event.items() if k not in ("kind", "times")}),
         )
-        for event in privacy.events
+        for event in json.loads(events)
     )
     note = "" if rows else "The ledger has no event."
     return Table("Mechanisms, in their order", ("times", "mechanism", "parameters"), rows, note)

@@ -16,6 +16,7 @@ from bench.interface.registry import METHODS
 _PLAIN = re.compile(r"[a-z0-9][a-z0-9._+-]{0,149}")
 
 
+@lru_cache(maxsize=1024)  # cached, because pages link to their neighbours
 def page_name(name: str) -> str:
     """Return a safe, case-insensitively unique file stem: `name` if it is safe, otherwise its letters and a digest."""
     if _PLAIN.fullmatch(name) and not name.endswith("."):
@@ -26,7 +27,7 @@ def page_name(name: str) -> str:
     return f"{start or 'x'}~{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
 
-@lru_cache(maxsize=1024)  # cached, because pages link to their neighbours
+@lru_cache(maxsize=1024)
 def record_href(key: str, part: str = "") -> str:
     """Return the address of a record's page, relative to the site."""
     return f"records/{quote(page_name(key))}.html{part}"

@@ -271,8 +271,8 @@ class _Pages:
             return None
         name = f"images/{page_name(record.key)}.png"
         if name not in self.copies:
-            path = (home / record.image_grid.file).resolve()
-            if not path.is_relative_to(home.resolve()) or path.suffix != ".png":
+            path = Path(os.path.realpath(home / record.image_grid.file))
+            if not path.is_relative_to(_resolved(home)) or path.suffix != ".png":
                 return None
             try:
                 data = read_plain(path)
@@ -296,6 +296,11 @@ class _Pages:
         name = f"images/{page_name(attack.key)}.png"
         self.copies[name] = data
         return quote(name), f"{attack.attack} ({attack.goal}) on this student and its controls"
+
+
+@lru_cache(maxsize=16)
+def _resolved(folder: Path) -> Path:
+    return folder.resolve()
 
 
 def _median(records: Sequence[Record]) -> Record | None:

@@ -19,7 +19,7 @@ from bench.reports.board_row import BoardRow
 from bench.reports.leaderboard import Source
 from bench.reports.site.addresses import record_href
 from bench.results.attack_record import AttackRecord, AuditRecord, Role
-from bench.results.derived import risk_of
+from bench.results.derived import risks_of
 from bench.results.record import Record, Status
 from bench.results.text import Table, epsilon_text, risk_text
 
@@ -196,7 +196,7 @@ def _of_audit(audit: AuditRecord, record: Record) -> Iterator[Success]:
         yield Success(
             record.key,
             f"audit of {record.method} on {record.dataset}, {without + with_it:,} runs",
-            risk_of(privacy).advantage,
+            risks_of(privacy)[0].advantage,
             privacy.proven.epsilon,
             (with_it - missed) / with_it - wrong / without,
             least_right - most_wrong,
@@ -213,7 +213,7 @@ def _of_attack(attack: AttackRecord, record: Record) -> Iterator[Success]:
         yield Success(
             record.key,
             f"{attack.attack} on {record.method}, {record.dataset}",
-            risk_of(record.privacy).tpr[0],
+            risks_of(record.privacy)[0].tpr[0],
             record.privacy.proven.epsilon,
             found.value,
             found.low,

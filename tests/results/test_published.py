@@ -66,7 +66,7 @@ def test_figures_that_come_with_a_board_are_those_of_its_ledgers(
 ) -> None:
     one = next(one for one in RunDir(BOARD).read_records(set_aside=False).found if one.method == "dp-merf")
     assert one.privacy is not None
-    own, found = derived.risk_of(one.privacy), json.loads(derived.figures_text([one]))
+    (own, _), found = derived.risks_of(one.privacy), json.loads(derived.figures_text([one]))
     wrong = {name: " ".join(["0x1.8p-1"] * len(text.split())) for name, text in found["figures"].items()}
     folder = installed.parent / "nowhere"  # the checkout of the code
     RunDir(folder).create().write_record(one)
@@ -74,11 +74,11 @@ def test_figures_that_come_with_a_board_are_those_of_its_ledgers(
     forged.write_record(one)
     (forged.path / derived.FIGURES).write_text(json.dumps({"source": found["source"], "figures": wrong}))
     derived.published_figures.cache_clear()
-    assert derived.risk_of(one.privacy) == own, "figures of the working directory's board are not believed"
+    assert derived.risks_of(one.privacy)[0] == own, "figures of the working directory's board are not believed"
     for source, expected in ((found["source"], {0.75}), ("another source", set(own.as_dict().values()))):
         (folder / derived.FIGURES).write_text(json.dumps({"source": source, "figures": wrong}))
         derived.published_figures.cache_clear()
-        assert set(derived.risk_of(one.privacy).as_dict().values()) == expected
+        assert set(derived.risks_of(one.privacy)[0].as_dict().values()) == expected
     (folder / derived.FIGURES).write_text(json.dumps({"source": found["source"], "figures": wrong}))
     derived.published_figures.cache_clear()
     assert json.loads(derived.figures_text([one])) == found  # computed, not copied

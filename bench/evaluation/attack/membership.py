@@ -31,7 +31,7 @@ from bench.interface.attack import MembershipAttack
 from bench.interface.registry import METHODS
 from bench.metrics.roc import DRAWS, membership_metrics, roc
 from bench.results.attack_record import Role, Scores
-from bench.results.derived import risk_of
+from bench.results.derived import risks_of
 from bench.results.record import Privacy, Record
 from bench.storage.cache import Cache
 from bench.training.context import Context
@@ -102,7 +102,7 @@ def membership(
 
 def bounds_of(privacy: Privacy) -> dict[str, float]:
     """Return the upper bounds of the proven curve on an attack's measures for one unit, by name."""
-    allowed = risk_of(privacy).as_dict()
+    allowed = risks_of(privacy)[0].as_dict()
     most = allowed["advantage"]
     # No point of the ROC curve lies above its false positive rate plus the advantage.
     return {"auc": 0.5 + most - most**2 / 2, **{name: allowed[name] for name in ("advantage", *_RATE_NAMES)}}

@@ -20,7 +20,7 @@ from bench.reports.site.meaning import (
     successes,
 )
 from bench.results.attack_record import AttackRecord, AuditRecord, Scores
-from bench.results.derived import risk_of
+from bench.results.derived import risks_of
 from bench.results.record import Record
 from helpers.pairs import pair_audit, release
 from helpers.records import record
@@ -65,7 +65,7 @@ def test_an_audit_stands_beside_the_limit_of_its_row() -> None:
     (one,) = successes(source)
     privacy = of_gaussian().privacy
     assert privacy is not None
-    assert one.bound == risk_of(privacy).advantage == pytest.approx(0.3829, abs=1e-4)
+    assert one.bound == risks_of(privacy)[0].advantage == pytest.approx(0.3829, abs=1e-4)
     assert one.value == pytest.approx(0.3)
     assert 0.2 < one.low < 0.3
     assert not one.exceeds
@@ -94,7 +94,7 @@ def test_membership_attacks_stand_beside_the_limit_at_their_rate() -> None:
     privacy = of_gaussian().privacy
     assert privacy is not None
     assert (one.value, one.low, one.chosen) == (0.05, 0.02, False)
-    assert one.bound == risk_of(privacy).tpr[0]
+    assert one.bound == risks_of(privacy)[0].tpr[0]
 
 
 def test_rows_without_a_finite_proof_are_not_drawn() -> None:
