@@ -86,12 +86,12 @@ def test_columns_are_the_described_ones(published: pandas.DataFrame) -> None:
 def test_a_row_joins_its_audits_and_attacks(tmp_path: Path) -> None:
     seen, unseen, plain = record(accuracy=0.9), record(seed=1), record(seed=2)
     home = folder(tmp_path, seen, unseen, plain, failed("no teachers", key="broken", seed=3))
-    home.write_audit(audit(seen.key))
-    home.write_audit(pair_audit(release(0.0, power=0.4), student=unseen.key))
+    home.write_row(audit(seen.key))
+    home.write_row(pair_audit(release(0.0, power=0.4), student=unseen.key))
     strong = Scores(metrics={"committee top-1 above counterfactual": Estimated(value=0.5, n=10)})
-    home.write_attack(attack(seen.key))
-    home.write_attack(attack(seen.key, key="b", attack="gmi", targets={"student": strong}))
-    home.write_attack(attack(seen.key, key="c", attack="brep-mi", targets={"student": strong}, no_power="blind"))
+    home.write_row(attack(seen.key))
+    home.write_row(attack(seen.key, key="b", attack="gmi", targets={"student": strong}))
+    home.write_row(attack(seen.key, key="c", attack="brep-mi", targets={"student": strong}, no_power="blind"))
     (filled,) = with_audits([seen], [audit(seen.key)])
     assert filled.privacy is not None
     assert filled.privacy.audited is not None
@@ -121,9 +121,9 @@ def test_a_row_has_the_boards_mark_of_its_claim(tmp_path: Path) -> None:
 def test_a_transcript_has_no_largest_bound(tmp_path: Path) -> None:
     records = [record(seed=seed) for seed in range(3)]
     home = folder(tmp_path, *records)
-    home.write_audit(pair_audit(release(0.2, power=0.4), transcript(7.0), student=records[0].key))
-    home.write_audit(pair_audit(transcript(0.7), student=records[1].key))
-    home.write_audit(pair_audit(transcript(0.0), student=records[2].key))
+    home.write_row(pair_audit(release(0.2, power=0.4), transcript(7.0), student=records[0].key))
+    home.write_row(pair_audit(transcript(0.7), student=records[1].key))
+    home.write_row(pair_audit(transcript(0.0), student=records[2].key))
     frame = bench.load_results(tmp_path)
     assert frame["audited"].tolist() == pytest.approx([7.0, 0.7, math.nan], nan_ok=True)
     assert frame["audit_power"].tolist() == [math.inf, math.inf, 0.0]

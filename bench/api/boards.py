@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.options import member
 from bench.core.types import PrivacyUnit
 from bench.data.datasets import all_datasets
 from bench.interface.registry import METHODS, listed
@@ -34,13 +35,6 @@ def _board(runs: str | Path | Iterable[str | Path] | None) -> Board:
     return build_board(found.records.values(), found.audits.values())
 
 
-def _unit(name: str) -> str:
-    units = [unit.value for unit in PrivacyUnit]
-    if name not in units:
-        raise UnknownNameError("unit", name, units)
-    return name
-
-
 def choose(
     eps: float = 1.0, *, dataset: str = "mnist", unit: str = "record", public_data: str = "any",
     seconds: float | None = None, runs: str | Path | Iterable[str | Path] | None = None,
@@ -64,7 +58,7 @@ def choose(
     if public_data not in ("any", "none"):
         raise UnknownNameError("public_data", public_data, ["any", "none"])
     limit = {} if seconds is None else {"seconds": seconds}
-    wanted = Wanted(eps, dataset, _unit(unit), public_data == "any", **limit)
+    wanted = Wanted(eps, dataset, member(PrivacyUnit, "unit", unit).value, public_data == "any", **limit)
     board = _board(runs)
     return chosen_from(board, wanted)
 
@@ -79,7 +73,7 @@ def compare(
     default 10. Raises :class:`BenchError` for an unknown name, or a method without such a row.
     """
     board = _board(runs)
-    return compared(board, one, other, dataset, _unit(unit), eps)
+    return compared(board, one, other, dataset, member(PrivacyUnit, "unit", unit).value, eps)
 
 
 def compose(keys: str | Sequence[str], *, runs: str | Path | Iterable[str | Path] | None = None) -> PrivacyCost:

@@ -13,7 +13,7 @@ from bench.cli.options import CREW, Json, Quiet, ReuseOption, with_options
 from bench.core.config import Preset, Reuse, check_overrides
 from bench.core.errors import BenchError
 from bench.core.options import PRESET, LaunchOptions, Resources, what
-from bench.core.progress import echo, open_progress, print_json, starting
+from bench.core.progress import echo, open_progress, print_json, print_table, starting
 from bench.core.types import AuditKind
 from bench.evaluation.audit.options import AuditOptions
 
@@ -179,7 +179,6 @@ def attack(
     """
     with starting(quiet=quiet or json_):
         from bench.cli.attack_jobs import Attacks, attack_by_jobs, attack_inline
-        from bench.cli.attack_output import print_attacks
         from bench.cli.jobs import bad, leave
         from bench.evaluation.attack.attack import attack_names
         from bench.evaluation.attack.workplace import AttackOptions
@@ -200,9 +199,21 @@ def attack(
     if json_:
         print_json({"attacks": [result.model_dump(mode="json") for result in results]})
     else:
-        print_attacks(results, out)
+        _print_attacks(results, out)
         _print_failures(results, out)
     leave(ended, any(map(bad, results)))
+
+
+def _print_attacks(results: Sequence[AttackRecord], out: Path) -> None:
+    from bench.reports.attacks import findings, tables
+    from bench.results.run_dir import RunDir
+
+    for title, columns, rows in tables(RunDir(out).read_records().found, results):
+        print_table(title, columns, rows)
+    for line in findings(results):
+        echo(line)
+    if pictures := sum(len(result.pictures) for result in results):
+        echo(f"{pictures} pictures in {out / 'attacks'}")
 
 
 def _print_failures(results: Sequence[AttackRecord | AuditRecord], out: Path) -> None:

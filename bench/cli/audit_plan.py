@@ -53,7 +53,7 @@ def share_audits(out: Path, keys: Sequence[str] | None, methods: str, *, quiet: 
         for planned in unaudited(out, keys, methods, progress):
             if planned.audit is not None:
                 made.append(planned.audit)
-                RunDir(out).write_audit(made[-1])
+                RunDir(out).write_row(made[-1])
     return made
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from json import dumps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,16 +12,8 @@ from bench.core.progress import echo, print_json
 from bench.storage.files import write_together
 
 
-class Kind(StrEnum):
-    """A kind of file of a run directory."""
-
-    RECORD = "record"
-    ATTACK = "attack"
-    AUDIT = "audit"
-
-
 def schema(
-    kind: Annotated[Kind, typer.Argument(help="Which files.")] = Kind.RECORD,
+    kind: Annotated[Literal["record", "attack", "audit"], typer.Argument(help="Which files.")] = "record",
     into: Annotated[
         Path | None, typer.Option("--into", help="Write all schemas and fields.md into this folder instead.")
     ] = None,
@@ -31,11 +22,10 @@ def schema(
     from bench.results.schema import schema_of
 
     if into is None:
-        print_json(schema_of(kind.value))
+        print_json(schema_of(kind))
         return
 
     pages = {into / name: text.encode() for name, text in schema_pages().items()}
-    (into / "schemas").mkdir(parents=True, exist_ok=True)
     write_together(pages)
     for page in pages:
         echo(f"wrote {page}")

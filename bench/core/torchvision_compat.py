@@ -9,12 +9,10 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import ModuleType
+from types import ModuleType
+from typing import Any
 
 SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -44,9 +42,6 @@ def allow_cpu_torchvision() -> None:
     if "torchvision" in sys.modules or _kept or any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     sys.meta_path.insert(0, _Finder())
-
-
-install = allow_cpu_torchvision
 
 
 def declare_operators() -> bool:

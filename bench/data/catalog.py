@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.core.torchvision_compat import allow_cpu_torchvision
 from bench.data import celeba, text
 from bench.data import decoders as formats
 from bench.data.decoders import Decode
@@ -29,7 +28,6 @@ def mirrors(kind: str) -> HttpRoute:
     """Return the route to the URLs of ``torchvision.datasets.KIND``, which are read on demand."""
 
     def files() -> Sequence[HttpFile]:
-        allow_cpu_torchvision()
         from torchvision import datasets
 
         owner: Any = getattr(datasets, kind)

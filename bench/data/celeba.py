@@ -11,19 +11,16 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.core.fetch_progress import Progress
-from bench.core.torchvision_compat import allow_cpu_torchvision
 from bench.data.image_files import decode
 from bench.data.loaders import chosen_view
 from bench.storage.array_store import Blocks, storage_errors
 from bench.storage.download import HandRoute, RouteError, file_digest
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _NAMES = """
 5_o_Clock_Shadow Arched_Eyebrows Attractive Bags_Under_Eyes Bald Bangs Big_Lips Big_Nose Black_Hair Blond_Hair
@@ -51,7 +48,6 @@ class DriveRoute(HandRoute):
         """Download the three files; see :class:`bench.storage.download.Route`."""
         if importlib.util.find_spec("gdown") is None:
             raise RouteError("needs the package gdown: pip install gdown")
-        allow_cpu_torchvision()
         from torchvision.datasets import CelebA
         from torchvision.datasets.utils import download_file_from_google_drive
 

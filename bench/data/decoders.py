@@ -13,16 +13,14 @@ import re
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.data.image_files import decoded_pieces, list_labelled
 from bench.data.index_hash import ranks
 from bench.storage.array_store import Blocks
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Decode = Callable[[Path], Mapping[str, Blocks]]
 

@@ -20,19 +20,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.core.plain_files import check_unshared
 from bench.core.processes import owner_only
+from bench.data.spec import LoadRequest
 from bench.storage.array_store import Blocks, DamagedError, locked, read_store, storage_errors, write_store
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from bench.data.spec import LoadRequest
 
 SAMPLE = 1_000
 """Number of files that are compared with the disk before a kept list is used again."""

@@ -55,21 +55,18 @@ def folder_spec(name: str) -> DatasetSpec:
         raise BenchError(
             f"the folders in {train} are names of splits, not classes: {', '.join(classes)}. Rename them: {LAYOUT}."
         )
+    return users_spec(name, path, classes, own.shape or _first_shape(train, classes), load_folder)
+
+
+def users_spec(
+    name: str, path: Path, classes: Sequence[str], shape: tuple[int, int, int],
+    loader: Callable[[LoadRequest], Loaded], *, images: bool = True,
+) -> DatasetSpec:  # fmt: skip
+    """Return the data set in a user's folder or file `path`, of images or of arrays."""
     return DatasetSpec(
-        name=name,
-        classes=len(classes),
-        shape=own.shape or _first_shape(train, classes),
-        class_names=tuple(classes),
-        train_records=None,
-        test_records=None,
-        loader=load_folder,
-        split_rule="hash",
-        public_benchmark=False,
-        licence="the user's own",
-        source=str(path),
-        resolution=RESOLUTION,
-        store="folder",
-    )
+        name, len(classes), shape, tuple(classes), None, None, loader, "hash", licence="the user's own",
+        source=str(path), resolution=RESOLUTION if images else "", store="folder",
+    )  # fmt: skip
 
 
 def _halves(path: Path) -> tuple[Path, Path | None]:

@@ -7,27 +7,16 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.data.decoders import Decode
 from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Records
-from bench.storage.array_store import (
-    Blocks,
-    DamagedError,
-    StorageError,
-    locked,
-    read_store,
-    set_aside,
-    storage_errors,
-    write_store,
-)
+from bench.storage.array_store import Blocks, DamagedError, StorageError, locked, read_store, set_aside, write_store
 from bench.storage.download import Route, RouteError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Arrays = Mapping[str, "NDArray[Any]"]
 UNUSABLE = (BenchError, OSError, ValueError, LookupError, EOFError, ImportError)
@@ -41,9 +30,7 @@ def plain_view(arrays: Arrays) -> tuple[Records, Records]:
     return train, test
 
 
-def chosen_view(
-    choose: Callable[[NDArray[Any]], tuple[NDArray[np.int64] | None, NDArray[np.int64]]], what: str
-) -> View:
+def chosen_view(choose: Choose, what: str) -> View:
     """Return a view of the records whose indices (None: all) and labels `choose` takes from the array `what`."""
 
     def half(arrays: Arrays, name: str) -> Records:
@@ -188,8 +175,7 @@ class StoredLoader:
     def _store(self, request: LoadRequest, way: Way, folder: Path, label: str) -> None:
         arrays = way.decode(folder)
         check(self.whole or request.spec, arrays)
-        with storage_errors(request.root):
-            write_store(request.root, request.spec.store, arrays, label, self.pinned)
+        write_store(request.root, request.spec.store, arrays, label, self.pinned)
 
     def _all_failed(self, request: LoadRequest, reasons: list[str]) -> str:
         spec, given = request.spec, request.root / "raw" / request.spec.store

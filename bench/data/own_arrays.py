@@ -16,19 +16,17 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.core.processes import memory_bytes
 from bench.data.index_hash import keys
 from bench.data.own_name import TEST_SHARE
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
+Array = NDArray[Any]
 
 FEATURE_NETS = ("softmax_regression", "features")
 """Nets that take rows of features."""

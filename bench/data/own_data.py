@@ -31,7 +31,7 @@ from bench.core.plain_files import check_unshared, open_plain
 from bench.core.processes import owner_only
 from bench.data.file_list import RACE_NS, Half, Listing, kept_list, place
 from bench.data.image_files import open_image
-from bench.data.image_folder import RESOLUTION, files_loaded, folder_spec, image_shape, keyed_revision, unfilled
+from bench.data.image_folder import files_loaded, folder_spec, image_shape, keyed_revision, unfilled, users_spec
 from bench.data.own_arrays import (
     Arrays,
     as_bytes,
@@ -66,21 +66,7 @@ def own_spec(name: str) -> DatasetSpec:
     if own.path.suffix.lower() not in FILES:
         raise BenchError(f"{own.path} is a file. Accepted: a folder of images, or a file {', '.join(FILES)}.")
     classes, shape, images = _public_facts(own, when)
-    return DatasetSpec(
-        name=name,
-        classes=len(classes),
-        shape=shape,
-        class_names=classes,
-        train_records=None,
-        test_records=None,
-        loader=_load_listed if images else _load_arrays,
-        split_rule="hash",
-        public_benchmark=False,
-        licence="the user's own",
-        source=str(own.path),
-        resolution=RESOLUTION if images else "",
-        store="folder",
-    )
+    return users_spec(name, own.path, classes, shape, _load_listed if images else _load_arrays, images=images)
 
 
 def stamped(path: Path) -> tuple[int, int]:

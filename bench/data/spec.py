@@ -7,14 +7,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.core.fetch_progress import Progress
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 LOADED = "bench.data.load"
 """The :func:`sys.audit` event, with a data set's name, by which a check sees who loads the data set."""

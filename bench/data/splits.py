@@ -77,20 +77,16 @@ class Materialised:
     """Whether public and test records together form the official test set."""
 
 
-def split(loaded: Loaded, rule: str | None = None, private_records: int | None = None) -> Split:
+def split(loaded: Loaded, rule: str | None = None) -> Split:
     """Divide the records of a data set by `rule`, one of `RULES`, by default the data set's own.
 
-    At most `private_records` are private, by index hash. Raise UnknownNameError, or BenchError if it does not apply.
+    Raise UnknownNameError, or BenchError if it does not apply.
     """
     spec = loaded.spec
     # The split must not depend on a folder's path.
     name = "folder" if spec.name.startswith("folder:") else spec.name
     rule = rule or spec.split_rule
     private, public, test = _divide(name, rule, len(loaded.train), len(loaded.test))
-    if private_records is not None:
-        if private_records < 1:
-            raise BenchError(f"private records must be 1 or more, not {private_records}.")
-        private = private[ranks(name, len(private), "fewer private records")[:private_records]]
     return Split(spec.name, rule, np.sort(private), np.sort(public), np.sort(test))
 
 

@@ -22,15 +22,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.data.index_hash import ranks
 from bench.storage.array_store import Blocks
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 VOCABULARY = 5_000

@@ -7,10 +7,11 @@ import dataclasses
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from bench.core.config import NoiseKind, as_dict
 from bench.core.disclosure import Disclosure
@@ -59,9 +60,6 @@ from bench.training.context import Context
 from bench.training.divergence import CollapsedError
 from bench.training.features import student_logits
 from bench.training.loop import predict
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 def run_cell(

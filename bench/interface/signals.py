@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
-from bench.interface import BenchError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from bench.interface import Signals
+from bench.interface import BenchError, Signals
 
 
 def log_odds(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:

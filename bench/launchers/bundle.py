@@ -24,28 +24,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO, Literal
+from typing import IO, BinaryIO, Literal
 
 from pydantic import Field
 
 from bench.core.config import Grid
 from bench.core.errors import BenchError
 from bench.core.plain_files import open_plain
+from bench.core.progress import Progress, Stage
 from bench.core.rows import Row, json_object, validated
 from bench.core.version import __version__
 from bench.data.datasets import load
 from bench.data.own_name import PREFIX
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.data_source import DataSource
-from bench.experiments.plan import bound_method
+from bench.experiments.plan import Cell, bound_method
 from bench.launchers.grid import plan_grid
 from bench.storage.array_store import data_root
 from bench.storage.download import file_digest
 from bench.storage.files import writing
-
-if TYPE_CHECKING:
-    from bench.core.progress import Progress, Stage
-    from bench.experiments.plan import Cell
 
 PIECE = 1 << 20
 LARGEST_LIST = 1 << 26

@@ -10,11 +10,9 @@ from bench.core.processes import available_cores
 from bench.core.progress import Progress
 from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
-from bench.experiments.noise_salt import RANDOM
 from bench.launchers import slurm_run
 from bench.launchers.dry_run import jobs_of, running_times
 from bench.launchers.executors import run_by_executor
-from bench.launchers.hooks import at_end, hooked
 from bench.launchers.local import Done, run_inline, run_local, visible_devices
 from bench.launchers.manifest import Launch, Options, begin
 from bench.launchers.schedule import Unit
@@ -26,27 +24,13 @@ from bench.results.run_dir import RunDir
 
 def execute(
     units: Sequence[Unit], run_dir: RunDir, source: DataSource, progress: Progress, settings: Cluster,
-    resources: Resources, *, plugins: Sequence[str], detach: bool, done: Done, noise_salt: str = RANDOM,
+    resources: Resources, *, plugins: Sequence[str], detach: bool, done: Done, noise_salt: str,
 ) -> Outcome:  # fmt: skip
     """Run `units` with the launcher of `settings`, call `done` with each record, and return the outcome.
 
-    With `detach`, return after submission to Slurm; the user's ``on_`` commands then do not run. Raises
-    :class:`BenchError` for a missing device, a refusal by Slurm, or workers that cannot run.
+    With `detach`, return after submission to Slurm. Raises :class:`BenchError` for a missing device, a refusal by
+    Slurm, or workers that cannot run.
     """
-    then = hooked(done, settings, run_dir, progress)
-    outcome = _execute(
-        units, run_dir, source, progress, settings, resources, plugins=plugins, detach=detach, done=then,
-        noise_salt=noise_salt,
-    )  # fmt: skip
-    if not detach:
-        at_end(outcome, settings, run_dir, progress)
-    return outcome
-
-
-def _execute(
-    units: Sequence[Unit], run_dir: RunDir, source: DataSource, progress: Progress, settings: Cluster,
-    resources: Resources, *, plugins: Sequence[str], detach: bool, done: Done, noise_salt: str,
-) -> Outcome:  # fmt: skip
     on_slurm = settings.launcher == "slurm"
     retries = settings.retries if settings.retries is not None else 10 if on_slurm else 3
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.printable import counted
@@ -38,32 +38,8 @@ from bench.storage.interrupts import Stopped, stopping_signals
 from bench.storage.scratch import VARIABLE
 
 
-class Submitted(Protocol):
-    """A job of an executor."""
-
-    def done(self) -> bool:
-        """Return whether it has ended, however."""
-        ...
-
-
-class Executor(Protocol):
-    """What runs jobs."""
-
-    def submit(self, keys: tuple[str, ...]) -> Submitted:
-        """Begin a job that runs the cells `keys` in turn."""
-        ...
-
-    def why(self, job: Any) -> str:
-        """Return why an ended job left a cell without a record, if it tells."""
-        ...
-
-    def end(self, jobs: Sequence[Any]) -> None:
-        """End `jobs`."""
-        ...
-
-
 class _Submitit:
-    """An executor of submitit."""
+    """An executor of submitit: `submit` begins a job that runs the cells `keys` in turn, `end` ends jobs."""
 
     def __init__(self, settings: Cluster, launch: Launch) -> None:
         import submitit
@@ -84,7 +60,7 @@ class _Submitit:
             gpus_per_node=settings.gpus, mem_gb=settings.memory, stderr_to_stdout=True, **setup, **prefixed,
         )  # fmt: skip
 
-    def submit(self, keys: tuple[str, ...]) -> Submitted:
+    def submit(self, keys: tuple[str, ...]) -> Any:
         return self._executor.submit(Job(self._folder, keys, self._minutes))
 
     def why(self, job: Any) -> str:
@@ -101,11 +77,11 @@ class _Installed:
     def __init__(self, executor: Any, settings: Cluster, launch: Launch) -> None:
         self._executor, self._folder, self._scratch = executor, launch.folder.resolve(), settings.scratch
 
-    def submit(self, keys: tuple[str, ...]) -> Submitted:
-        job: Submitted = self._executor.submit(run_apart, str(self._folder), keys, self._scratch)
-        return job
+    def submit(self, keys: tuple[str, ...]) -> Any:
+        return self._executor.submit(run_apart, str(self._folder), keys, self._scratch)
 
     def why(self, job: Future[str]) -> str:
+        """Return why an ended job left a cell without a record, if it tells."""
         if job.cancelled():
             return "cancelled"
         error = job.exception()
@@ -119,6 +95,9 @@ class _Installed:
             job.cancel()
         while not all(job.done() for job in jobs) and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
+
+
+Executor = _Submitit | _Installed
 
 
 def run_apart(folder: str, keys: Sequence[str], scratch: str | None) -> str:
@@ -175,7 +154,7 @@ def run_by_executor(
     min(`retries`, 3) times. Raises as :func:`executor_of`.
     """
     watch = Watch(launch, [unit for pack in packs for unit in pack.units], run_dir, done)
-    waiting, running, losses = list(packs), list[tuple[Pack, Submitted]](), Counter[str]()
+    waiting, running, losses = list(packs), list[tuple[Pack, Any]](), Counter[str]()
     most, tries = settings.at_once(), min(launch.options.retries, 3)
     with executor_of(settings, launch, min(most, len(packs))) as executor:
         try:

@@ -21,6 +21,7 @@ from bench.experiments.plan import Cell, Refusal, expand, to_run
 from bench.experiments.to_risk import expand_to_risk
 from bench.interface.registry import methods_named
 from bench.launchers.dry_run import DryRun, forecast
+from bench.launchers.hooks import at_end, hooked
 from bench.launchers.schedule import Unit, units_of
 from bench.launchers.settings import Cluster
 from bench.launchers.worker import Outcome
@@ -53,7 +54,7 @@ def run_grid(
     source, run_dir = DataSource(progress), RunDir(out)
     run_dir.check_writable()  # before data is fetched
     calibrations = Calibrations(run_dir.cache_path, user_cache())
-    planned = [cell for grid in grids for cell in _cells(grid, source, calibrations, noise_salt, progress)]
+    planned = [cell for grid in grids for cell in plan_grid(grid, source, calibrations, progress, noise_salt)]
     cells = list({cell.key: cell for cell in planned}.values())
     if packed is not None and (strange := [cell.key for cell in cells if cell.key not in packed]):
         raise BenchError(
@@ -77,8 +78,11 @@ def run_grid(
             outcome = execute(
                 units, run_dir, source, progress, settings, resources,
                 plugins=[name for grid in grids for name in grid.methods if name.endswith(".py")], detach=detach,
-                done=functools.partial(_tell, progress, run_dir), noise_salt=noise_salt,
+                done=hooked(functools.partial(_tell, progress, run_dir), settings, run_dir, progress),
+                noise_salt=noise_salt,
             )  # fmt: skip
+            if not detach:
+                at_end(outcome, settings, run_dir, progress)
         keys = {cell.key for cell in todo}
         known = {record.key: record for record in earlier if record.key not in keys}
         newer, unread = run_dir.read_records_of([cell.key for cell in cells if cell.key not in known])
@@ -94,23 +98,16 @@ def forecast_grid(
     run_dir = RunDir(out)
     run_dir.check_layout()
     calibrations = Calibrations(user_cache(), run_dir.cache_path)
-    cells = _cells(grid, DataSource(progress), calibrations, noise_salt, progress)
+    cells = plan_grid(grid, DataSource(progress), calibrations, progress, noise_salt)
     with contextlib.suppress(BenchError):  # without this the next plan only takes longer
         calibrations.keep()
     _, units, _ = _units(cells, run_dir, settings, reuse, progress, set_aside=False)
     return forecast(cells, units, run_dir, settings, reuse, grid.risk)
 
 
-def _cells(
-    grid: Grid, source: DataSource, calibrations: Calibrations, noise_salt: str, progress: Progress
+def plan_grid(
+    grid: Grid, source: DataSource, calibrations: Calibrations, progress: Progress, noise_salt: str = RANDOM
 ) -> list[Cell]:
-    cells = plan_grid(grid, source, calibrations, progress)
-    for cell in cells:
-        check_salt(noise_salt, cell)
-    return cells
-
-
-def plan_grid(grid: Grid, source: DataSource, calibrations: Calibrations, progress: Progress) -> list[Cell]:
     """Return the cells of `grid`; raise :class:`BenchError` on an invalid one."""
     chosen = methods_named(grid.methods)
     grid = replace(grid, methods=tuple(chosen))
@@ -129,6 +126,8 @@ def plan_grid(grid: Grid, source: DataSource, calibrations: Calibrations, progre
     _check_possible(grid, cells, source, calibrations)
     if left and not cells:
         raise BenchError(f"no method of {', '.join(grid.methods)} can run on {', '.join(grid.datasets)}.")
+    for cell in cells:
+        check_salt(noise_salt, cell)
     return cells
 
 

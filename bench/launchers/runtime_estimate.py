@@ -1,11 +1,14 @@
-"""Estimate running times from earlier records, separately for cache hits and misses. No result depends on them."""
+"""Running times from earlier records, by cache hits and misses, and of what is left of a launch, from its own pace.
+
+No result depends on them.
+"""
 
 from __future__ import annotations
 
 import heapq
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -166,3 +169,38 @@ def duration(seconds: float) -> str:
         return f"about {hours} h" + (f" {minutes} min" if minutes else "")
     days, hours = divmod(round(seconds / 3600), 24)
     return f"about {days} days" + (f" {hours} h" if hours else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """One result of a launch: what it is like, its seconds and its age, the seconds since it began.
+
+    Both are None if it has not begun; if it runs, its seconds are those so far.
+    """
+
+    kind: tuple[str, ...]
+    seconds: float | None = None
+    age: float | None = None
+    done: bool = False
+
+
+def remaining(results: Sequence[Progressed]) -> float | None:
+    """Return the seconds until all `results` of a launch at work are done; None before the first is.
+
+    A result that is left takes the median of those of its kind, or of all. Results begin in their order, as many at a
+    time as now or on average so far, with the same breaks between them as so far.
+    """
+    elapsed = max((result.age or 0.0 for result in results), default=0.0)
+    took: Mapping[tuple[str, ...], list[float]] = defaultdict(list)
+    for result in results:
+        if result.done and result.seconds is not None:
+            took[result.kind].append(result.seconds)
+    every = [seconds for kind in took.values() for seconds in kind]
+    pace = sum(result.seconds or 0.0 for result in results) / elapsed if elapsed > 0 else 0.0
+    if not every or not pace or any(result.done and result.age is None for result in results):
+        return None
+    slots = max(1, round(pace), sum(result.seconds is not None and not result.done for result in results))
+    begun = sorted((result for result in results if not result.done), key=lambda result: result.seconds is None)
+    left = [max(0.0, median(took[result.kind] or every) - (result.seconds or 0.0)) for result in begun]
+    times = [RunningTime(seconds, "") for seconds in left]
+    return total(times, slots) * slots / pace

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from bench.core.errors import BenchError
 from bench.experiments.plan import Cell, bound_method
@@ -112,14 +112,7 @@ class Order:
     more: More = NOTHING_MORE
 
 
-class _Ordered(Protocol):
-    @property
-    def keys(self) -> tuple[str, ...]: ...
-    @property
-    def after(self) -> tuple[str, ...]: ...
-
-
-Ordered = TypeVar("Ordered", bound=_Ordered)
+Ordered = TypeVar("Ordered", Pack, Order)
 
 
 def packs_of(

@@ -20,8 +20,7 @@ from bench.core.printable import counted
 from bench.experiments.noise_salt import sweep_salts
 from bench.launchers import slurm
 from bench.launchers.manifest import CANCELLED, SIGNALLED, Launch, Task, launches
-from bench.launchers.remaining import Progressed, remaining
-from bench.launchers.runtime_estimate import duration
+from bench.launchers.runtime_estimate import Progressed, duration, remaining
 from bench.launchers.worker import settled
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.record import Provenance, Record, Status

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from bench.core.errors import BenchError
 from bench.core.options import Resources
@@ -23,16 +23,13 @@ from bench.core.processes import die_with_parent
 from bench.core.progress import LineProgress, Progress, Stage, echo
 from bench.experiments.data_source import DataSource
 from bench.launchers.attempts import Trial, attempt, job_here, output_into
-from bench.launchers.manifest import load
+from bench.launchers.manifest import Entry, Launch, load
 from bench.launchers.schedule import Unit
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_atomic
 from bench.storage.interrupts import Stopped, stopping_signals, unstopped
 from bench.storage.locks import PATIENCE_SECONDS, Held, alive, look
-
-if TYPE_CHECKING:
-    from bench.launchers.manifest import Entry, Launch
 
 TUNING_SECONDS = 3600.0  # how long a job waits for a tuning that holds the directory exclusively
 POLL_SECONDS = 0.5

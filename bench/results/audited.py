@@ -10,19 +10,16 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.core.types import AuditKind, Instrument, PrivacyUnit
 from bench.privacy.auditing.bounds import many_run_epsilon
-from bench.privacy.auditing.curve_bounds import many_run_by_curve, one_run_by_curve
+from bench.privacy.auditing.curve_bounds import CurveBound, many_run_by_curve, one_run_by_curve
 from bench.privacy.auditing.one_run import one_run_cap, one_run_epsilon
+from bench.privacy.events.base_event import Event
 from bench.results.attack_record import AuditRecord, Channel, PairBound, R
 from bench.results.record import VISIBLE, Audited, Record, Status
 from bench.results.text import epsilon_text
-
-if TYPE_CHECKING:
-    from bench.privacy.auditing.curve_bounds import CurveBound
-    from bench.privacy.events.base_event import Event
 
 CHANNELS = 2
 """Channels per audit: the student and released images, both counted before it is known whether images exist."""

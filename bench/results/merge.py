@@ -89,7 +89,7 @@ def _take_row(row: AttackRecord | AuditRecord, source: RunDir, into: RunDir, kno
     else:
         for name, data in copied.items():
             write_atomic(into.path / name, data)
-        into.write_attack(row) if isinstance(row, AttackRecord) else into.write_audit(row)
+        into.write_row(row)
         done.added.append(row.key)
 
 

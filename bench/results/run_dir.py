@@ -318,18 +318,10 @@ class RunDir:
                 found[key] = seen.status
         return found
 
-    def write_attack(self, record: AttackRecord) -> Path:
-        """Write the record of an attack and return its path."""
-        return self._write_row(self.attacks_path, record)
-
-    def write_audit(self, record: AuditRecord) -> Path:
-        """Write the record of an audit and return its path."""
-        return self._write_row(self.audits_path, record)
-
-    def _write_row(self, folder: Path, record: AttackRecord | AuditRecord) -> Path:
-        path = folder / f"{record.key}.json"
-        write_atomic(path, record.to_json().encode())
-        return path
+    def write_row(self, row: AttackRecord | AuditRecord) -> None:
+        """Write the record of an attack or audit."""
+        folder = self.attacks_path if isinstance(row, AttackRecord) else self.audits_path
+        write_atomic(folder / f"{row.key}.json", row.to_json().encode())
 
     def read_attack(self, key: str) -> AttackRecord | None:
         """Return the attack `key`; None if it is missing or damaged; raise BenchError if the system cannot read it."""

@@ -15,20 +15,17 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from filelock import FileLock, Timeout
+from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
+from bench.core.fetch_progress import Progress
 from bench.core.plain_files import read_plain, user_path
 from bench.core.rows import json_object
 from bench.storage.scratch import near
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from bench.core.fetch_progress import Progress
 
 FORMAT = 1
 DTYPES = {"uint8": "|u1", "int64": "<i8"}

@@ -14,18 +14,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from bench.storage.files import write_atomic, writing
 from bench.storage.locks import holding
 from bench.storage.scratch import near
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Arrays = dict[str, "NDArray[Any]"]
 

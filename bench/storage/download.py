@@ -17,14 +17,12 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from bench.core.errors import BenchError
+from bench.core.fetch_progress import Progress
 from bench.storage.archives import Wanted, extract
 from bench.storage.array_store import storage_errors
-
-if TYPE_CHECKING:
-    from bench.core.fetch_progress import Progress
 
 CONNECT_SECONDS = 10
 CLIENT_SECONDS = 1800

@@ -74,10 +74,10 @@ def run(tmp_path: Path) -> Path:
     run_dir = RunDir(tmp_path / "runs").create()
     for one in nasty():
         run_dir.write_record(one)
-    run_dir.write_audit(audit("a").model_copy(update={"notes": [ESC]}))
-    run_dir.write_audit(pair_audit(release(0.2, pair=ESC, seen=ESC), student="a", bypassed=ESC, allowed=math.inf))
+    run_dir.write_row(audit("a").model_copy(update={"notes": [ESC]}))
+    run_dir.write_row(pair_audit(release(0.2, pair=ESC, seen=ESC), student="a", bypassed=ESC, allowed=math.inf))
     broken: AttackRecord = attack("a", no_power=ESC)
-    run_dir.write_attack(broken)
+    run_dir.write_row(broken)
     return run_dir.path
 
 

@@ -124,19 +124,6 @@ def test_splits_do_not_depend_on_what_records_hold(name: str) -> None:
         assert np.array_equal(getattr(first, field), getattr(second, field))
 
 
-@given(cap=st.one_of(st.none(), st.integers(1, 1_500)))
-@settings(max_examples=20, deadline=None)
-def test_fewer_private_records(cap: int | None) -> None:
-    divided = split(fake("digits", 1_400, 397), private_records=cap)
-    assert len(divided.private) == min(cap or 1_000, 1_000)
-    assert not set(divided.private) & set(divided.public)
-
-
-def test_no_private_record_is_refused() -> None:
-    with pytest.raises(BenchError, match="1 or more"):
-        split(fake("digits", 1_400, 397), private_records=0)
-
-
 # --- teachers ---------------------------------------------------------------------------------------------------------
 
 
@@ -174,13 +161,13 @@ def test_materialise_gives_what_the_split_says(tmp_path: Path) -> None:
     import torch
 
     loaded = load("digits", root=tmp_path)
-    divided = split(loaded, private_records=500)
+    divided = split(loaded)
     material = materialise(loaded, divided)
     known = facts(loaded, divided)
     assert material.private.facts == known
-    assert (known.private_records, known.public_records, known.test_records) == (500, 400, 397)
+    assert (known.private_records, known.public_records, known.test_records) == (1_000, 400, 397)
     assert (known.classes, known.shape, known.public_benchmark) == (10, (1, 8, 8), True)
-    assert len(material.private) == 500
+    assert len(material.private) == 1_000
     assert material.private.images.dtype == torch.uint8
     assert material.private.labels.dtype == torch.int64
     assert material.public.images.shape == (400, 1, 8, 8)

@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from bench.launchers.remaining import Progressed, remaining
+from bench.launchers.runtime_estimate import Progressed, remaining
 
 
 def simulated(lengths: list[tuple[str, float]], slots: int, at: float) -> tuple[list[Progressed], float]:

@@ -61,7 +61,7 @@ def test_the_report_of_forged_records_leads_nowhere_else(tmp_path: Path) -> None
     run = RunDir(tmp_path / "run").create()
     run.write_record(record(method="dgd", epsilon=10.0, reduced=[Change.of(f"x]({LINKS})", 1, 2)], notes=[LINKS]))
     run.write_record(failed(LINKS, method="dgd", epsilon=1.0))
-    run.write_attack(attack(record(method="dgd", epsilon=10.0).key, no_power=LINKS))
+    run.write_row(attack(record(method="dgd", epsilon=10.0).key, no_power=LINKS))
     words = ["report", str(tmp_path / "run"), "--paper", "dgd", "--table", "I", "--into", str(tmp_path / "out")]
     assert CliRunner().invoke(app, words).exit_code == 0
     for page in (tmp_path / "out").rglob("*.md"):

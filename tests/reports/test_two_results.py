@@ -76,12 +76,12 @@ def test_a_success_counts_instead_of_a_failure(folders: list[Path]) -> None:
 
 def test_different_audits_and_attacks_of_one_key_are_an_error(folders: list[Path]) -> None:
     for path, epsilon in zip(folders, (0.7, 0.8), strict=True):
-        RunDir(path).write_audit(audit(record().key).model_copy(update={"epsilon": epsilon}))
+        RunDir(path).write_row(audit(record().key).model_copy(update={"epsilon": epsilon}))
     with pytest.raises(BenchError, match=r"different results for the key .*--audit-1"):
         read_runs(folders, "")
     for path, seed in zip(folders, (0, 1), strict=True):
         shutil.rmtree(path / "audits")
-        RunDir(path).create().write_attack(attack(record().key, seed=seed))
+        RunDir(path).create().write_row(attack(record().key, seed=seed))
     with pytest.raises(BenchError, match=r"different results for the key .*--mi-face-1"):
         read_runs(folders, "")
 

@@ -45,7 +45,7 @@ def runs(tmp_path: Path) -> tuple[RunDir, RunDir, RunDir]:
 def test_rows_of_several_directories_come_together_with_their_files(runs: tuple[RunDir, RunDir, RunDir]) -> None:
     first, second, into = runs
     made = [put(first, record(seed=0)), put(second, record(seed=1))]
-    second.write_audit(pair_audit(student=made[1].key))
+    second.write_row(pair_audit(student=made[1].key))
     (second.cache_path / "private").mkdir(parents=True)
     done = merge([first, second], into)
     assert done.added == [made[0].key, made[1].key, f"{made[1].key}--audit-1"]
@@ -85,7 +85,7 @@ def test_a_row_without_its_files_is_left_out(runs: tuple[RunDir, RunDir, RunDir]
     outside = put(first, record(seed=2, image_grid=grid))
     (first.path / "released" / "grid.png").write_bytes(b"other picture")
     drawn = put(first, record(seed=3, image_grid=ImageGrid(file="released/grid.png", sha256="0" * 64)))
-    first.write_audit(pair_audit(student="not-here"))
+    first.write_row(pair_audit(student="not-here"))
     done = merge([first], into)
     assert done.added == []
     reasons = dict(line.split(": ", 1) for line in done.left_out)

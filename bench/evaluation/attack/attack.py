@@ -130,7 +130,7 @@ def attack_student(record: Record, name: str, place: Workplace) -> AttackRecord:
         }
     )
     with place.run_dir.guarded(record.disclosure.owner_only):
-        place.run_dir.write_attack(result)
+        place.run_dir.write_row(result)
     return result
 
 

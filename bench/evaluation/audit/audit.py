@@ -121,7 +121,7 @@ def audit_student(
         }
     )
     with run_dir.guarded(record.disclosure.owner_only):
-        run_dir.write_audit(result)
+        run_dir.write_row(result)
     return result
 
 
