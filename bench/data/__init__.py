@@ -1,1 +1,1 @@
-"""Data sets: catalogue (`datasets`), download (`download`, `array_store`), splits (`splits`)."""
+"""Data sets: the catalogue (`datasets`), decoders of its files, users' own data (`own_data`) and splits (`splits`)."""

@@ -83,7 +83,7 @@ def _largest(grid: Grid, target: RiskTarget, describe: Callable[[str], Dataset],
     title = f"{grid.methods[0]} on {grid.datasets[0]}"
     if not METHODS.get(grid.methods[0]).private:
         raise BenchError(
-            f"{title}has no privacy and so no proven curve. Leave it out of --risk, or run it without --risk."
+            f"{title} has no privacy and so no proven curve. Leave it out of --risk, or run it without --risk."
         )
 
     @functools.cache
