@@ -20,6 +20,7 @@ OWN_NETS = (
     "bench.models.gaussian_nb",
     "bench.models.keras_resnet",
     "bench.models.noise_wrn",
+    "bench.models.public_layers",
     "bench.models.text_nets",
     "bench.models.frozen_backbone",
     "bench.models.scattering",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +87,11 @@ def test_what_could_not_be_rebuilt_is_not_released(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="a name of its own"):
         save_released(Released(torch.nn.Identity(), "small_cnn", options), tmp_path / "a.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_worker_builds_the_trained_part_of_a_teacher_by_its_name() -> None:
+    """A spawned worker gets a name and options, and has imported no method."""
+    build_it = (
+        "from bench.models.build import build; assert len(list(build('above_frozen', 3, 1, 8).parameters())) == 2"
+    )
+    subprocess.run([sys.executable, "-c", build_it], check=True)
