@@ -25,13 +25,13 @@ class Answers(Row):
     errors: str = Field(max_length=1_000_000)
     """Predicted minus true class modulo `classes`, 0 if right: a byte each (two from 257 classes on), zlib, base64."""
     worst_class: Share
-    """Accuracy on the class with the lowest."""
+    """Accuracy on the class with the lowest accuracy."""
     calibration_error: Share
     """Expected calibration error: the mean distance of confidence and accuracy over 15 bins of confidence."""
 
     @classmethod
     def of(cls, logits: Tensor, labels: Tensor) -> Self:
-        """Return the answers of `logits` (n, classes) where `labels` (n,) are true."""
+        """Return the answers of `logits` (n, classes) for records with the true `labels` (n,)."""
         import torch
 
         classes = logits.shape[1]
@@ -50,7 +50,7 @@ class Answers(Row):
         )
 
     def right(self, records: int) -> bytes:
-        """Return a byte for each of `records` records, 1 if the answer is right; ValueError if there are others."""
+        """Return a byte for each of `records` answers, 1 if it is right; raise ValueError if their number differs."""
         size = 1 if self.classes <= 256 else 2
         unpack = zlib.decompressobj()
         try:

@@ -57,11 +57,11 @@ class AttackRecord(Row):
     attack_version: int
     """Version of the attack."""
     goal: Literal["inversion", "membership", "release", "robustness"]
-    """What the attacker wants."""
+    """Goal of the attacker."""
     access: str = ""
-    """What the attack uses of the student."""
+    """Part of the student that the attack uses."""
     knowledge: str = ""
-    """What the attacker knows besides."""
+    """What the attacker knows besides the student."""
     citation: str = ""
     """Source of the attack."""
     dataset: str
@@ -79,7 +79,7 @@ class AttackRecord(Row):
     targets: dict[str, Scores] = {}
     """Scores by role: the student first, then its controls."""
     bounds: dict[str, float] = {}
-    """Most that the proven curve allows of measures on one canary, by name; empty if the curve is of another unit."""
+    """Upper bounds by the proven curve on measures for one canary, by name; empty if the curve is for another unit."""
     no_power: str = ""
     """Why the attack is inconclusive (it fails on the non-private control); else empty."""
     evaluators: dict[str, float] = {}
@@ -129,7 +129,7 @@ class Channel(Row):
     curve: Epsilon | None = None
     """The bound if the trade-off curve is of the family proven for the ledger: never the audited epsilon."""
     curve_family: Literal["", "gaussian", "pld"] = ""
-    """That family; empty where none is proven."""
+    """That family; empty if none is proven."""
 
     @model_validator(mode="after")
     def _possible_counts(self) -> Self:  # pages recompute the bound from the pooled counts
@@ -177,7 +177,7 @@ class PairBound(Row):
     """
 
     instrument: Instrument
-    """What was measured."""
+    """Quantity that was measured."""
     pair: str
     """How the two data sets differ, in words."""
     seen: str
@@ -197,9 +197,9 @@ class PairBound(Row):
     power: Epsilon | None = None
     """The same bound without noise, if it was run."""
     curve: Epsilon | None = None
-    """The bound from the same errors by the proven trade-off curve, where there is one."""
+    """The bound from the same errors by the proven trade-off curve, if there is one."""
     curve_of: str = ""
-    """What that curve is of, in words."""
+    """Family of that curve: gaussian or pld; empty without a curve."""
 
     @property
     def at_most(self) -> float:
@@ -237,7 +237,7 @@ class AuditRecord(Row):
     kind: AuditKind = AuditKind.ONE_RUN
     """Design of the audit."""
     unit: PrivacyUnit
-    """What the audited data sets differ in: one record, label or client."""
+    """Unit in which the audited data sets differ: one record, label or client."""
     adjacency: Adjacency
     """Neighbouring relation of the audited data sets."""
     delta: float = Field(ge=0, lt=1)
@@ -261,11 +261,11 @@ class AuditRecord(Row):
     pairs: list[PairBound] = []
     """Bounds by pairs of data sets."""
     candidates: list[CandidatesFound] = []
-    """What an attacker who knows all other records reaches, by number of candidates."""
+    """Success of an attacker who knows all other records, by number of candidates."""
     reduced: list[Change] = []
     """Settings made smaller than the student's."""
     bypassed: str = ""
-    """Where equal answers of the ledger gave another release, in words: private data reached it outside the ledger."""
+    """Where releases differ despite equal answers of the ledger, in words: private data bypassed the ledger."""
     record_level: bool = False
     """Whether the data sets differ in a training record, although the method's claim is for another unit."""
     mechanisms: list[MechanismAudited] = []
@@ -307,7 +307,7 @@ class AuditRecord(Row):
     def conclusive(self, pair: PairBound) -> bool:
         """Whether a bound exceeds :attr:`limit`, or would if the limit were wrong: only then is a low bound evidence.
 
-        A transcript's loss is exact and needs no run without noise, but it is no evidence if the pair does not change
+        A transcript's loss is exact and needs no run without noise, but it is not evidence if the pair does not change
         it or private data bypass the ledger. A low bound at full size is never evidence: its pair is not the worst.
         """
         if above(pair.epsilon, self.limit):

@@ -28,9 +28,9 @@ class CandidatesFound(Row):
     confidence: float = Field(gt=0, lt=1)
     """Confidence of that interval, corrected for all that were computed."""
     bound: float = Field(ge=0, le=1)
-    """The largest probability by the proven curve; 1 where nothing is proven."""
+    """The largest probability that the proven curve allows; 1 if nothing is proven."""
     silent: tuple[int, int] | None = None
-    """Right guesses and all guesses at releases without noise; null where they were not made."""
+    """Right guesses and all guesses at releases without noise; null if none were made."""
 
     @model_validator(mode="after")
     def _possible_counts(self) -> Self:

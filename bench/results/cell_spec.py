@@ -44,9 +44,9 @@ class CellSpec(Row):
     precision: PrecisionKind = PrecisionKind.FLOAT32
     """Arithmetic of teacher ensembles."""
     adjacency: TargetAdjacency = TargetAdjacency.OWN
-    """Neighbours of the target; own also where the method's neighbours are replace, or the basis is claimed."""
+    """Neighbours of the target; also own if the method's neighbours are replace, or if the basis is claimed."""
     tuning: Tuning | None = None
-    """How the settings were chosen; null where they were given."""
+    """How the settings were chosen; null if they were given."""
 
     @property
     def own_folder(self) -> bool:

@@ -35,7 +35,7 @@ def released_together(records: Mapping[str, Record], names: Iterable[str]) -> li
 
 
 def composition(records: Sequence[Record]) -> Described:
-    """Return what the ledgers of `records`, of :func:`released_together`, charged together, for replace neighbours."""
+    """Return the joint charges of the ledgers of `records`, from :func:`released_together`, for replace neighbours."""
     costs = [record.privacy for record in records if record.privacy is not None]
     events = [event.replaced() for privacy in costs for event in restored(privacy.events)]
     return Described(

@@ -79,7 +79,7 @@ def replaced_epsilon(privacy: Privacy) -> float:
 def risks_of(privacy: Privacy) -> tuple[Risk, Risk]:
     """Return the bounds of the proven curve on attacks on one unit, and on a group of :data:`GROUP`.
 
-    All 1 where nothing is proven.
+    All are 1 if nothing is proven.
     """
     if math.isinf(privacy.proven.epsilon):
         return UNBOUNDED, UNBOUNDED

@@ -91,9 +91,9 @@ class Audited(Row):
     audit: str
     """What was seen, in words."""
     inconclusive: bool = False
-    """Whether a larger bound was out of reach, or not known to be within."""
+    """Whether a larger bound was out of reach, or not known to be within reach."""
     at_most: Epsilon | None = None
-    """The largest bound that could have been seen; null where not known or unlimited."""
+    """The largest bound that could have been seen; null if unknown or unlimited."""
 
     @property
     def silent(self) -> bool:
@@ -120,15 +120,15 @@ class Privacy(Row):
     """The three epsilons of a row with their unit and adjacency."""
 
     unit: PrivacyUnit
-    """What the guarantee protects."""
+    """Unit that the guarantee protects."""
     adjacency: Adjacency
-    """Neighbouring relation that claimed and proven hold for."""
+    """Neighbouring relation for which the claimed and the proven epsilon hold."""
     delta: float
     """Delta of every epsilon."""
     claimed: Claimed
     """Epsilon that the paper claims."""
     proven: Accountant
-    """Least sound, publishable, data-independent epsilon of the ledger."""
+    """The smallest epsilon of the ledger that is sound, publishable and data-independent."""
     audited: Audited | None = None
     """Lower bound from audits, filled in when records are read with their audits; null in the file."""
     plausibility: Plausibility | None = None
@@ -153,7 +153,7 @@ class Queries(Row):
     answered: int
     """Number of queries answered."""
     label_accuracy: Share | None = None
-    """Share of the answers that are the true label; null where it is not known or withheld."""
+    """Share of the answers that are the true label; null if unknown or withheld."""
 
 
 class Utility(Row):
@@ -164,11 +164,11 @@ class Utility(Row):
     test_records: int = Field(ge=1)
     """Number of test records."""
     official_accuracy: Share | None = None
-    """On the whole official test set, where the split makes a part of it public and the method uses no public data."""
+    """Accuracy on the official test set, if the split makes part of it public and the method uses no public data."""
     official_records: int | None = None
-    """Size of the whole official test set; null where `official_accuracy` is."""
+    """Size of the whole official test set; null if `official_accuracy` is null."""
     answers: Answers | None = None
-    """On all records of the accuracies above; null in older records, and for data that is no public benchmark."""
+    """Answers on all records of these accuracies; null in older records and for data that is not a public benchmark."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -231,7 +231,7 @@ class Provenance(Row):
     """Time and environment: the only part in which two runs of a cell may differ. None comes with a reason."""
 
     started: str
-    """Start, in UTC; the date alone for data that is no public benchmark."""
+    """Start, in UTC; the date alone for data that is not a public benchmark."""
     wall_seconds: float
     """Running time in seconds, without waiting for other processes."""
     peak_memory_mib: float | None
@@ -294,7 +294,7 @@ class Record(Row, Specified):
     utility: Utility | None = None
     """Accuracy; null for a failed cell."""
     score: float | None = None
-    """What a tuned student was chosen by: right answers on public records, or noisy ones; null where not tuned."""
+    """Selection score of a tuned student: right answers on public records, or a noisy count; null if not tuned."""
     queries: Queries | None = None
     """Teacher answers; null for methods without teachers."""
     student: Student | None = None
@@ -306,7 +306,7 @@ class Record(Row, Specified):
     failure: Failure | None = None
     """Why the cell failed; null if it is done."""
     noise_salt: str | None = Field(default=None, pattern=f"^{SALT}$")
-    """What seeds the noise besides seed and key; null where these do so alone, and where the noise stays secret."""
+    """Salt that seeds the noise besides seed and key; null if these alone seed it, or if the noise stays secret."""
     provenance: Provenance
     """Time and environment."""
 

@@ -30,7 +30,7 @@ def epsilon_text(epsilon: float | None, toward: Toward = "nearest") -> str:
     """Return an epsilon with two decimals, or two digits in scientific notation below 0.01 and from 1e5.
 
     Round an upper bound `up` and a lower bound `down`, so that the printed value is still a bound. Only zero prints as
-    ``0.00``, and an upper bound of zero says that delta covers the whole loss.
+    ``0.00``, and an upper bound of zero means that delta covers the whole loss.
     """
     if epsilon is None:
         return "–"
