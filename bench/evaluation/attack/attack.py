@@ -70,7 +70,7 @@ def attack_key(record: Record, kind: type[Attack], attack: Attack | None, option
 
 
 def _tiny(kind: type[Attack], options: AttackOptions) -> tuple[str, ...]:
-    """Return the tiny preset's changes around an inversion attack."""
+    """Return the tiny preset's changes to the records and evaluators of an inversion attack."""
     if options.preset is not Preset.TINY or kind.goal != "inversion":
         return ()
     return (

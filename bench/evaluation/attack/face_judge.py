@@ -37,7 +37,7 @@ class FaceJudge:
         return torch.cdist(embedded(self.net, self.weights, images, self.device), self.people).argmin(1)
 
     def accuracy(self, records: tuple[Tensor, Tensor]) -> float:
-        """Return the share of `records`, images and labels, that it names."""
+        """Return the share of `records` (images and labels) that it assigns to the right person."""
         images, labels = records
         return round(float((self.labels(images) == labels.cpu()).double().mean()), 4)
 
@@ -80,7 +80,7 @@ class Verification:
     points: tuple[tuple[float, float], ...]
     """(share of pairs of two people, share of pairs of one person) below a distance, by rising distance."""
     pairs: tuple[int, int]
-    """Pairs of one person and of two."""
+    """Numbers of pairs of one person and of pairs of two people."""
 
 
 RATES = (0.001, 0.01, 0.05, 0.1)

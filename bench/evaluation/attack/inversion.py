@@ -95,7 +95,7 @@ def inversion(
         if against in scored:
             metrics = targets[Role.STUDENT.value].metrics
             metrics[f"committee top-1 above {against}"] = margin(scored[Role.STUDENT], scored[against])
-            # Members and test records differ by chance, so only the gap beyond another target's counts.
+            # Members and test records differ by chance, so only the excess over another target's gap counts.
             beyond = margin(scored[Role.STUDENT], scored[against], "ssim gap")
             metrics[f"ssim member gap above {against}"] = beyond
     picture = f"attacks/{key}.png"
@@ -193,7 +193,7 @@ def _reconstruct_all(
 
 
 def _silent(text: str) -> None:
-    """Say nothing."""
+    """Discard `text`."""
 
 
 def observed_of(data: AttackData, seed: int) -> Observed:

@@ -205,7 +205,7 @@ def summarise(scored: Scored, committee: Committee) -> dict[str, Estimated]:
 
     - ``committee top-1``: all evaluators name the class; unreached images are failures
     - ``committee top-5``: it is among the first five of all, with more than five classes
-    - ``committee top-1 beyond noise``: the same, each hit less the share of noise images named that class
+    - ``committee top-1 beyond noise``: the same, but a hit counts 1 minus the share of noise images named as that class
     - ``embedding top-1``: the face embedding's nearest person is the right one; ``beyond noise`` as above
     - ``evaluator 1 top-1`` to 3: each evaluator's own share
     - ``distance``: squared, in the first evaluator's features, to members and non-members

@@ -1,9 +1,9 @@
 """An adaptive inversion attack: it chooses its settings on shadow students of people whom the attacker knows.
 
 A shadow student comes from the target's method with the same settings and noise, trained on the attacker's data set.
-Evaluators trained on other photographs of these people judge what each setting makes of it; the target and its people
-play no part. Images that the attack may use (GAN, eigenfaces) show people who are not attacked: each half of the people
-is attacked with the other half's images.
+Evaluators trained on other photographs of these people judge the reconstructions of each setting; the target and its
+people play no part. Images that the attack may use (GAN, eigenfaces) show people who are not attacked: each half of the
+people is attacked with the other half's images.
 """
 
 from __future__ import annotations

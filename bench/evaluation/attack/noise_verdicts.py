@@ -18,14 +18,14 @@ from bench.evaluation.attack.evaluators import Committee
 from bench.evaluation.attack.face_judge import FaceJudge
 
 GRAINS = (1, 2, 4, 8)
-"""Sides in pixels of the noise's cells, interpolated: 1 is white noise."""
+"""Cell sizes of the noise in pixels, with interpolation between cells; 1 is white noise."""
 IMAGES = 100  # noise images per grain
 REPORTED = 0.05  # smallest share that records list
 
 
 @dataclass(frozen=True, slots=True)
 class NoiseVerdicts:
-    """Shares (classes,) of noise images of the worst grain named each class, by all evaluators, each, the embedding."""
+    """Shares (classes,) of noise images named as a class at the worst grain: by all evaluators, each, the embedding."""
 
     together: Tensor
     each: Tensor  # (evaluators, classes)

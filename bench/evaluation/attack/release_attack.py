@@ -4,9 +4,9 @@ Members are private records; the others are test records and, if the method take
 those equal to a private record. A quarter of them stands in for the release (*counterfactual*), a quarter belongs to
 the attacker, half are non-members. Controls show as many images as the release:
 
-- non-private: private records themselves, a release that copies. An attack that misses it is inconclusive. -
-counterfactual: other records, a release without any private one: the difference of the splits by itself. - prior: the
-same generator with random weights, if the release has a known generator.
+- non-private: private records themselves, a release that copies. An attack that misses it is inconclusive.
+- counterfactual: other records, a release without any private one. It shows the effect of the split alone.
+- prior: the same generator with random weights, if the release has a known generator.
 
 Intervals are over records, or over images as if independent, and do not cover retraining.
 """
@@ -107,7 +107,7 @@ class Quality:
 
     @classmethod
     def of(cls, members: torch.Tensor, cell: Cell, place: Workplace, context: Context) -> Quality | None:
-        """Return it for the private `members` (n, ...) of `cell`; None, with a note, if evaluators have no records."""
+        """Return the reference for private `members` (n, ...) of `cell`; None and a note if evaluators lack records."""
         try:
             committee = committee_of(place.data_of(cell.dataset), context)
         except BenchError as error:

@@ -32,7 +32,7 @@ class AttackOptions:
     auxiliary_revision: str = ""  # revision of `auxiliary`, whose content may change under the same name
     shadow_runs: int = 0
     tune: int = 0
-    """Settings that an inversion attack tries on shadow students of other people; 0: none, it takes its own."""
+    """Settings that an inversion attack tries on shadow students of other people; 0: none, it keeps its own."""
 
     def shadow_run_count(self) -> int:
         """Return the number of shadow runs for membership attacks."""

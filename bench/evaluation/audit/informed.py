@@ -2,8 +2,9 @@
 
 Balle et al. 2022 (arXiv:2201.04845); Hayes et al. 2023 (arXiv:2302.07225). *Transcript*: the method runs on all n sets
 in lockstep, with the ledger's answers of one of them, and the attacker names the candidate under which these answers
-are most probable; no attack on the answers does better. For sampled records the others' sample is known. *Release*: the
-student's log odds of each candidate's label on its own image, standardised over runs on other sets.
+are most probable; no attack on the answers does better. If records are sampled, the attacker knows the sample of the
+others. *Release*: the student's log odds of each candidate's label on its own image, standardised over runs on other
+sets.
 
 Whatever the attacker does, the proven curve bounds the success (:mod:`bench.privacy.accounting.risk`).
 """
@@ -54,7 +55,7 @@ RUNS = 2_000
 LIKELIHOODS = 100_000
 """Most likelihoods of candidates that one run in lockstep computes, so that it ends in seconds."""
 PILOT = 16
-"""Runs that tell how each candidate scores where it is not the one."""
+"""Runs that show how each candidate scores when it is not the true one."""
 SILENT = 8
 """Guesses at releases without noise."""
 
@@ -139,7 +140,7 @@ def release_scores(game: Game, true: int | None, *, silent: bool = False) -> Flo
     ledger = Ledger(method.unit, method.adjacency, executor)
     try:
         released = trained(method, pair, 1 if true is None else 0, secrets.randbits(31), {}, new_salt(), ledger)
-    except BenchError:  # some answers train no student
+    except BenchError:  # no student can be trained on some answers
         return np.zeros(len(game.pairs))
     return own_odds(released, game.pairs)
 

@@ -1,4 +1,4 @@
-"""What an observer of DP-SGD's noisy sums learns of one record, who knows all others and what draws them reveal."""
+"""Likelihoods of DP-SGD's noisy sums under candidates for one record, given the others and what their draws reveal."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ Floats = NDArray[np.float64]
 
 
 class FirstInFront:
-    """Draws DP-SGD's batches with `count` candidates for the first place in front of every one, in it or not.
+    """Draws DP-SGD's batches, each after `count` candidates for the first place, whether or not it holds that place.
 
-    `inside` says whether the last batch holds the first place. Of fixed batches, the observer knows the other records
-    but one, and one that is in the batch if the first place is not: it comes next, if it is `displaced` and present.
+    `inside` says whether the last batch holds the first place. Of a fixed batch, the observer knows all records but
+    one, which is either the first place's or one known other record. The latter comes after the candidates if it is
+    present (`displaced`).
     """
 
     def __init__(self, count: int = 1) -> None:
@@ -32,7 +33,7 @@ class FirstInFront:
         """Yield rows of a set whose first `count` records are the candidates."""
         records = present - self.count + 1  # one candidate and all others
         fixed = run.sampling is Sampling.FIXED
-        shown = run.records if fixed else records  # also the empty places
+        shown = run.records if fixed else records  # including the empty places
         for drawn in batches(run.sampling, run.records, run.expected_batch_size, shown, randomness):
             self.inside = len(drawn) > 0 and int(drawn.min()) == 0
             rows, front = drawn[drawn > 0], np.arange(self.count)
@@ -45,7 +46,7 @@ class FirstInFront:
 
 
 class RecordLaw:
-    """The log likelihood of all noisy sums with each of `count` candidates in the first place over those with none."""
+    """The log likelihood ratio of all noisy sums: each of `count` candidates in the first place against none."""
 
     def __init__(self, run: DPSGDRun, draws: FirstInFront) -> None:
         self.run, self.draws = run, draws
@@ -54,14 +55,14 @@ class RecordLaw:
         self._epoch: list[Floats] = []
 
     def add(self, exponents: Floats, other: float) -> None:
-        """Add one step's sum: the log likelihoods (count,) of it with a candidate, and with the displaced record."""
+        """Add one step: the log likelihoods of its sum with each candidate, (count,), and with the displaced record."""
         log_in, log_out = math.log(self.rate), float(special.log1p(-self.rate))
         if self.run.sampling is Sampling.POISSON:
             self._log += np.logaddexp(log_out, log_in + exponents)
         elif self.run.sampling is Sampling.FIXED:
             self._log += np.logaddexp(log_out + other, log_in + exponents) - np.logaddexp(log_out + other, log_in)
         elif self.run.sampling is Sampling.SHUFFLED:
-            self._log += exponents * self.draws.inside  # the others' places leave one
+            self._log += exponents * self.draws.inside  # the others' places determine the record's own
         else:
             self._epoch.append(exponents)
             if len(self._epoch) == steps_of_epoch(self.rate):

@@ -120,10 +120,10 @@ class _Candidates(NoisySteps):
 
 
 class _Exchanged(_Candidates):
-    """Draws what each sum of a fixed batch reveals of the record, which is in it instead of the displaced one.
+    """Draws what each sum of a fixed batch reveals of the record, which takes the place of the displaced one.
 
-    Given the others, an answer is around the displaced record's part or, at the sampling rate, around the record's own,
-    which is zeros on the set without it.
+    Given the others, an answer is centred on the displaced record's part or, with the sampling rate as probability, on
+    the record's own part, which is zero on the set without it.
     """
 
     generator: np.random.Generator

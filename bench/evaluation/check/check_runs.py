@@ -99,7 +99,7 @@ class Trial:
     cell: str = field(default_factory=new_salt)  # the runs' token, indistinguishable from any other run's
     row: Row | None = None
     products: tuple[Product, ...] | None = None
-    """From the first run on few records, for the runs on its neighbours."""
+    """The products of the first run on few records, for the runs on its neighbours."""
 
     def material(self) -> Materialised:
         """Return the data, read or generated afresh, so that a method's writes do not reach the next run."""

@@ -41,7 +41,7 @@ CLOCKS: Mapping[type, tuple[str, ...]] = {Cache: ("waited",), Checkpoint: ("save
 """Types of running state, and their attributes that hold a time in seconds, the only ones that are not compared."""
 RUN_FOLDER = re.compile(r"/runs-\w{8}/")
 HOOKS = 10**6
-"""Above this, a hook's number says more than its order."""
+"""From this number on, a hook's number may encode more than its order."""
 HEAP_TYPE = 1 << 9  # Python's Py_TPFLAGS_HEAPTYPE
 PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device, torch.Size)
 LIBRARIES = tuple(
@@ -220,7 +220,7 @@ def _content(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, weakref.ref):
         yield "referent", value()
     elif isinstance(value, functools._lru_cache_wrapper):
-        value.cache_clear()  # what it kept is hidden; what it computes afresh is compared
+        value.cache_clear()  # cached values are hidden; values computed afresh are compared
         # Not __wrapped__, which a plug-in can replace.
         yield "function", [one for one in gc.get_referents(value) if isinstance(one, types.FunctionType)]
     elif isinstance(value, classmethod | staticmethod):
@@ -295,7 +295,7 @@ def _names(code: types.CodeType) -> list[str]:
 
 
 def _is_known(value: object) -> bool:
-    """Return whether a class, module or function is this project's or a library's, whatever module it says it is of."""
+    """Return whether a class, module or function is this project's or a library's, whatever module it names."""
     if isinstance(value, types.FunctionType):
         name = str(value.__globals__.get("__name__"))
         return _known(name) and getattr(sys.modules.get(name), "__dict__", None) is value.__globals__

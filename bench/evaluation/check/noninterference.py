@@ -1,6 +1,6 @@
 """The checks of a method: everything released depends on private data only through the ledger.
 
-**Replay*. Run A trains on a private set that methods can learn, and the ledger's answers are taped; half of the seeds
+*Replay*. Run A trains on a private set that methods can learn, and the ledger's answers are taped; half of the seeds
 turn off all noise but DP-SGD's. Other runs with equal config, seeds, context and public data get A's answers whatever
 they ask. They must call the mechanisms with A's public arguments and release A's bytes: on unrelated data; on A's data
 with renamed classes, where whatever is best in A is worst; on neighbours of A, where

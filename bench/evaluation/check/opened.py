@@ -27,7 +27,7 @@ FOLDERS = (
     "os.mkdir", "os.rename", "os.link", "os.symlink", "os.utime", "os.truncate", "os.chmod", "os.setxattr",
     "os.getxattr", "os.listxattr", "os.listdir", "os.scandir",
 )  # fmt: skip
-"""Events of a path by whose name, size, time or attributes one run could tell another something."""
+"""Events on a path whose name, size, time or attributes could carry information from one run to another."""
 REACHES = ("socket.connect", "socket.sendto", "socket.bind", "sqlite3.connect", "urllib.Request")
 LOOKS = {
     "sys._getframe": "reads the frames of its callers",
@@ -56,7 +56,7 @@ MACHINERY = ("importlib.", "_frozen_importlib", "traceback", "warnings")
 """Code that opens files unasked: to import modules, or to show source lines in a message."""
 LINKS = ("os.rename", "os.link", "os.symlink")
 PASSED_ON = ("inspect", "ctypes")
-"""Modules whose calls of this kind are their callers'."""
+"""Modules whose calls of this kind are attributed to their callers."""
 
 
 class Watch:

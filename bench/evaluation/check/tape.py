@@ -43,8 +43,8 @@ ROOM = 2**30
 PROBES = 3
 """Number of DP-SGD steps, besides the first, before which net and loss are probed."""
 SHOWN = 8
-"""Number of the recorded run's records among those that they are probed with: code that tells these from random ones,
-or the private records from others, would not behave with random ones as it does in the training."""
+"""Number of the recorded run's records in a probe: code that distinguishes these from random ones, or private records
+from others, would behave differently on random ones than in training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Recording(Executor):
         self.replaced = ""
         """The function of this project that had been replaced when the ledger was called."""
         self.changed = ""
-        """That what the ledger charged was changed afterwards, empty if it was not."""
+        """A text if what the ledger charged was changed afterwards, else empty."""
         self._charges: list[str] = []
         self._file, self._room = steps, ROOM
         self.calls: list[Taped] = []
