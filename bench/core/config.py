@@ -80,9 +80,10 @@ def setting(
     default: T, source: str, *, later: bool = False, gt: float | None = None, ge: float | None = None,
     lt: float | None = None, le: float | None = None,
 ) -> T:  # fmt: skip
-    """Return a config field; keys and records omit a `later` one, added after records existed, at its default.
+    """Return a config field; keys and records omit a `later` one (added after records existed) at its default.
 
-    `gt`, `ge`, `lt` and `le` bound a number, or each number of a tuple, which must be finite then; None is accepted.
+    `gt`, `ge`, `lt` and `le` bound a number, or each number of a tuple; a bounded number must be finite. None is
+    accepted.
     """
     bounds = {name: bound for name, bound in (("gt", gt), ("ge", ge), ("lt", lt), ("le", le)) if bound is not None}
     return dataclasses.field(default=default, metadata={"source": source, "later": later, "bounds": bounds})

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Listed(NamedTuple):
-    """A method's module, relative to its package, and its row in ``bench ls``; `groups` has spaces between names."""
+    """A method's module, relative to its package, and its row in ``bench ls``; spaces separate the `groups`."""
 
     module: str
     citation: str

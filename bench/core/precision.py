@@ -14,7 +14,7 @@ import torch
 from bench.core.errors import BenchError
 
 Precision = Literal["float32", "tf32", "bf16"]
-"""``tf32`` keeps ten bits of the factors of each product, on a GPU; ``bf16`` runs forward passes under autocast."""
+"""``tf32`` rounds the factors of each product to ten bits, on a GPU; ``bf16`` runs forward passes under autocast."""
 
 
 def check_precision(precision: Precision, device: torch.device | str) -> None:

@@ -43,7 +43,7 @@ def die_with_parent() -> None:
 def end_with_main() -> None:
     """Make this process, which a fork server started, end when the process that asked for it does.
 
-    Otherwise it would wait for work for ever, and the fork server, its parent, for it.
+    Otherwise it would wait for work for ever, and its parent, the fork server, would wait for it.
     """
     import multiprocessing.connection
     import threading

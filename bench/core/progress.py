@@ -147,7 +147,7 @@ class Progress:
 
     @contextmanager
     def stage(self, name: str, total: int, seconds: float = math.inf) -> Iterator[Stage]:
-        """Open a stage of `total` steps below the current stage, which ends after `seconds` at the latest."""
+        """Open a stage of `total` steps below the current stage; it ends after `seconds` at the latest."""
         yield SILENT
 
     def say(self, text: str) -> None:

@@ -13,7 +13,7 @@ _EXAMPLE = "For instance --risk reconstruction@0.01=0.05."
 
 @dataclass(frozen=True, slots=True)
 class RiskTarget:
-    """The measure `name`, where it needs one at a rate or prior `at`, and its largest value; both in (0, 1)."""
+    """The measure `name`, its rate or prior `at` if it needs one, and its largest value; both numbers in (0, 1)."""
 
     name: str
     at: float | None

@@ -16,7 +16,7 @@ Epsilon = Annotated[
     Field(ge=0, allow_inf_nan=True),
     WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, {"const": "Infinity"}]}),
 ]
-"""Zero or more, infinite where nothing finite is known, never NaN."""
+"""Zero or more, infinite if nothing finite is known, never NaN."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Scalar = bool | int | Unbounded | str | None
 RunFile = Annotated[str, Field(max_length=1000, pattern="^[ -.0-~]{0,255}(/[ -.0-~]{0,255})*$")]

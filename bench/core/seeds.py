@@ -1,7 +1,7 @@
 """Named random streams, each seeded by the SHA-256 of the run's seed and its name: a new stream changes no other.
 
 The mechanisms' noise has a separate stream, also seeded by a random salt that no method receives. It depends on the
-cell's key: two releases with common noise could be subtracted.
+cell's key, because noise that two releases share would cancel in their difference.
 """
 
 from __future__ import annotations

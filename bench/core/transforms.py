@@ -29,8 +29,8 @@ def moved(images: Tensor, moves: Tensor) -> Tensor:
 def mixed(images: Tensor, labels: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     """Return `images` (n, ...) and soft `labels` (n, classes), each mixed with another of the batch (mixup).
 
-    Zhang et al., ICLR 2018 (arXiv:1710.09412): one share for the batch, from Beta(alpha, alpha), by torch's global
-    generator.
+    Zhang et al., ICLR 2018 (arXiv:1710.09412): the batch has one mixing weight, drawn from Beta(alpha, alpha) by
+    torch's global generator.
     """
     share = float(torch.distributions.Beta(alpha, alpha).sample())
     other = torch.randperm(len(images)).to(images.device)

@@ -10,17 +10,17 @@ class Tuning(Row):
     """How a cell's settings were chosen: the best of a secret random number of trials of random candidates."""
 
     candidates: list[dict[str, str]]
-    """The ``--set`` values of each candidate, all of the same settings; a trial draws one, each as likely."""
+    """The ``--set`` values of each candidate, all for the same settings; a trial draws one uniformly at random."""
     law: Law
-    """Law of the number of trials, which is told nowhere."""
+    """Distribution of the number of trials; the number itself is disclosed nowhere."""
     trials_mean: float
     """Mean of the number of trials."""
     score: Score
-    """What the best trial is chosen by."""
+    """Score by which the best trial is chosen."""
     score_noise: float | None = None
     """Standard deviation of a noisy score, in records; null for a public one."""
     epsilon: float
-    """Proven epsilon of one trial, for which candidates are calibrated; the epsilon of the cell includes tuning."""
+    """Proven epsilon of one trial, to which candidates are calibrated; the cell's epsilon includes tuning."""
 
     @property
     def words(self) -> str:

@@ -30,7 +30,7 @@ class Adjacency(StrEnum):
     """The neighbouring relation between data sets."""
 
     ADD_REMOVE = "add-remove"
-    """One data set has one unit more; where the number of units is public (*zero-out*), one unit's part is absent."""
+    """One data set has one more unit; if the number of units is public (*zero-out*), one unit contributes nothing."""
     REPLACE = "replace"
     """One unit has another value; the number of units is public. Costs up to twice the mean shift of add-remove."""
 
@@ -52,9 +52,9 @@ class TargetAdjacency(StrEnum):
 class Sampling(StrEnum):
     """How DP-SGD draws its batches; see :mod:`bench.privacy.dpsgd.sampling`."""
 
-    POISSON = "poisson"  # each record enters each batch by its own coin
-    RANDOM_ALLOCATION = "random-allocation"  # each record is in one batch of each epoch, by its own choice
-    FIXED = "fixed"  # each batch is a random set of records of one size
+    POISSON = "poisson"  # each record enters each batch independently
+    RANDOM_ALLOCATION = "random-allocation"  # each record is in one batch of each epoch, drawn independently
+    FIXED = "fixed"  # each batch is a random set of records of a fixed size
     SHUFFLED = "shuffled"  # each epoch is a random order of the records, cut into batches
 
 
@@ -152,7 +152,7 @@ class Facts:
     classes: int
     shape: tuple[int, int, int]
     public_benchmark: bool = False
-    """True for a freely available set; :attr:`disclosure` says what follows."""
+    """True for a freely available set; :attr:`disclosure` states the consequences."""
 
     @property
     def disclosure(self) -> Disclosure:

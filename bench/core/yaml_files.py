@@ -22,11 +22,11 @@ Value: TypeAlias = "str | int | float | bool | list[Value] | dict[Value, Value] 
 LARGEST = 256 << 10
 """Limit on the bytes of a file; PyYAML reads some 100,000 a second."""
 MOST = 100_000
-"""Limit on the values of a file, an alias counted as all that it stands for."""
+"""Limit on the number of values in a file; an alias counts as all the values that it stands for."""
 
 
 def read_yaml(path: Path) -> Value:
-    """Return what the YAML or JSON file `path` holds; times (2:00:00) and dates as text.
+    """Return the content of the YAML or JSON file `path`; times (2:00:00) and dates stay text.
 
     Raise :class:`BenchError` for a file that cannot be read, is not a regular file or is too large, and for anything
     but YAML of texts, finite numbers, lists and mappings.

@@ -74,7 +74,7 @@ Listing = tuple[Path, Sequence[str], "NDArray[np.int64]"]
 
 
 def place(root: Path, path: Path, shape: tuple[int, int, int], values: tuple[float, float] | None = None) -> Path:
-    """Return the path, without a suffix, of what is stored for the data in `path` at `shape` and range of values."""
+    """Return the path, without a suffix, of the files stored for the data in `path` with this shape and range."""
     text = os.fsencode(path.resolve()) + repr(tuple(shape)).encode() + (repr(values).encode() if values else b"")
     return root / FOLDERS / hashlib.sha256(text).hexdigest()[:20]
 

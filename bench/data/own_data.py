@@ -54,7 +54,7 @@ TABLES = (".csv", ".parquet")
 FILES = (*TABLES, ".npz")
 PATH, LABEL, SPLIT = "path", "label", "split"
 VERSION = b"own arrays 1\0"
-"""Changes when the same file would give other bytes."""
+"""Change this when the same file would give other bytes."""
 
 
 def own_spec(name: str) -> DatasetSpec:

@@ -20,7 +20,7 @@ TEST_NAMES = ("test", "val", "valid", "validation")
 """Names of the half that is for testing."""
 HALVES = {"train", "training", "testing", *TEST_NAMES}
 TEST_SHARE = 0.2
-"""Share of the records that a hash selects for testing, where nothing says which are."""
+"""Share of the records that a hash selects for testing if the data does not state which are."""
 SALT = "folder-salt"
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 SUFFIX = re.compile(

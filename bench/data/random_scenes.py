@@ -58,7 +58,7 @@ class Scenes:
         return self._coloured(process())
 
     def _coloured(self, raw: Tensor) -> Tensor:
-        """Give float images (n, 3, side, side) a random mean and contrast per image, and bytes."""
+        """Give each of the float images (n, 3, side, side) a random mean and contrast; return bytes."""
         raw = torch.nan_to_num(raw.float())
         count = len(raw)
         centred = raw - raw.mean((2, 3), keepdim=True)
@@ -70,7 +70,7 @@ class Scenes:
         return self._bytes(tint + centred * self._uniform(0.1, 0.3, count, 1, 1, 1))
 
     def _bytes(self, images: Tensor) -> Tensor:
-        """Take some colour from each of the float `images` and return bytes."""
+        """Desaturate each of the float `images` by a random amount and return bytes."""
         grey = images.mean(1, keepdim=True)
         images = grey + (images - grey) * self._uniform(0, 1, len(images), 1, 1, 1)
         return (images.clamp(0, 1) * 255).round().to(torch.uint8)
@@ -112,7 +112,7 @@ class Scenes:
             image = functional.interpolate(image, scale_factor=2, mode="bilinear")
 
     def _fractal(self, count: int) -> Tensor:
-        """Return smooth noise of several scales: (count, 2, side, side), of deviation about 1."""
+        """Return smooth noise of several scales: (count, 2, side, side), with standard deviation about 1."""
         total = torch.zeros(count, 2, self.side, self.side, device=self.device)
         for cells in (2, 4, 8, 16):
             field = self._normal(count, 2, cells, cells)

@@ -28,9 +28,9 @@ class Attack(abc.ABC, Bound[C_co]):
     """
 
     goal: ClassVar[str]
-    """What the attacker wants, as records name it."""
+    """The attacker's goal, as named in records."""
     access: ClassVar[Access | None]
-    """What it may see of the student; None if no attacker is assumed (likewise `knowledge`)."""
+    """The part of the student that it may use; None if no attacker is assumed (likewise `knowledge`)."""
     knowledge: ClassVar[Knowledge | None] = Knowledge.NONE
 
 
@@ -40,7 +40,7 @@ class InversionAttack(Attack[C_co]):
     goal = "inversion"
     access: ClassVar[Access]
     tunable: ClassVar[Mapping[str, tuple[float, ...]]] = {}
-    """Values by setting among which an adaptive attacker chooses, on shadow students, never on the target."""
+    """The values of each setting that an adaptive attacker tries on shadow students, never on the target."""
 
     @property
     def knows(self) -> Knowledge:

@@ -81,7 +81,7 @@ class Registry(Generic[T]):
         }
 
     def index(self) -> Mapping[str, Listed | str]:
-        """Return what the package states of its own members: how they are listed, or their modules."""
+        """Return what the package states about its own members: how they are listed, or their modules."""
         index: Mapping[str, Listed | str] = {}
         if self._package is not None:
             index = importlib.import_module(self._package).INDEX

@@ -36,7 +36,7 @@ def _own(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.f
 
 
 def need_references(name: str, signals: Signals, least: int) -> None:
-    """Raise :class:`BenchError` where `signals` holds fewer than `least` reference models for the attack `name`."""
+    """Raise :class:`BenchError` if `signals` holds fewer than `least` reference models for the attack `name`."""
     if len(signals.references) < least:
         raise BenchError(
             f"{name} needs at least {least} references (students of the same pipeline, trained with some "

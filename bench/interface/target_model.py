@@ -16,8 +16,9 @@ _LEVEL = {Access.LABELS: 0, Access.CONFIDENCES: 1, Access.WEIGHTS: 2, Access.GEN
 class Target:
     """The student of `released` behind `access`; images (n, channels, height, width) are float in [0, 1] or uint8.
 
-    Labels need any access, confidences that or more, ``model`` the weights; more raises :class:`BenchError`. `queries`
-    counts images; an attack on the weights counts its own steps by :meth:`count`.
+    Every access gives labels, every access but to labels gives confidences, and ``model`` needs more than confidences;
+    anything else raises :class:`BenchError`. `queries` counts images; an attack on the weights counts its own steps by
+    :meth:`count`.
     """
 
     def __init__(self, released: Released, facts: Facts, access: Access, device: torch.device | str = "cpu") -> None:

@@ -239,7 +239,7 @@ def softmax_regression(num_classes: int = 10, in_chans: int = 1, img_size: Size 
 class SignedFeatures(nn.Module):
     """Map values v in [0, 1], (n, ...), to (w, -w, 1, -1) with w = 2 v - 1, (n, 2 d + 2).
 
-    Standardised within a record, as frozen features are, this keeps all of (w, 1) but its length: its mean is 0.
+    Its mean is 0, so standardising it within a record, as frozen features are, loses only the length of (w, 1).
     """
 
     def forward(self, values: Tensor) -> Tensor:
@@ -250,7 +250,7 @@ class SignedFeatures(nn.Module):
 
 @register_own
 def features(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any) -> FeatureNet:
-    """Build the fixed map of data that is features; with `num_classes` a linear classifier. Not from a paper."""
+    """Build the fixed map for features as data; with `num_classes`, a linear classifier on it. Not from a paper."""
     return _assemble("features", [SignedFeatures()], (), nn.ReLU, in_chans, img_size, num_classes)
 
 

@@ -1,4 +1,4 @@
-"""dlib's face embedding (``face_resnet``), registered with timm: 128 numbers that are near for photographs of a person.
+"""dlib's face embedding (``face_resnet``), registered with timm: 128 numbers, close for photographs of one person.
 
 A residual net of 29 convolutions (He et al., CVPR 2016), trained by dlib's author so that photographs of one person
 are less than 0.6 apart. :mod:`bench.models.weight_packages` folds the layers that scale channels into the convolutions.
@@ -17,7 +17,7 @@ from bench.core.errors import BenchError
 from bench.models.feature_net import TwoPartNet
 
 MEAN = (122.782 / 255, 117.001 / 255, 104.298 / 255)
-"""For RGB in [0, 1]: the mean is subtracted from bytes, which are divided by 256."""
+"""For RGB in [0, 1]. dlib subtracts the mean from bytes and divides by 256."""
 STD = (256 / 255, 256 / 255, 256 / 255)
 SIDE = 150
 WIDTH = 128

@@ -21,7 +21,7 @@ class Evaluated(nn.Module):
     """A net that stays in evaluation mode: batch statistics would make images of a batch interact."""
 
     def train(self, mode: bool = True) -> Self:
-        """Change nothing, drop nothing out."""
+        """Ignore `mode`: batch statistics stay fixed, and nothing is dropped out."""
         return super().train(False)
 
 

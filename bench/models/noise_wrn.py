@@ -1,10 +1,10 @@
 """A wide residual net (``noise_wrn``) for images of 32 pixels, pretrained on images of random processes alone.
 
-WRN-16-4 of Zagoruyko and Komodakis (arXiv:1605.07146), as DP-RandP takes it (arXiv:2306.06076). Its features are means
+WRN-16-4 of Zagoruyko and Komodakis (arXiv:1605.07146), the net of DP-RandP (arXiv:2306.06076). Its features are means
 over the quarters of the image and of its mirror image, after the second and third group of blocks. :class:`Whitening`
-decorrelates them by statistics of random images, because noise of equal size in every direction then harms
-predictions least. :mod:`bench.training.noise_pretraining` makes the weights, without any record of any data set.
-Quarters, whitening and mirror images were chosen by accuracy on CIFAR-10's public records: docs/transfer.md.
+decorrelates them by statistics of random images, because noise of equal size in every direction then harms predictions
+least. :mod:`bench.training.noise_pretraining` makes the weights, without any record of any data set. Quarters,
+whitening and mirror images were chosen by accuracy on CIFAR-10's public records: docs/transfer.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SIDE = 32
 WIDTHS = (64, 128, 256)
 CHANNELS = sum(WIDTHS[1:])
 HAAR = ((1, 1, 1, 1), (1, -1, 1, -1), (1, 1, -1, -1), (1, -1, -1, 1))
-"""Twice the mean of four quarters, and their differences in both directions and across."""
+"""Signs of the four quarters: their sum, and their horizontal, vertical and diagonal differences."""
 
 default_cfgs = generate_default_cfgs(
     {
@@ -57,7 +57,7 @@ class Block(nn.Module):
 
 
 class Whitening(nn.Module):
-    """Takes the Haar transform of quarters and gives each of its four parts a public mean and linear map."""
+    """Takes the Haar transform of quarters, then centres and maps each of its four parts by public statistics."""
 
     mean: Tensor
     maps: Tensor
@@ -83,7 +83,7 @@ class Whitening(nn.Module):
         return white.transpose(0, 1).flatten(1)
 
     def fit(self, quarters: Tensor, ridge: float) -> None:
-        """Set mean and maps by (n, channels, 4) of public images: (covariance + r I)^-1/2 for each part.
+        """Compute mean and map of each part from (n, channels, 4) of public images; the map is (covariance + r I)^-1/2.
 
         r is `ridge` times the mean eigenvalue over all parts.
         """
@@ -96,7 +96,7 @@ class Whitening(nn.Module):
 
 
 class NoiseWRN(TwoPartNet):
-    """The net, with a linear classifier where `classes` is not 0."""
+    """The net, with a linear classifier if `classes` is not 0."""
 
     def __init__(self, classes: int = 0) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class NoiseWRN(TwoPartNet):
         self.fc = nn.Linear(self.num_features, classes) if classes else nn.Identity()
 
     def maps(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the second and third group make of normalised images (n, 3, h, w), after ReLU."""
+        """Return the outputs of the second and third group, after ReLU, for normalised images (n, 3, h, w)."""
         middle: Tensor = self.groups[1](self.groups[0](self.stem(images)))
         return middle.relu(), self.norm(self.groups[2](middle)).relu()
 

@@ -29,7 +29,7 @@ ALL, NONE = "all", "nothing"
 
 
 class SharedBackbone(FrozenBackbone):
-    """A frozen backbone that keeps its last features, as a teacher and a student see the same batches in turn."""
+    """A frozen backbone that keeps its last features, because teacher and student see the same batches in turn."""
 
     _seen: tuple[weakref.ref[Tensor], int, Tensor] | None = None
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NO_DATA = "images of random processes"
-SCALE = ".scale"  # after the name of a tensor of int8: what its values are multiples of, for each output
+SCALE = ".scale"  # suffix of an int8 tensor's name: the unit of its values, for each output
 Convert = Callable[[Path, Mapping[str, Tensor]], State]
 """Maps a folder of unpacked files and the timm model's state dict to the published weights in timm's names."""
 
@@ -163,7 +163,7 @@ def unpacked(stored: State) -> State:
 
 
 def shipped(folder: Path, model: Mapping[str, Tensor]) -> State:
-    """Convert a file of this package, which is in timm's names."""
+    """Convert a file of this package, which already uses timm's names."""
     (path,) = folder.glob("*.safetensors")
     return unpacked(read_state(path))
 

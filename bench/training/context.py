@@ -31,7 +31,7 @@ class Context:
     note: Callable[[str], None] = lambda text: None
     """Report a public fact about this run; it is kept in the record and printed."""
     cell: str = field(default_factory=new_salt)
-    """An opaque token of this run, on which checkpoints depend that no other run may resume."""
+    """An opaque token of this run; checkpoints that no other run may resume depend on it."""
     precision: Precision = "float32"  # Precision of teacher training and prediction; part of the artefacts' names.
     devices: tuple[str, ...] = ()
     """If several, large teachers train on all of them, which split every batch; empty: on `device`."""

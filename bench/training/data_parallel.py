@@ -64,7 +64,7 @@ class Share:
             gradient.copy_(total.view_as(gradient))
 
     def reseed(self) -> None:
-        """Make the random layers draw other numbers in this process than in the others."""
+        """Make the random layers draw different numbers in each process."""
         torch.manual_seed(torch.initial_seed() + self.rank)
 
     def average_statistics(self, model: nn.Module) -> None:

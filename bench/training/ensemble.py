@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """Trained teachers: `states` holds their weights, (teachers, ...) by name, `shape` is an input's.
+    """Trained teachers: `states` holds their weights, (teachers, ...) by name; `shape` is that of an input.
 
     `see` maps images to the teachers' inputs; None: the images are the inputs.
     """

@@ -2,11 +2,11 @@
 
     python -m bench.training.noise_pretraining noise_wrn.safetensors --minutes 7 --device cuda --compile
 
-Two augmented views of an image get near features, views of different images features that spread evenly on the
-sphere (alignment and uniformity in equal parts, Wang and Isola, arXiv:2005.10242), as in DP-RandP (arXiv:2306.06076).
-The learning rate follows the time that is left, so the same command on another machine gives other weights; the
-published file is pinned by its SHA-256. It comes from 5,202 steps in 7 minutes of an NVIDIA H100 that also trained
-teachers. New scenes then give the statistics of :class:`Whitening`.
+The loss pulls the features of two augmented views of an image together, and spreads those of different images evenly on
+the sphere (alignment and uniformity in equal parts, Wang and Isola, arXiv:2005.10242), as in DP-RandP
+(arXiv:2306.06076). The learning rate follows the time that is left, so the same command on another machine gives other
+weights; the published file is pinned by its SHA-256. It comes from 5,202 steps in 7 minutes of an NVIDIA H100 that also
+trained teachers. The statistics of :class:`Whitening` are then computed on new scenes.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def view(images: Tensor, draws: torch.Generator) -> Tensor:
 
 
 def normalised(images: Tensor) -> Tensor:
-    """Return `images` in [0, 1], (n, 3, h, w), as the net takes them."""
+    """Return `images` in [0, 1], (n, 3, h, w), normalised for the net."""
     mean, std = images.new_tensor(MEAN)[:, None, None], images.new_tensor(STD)[:, None, None]
     return ((images - mean) / std).contiguous(memory_format=torch.channels_last)
 
@@ -116,7 +116,7 @@ def loss_of(first: Tensor, second: Tensor) -> Tensor:
 def pretrain(
     into: Path, seconds: float, images: int, batch: int, device: torch.device, seed: int, compiled: bool
 ) -> None:
-    """Pretrain for `seconds` on so many images; write the weights every minute, and at the end with the whitening."""
+    """Pretrain for `seconds` on that many `images`; write the weights every minute, and at the end with whitening."""
     begin = time.monotonic()
     pool = torch.cat(list(Scenes(device, seed).batches(images)))
     say(f"{len(pool)} images in {time.monotonic() - begin:.0f} s")
@@ -149,7 +149,7 @@ def pretrain(
         losses.append(loss.detach())
         step += 1
         if step % 20 == 0 and device.type == "cuda":
-            torch.cuda.synchronize()  # so that the clock sees the work that was asked for
+            torch.cuda.synchronize()  # so that the clock includes the queued work
         if step % 500 == 0:
             mean, pace = float(torch.stack(losses[-500:]).mean()), step / (time.monotonic() - start)
             say(f"{passed:4.0%}: step {step}, loss {mean:.4f}, {pace:.1f} steps a second")
@@ -192,16 +192,16 @@ def keep(net: NoiseWRN, into: Path) -> None:
 
 
 def main() -> None:
-    """Pretrain, as the command line says."""
+    """Pretrain as the command line specifies."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("into", type=Path, help="safetensors file to write")
-    parser.add_argument("--minutes", type=float, default=7.0, help="how long, images included")
+    parser.add_argument("--minutes", type=float, default=7.0, help="duration, including the drawing of the images")
     parser.add_argument("--images", type=int, default=400_000)
     parser.add_argument("--batch", type=int, default=1024, help="images per step, each in two views")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--compile", action="store_true", help="by torch's compiler")
-    parser.add_argument("--pretrained", type=Path, help="weights to which only the whitening is fitted")
+    parser.add_argument("--compile", action="store_true", help="compile the net with torch's compiler")
+    parser.add_argument("--pretrained", type=Path, help="weights that stay, so that only their whitening is fitted")
     given = parser.parse_args()
     if given.pretrained:
         net = NoiseWRN()

@@ -102,7 +102,7 @@ def answered(task: TeacherTask, logits: Tensor) -> Tensor:
     """Return the `logits` (..., queries, classes) of each teacher as `task` wants them; teachers stay independent."""
     if not task.standardised:
         return logits
-    # Far from the records, most teachers favour one class for every image; only differences between images inform.
+    # Far from the records, most teachers favour one class for every image; only differences between images matter.
     centred = logits - logits.mean(-2, keepdim=True)
     return centred / centred.square().mean(-2, keepdim=True).sqrt().clamp_min(1e-6)
 
