@@ -31,7 +31,7 @@ from bench.storage.locks import Held
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attacks:
-    """What a command attacks, and how. With `fitting`, skip attacks that need released images where there are none."""
+    """What a command attacks, and how. With `fitting`, skip attacks that need released images if there are none."""
 
     keys: Sequence[str]
     out: Path

@@ -55,7 +55,7 @@ def check(
     brief: Annotated[bool, typer.Option("--brief", hidden=True)] = False,
     out: Annotated[
         Path | None,
-        records("--out", "-o", help="Run directory that keeps the checks, to resume; with a launcher default: runs."),
+        records("--out", "-o", help="Run directory that keeps the checks, to resume; default with a launcher: runs."),
     ] = None,
     launch: LaunchOptions,
     quiet: Quiet = False,
@@ -63,7 +63,7 @@ def check(
 ) -> None:
     """Test whether a method uses private data outside any mechanism, or reads labels from another source.
 
-    --launcher runs each check as a process or a Slurm job; the same command makes those that are left.
+    --launcher runs each check as a process or a Slurm job; the same command, given again, runs the remaining ones.
     """
     from concurrent.futures import ThreadPoolExecutor, as_completed
     from contextlib import nullcontext

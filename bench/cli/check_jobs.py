@@ -31,7 +31,7 @@ class KeptCheck(Row):
 
 
 class Checks:
-    """The checks with the options `words` that the run directory `out` keeps."""
+    """The checks with the options `words`, kept in the run directory `out`."""
 
     def __init__(self, out: Path, words: Sequence[str]) -> None:
         self.run_dir, self._words = RunDir(out).create(), words
@@ -44,7 +44,7 @@ class Checks:
         return self.run_dir.path / "checks" / f"{method.name}.json"
 
     def find(self, method: type[Method]) -> Check | None:
-        """Return the check of `method`, None if there is none of this program, or it could not be made."""
+        """Return the kept check of `method`; None if it could not be made or is of another program or other options."""
         try:
             kept = KeptCheck.model_validate(json_object(read_plain(self._path(method))))
         except (OSError, ValueError):
@@ -54,13 +54,13 @@ class Checks:
         return Check(kept.method, kept.verdict, kept.reason)
 
     def keep(self, method: type[Method], check: Check) -> None:
-        """Write `check`."""
+        """Write the `check` of `method`."""
         kept = KeptCheck(method=check.method, verdict=check.verdict, reason=check.reason, asked=self._asked(method))
         self._path(method).parent.mkdir(exist_ok=True)
         write_atomic(self._path(method), kept.to_json().encode())
 
     def launch(self, missing: Mapping[str, type[Method]], settings: Cluster, progress: Progress) -> Launched:
-        """Make the checks of `missing`, methods by the word that names them, with the launcher of `settings`."""
+        """Make the checks of the `missing` methods, by command-line word, with the launcher of `settings`."""
         methods = {f"check-{method.name}": method for method in missing.values()}
         jobs = {
             key: Job(

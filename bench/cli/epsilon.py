@@ -29,7 +29,7 @@ app = typer.Typer(
     help="Compute the privacy cost of a mechanism by every accountant that applies. Needs no data or training.",
 )
 claimed = typer.Typer(
-    no_args_is_help=True, help="What a paper claims for its setting, next to what sound accountants give."
+    no_args_is_help=True, help="A paper's claim for its setting, next to the figures of sound accountants."
 )
 proven = typer.Typer(no_args_is_help=True, help="What is proven for a paper's method as described.")
 app.add_typer(claimed, name="claimed")

@@ -25,7 +25,7 @@ from bench.storage.interrupts import Stopped
 
 Result = AttackRecord | AuditRecord
 State = Callable[[str], bool | None]
-"""Tells whether the result of a task's key makes its command end with status 1; None: there is none."""
+"""Returns whether the result under a task's key makes its command end with status 1; None without a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def check_time(settings: Cluster, minutes: float) -> None:
 
 
 def state_of(read: Callable[[str], Result | None]) -> State:
-    """Return the state of what `read` returns the result of."""
+    """Return the :data:`State` of tasks whose results `read` returns by key."""
     return lambda key: None if (result := read(key)) is None else bad(result)
 
 

@@ -36,7 +36,7 @@ def report(
     missing_: Annotated[
         bool, typer.Option("--missing", help="Only list the empty cells, with reasons and commands.")
     ] = False,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Run directory for what --launcher makes.")] = Path("runs"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Run directory for results of --launcher.")] = Path("runs"),
     launch: LaunchOptions,
     into: Annotated[Path, typer.Option("--into", help="Output folder.")] = Path("reports-out"),
     quiet: Quiet = False,

@@ -48,9 +48,9 @@ def print_missing(items: Sequence[Item], *, json: bool) -> None:
 
 
 def fill(items: Sequence[Item], out: Path, launch: LaunchOptions, *, quiet: bool) -> None:
-    """Run what fills the empty cells of `items` whose data is there: all runs in one launch, then attacks and audits.
+    """Fill the empty cells of `items` whose data is here: make all runs in one launch, then attacks and audits.
 
-    Raises :class:`typer.Exit` with a status other than 0 where a run failed or was stopped.
+    Raises :class:`typer.Exit` with a status other than 0 if a run failed or was stopped.
     """
     from bench.cli.run import leave, print_board
     from bench.launchers.grid import run_grid

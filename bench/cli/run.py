@@ -144,7 +144,7 @@ def grid_of(options: GridOptions) -> Grid:
 
 
 def leave(outcome: Outcome, settings: Cluster, out: Path, *, detach: bool) -> None:
-    """Say what is left of a launch, and end the command if a signal stopped it."""
+    """Print what is left of a launch, and end the command if a signal stopped it."""
     if not outcome.left:
         return
     left = counted(outcome.left, "cell is", "cells are")

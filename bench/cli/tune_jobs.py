@@ -33,7 +33,7 @@ from bench.storage.files import write_atomic
 
 
 def mark(path: Path, records: Sequence[Record]) -> None:
-    """Write into `path` which records a tuning has released."""
+    """Write to `path` the keys of the records that a tuning has released."""
     write_atomic(path, json.dumps({"records": [record.key for record in records]}).encode(), mode=0o600)
     undate(RunDir(path.parent), [], [path])
 
@@ -49,7 +49,7 @@ def tune_by_jobs(
     options: GridOptions, grids: Sequence[Grid], tuning: Tuning, words: Sequence[str], out: Path, settings: Cluster,
     resources: Resources, progress: Progress,
 ) -> tuple[list[Record], Launched]:  # fmt: skip
-    """Tune the cells of `grids`, of `options` and `words`, with a launcher; return the records of those that ended.
+    """Tune the cells of `grids`, given by `options` and `words`, with a launcher; return the records of ended tunings.
 
     Raises :class:`BenchError` as :func:`bench.experiments.tuning.plan_tuning` does, before the first job.
     """

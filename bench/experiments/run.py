@@ -206,7 +206,7 @@ def _right(logits: Tensor, labels: Tensor) -> int:
 
 
 def _agreement(student: nn.Module, given: GivenTeacher, material: Materialised, context: Context) -> str:
-    """Say how often student and public teacher agree on test images, and how often the teacher is right."""
+    """Report how often student and public teacher agree on test images, and how often the teacher is right."""
     from bench.models.given_teacher import load_given
 
     net, images = load_given(given, material.private.facts), material.test_images

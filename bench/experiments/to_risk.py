@@ -27,7 +27,7 @@ DIGITS = 4
 EPSILONS = (1e-3, 500.0)
 """The smallest and the largest epsilon that is tried."""
 TOLERANCE = 1e-4
-"""Of the search, in the logarithm of epsilon."""
+"""Tolerance of the search, in the logarithm of epsilon."""
 
 
 def expand_to_risk(

@@ -39,9 +39,9 @@ class Attempt(Row):
     started: str = ""
     ended: str = ""
     reason: str = ""
-    """How it ended: done, failed, or why without a record; empty while it runs."""
+    """How it ended: done, failed, or the reason why it left no record; empty while it runs."""
     peak_memory_mib: float | None = None
-    """Of its process, cells that ran in it before included; where it was killed, as last seen."""
+    """Peak memory of its process, including earlier cells in it; if it was killed, the last value seen."""
 
     @property
     def words(self) -> str:
@@ -105,7 +105,7 @@ class Trial:
 
 @contextlib.contextmanager
 def attempt(launch: Path, key: str, peak: Callable[[], float | None] = peak_memory_mib) -> Iterator[Trial]:
-    """Write the next attempt at `key` before and after the block, in the folder of a launch; the caller has the claim.
+    """Write the next attempt at `key` to a launch's folder, before and after the block; the caller holds the claim.
 
     `peak` returns the peak memory at the end. Raises :class:`BenchError` if it cannot be written.
     """

@@ -1,7 +1,7 @@
 """Cells of a launch as jobs of an executor: one that submitit knows, or one that an installed package brings.
 
 A package names its launcher by an entry point of the group ``bench.launchers``: a function that takes the number
-`parallel` of jobs at once and what the setting `extra` holds, and returns a context manager of a
+`parallel` of jobs at once and the contents of the setting `extra`, and returns a context manager of a
 :class:`concurrent.futures.Executor`. Each job starts a process of its own on the machine where it runs.
 
 An executor has no common way to name dependencies or to list jobs, so this process submits a job when what it waits for
@@ -46,7 +46,7 @@ class _Submitit:
         from submitit.core.plugins import get_executors
 
         name = settings.launcher.removeprefix(SUBMITIT)
-        if name not in (known := get_executors().keys() - {"debug"}):  # which runs jobs in this process, as inline does
+        if name not in (known := get_executors().keys() - {"debug"}):  # debug runs jobs in this process, as inline does
             raise UnknownNameError("executor of submitit", name, known)
         prefixed = {f"{name}_{key}": value for key, value in settings.extra.items()}
         setup = {f"{name}_setup": list(settings.shell)} if settings.shell else {}
@@ -81,7 +81,7 @@ class _Installed:
         return self._executor.submit(run_apart, str(self._folder), keys, self._scratch)
 
     def why(self, job: Future[str]) -> str:
-        """Return why an ended job left a cell without a record, if it tells."""
+        """Return why an ended job left a cell without a record, as far as is known."""
         if job.cancelled():
             return "cancelled"
         error = job.exception()

@@ -87,7 +87,7 @@ class Task(Row):
 
     @property
     def kind(self) -> str:
-        """What it is: an attack, an audit, a check, a tuning, or a picture of several students."""
+        """The kind of result: an attack, an audit, a check, a tuning, or a picture of several students."""
         if not self.file.endswith(".json"):
             return "picture"
         return {"attacks": "attack", "audits": "audit", "checks": "check", "tuned": "tuning"}[Path(self.file).parts[0]]
@@ -139,8 +139,8 @@ class Launch(Row):
     def check_cancelled(self) -> None:
         """Raise :class:`Stopped` in a launcher that was cancelled from another machine.
 
-        A launcher on the machine of `bench cancel` waits for its SIGTERM: one that came while it already ends, because
-        of the file, would kill it before its workers have closed.
+        A launcher on the machine of `bench cancel` waits for its SIGTERM instead: if the file had already made it end,
+        the signal would kill it before its workers have closed.
         """
         with suppress(FileNotFoundError):
             if (self.folder / CANCELLED).read_bytes() != SIGNALLED:

@@ -1,4 +1,4 @@
-"""Running times from earlier records, by cache hits and misses, and of what is left of a launch, from its own pace.
+"""Running times of cells, from earlier records by cache hits and misses, and of the rest of a launch, from its pace.
 
 No result depends on them.
 """
@@ -173,9 +173,9 @@ def duration(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """One result of a launch: what it is like, its seconds and its age, the seconds since it began.
+    """One result of a launch: its kind, its running time, and its age, the time since it began, both in seconds.
 
-    Both are None if it has not begun; if it runs, its seconds are those so far.
+    Both are None if it has not begun; while it runs, its running time is the time so far.
     """
 
     kind: tuple[str, ...]
@@ -187,8 +187,8 @@ class Progressed:
 def remaining(results: Sequence[Progressed]) -> float | None:
     """Return the seconds until all `results` of a launch at work are done; None before the first is.
 
-    A result that is left takes the median of those of its kind, or of all. Results begin in their order, as many at a
-    time as now or on average so far, with the same breaks between them as so far.
+    A remaining result is expected to take the median time of its kind, or of all. Results begin in their order, as many
+    at a time as now or on average so far, with the same breaks between them as so far.
     """
     elapsed = max((result.age or 0.0 for result in results), default=0.0)
     took: Mapping[tuple[str, ...], list[float]] = defaultdict(list)

@@ -114,7 +114,7 @@ def job_parameters(cluster: Cluster, resources: JobResources, launch_id: str, wa
 
 
 PASSING = "temporar|try again|contact|connect|communicat|timed out|submit limit|SubmitJob"
-"""In sbatch's words, what the next attempt may not meet: a controller that restarts, or a full queue."""
+"""Patterns in sbatch's messages of refusals that may pass: a restarting controller, or a full queue."""
 
 OVER = (
     "BOOT_FAIL",

@@ -152,7 +152,7 @@ def account_of_shell() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most jobs of an array, of the cluster (MaxJobCount) and of this user by accounting; None if unknown.
+    """Limits on the jobs of an array, of the cluster (MaxJobCount) and of this user by accounting; None if unknown.
 
     Slurm remembers a job for `keep` seconds after its end, and counts it until then in `jobs`.
     """
@@ -179,7 +179,7 @@ class Limits:
 
     @property
     def most(self) -> int | None:
-        """The most jobs of an empty cluster."""
+        """The largest number of jobs that an empty cluster accepts."""
         return min((n for n in (self.jobs and self.jobs - 1, self.submit) if n is not None), default=None)
 
     def check_room(self, jobs: int) -> None:

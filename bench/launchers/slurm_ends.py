@@ -61,7 +61,7 @@ WORDS = {
     Reason.CANCELLED: r"CANCELLED AT \S+ \*\*\*",
     Reason.KILLED: "task 0: Killed",
 }
-"""What the log of a job says that Slurm has forgotten, the first that fits."""
+"""Patterns in a job's log; for a job that Slurm has forgotten, the first that matches gives the reason."""
 
 
 def reason_of(state: str, status: str, last_words: str = "") -> Reason:
@@ -151,7 +151,7 @@ def _mib(text: str) -> float | None:
 
 
 def more_after(end: End, own: JobResources, more: More) -> More:
-    """Return what the job after `end` needs, which had `own` resources and `more`: twice as much, up to the limits."""
+    """Return `more` for the job after `end`: twice the time or memory that ran out, up to the limits of `own`."""
     have = more.of(own)
     if end.reason is Reason.TIME and own.max_time is not None and have.time < own.max_time:
         return More(min(2 * have.time, own.max_time), more.memory)

@@ -25,7 +25,7 @@ LONGEST_PAUSE = 30.0  # between calls of squeue without news: frequent calls loa
 GRACE_SECONDS = 15.0  # delay of a record on a network disk after its job has ended
 
 Body = Callable[[tuple[str, ...], JobResources, bool], Callable[[], str]]
-"""Makes the body of a job from its keys, its resources, and whether it ends instead of being put back at its limit."""
+"""Makes the body of a job from its keys, its resources, and whether it ends at its limit instead of being requeued."""
 
 
 @dataclass

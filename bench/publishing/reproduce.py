@@ -64,7 +64,7 @@ def public_dataset(name: str) -> Dataset | None:
 
 
 _PINNED: dict[str, tuple[DatasetSpec, Dataset | None]] = {}
-"""What :func:`public_dataset` has found: splitting takes a tenth of a second, and a board has thousands of records."""
+"""Results of :func:`public_dataset`: splitting takes a tenth of a second, and a board has thousands of records."""
 
 
 def _pinned(spec: DatasetSpec) -> Dataset | None:

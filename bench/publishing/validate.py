@@ -57,7 +57,7 @@ def vet_record(
     """Return a finished cell's problems; `replan` checks its key, `account` its proven epsilon (seconds each).
 
     For a `published` record, a plug-in that is not installed here is not a problem: checks that need it are listed in
-    `unchecked`. Nor is noise without a salt, from before there were any.
+    `unchecked`. Neither is noise without a salt, from the time before salts existed.
     """
     found = Vetted()
     found.problems += _look(record)
@@ -201,7 +201,7 @@ def _look(row: Record | AuditRecord | AttackRecord) -> list[str]:
                 problems.append(f"its {what} is to lie in released/{row.key}.{ending}, not {part.file[:80]!r}.")
     elif not row.key.startswith(f"{row.student}--"):
         problems.append("its key does not begin with its student's key.")
-    # Answers are no text: the record's schema decodes them. They are long where a student is often wrong.
+    # Answers are not text: the record's schema decodes them. They are long if a student is often wrong.
     problems += private_texts(row.model_dump(mode="json", exclude={"utility": {"answers": {"errors"}}}))
     return problems
 

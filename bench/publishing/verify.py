@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from bench.evaluation.check.noninterference import Stated
 
 LEAST_SPREAD = 0.005
-"""How far another machine's arithmetic may move an accuracy where the seeds of a row differ by less."""
+"""How far another machine's arithmetic may move an accuracy if the seeds of a row differ by less."""
 _PATIENCE = 30.0  # seconds until a stopped run is killed
 
 
 def demand_audits(found: Publication) -> None:
     """Refuse each row of added records without a finished audit of any seed, old or new; baselines need none.
 
-    One audit must hold a pair of runs at the row's own size, or a note why it cannot. If all are inconclusive, the row
-    is flagged: it counts as not audited. A tuned row cannot be audited, so it needs an audit of its method with fixed
-    settings on the same data.
+    One audit must hold a pair of runs at the row's own size, or a note on why it cannot. If all are inconclusive, the
+    row is flagged: it counts as not audited. A tuned row cannot be audited, so it needs an audit of its method with
+    fixed settings on the same data.
     """
     audited = {(r.method, r.dataset) for r in found.board.values() if r.cell.tuning is None and found.audits.get(r.key)}
     rows = defaultdict(list)

@@ -215,7 +215,7 @@ def read_store(
     here = near(root / store, json.dumps(manifest))
     sizes = {path.name: path.stat().st_size for path in here.iterdir()}
     if any(sizes.get(entry["file"]) != entry["bytes"] for entry in manifest["arrays"].values()):
-        here = root / store  # a copy that is cut off says nothing about the store
+        here = root / store  # a truncated copy says nothing about the store
     for name, entry in manifest["arrays"].items():
         path = here / entry["file"]
         try:
