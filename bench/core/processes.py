@@ -57,7 +57,7 @@ def end_with_main() -> None:
 
 
 def peak_memory_mib(*, children: bool = False) -> float:
-    """Return the peak memory of this process in MiB so far; with `children`, of its largest ended child if more."""
+    """Return the peak memory of this process in MiB so far; with `children`, of its largest ended child if larger."""
     kinds = [resource.RUSAGE_SELF, *([resource.RUSAGE_CHILDREN] if children else [])]
     peak = max(resource.getrusage(kind).ru_maxrss for kind in kinds)
     # Kibibytes on Linux, bytes on macOS.

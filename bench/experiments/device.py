@@ -15,8 +15,8 @@ from bench.training.heap import tune_malloc
 def prepare_device(resources: Resources = ONE_CPU) -> Resources:
     """Set up torch for `resources`, and return them with the device ``auto`` and the number of workers resolved.
 
-    The command line defaults to one thread: with the small nets here, two contend on a busy machine and are far slower.
-    Raises :class:`BenchError` for a missing device.
+    The command line defaults to one thread: with the small nets here, two threads contend on a busy machine and are far
+    slower. Raises :class:`BenchError` for a missing device.
     """
     device = resources.device
     if device == "auto":

@@ -119,8 +119,8 @@ def run_local(
     """Run `units` in `jobs` local processes and call `done` with each record; replace dead workers.
 
     `devices` holds one value of CUDA_VISIBLE_DEVICES per worker; if empty, workers share all devices. `scratch`: see
-    :mod:`bench.storage.scratch`.
-    Raises :class:`BenchError` if workers keep dying without a record, or the launch cannot be read.
+    :mod:`bench.storage.scratch`. Raises :class:`BenchError` if workers keep dying without a record, or the launch
+    cannot be read.
     """
     watch = Watch(launch, units, run_dir, done)
     crew: list[_Worker] = []

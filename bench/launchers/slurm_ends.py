@@ -96,7 +96,7 @@ def ends_of(jobs: Collection[str], logs: Path) -> dict[str, End]:
 
 
 def last_words(logs: Path, job: str) -> str:
-    """Return the end of the newest log of `job`, on the terminal only: it may quote private data."""
+    """Return the end of the newest log of `job`, for the terminal only: it may quote private data."""
     try:
         newest = max(logs.glob(f"{job}_*_log.out"), key=lambda log: log.stat().st_mtime)
         text = newest.read_text(errors="replace")[-4000:]

@@ -19,7 +19,7 @@ def same_run(record: Record, there: Record) -> bool:
 
 
 def with_answers(there: Record | None, record: Record) -> Record | None:
-    """Return the published record, with the answers of `record` if it has none and the student is the same."""
+    """Return the published record, with the answers of `record` if its own are missing and the student is the same."""
     if there is None or there.utility is None or record.utility is None or student_of(there) != student_of(record):
         return there
     own, other = (utility.model_dump(exclude_none=True) for utility in (there.utility, record.utility))

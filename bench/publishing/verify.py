@@ -127,7 +127,7 @@ def _check(found: Publication, records: Sequence[Record], progress: Progress) ->
 
 
 def _replay(found: Publication, records: Sequence[Record], progress: Progress) -> None:
-    """Replay a random cell of each method, preset and data set on other records of the same number."""
+    """Replay a random cell of each method, preset and data set on the same number of other records."""
     from bench.evaluation.check.noninterference import check_row
 
     alike = defaultdict(list)

@@ -2,8 +2,8 @@
 
 Members are the student's training records, non-members the test records. Half of a public part is the attacker's
 auxiliary data, without labels, and trains the counterfactual control, with labels; the other half trains evaluators.
-Without a public part, as for faces, another data set of the same shape (other people) replaces the
-attacker's half; evaluators train on test records and are tested on members.
+Without a public part, as for faces, another data set of the same shape (other people) replaces the attacker's half;
+evaluators train on test records and are tested on members.
 """
 
 from __future__ import annotations

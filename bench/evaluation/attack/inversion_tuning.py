@@ -112,7 +112,7 @@ def _named(
     attack: InversionAttack, student: Released, rehearsal: Materialised, committee: Committee, seed: int,
     context: Context,
 ) -> float:  # fmt: skip
-    """Return how often the evaluators name the right person, averaged over them; ties go by the first's confidence."""
+    """Return how often evaluators name the right person, averaged over them; the first one's confidence breaks ties."""
     images, labels = rehearsal.private.images, rehearsal.private.labels
     context = dataclasses.replace(context, streams=Streams(seed, "tuning/"))
     halves: list[tuple[PublicData | None, torch.Tensor]] = [(None, torch.ones(attack.facts.classes, dtype=torch.bool))]

@@ -80,8 +80,8 @@ def guess(scores: Floats, generator: np.random.Generator) -> int:
 def transcript_hits(game: Game, draws: int = RUNS) -> list[bool]:
     """Return whether the attacker is right on the answers of runs in lockstep, each with a random true candidate.
 
-    One guess per run; `draws` of them if the only call of the ledger depends on no answer. Raises :class:`BenchError`
-    for a method whose answers have no exact likelihood here.
+    One guess per run, or `draws` guesses if the only call of the ledger depends on no answer. Raises
+    :class:`BenchError` for a method whose answers have no exact likelihood here.
     """
     generator = np.random.default_rng(secrets.randbits(256))
     method, true, total = game.loaded(), int(generator.integers(len(game.pairs))), np.zeros(len(game.pairs))

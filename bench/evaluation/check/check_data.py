@@ -119,7 +119,7 @@ class Step:
 class Few:
     """A set of `records` private records, most of them copies of one, or its neighbour that differs in one copy.
 
-    Up to four records, all are copies; above that, just over half. In the neighbour a copy is absent (add-remove) or
+    Of up to four records, all are copies; of more, just over half. In the neighbour a copy is absent (add-remove) or
     has another image and label (replace); with `alone`, the record has no copies.
     """
 

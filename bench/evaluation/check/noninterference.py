@@ -154,10 +154,9 @@ def check_method(
     With the preset `awake`, whose students are accurate enough to take branches that poor ones skip, one seed is
     replayed on unrelated and renamed data, and walked if `patience` is None; otherwise it is left out if its first run
     takes more than `patience` seconds. Neighbours beyond two per seed are added for `seconds`, followed by a walk to
-    the unrelated set for four times as long. Exceptions of
-    the method in run A propagate: failing to run is not a leak. Each of `seeds` decides the target and whether the
-    noise is on: :class:`Draw`. `stage` advances by :data:`PARTS` per seed, and by 1 for
-    `awake`.
+    the unrelated set for four times as long. Exceptions of the method in run A propagate: failing to run is not a leak.
+    Each of `seeds` decides the target and whether the noise is on: :class:`Draw`. `stage` advances by :data:`PARTS` per
+    seed, and by 1 for `awake`.
     """
     source = DataSource(Progress())
     if dataset:
