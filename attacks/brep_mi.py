@@ -2,8 +2,8 @@
 
 Threat model: the attacker may query the student for labels only, and holds unlabelled auxiliary images, none of them
 private. GMI's GAN (:mod:`bench.attacks.shared.gan`) makes the images. The student labels points on a sphere around the
-noise, and the noise moves away from the mean of those of other classes. Once nearly all have the class, the sphere
-grows: the larger it is at the end, the deeper the image lies inside the class.
+noise, and the noise moves away from the mean of those labelled as other classes. Once nearly all get the class as
+label, the sphere grows: the larger it is at the end, the deeper the image lies inside the class.
 
 Differences from the paper: the published code attacks the classes that the GAN happens to hit; here every class is
 attacked, each try from its own start, and a class without a start within ``draws`` images is a failure (``reached`` is
@@ -44,16 +44,16 @@ class BrepMIConfig(GanAttackConfig):
     """Settings of the attack."""
 
     images_per_class: int = setting(10, "ours: the paper makes one", ge=1)
-    draws: int = setting(100_000, "ours: images among which starts of all classes are looked for", ge=1)
-    bound: float = setting(1.5, "the published code: a start's noise is cut to [-1.5, 1.5]", gt=0)
+    draws: int = setting(100_000, "ours: images searched for starts of all classes", ge=1)
+    bound: float = setting(1.5, "the published code: a start's noise is clipped to [-1.5, 1.5]", gt=0)
     points: int = setting(32, "CVPR 2022, section 4 (N)", ge=1)
     radius: float = setting(2.0, "CVPR 2022, section 4 (R0)", gt=0)
     growth: float = setting(1.3, "CVPR 2022, section 4 (gamma)", gt=0)
     inside: float = setting(0.75, "the published code: mean of +1 (the label) and -1 above which the sphere grows")
     longest: float = setting(3.0, "the published code: a move is a third of the radius, and at most this long")
-    unit_moves: bool = setting(False, "the published code moves by the mean itself; True: by that length along it")
+    unit_moves: bool = setting(False, "the published code scales the mean by that length; True: its direction")
     patience: int = setting(1000, "CVPR 2022, section 4 (maxIters): moves at one radius", ge=1)
-    steps: int = setting(20_000, "ours: moves in all; the paper's end by patience alone", ge=1)
+    steps: int = setting(20_000, "ours: total number of moves; the paper's end by patience alone", ge=1)
 
 
 @register_attack("brep-mi")

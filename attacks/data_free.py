@@ -43,7 +43,7 @@ class DataFreeConfig:
     """Settings of the attack."""
 
     images_per_class: int = setting(10, "ours: the paper trains a net on them", ge=1)
-    pool: int = setting(1000, "ours: images among which those of a class are chosen", ge=1)
+    pool: int = setting(1000, "ours: images from which those of a class are chosen", ge=1)
     steps: int = setting(24_000, "DAFL's published code, MNIST: 200 rounds of 120 batches", ge=1)
     batch_size: int = setting(512, "DAFL's published code, MNIST", ge=1)
     rate: float = setting(0.2, "DAFL's published code, MNIST (lr_G)", gt=0)
@@ -51,7 +51,7 @@ class DataFreeConfig:
     beta: float = setting(0.1, "ICCV 2019, section 4.1: weight of the activations, MNIST (published code: a)")
     noise_size: int = setting(100, "DAFL's published code, MNIST (latent_dim)")
     units: int = setting(128, "DAFL's published code", ge=1)
-    shift: int = setting(0, "ours: random shift, in pixels, of what the student sees")
+    shift: int = setting(0, "ours: random shift, in pixels, of the images that the student sees")
 
 
 @register_attack("data-free")

@@ -2,8 +2,8 @@
 
 Threat model: the attacker holds the student's weights and unlabelled auxiliary images, none of them private. These
 train a Wasserstein GAN (:mod:`bench.attacks.shared.gan`), whose noise then minimises -D(G(z)) + 100 * (-log p_y), by
-gradient descent with momentum: real to the critic, of the class to the student. Of several starts the student's most
-confident is kept; no evaluator is used.
+gradient descent with momentum: real to the critic, of the class to the student. Of several starts, the one of which the
+student is most confident is kept; no evaluator is used.
 
 Differences from the paper: small DCGANs; no blurred or masked images as starts; the search for the best start begins
 at minus infinity, not at 0, which hides negative scores in the published code; auxiliary images come from the data
@@ -51,8 +51,8 @@ class GMIConfig(GanAttackConfig):
     rate: float = setting(0.02, "CVPR 2020, section 4.1", gt=0)
     momentum: float = setting(0.9, "CVPR 2020, section 4.1")
     identity_weight: float = setting(100.0, "CVPR 2020, section 4.1 (lambda)")
-    bound: float = setting(1.0, "the published code: noise is cut to [-1, 1]", gt=0)
-    shift: int = setting(0, "ours: random shift, in pixels, of what the student sees; the paper's is 0")
+    bound: float = setting(1.0, "the published code: noise is clipped to [-1, 1]", gt=0)
+    shift: int = setting(0, "ours: random shift, in pixels, of the images that the student sees; the paper's is 0")
     batch_size: int = setting(300, "ours: latents optimised together; does not change the result", ge=1)
 
 

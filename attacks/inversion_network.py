@@ -11,7 +11,7 @@ from answers to single ones, drawn from the more confident half. A class without
 answers: 0.9 for the class, 0.1 split as in the answer to an auxiliary image. All tries share the decoder.
 
 Differences from the paper: the published code selects the decoder on the target's training images, which no attacker
-has; here a held-out part of the auxiliary images does. Images have the data set's size, which sets the number of layers
+has; here it is selected on held-out auxiliary images. Images have the data set's size, which sets the number of layers
 (64x64 gives the paper's); answers are scaled to [0, 1].
 """
 
@@ -48,7 +48,7 @@ class InversionNetworkConfig:
     """Settings of the attack."""
 
     images_per_class: int = setting(10, "ours: the paper inverts single answers", ge=1)
-    truncation: int = setting(0, "CCS 2019, section 4.2: as many confidences as the attacker sees; 0 all", ge=0)
+    truncation: int = setting(0, "CCS 2019, section 4.2: number of confidences that the attacker sees; 0: all", ge=0)
     rounding: float = setting(0.0, "none, as in the paper", ge=0, lt=1)
     epochs: float = setting(100.0, "the published code, train_inversion.py", gt=0)
     batch_size: int = setting(128, "the published code, train_inversion.py", ge=1)
@@ -56,7 +56,7 @@ class InversionNetworkConfig:
     width: int = setting(
         128, "the published code (ngf): maps of the layer before the last, doubled at each below", ge=1
     )
-    validation: float = setting(0.1, "ours: share of the auxiliary images that chooses the decoder", gt=0, lt=1)
+    validation: float = setting(0.1, "ours: share of the auxiliary images held out to select the decoder", gt=0, lt=1)
 
 
 @register_attack("inversion-network")

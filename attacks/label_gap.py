@@ -23,7 +23,7 @@ class LabelGapConfig:
 
 @register_attack("label-gap")
 class LabelGap(MembershipAttack[LabelGapConfig]):
-    """Score by whether the label is right, and how often it stays right under variations."""
+    """Score by whether the predicted label is right, and how often it stays right under variations."""
 
     access = Access.LABELS
     citation = "Yeom et al. 2018; Choquette-Choo et al. 2021"

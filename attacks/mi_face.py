@@ -52,10 +52,10 @@ class MIFaceConfig:
     """Settings of the attack."""
 
     images_per_class: int = setting(10, "ours: the paper makes one", ge=1)
-    restarts: int = setting(1, "the paper starts once; of several the one of the least loss is kept", ge=1)
+    restarts: int = setting(1, "the paper starts once; of several starts, the one of least loss is kept", ge=1)
     steps: int = setting(5000, "CCS 2015, section 5.2 (alpha)", ge=1)
-    patience: int = setting(100, "CCS 2015, section 5.2 (beta): stop after so many steps without a lower cost; 0 never")
-    confidence: float = setting(0.99, "CCS 2015, section 5.2 (gamma): stop at this confidence; 1 never")
+    patience: int = setting(100, "CCS 2015, section 5.2 (beta): steps without a lower cost before a stop; 0: never")
+    confidence: float = setting(0.99, "CCS 2015, section 5.2 (gamma): stop at this confidence; 1: never")
     keep: Literal["best", "last"] = setting("best", "CCS 2015, algorithm 1: the image of the least cost")
     optimizer: Literal["adam", "sgd", "normalised"] = setting(
         "adam", "ours: the paper's is plain gradient descent (sgd); normalised: sgd with gradients of mean square 1"

@@ -27,9 +27,9 @@ from bench.interface import Access, Context, Facts, ReleaseAttack, ReleasedImage
 class NearestRecordConfig:
     """Settings of the attack."""
 
-    draws: int = setting(10_000, "ours: images drawn from a released generator, beside those released", ge=0)
+    draws: int = setting(10_000, "ours: images drawn from a released generator, in addition to those released", ge=0)
     ratio: float = setting(
-        0.5, "ours: a copy is nearer to a private record than so much of its distance to others", gt=0, le=1
+        0.5, "ours: a copy's distance to a private record is below this share of that to others", gt=0, le=1
     )
 
 

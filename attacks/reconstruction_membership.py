@@ -1,10 +1,10 @@
-"""Membership by reconstruction: a record that the release shows best was trained on. Chen, Yu, Zhang, Fritz, CCS 2020.
+"""Membership by reconstruction: the release reconstructs training records best. Chen, Yu, Zhang, Fritz, CCS 2020.
 
 Threat model: the attacker holds the released images, perhaps a generator's weights, and other images of the data set,
 none private, and asks which of some records were trained on. "GAN-Leaks" (arXiv:1909.03935): a record's reconstruction
 is the nearest released or drawn image (its full black-box attack) and, given a generator, the image of an optimised
 latent input (its white-box attack, an inversion through the generator). The score is minus the distance to it,
-calibrated: plus the distance to the nearest of the other images, as a record near to every image is easy to
+calibrated by adding the distance to the nearest of the other images, as a record near to every image is easy to
 reconstruct.
 
 Differences from the paper: distances are L2 on pixels, without LPIPS and the prior's term; Adam, not L-BFGS, from the
@@ -43,7 +43,7 @@ class ReconstructionConfig:
     """Settings of the attack."""
 
     records: int = setting(5000, "ours: private records, and as many others", ge=1)
-    draws: int = setting(20_000, "ours: images drawn from a released generator, beside those released", ge=0)
+    draws: int = setting(20_000, "ours: images drawn from a released generator, in addition to those released", ge=0)
     steps: int = setting(500, "ours: of Adam on a record's latent input; 0: black-box", ge=0)
     rate: float = setting(0.05, "ours: of Adam", gt=0)
     calibrate: bool = setting(True, "GAN-Leaks, section on attack calibration; here by images of other records")

@@ -7,8 +7,8 @@ references with and without x. Offline, with only references without x, it is ``
 and z, because a model trained on x would raise a low p_out more. One to four references suffice.
 
 What the paper leaves open: online, a side without references (all p_in of z, and one side of x for a single reference)
-is the other side, its log odds moved by the mean difference of the sides. A fair coin decides which references hold a
-candidate, so this difference is unbiased even if no candidate has both sides.
+takes the value of the other side, its log odds shifted by the mean difference of the sides. A fair coin decides which
+references hold a candidate, so this difference is unbiased even if no candidate has both sides.
 
 The paper's CIFAR-10 setting also has a Taylor softmax with a margin; here it is a softmax with temperature. Shares are
 averaged over queries. Offline, a candidate in all references has no p_out and gets the mean of the others.

@@ -146,7 +146,7 @@ INDEX = {
     "tsadp": _dp_sgd("dpsgd.variants", "Papernot et al. 2021; Tramer and Boneh 2021"),
     "zcdp": _dp_sgd("dpsgd.zcdp", "Yu et al. 2019"),
 }
-"""Listing entry by method name: to use a method imports its module alone, to list methods imports none.
+"""Listing entry by method name: using a method imports only its module, listing methods imports none.
 
 tests/interface/test_index.py prints the missing entry of an unlisted method.
 """

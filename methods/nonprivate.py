@@ -45,7 +45,7 @@ class NonPrivateConfig:
     lr: float = setting(0.05, "PATE 2017's published code, deep_cnn.py")
     momentum: float = setting(0.9, "ours")
     records: int | None = setting(
-        None, "TrPATE (IEEE Access 2019), figures 1 and 5: so many private records, in as many steps; none: all",
+        None, "TrPATE (IEEE Access 2019), figures 1 and 5: number of private records, steps as for all; none: all",
         later=True,
     )  # fmt: skip
 

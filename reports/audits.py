@@ -15,13 +15,13 @@ READING = (
     "The auditor ran each method's code with the privacy settings of its row, small nets and small images, on two "
     "adjacent data sets of its choice. Both bounds are lower bounds on epsilon, corrected for everything it tried. By"
     " release: how reliably the published student, weights or images tell the two data sets apart. With this number "
-    "of runs the bound cannot exceed the cap. It is inconclusive if the cap, or the bound without noise, does not "
-    "exceed the smaller of claimed and proven. By transcript: the privacy loss of the ledger's answers. It shows how "
-    "tight the proven epsilon is, and misses private data that bypasses the ledger. At full size: the same of one "
-    "pair of runs on the row's own data and a neighbour; alone it makes no inconclusive audit count. A bound above "
-    "claimed refutes the claim, one above proven reveals a bug, and a low bound does not support a claim. If several "
-    "seeds were audited, the first one counts. Rows with the same method, privacy and small data sets share an audit, "
-    "and say whose."
+    "of runs the bound cannot exceed the cap. The audit is inconclusive if the cap, or the bound without noise, does "
+    "not exceed the smaller of claimed and proven. By transcript: the privacy loss of the ledger's answers. It shows "
+    "how tight the proven epsilon is, and misses private data that bypasses the ledger. At full size: the same for "
+    "one pair of runs on the row's own data and a neighbour; by itself it does not make an inconclusive audit "
+    "conclusive. A bound above claimed refutes the claim, one above proven reveals a bug, and a low bound does not "
+    "support a claim. If several seeds were audited, the first one counts. Rows with the same method, privacy and "
+    "small data sets share an audit, and name the audited row."
 )
 
 

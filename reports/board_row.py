@@ -28,9 +28,9 @@ class BoardRow(SeedGroup):
     place_last: int | None = None
     """The last rank of its group."""
     unranked: str = ""
-    """Why it holds no rank."""
+    """Why the row holds no rank."""
     gap: float | None = None
-    """For the first of a band: how many points below it a method must be to be told from it, answers not known."""
+    """For the first row of a band: how many points lower a method must be to differ significantly, answers unknown."""
 
     @cached_property
     def _claim(self) -> tuple[Claim, str]:

@@ -67,7 +67,7 @@ class Choice:
     """The command of each method in `rows`."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the choice as JSON values: the rows with their commands, and what less costs."""
+        """Return the choice as JSON values: the rows with their commands, and the points that tighter limits cost."""
         rows = [{**row_values(row), "command": self.commands[row.method]} for row in self.rows]
         less = [
             {"with": one.what, **({} if one.row is None else {**row_values(one.row), "points_less": one.points})}

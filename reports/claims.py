@@ -50,11 +50,12 @@ CHOSEN_BY_HAND = (
     # docs/reproduction.md: answers used more than once; a thousand teachers.
     (_ON_PRIVATE, "mnist", {"dpsd", "dpsd-label", "dpsd-t", "fed-dpsd", "dpdfd"}, {"pool_steps": 1200}),
     (_ON_PRIVATE, "mnist", {"dgd", "dgd-sound", "dpsd-sound"}, {"teachers": 1000}),
-    # CIFAR-10 without data, whose trials held out private records; with public images, the passes over the answers.
+    # CIFAR-10: trials without public data held out private records; with public images, the passes over the answers
+    # were chosen on test records.
     (_ON_PRIVATE, "cifar10", {"dgd", "dpsd"}, {"teacher_init": "package"}),
     (_ON_TEST, "cifar10", {"pate-gnmax"}, {"teacher_init": "package"}),
 )
-"""The same for settings that no preset has: the remark, data set, methods, and the settings that tell."""
+"""The same for settings that no preset has: the remark, data set, methods, and the settings that identify the rows."""
 
 
 class Claim(StrEnum):

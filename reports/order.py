@@ -29,7 +29,7 @@ FEWEST = 3
 ORDER = (
     "Rows compete by proven epsilon for replace-one neighbours: up to 1, above 1 and up to 3, above 3 and up to 10. "
     "Within such a budget each method holds one rank, by its most accurate row. Methods that no test tells apart share "
-    "a rank, printed as 2-5, in the order of their means; a row whose seeds differ more gains no rank by it. "
+    "a rank, printed as 2-5, in the order of their means; a wider spread over seeds does not improve a rank. "
     f"A row holds no rank with fewer than {FEWEST} seeds, beyond the largest budget, or without a finite proof. "
     "Claims and audits use the method's adjacency."
 )

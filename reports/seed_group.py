@@ -27,7 +27,7 @@ class SeedGroup:
     """
 
     def __init__(self, records: Sequence[Record], audits: Iterable[AuditRecord] = (), collapsed: int = 0) -> None:
-        """`records`, by seed, each state an accuracy and epsilons; `collapsed` counts seeds that lost their images."""
+        """`records`, by seed, each state an accuracy and epsilons; `collapsed` counts seeds whose images collapsed."""
         first = records[0]
         self.records, self.audits, self.collapsed = tuple(records), tuple(audits), collapsed
         self.keys = tuple(record.key for record in records)

@@ -53,7 +53,8 @@ def _smoothing(side: int, sigma: float) -> Tensor:
 class ImageFilter:
     """An attacker's prior on its images: blurred by `blur` pixels, in the span of `subspace` eigenfaces (0: any).
 
-    Eigenfaces are the first principal components of the attacker's own images, at most one fewer than these.
+    Eigenfaces are the first principal components of the attacker's own images; there is at least one more image than
+    eigenfaces.
     """
 
     def __init__(self, blur: float, subspace: int, auxiliary: Tensor | None, device: torch.device) -> None:

@@ -99,7 +99,7 @@ class RobustnessConfig:
     records: int = setting(10_000, "Croce and Hein 2020, section 6: the test sets of MNIST and CIFAR-10", ge=1)
     pgd_steps: int = setting(50, "Wong et al. 2020 (fast is better than free), section 5: PGD-50-10", ge=1)
     pgd_restarts: int = setting(10, "Wong et al. 2020, section 5: PGD-50-10", ge=1)
-    pgd_reach: float = setting(2.5, "Madry et al. 2018, section 5: a step is 2.5 sizes over the number of steps", gt=0)
+    pgd_reach: float = setting(2.5, "Madry et al. 2018, section 5: the steps add up to 2.5 times the size", gt=0)
     apgd_steps: int = setting(100, "Croce and Hein 2020's published code, version standard", ge=1)
     fab_steps: int = setting(100, "Croce and Hein 2020's published code, version standard", ge=1)
     target_classes: int = setting(9, "Croce and Hein 2020's published code, version standard", ge=1)

@@ -1,11 +1,12 @@
 """Algorithm 1 of DPSD as a loop: generate, annotate, update the student, update generator and latent inputs.
 
-With ``pool_steps`` the student then keeps training on all answers while its averaged weights still improve on those
-held back.
+With ``pool_steps`` the student then keeps training on all answers while its averaged weights still improve on held-back
+answers.
 
-Private data enter only through the annotation function passed in. (DPSD-T declares its teacher as the discriminator.) A
-resumed run already has earlier answers in its weights: it charges them to the new ledger without querying again. Seeded
-noise is drawn and discarded, so queries after the last checkpoint get the same answers; secure noise is drawn afresh.
+Private data enter only through the annotation function passed in. (DPSD-T also uses its teacher as the discriminator,
+and declares this.) The weights of a resumed run already reflect earlier answers: the run charges them to the new ledger
+without querying again. Seeded noise is drawn and discarded, so queries after the last checkpoint get the same answers;
+secure noise is drawn afresh.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class Alternating:
             return self.student.forward_features(images)
 
     def _update_student(self, seen: Tensor, images: Tensor, labels: Tensor | None, iteration: int) -> Tensor:
-        """Update the student on its inputs `seen` and their `labels`; None: the teacher annotates `images`."""
+        """Update the student on its inputs `seen` with `labels`; if None, the teacher annotates `images`."""
         logits = logits_of(self.student, seen)
         check_finite({"output": logits.sum()}, iteration, "the student")
         if labels is None:

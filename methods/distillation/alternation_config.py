@@ -16,28 +16,28 @@ class AlternationConfig(GivenTeacherConfig):
     teacher: str = setting("resnet34", "section IV-A: ResNet34 for all but ImageNet")
     teacher_epochs: float = setting(10.0, "ours: the paper does not print how teachers are trained", gt=0)
     teacher_lr: float = setting(0.05, "ours: the paper does not print how teachers are trained", gt=0)
-    student: str = setting("small_cnn", "ours: III-D says a three-layer CNN, IV-A that of DataLens, unprinted")
+    student: str = setting("small_cnn", "ours: III-D names a three-layer CNN, IV-A DataLens's, not specified")
     iterations: int = setting(200, "section IV-A: T", ge=1)
     batch: int = setting(256, "section IV-A: b", ge=1)
     k: int | None = setting(None, "section IV-A: 3 for 3 to 10 classes, 2 for 2, 50 for CIFAR100, 300 for ImageNet")
     amount: int | None = setting(
-        None, "Fig. 5, amount of synthetic data: queries asked, then used again; all b T", ge=1
+        None, "Fig. 5, amount of synthetic data: queries before answers are reused; none: all b T", ge=1
     )
     student_lr: float = setting(0.1, "section IV-A: gamma_s", gt=0)
     generator_lr: float = setting(0.01, "section IV-A: gamma_g", gt=0)
-    optimizer: Literal["adam", "sgd"] = setting("adam", "section IV-A; Algorithm 1 writes plain gradient steps")
+    optimizer: Literal["adam", "sgd"] = setting("adam", "section IV-A; Algorithm 1 has plain gradient steps")
     latent_size: int = setting(100, "ours: not printed; that of DAFL", ge=1, le=4096)
     generator_width: int = setting(128, "ours: not printed; that of DAFL", ge=1)
     train_latents: bool = setting(True, "Algorithm 1, line 6: the random vectors are trained")
-    one_hot_loss: bool = setting(True, "Eq. 8, first term; Table VI leaves it out")
-    entropy_loss: bool = setting(True, "Eq. 8, second term; Table VI leaves it out")
-    activation_loss: bool = setting(True, "Eq. 8, third term; Table VI leaves it out")
-    generator_loss: Literal["dafl", "printed"] = setting("dafl", "Eq. 8 as its text says; its formula says otherwise")
+    one_hot_loss: bool = setting(True, "Eq. 8, first term; ablated in Table VI")
+    entropy_loss: bool = setting(True, "Eq. 8, second term; ablated in Table VI")
+    activation_loss: bool = setting(True, "Eq. 8, third term; ablated in Table VI")
+    generator_loss: Literal["dafl", "printed"] = setting("dafl", "Eq. 8 as the text has it; the formula differs")
     random_share: float = setting(0.0, "ours: share of a batch made by random processes, not the generator", ge=0, lt=1)
     pool_steps: int = setting(
         0,
-        "ours: most steps of the student on all answers after the last iteration; Algorithm 1 takes one step on each "
-        "answer and drops it",
+        "ours: maximum student steps on all answers after the last iteration; Algorithm 1 takes one step on each "
+        "answer and discards it",
         later=True,
         ge=0,
     )

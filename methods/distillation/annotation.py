@@ -46,7 +46,7 @@ def distillation_gradient(teacher: Tensor, student: Tensor, kind: Distillation, 
 
 
 def keep_top(values: Tensor, k: int) -> Tensor:
-    """Return `values` (n, classes) with all but the `k` largest magnitudes zeroed (not values: p_r's is negative)."""
+    """Return `values` (n, classes), zero except for the `k` entries largest in magnitude (p_r's entry is negative)."""
     kept = values.abs().topk(k, dim=1).indices
     return torch.zeros_like(values).scatter(1, kept, values.gather(1, kept))
 
@@ -80,8 +80,8 @@ def gradient_sensitivity(kind: Distillation, classes: int, k: int, weight: float
 
     If one gradient has a positive entry, ``<u, v> >= -s`` with the smallest R, at D = L: weight sqrt(m) / (classes -
     1). If both have one at the same class, ``<u, v> >= 0``; at two classes r and t, ``<u, v> >= -2 s sqrt(1 - s^2)``,
-    but then q_t > 1 / classes, so D > 1 / classes. `slack` bounds how far float32 softmax sums are from 1. Without it,
-    pairs of teachers come within 0.3% of the bound for 10 classes and k 3 (one is in the tests).
+    but then q_t > 1 / classes, so D > 1 / classes. `slack` bounds how far float32 softmax sums are from 1. Without
+    `slack`, pairs of teachers come within 0.3% of the bound for 10 classes and k 3 (one is in the tests).
     """
     if kind == "plain" or (kind == "dkd" and weight > 1.01):
         return math.sqrt(2)
@@ -106,7 +106,7 @@ def released_gradients(
     """Return Eq. (3)'s noisy gradients, (n, classes): bounded gradients times `beta` plus noise from the ledger.
 
     `gradients` (n, classes) are sums over `answers` teachers of bounded gradients in units of beta; the result is their
-    mean. One unit of privacy changes one teacher, hence each row by up to `sensitivity` in L2. The noise on the sum has
+    mean. One privacy unit changes one teacher, hence each row by up to `sensitivity` in L2. The noise on the sum has
     standard deviation sigma * beta. Under ``batch-mean``, the sum over the batch in Eq. (3), all examples get the mean
     of the noisy gradients. The cost is the same: one charge of noise multiplier ``sigma / (sensitivity sqrt(n))``.
     """

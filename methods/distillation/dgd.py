@@ -72,26 +72,26 @@ class DGDPrintedConfig(DGDConfig):
 
     noise_scale: float = setting(40.0, "DGD, section IV: 2 / eps0", gt=0)
     count: Literal["printed", "formula", "given"] = setting(
-        "printed", "DGD, section IV-A: 27 queries for epsilon 1, 1300 for 10; formula: what section III-E pays for"
+        "printed", "DGD, section IV-A: 27 queries for epsilon 1, 1300 for 10; formula: as many as section III-E allows"
     )
-    least_queries: int = setting(1, "DGD keeps the noise; a larger number raises it until so many are payable")
+    least_queries: int = setting(1, "DGD keeps its noise; a larger number raises it if the budget covers fewer")
     images: Literal["data-free", "private", "acgan", "wgan", "infogan"] = setting("data-free", "DGD, section III-B")
-    baseline_steps: int = setting(3000, "DGD, section IV: as the teachers, which share its net", ge=1)
+    baseline_steps: int = setting(3000, "DGD, section IV: as for the teachers, which have the same net", ge=1)
     generator_steps: int = setting(
-        24_000, "DGD, section IV: 200 rounds, of 120 batches as DAFL's published code has", ge=1
+        24_000, "DGD, section IV: 200 rounds; of 120 batches, as in DAFL's published code", ge=1
     )
     generator_batch: int = setting(128, "DGD, section IV", ge=1)
-    generator_lr: float = setting(0.2, "DGD, section IV; a tenth every 80 rounds", gt=0)
+    generator_lr: float = setting(0.2, "DGD, section IV; divided by ten every 80 rounds", gt=0)
     generator_decay: int = setting(9600, "DGD, section IV: 80 rounds of 120 batches")
     random_share: float = setting(
-        0.0, "ours: images of random processes among the synthetic; methods/shared/random_images.py", ge=0, lt=1
+        0.0, "ours: share of synthetic images made by random processes; methods/shared/random_images.py", ge=0, lt=1
     )
     generator_noise: int = setting(100, "DAFL's published code, MNIST", ge=1, le=4096)
     generator_units: int = setting(128, "DAFL's published code", ge=1)
     alpha: float = setting(5.0, "DGD, section III-B")
     beta: float = setting(0.1, "DGD, section III-B")
     reading: Literal["dafl", "printed"] = setting(
-        "dafl", "DGD, Eq. 2 and 6 in words; printed: the signs of the formulas"
+        "dafl", "DGD, Eq. 2 and 6 as the text describes them; printed: with the formulas' signs"
     )
 
     @property
@@ -109,7 +109,7 @@ class DGD(DGDFamily):
     repaired_by: ClassVar[str] = "dgd-sound"
 
     def given_teacher(self) -> GivenTeacher | None:
-        """Return it; raise :class:`BenchError` if the images setting needs its records."""
+        """Return the given teacher; raise :class:`BenchError` if the `images` setting needs private records."""
         given = given_teacher(self.config)
         if given is not None and self.config.images != "data-free":
             raise BenchError(

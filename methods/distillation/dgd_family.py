@@ -68,14 +68,14 @@ class DGDConfig(GivenTeacherConfig):
         "dgd_cnn", "DGD, section IV: simple nets 'the same to the benchmarks'; read as the teachers'"
     )
     student_steps: int = setting(
-        234_500, "DGD, section IV: 500 rounds, read as passes over 60,000 images in 128s", ge=1
+        234_500, "DGD, section IV: 500 rounds, read as epochs of 60,000 images, batch 128", ge=1
     )
     student_batch: int = setting(128, "DGD, section IV", ge=1)
     student_lr: float = setting(0.001, "DGD, section IV; decays linearly to 0", gt=0)
     student_optimizer: Literal["adam", "sgd"] = setting("adam", "DGD, section IV")
     regularise: float = setting(1.0, "DGD, Eq. 6: its terms have no weights; 0 leaves the generative stream out")
     vae: bool = setting(True, "DGD, section III-B; without it the student learns from Eq. 5 alone (Fig. 7: PATE)")
-    vae_steps: int = setting(234_500, "DGD, section IV: 500 rounds, read as passes over 60,000 images in 128s", ge=1)
+    vae_steps: int = setting(234_500, "DGD, section IV: 500 rounds, read as epochs of 60,000 images, batch 128", ge=1)
     vae_lr: float = setting(0.001, "DGD, section IV; decays linearly to 0", gt=0)
     latent: int = setting(32, "DGD, section IV: c", ge=1, le=1024)
     vae_units: int = setting(64, "ours: the paper names no layers", ge=1)
@@ -85,7 +85,7 @@ class DGDConfig(GivenTeacherConfig):
     teacher_votes: Literal["plain", "standardised"] = setting(
         "plain", "ours: standardised: teachers vote by logits standardised over the queries, class by class", later=True
     )
-    perturbation: Literal["directed", "printed"] = setting("directed", "DGD, Eq. 4; printed: Laplace of 2 c / eps1")
+    perturbation: Literal["directed", "printed"] = setting("directed", "DGD, Eq. 4; printed: Laplace, scale 2 c / eps1")
     synthetic: int = setting(60_000, "DGD, section IV: as many as private records", ge=1)
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
@@ -129,7 +129,7 @@ def tiny_dgd(facts: Facts) -> dict[str, Any]:
 
 
 class DGDFamily(TakesTeacher, EnsembleMethod):
-    """Images, noisy answers to a few of them, triples of all of them, a student on both."""
+    """Images, noisy answers to a few of them, triples of all of them, and a student trained on both."""
 
     citation = "Ge et al. 2023"
     public_data: ClassVar[str] = "none"
@@ -144,7 +144,7 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
 
     @abc.abstractmethod
     def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
-        """Return the release of `votes` (queries, classes): int64 labels (queries,) or soft ones like `votes`."""
+        """Return the release of `votes` (queries, classes): int64 labels (queries,), or soft ones of its shape."""
 
     def shares(self, seed: int) -> tuple[str, ...]:
         images = f"images of {self.facts.dataset}, seed {seed}, {digest_of(self.images_depend())}"

@@ -4,7 +4,7 @@ Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discr
 TIP 2023, Fig. 7, with the aggregation of Papernot et al., ICLR 2018 (arXiv:1802.08908).
 
 Threat model, private and public data, released parts and bypass are those of :mod:`bench.methods.distillation.dgd`.
-Claimed: the Renyi accounting of GNMax without votes. Proven: infinite.
+Claimed: the data-independent Renyi accounting of GNMax. Proven: infinite.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DGDPlus(DGD):
     citation = "Ge et al. 2023; Papernot et al. 2018"
 
     def calibrate(self, budget: Budget) -> DGDPrintedConfig:
-        """Return `config` with the most queries that `budget` pays for by Renyi accounting without votes."""
+        """Return `config` with the most queries that `budget` pays for by data-independent Renyi accounting."""
         self.check_facts()
         queries = self.config.queries
         if self.config.count == "formula":

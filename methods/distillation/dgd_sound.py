@@ -7,8 +7,8 @@ released, for the same cost as its argmax; the student learns from its softmax. 
 
 Threat model: the attacker holds the released student and knows all records but one. Private: images and labels; each
 record trains one teacher, chosen by a hash of its index. Public: the random images. Released: the student, the noisy
-histograms, some random images. Unit record: one record changes one teacher and so one vote per query, sqrt(2) of a
-histogram and sqrt(2 T) of all T in L2. Claimed and proven: the Gaussian mechanism.
+histograms, some random images. Unit record: one record changes one teacher and so one vote per query, which moves a
+histogram by sqrt(2) and all T by sqrt(2 T) in L2. Claimed and proven: the Gaussian mechanism.
 """
 
 from __future__ import annotations

@@ -66,11 +66,11 @@ AS_DPSD = "not in abstract or code; as in methods/distillation/dpsd.py"
 class DPDFDConfig(AlternationConfig):
     """Settings of the answers. Settings of the loop that neither abstract nor code states are DPSD's."""
 
-    student: str = setting("small_cnn", "ours: DPSD, section IV-A, takes the same net for both, that of DataLens")
+    student: str = setting("small_cnn", "ours: DPSD, section IV-A, uses DataLens's net for both methods")
     iterations: int = setting(200, AS_DPSD)
     batch: int = setting(256, CODE + "batch_size")
-    k: int | None = setting(None, "ours: entries of a gradient that are kept; none: all, as in the code")
-    amount: int | None = setting(None, "ours: queries asked, then used again; none: every batch, as in the code")
+    k: int | None = setting(None, "ours: number of entries kept of a gradient; none: all, as in the code")
+    amount: int | None = setting(None, "ours: queries before answers are reused; none: every batch, as in the code")
     student_lr: float = setting(0.1, AS_DPSD)
     generator_lr: float = setting(0.01, AS_DPSD)
     optimizer: Literal["adam", "sgd"] = setting("adam", AS_DPSD)
@@ -84,8 +84,8 @@ class DPDFDConfig(AlternationConfig):
     stability: float = setting(1e-3, CODE + "e", gt=0)
     bounding: Literal["normalise", "clamp"] = setting("normalise", "abstract: normalising; clamp: the code's abadi")
     gradients: Literal["batch-mean", "per-example"] = setting("batch-mean", CODE + "one teacher; per-example: several")
-    step: float = setting(1.0, "ours: the code's lr_gamma, which it takes without a default", gt=0)
-    claim: Literal["batch", "theorem"] = setting("batch", "ours: what is claimed can be read in two ways; see above")
+    step: float = setting(1.0, "ours: lr_gamma in the code, which has no default", gt=0)
+    claim: Literal["batch", "theorem"] = setting("batch", "ours: the claim can be read in two ways; see above")
 
     labels_reach_generator: ClassVar[bool] = False  # abstract, because the student alone is the discriminator
 

@@ -71,7 +71,7 @@ class DPSDConfig(AlternationConfig):
 
     sigma: float = setting(100.0, "section IV-A; calibrated to the budget unless calibrate=printed", gt=0)
     beta: float | None = setting(None, "section IV-A: 1e-3 up to epsilon 1, 5e-3 above, 1e-4 for ImageNet", gt=0)
-    calibrate: Literal["sigma", "printed"] = setting("sigma", "ours: the printed sigma and beta claim far below budget")
+    calibrate: Literal["sigma", "printed"] = setting("sigma", "ours: the printed values give claims far below budget")
     distillation: Literal["decoupled", "dkd", "plain"] = setting("decoupled", "Eq. 2 as printed; plain: Fig. 6")
     non_target_weight: float = setting(8.0, "section III-B: lambda", gt=0)
     bounding: Literal["normalise", "clip"] = setting("normalise", "Eq. 3; clip: Fig. 5")
@@ -114,7 +114,7 @@ class DPSD(Alternation):
         return {"quick": {**quick_settings(facts), **ours}, "tiny": {**tiny_settings(facts), **ours}}
 
     def calibrate(self, budget: Budget) -> DPSDConfig:
-        """Return `config` with the paper's beta for `budget` and the least sigma that it pays for."""
+        """Return `config` with the paper's beta for `budget` and the least sigma within it."""
         config = self.config
 
         k, beta = config.top_k(self.facts), config.beta

@@ -33,7 +33,7 @@ CITATION = (
 
 def quick_settings(facts: Facts) -> dict[str, Any]:
     """Return the changes of ``quick``: without random images the student gets 20% on MNIST, even without noise."""
-    # Teachers with this many classes are slow: ask few images and reuse each answer in thirty batches.
+    # Teachers with this many classes are slow: query few images and reuse each answer in thirty batches.
     many = {"amount": 4096, "iterations": 500} if facts.classes >= 1000 else {}
     return {
         "teacher": "small_cnn",

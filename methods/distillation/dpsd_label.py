@@ -12,7 +12,8 @@ uniform class of the set, as printed in Algorithm 2. Eq. (5) as printed (``outsi
 the label is inside: an answer outside the set then reveals this, and the proven epsilon is infinite.
 
 Claimed: Theorem 2, epsilon-LabelDP for the label of one synthetic query (unit query-label), also proven. It does not
-protect a training record, which can change all answers; every row also gives a record's composition over all answers.
+protect a training record, which can change all answers; every row also states the composed cost of all answers for one
+record.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class DPSDLabelConfig(AlternationConfig):
     epsilon: float = setting(
         1.0, "section IV-D, Table IV: epsilon of randomised response; calibrated to the budget", gt=0
     )
-    outside: Literal["set", "printed"] = setting("set", "Eq. 5 over the k set in both cases; printed: to the letter")
+    outside: Literal["set", "printed"] = setting("set", "Eq. 5 over the k classes in both cases; printed: literally")
 
 
 @register_method("dpsd-label")
@@ -98,7 +99,7 @@ class DPSDLabel(Alternation):
         return [TopKRandomizedResponse(*given, answers=answers, unit=self.unit)]
 
     def annotator(self, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
-        """Return Eq. (5) with the one teacher."""
+        """Return the annotation of Eq. (5) by the single teacher."""
         teacher = train_teacher(self.config, private, context)
         k, classes = self.config.top_k(private.facts), private.facts.classes
 

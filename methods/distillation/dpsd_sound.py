@@ -99,10 +99,10 @@ class DPSDSoundConfig(GivenTeacherConfig):
     k: int | None = setting(None, "DPSD, section IV-A: as methods/distillation/dpsd.py; for answer=gradient")
     step: float = setting(1.0, "ours: step of Eq. 3 along the mean gradient; for answer=gradient", gt=0)
     sigma: float = setting(100.0, "ours: noise on the sum of answers; calibrated to the budget", gt=0)
-    student_steps: int = setting(2000, "ours: for each round", ge=1)
+    student_steps: int = setting(2000, "ours: in each round", ge=1)
     student_batch: int = setting(128, "ours", ge=1)
     student_lr: float = setting(0.002, "ours", gt=0)
-    generator_steps: int = setting(100, "ours: updates by Eq. 8 before each later round", ge=1)
+    generator_steps: int = setting(100, "ours: updates of the generator by Eq. 8 before each later round", ge=1)
     generator_lr: float = setting(0.001, "ours", gt=0)
     generator_width: int = setting(32, "ours", ge=1)
     latent_size: int = setting(100, "ours: as methods/distillation/dpsd.py", ge=1, le=4096)
@@ -142,7 +142,7 @@ def events(config: DPSDSoundConfig, facts: Facts, sigma: float) -> list[Gaussian
 
 @register_method("dpsd-sound")
 class DPSDSound(TakesTeacher, EnsembleMethod):
-    """Synthetic queries, an ensemble's noisy answers, a student that learns from them."""
+    """Synthetic queries, an ensemble's noisy answers, and a student that learns from these answers."""
 
     config: DPSDSoundConfig
     citation = f"after {CITATION}"

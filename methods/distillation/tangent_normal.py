@@ -2,11 +2,11 @@
 
 The paper perturbs codes "along tangent and normal directions of the distribution manifold" after Yu et al., CVPR 2019
 (arXiv:1808.06088), where the tangent space is the column space of the decoder's Jacobian J and directions are found by
-power iteration; it does not say how. Here both perturbations are added to the code. Tangent is one step of power
-iteration from a random start u, ``J'J u``, along which the decoder moves the image most; normal is the part of u
-orthogonal to it, which leaves the manifold. Both have length `radius`, in units of the prior's deviation. The printed
-Laplacian noise of scale 2 c / eps1 = 6400 destroys every image; ``radius="printed"`` uses it. All inputs are generated
-images and released labels.
+power iteration; the paper does not specify its perturbations further. Here both perturbations are added to the code.
+Tangent is one step of power iteration from a random start u, ``J'J u``, along which the decoder moves the image most;
+normal is the part of u orthogonal to it, which leaves the manifold. Both have length `radius`, in units of the prior's
+deviation. The printed Laplacian noise of scale 2 c / eps1 = 6400 destroys every image; ``radius="printed"`` uses it.
+All inputs are generated images and released labels.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bench.training.divergence import check_finite, descend
 
 @dataclass(frozen=True, slots=True)
 class Triples:
-    """Reconstructions of the code as is, moved along tangent, and along normal: uint8 (n, channels, height, width)."""
+    """Reconstructions of codes: plain, moved along tangent, moved along normal: uint8 (n, channels, height, width)."""
 
     plain: Tensor
     tangent: Tensor

@@ -7,8 +7,8 @@ Threat model: the attacker holds the released weights and may know all records b
 Public: the number of records. Released: the student. Unit record, adjacency add-remove, as zero-out: one record is
 absent, while steps, sampling rate and divisor still use the public number. Replacing a record moves a batch's sum by up
 to twice as much and costs more, as the leaderboard shows. Poisson batches, each gradient clipped to `max_grad_norm` in
-L2, Gaussian noise of `noise_multiplier` times that on the sum, calibrated to the budget. With another `sampling` the
-batches, and what is proven of them, are those that published code runs; what is claimed stays Poisson's.
+L2, Gaussian noise of `noise_multiplier` times that on the sum, calibrated to the budget. Another `sampling` draws
+batches as published code does, and the proof is for these batches; the claim remains that for Poisson batches.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class DPSGDConfig(PoissonBatches):
     max_grad_norm: float = setting(0.1, "Tramer and Boneh 2021, appendix C")
     noise_multiplier: float = setting(1.23, "Tramer and Boneh 2021, appendix C: epsilon 3; calibrated to the budget")
     scale_lr: bool = setting(
-        False, "ours: divides lr by the noise above the stated one; chosen on Fashion-MNIST's training records",
+        False, "ours: divides lr by noise over stated noise if above 1; chosen on Fashion-MNIST's training records",
         later=True,
     )  # fmt: skip
     sampling: Literal["poisson", "random-allocation", "fixed", "shuffled"] = setting(
@@ -124,8 +124,8 @@ class DPSGD(Method[DPSGDConfig]):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`; quick's learning rate was chosen on Fashion-MNIST.
 
-        With 10,000 of its training records held out, 10 epochs: noise 0.9, rates 0.5 and 2 gave 79.6% and 84.5%; noise
-        1.4, rates 1 and 2 82.3% both; noise 1.8, 82.0% and 81.2%.
+        With 10,000 of its training records held out, 10 epochs: at noise 0.9, rates 0.5 and 2 gave 79.6% and 84.5%; at
+        1.4, rates 1 and 2 both gave 82.3%; at 1.8, these gave 82.0% and 81.2%.
         """
         batch = min(512, max(8, facts.private_records // 8))
         many = facts.private_records > 10_000
@@ -139,7 +139,7 @@ class DPSGD(Method[DPSGDConfig]):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`.
 
-        With `scale_lr` the learning rate is divided by the ratio of that noise to the stated one if above 1.
+        With `scale_lr` the learning rate is divided by the ratio of that noise to the stated noise, if above 1.
         """
         check_batch(self)
         if self.config.sampling not in self.samplings:
@@ -168,7 +168,7 @@ class DPSGD(Method[DPSGDConfig]):
         )
 
     def claimed_charges(self) -> Sequence[Event]:
-        """Return the events that the paper's own analysis charges for: all of them, as if batches were Poisson's."""
+        """Return the events that the paper's analysis charges for: all of them, as if batches were Poisson samples."""
         return self.charges() if self.config.sampling == "poisson" else self.changed(sampling="poisson").charges()
 
     def charges(self) -> Sequence[Event]:

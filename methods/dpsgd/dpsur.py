@@ -58,11 +58,11 @@ CODE = "Fu et al. 2024, the authors' code JeffffffFu/DPSUR: "
 class DPSURConfig(ScatterCNNConfig):
     """Settings for MNIST at a claimed epsilon of 1; `by_dataset` has those for other data sets."""
 
-    epochs: float = setting(20.0, "ours: the iterations in which, at epsilon 1, the claim's kept steps are a half")
+    epochs: float = setting(20.0, "ours: at epsilon 1, the claim pays for half of these iterations as kept steps")
     lr: float = setting(2.0, CODE + "MNIST")
     noise_multiplier: float = setting(2.0, CODE + "MNIST, epsilon 1; calibrated to the budget")
-    validation_noise: float = setting(0.65, "Fu et al. 2024, table 1: 1.3 for MNIST at epsilon 1, over 2.0", gt=0)
-    least_validation_noise: float = setting(0.8, "Fu et al. 2024, table 1: the least for images", gt=0)
+    validation_noise: float = setting(0.65, "Fu et al. 2024, table 1: 1.3 for MNIST at epsilon 1, divided by 2.0", gt=0)
+    least_validation_noise: float = setting(0.8, "Fu et al. 2024, table 1: the smallest for images", gt=0)
     validation_batch: int = setting(256, "Fu et al. 2024, section 6.1.3", ge=1)
     change_bound: float = setting(0.001, "Fu et al. 2024, section 6.1.3", gt=0)
     threshold: float = setting(-1.0, "Fu et al. 2024, section 6.1.3")

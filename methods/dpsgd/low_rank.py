@@ -50,7 +50,7 @@ class LowRank(nn.Module):
     def decompose(self, generator: torch.Generator, *, history: bool) -> None:
         """Set the carriers by one power iteration from a random start.
 
-        With `history` it runs on the weights' change since initialisation, both normalised; otherwise on the weights.
+        With `history` it runs on the normalised weights minus the normalised initial ones; otherwise on the weights.
         """
         target = self.weight.flatten(1)
         if history and not torch.equal(self.weight, self.start):
@@ -81,7 +81,7 @@ class LowRank(nn.Module):
 
 
 def insert(net: nn.Module, rank: int, kept: nn.Module, *, left_only: bool) -> dict[str, tuple[Plain, LowRank]]:
-    """Replace layers of `net` with a larger rank by :class:`LowRank`, except `kept`; return both by name."""
+    """Replace layers of `net` whose rank can exceed `rank`, except `kept`, by :class:`LowRank`; return both by name."""
     found = {
         name: (layer, LowRank(layer, rank, left_only=left_only))
         for name, layer in net.named_modules()

@@ -3,7 +3,7 @@
 Yu et al., "Large Scale Private Learning via Low-rank Reparametrization", ICML 2021 (arXiv:2106.09352), on the small
 tanh CNN of Tramer and Boneh 2021 instead of a wide ResNet. A weight W (outputs, inputs) is written as ``L R`` plus a
 residual. The carriers L and R are orthonormal, with `rank` columns and rows, from one power iteration on W's change
-since initialisation. Only carriers, biases, the last layer and layers whose rank is no larger have per-example
+since initialisation. Only carriers, biases, the last layer and layers whose rank is at most `rank` have per-example
 gradients; the update of W is rebuilt from those of L and R.
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.

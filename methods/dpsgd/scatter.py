@@ -63,7 +63,7 @@ class ScatterConfig(DPSGDConfig):
     """Settings of the channels' normalisation."""
 
     statistics_noise: float | None = setting(
-        None, RUNS + "--sigma_bn, 8 for CIFAR-10 and MNIST; none: within images, as for Fashion-MNIST, here for MNIST",
+        None, RUNS + "--sigma_bn, 8 for CIFAR-10 and MNIST; none: within images (there Fashion-MNIST, here MNIST too)",
         later=True, gt=0,
     )  # fmt: skip
 
@@ -104,7 +104,7 @@ class ScatterDPSGD(DPSGD):
         """Train the head of `net` in place on the features of the private records."""
         if not isinstance(getattr(net, "fixed", None), Scattering):
             raise BenchError(
-                f"{self.name} trains a head on scattering coefficients, and {self.config.student} is none. Accepted as "
+                f"{self.name} trains a head on scattering coefficients, not {self.config.student}. Accepted as "
                 "student: scatter_linear, scatter_cnn_mnist, scatter_cnn_cifar."
             )
         head, features = trained_part(net, private.images, context, "private")
@@ -152,7 +152,7 @@ class ScatterLinear(ScatterDPSGD):
     """Poisson batches, per-example clipping, Gaussian noise on one layer over scattering coefficients."""
 
     config: ScatterLinearConfig
-    # Of CIFAR-10's public records, at rates 4 and 2: 57.3% and 60.4% right at a proven 1, 65.8% and 66.1% at 3.
+    # On CIFAR-10's public records, rates 4 and 2 gave 57.3% and 60.4% at a proven 1, 65.8% and 66.1% at 3.
     in_colour: ClassVar[dict[str, Any]] = {"lr": 2.0, "scale_lr": False}
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
         "fmnist": {"batch_size": 8_192, "lr": 16.0, "noise_multiplier": 4.05},

@@ -18,7 +18,7 @@ The authors' code draws the noise on the frequencies of the complex transform, a
 - Gradients of the mean loss of B examples are clipped to the full bound, but the noise is divided by B
   (``PAD_noise_fc`` in models/bc_linear.py, ``_conv2dfft_single_noise`` in models/conv2d.py). A record with a long
   gradient moves the sum by the bound, and the noise on the sum has ``sqrt(B)`` times less than the stated deviation.
-- The filter leaves the last frequency (``k_value:-1`` there), the mirror of the first, and gives it no noise. The real
+- The filter keeps the last frequency (``k_value:-1`` there), the mirror of the first, without noise on it. The real
   part of the inverse averages both, so a block's first frequency has half the noise. In kernels, the last row of the
   spectrum keeps frequencies without any noise.
 - The noise is split between real and imaginary parts even where a real gradient's spectrum is real: the mean gets
@@ -74,7 +74,7 @@ def low_pass(size: int, block: int, ratio: float) -> Tensor:
 
 
 def filtered(gradient: Tensor, block: int, ratio: float) -> Tensor:
-    """Return `gradient`, low-pass filtered if of a kernel (outputs, inputs, ...) or linear layer, else unchanged."""
+    """Return `gradient`, low-pass filtered for a kernel (outputs, inputs, ...) or linear layer, else unchanged."""
     linear = gradient.dim() == 2
     for axis in [1] if linear else range(2, gradient.dim()):
         size = gradient.shape[axis]

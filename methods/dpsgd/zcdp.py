@@ -32,7 +32,7 @@ CODE = "Yu et al. 2019, the authors' code git-disl/DP_modelpublishing, dp_mnist.
 
 @dataclass(frozen=True)
 class ZCDPConfig(DPSGDConfig):
-    """Settings of DP-SGD whose noise falls in steps; `noise_multiplier` is that of the first."""
+    """Settings of DP-SGD whose noise falls stage by stage; `noise_multiplier` is that of the first stage."""
 
     decay: float = setting(0.7008, CODE, gt=0, le=1)
     decay_epochs: float = setting(10.0, CODE, gt=0)

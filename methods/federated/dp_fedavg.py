@@ -9,8 +9,8 @@ sampled clients moves the model.
 Threat model: the attacker holds the student and the weights of every round, and may know the records of all clients but
 one; the server that samples and adds the noise is trusted. Private: each client's records and their number, and who is
 in a sample. Public: the number of clients. Released: the student. Unit client, adjacency add-remove, as zero-out: one
-client sends nothing, the number of clients stays. It moves a sum by up to `max_norm`; replacing it, by up to twice
-that; the leaderboard shows both costs.
+client sends nothing, the number of clients stays. Removing a client moves a sum by up to `max_norm`, replacing it by up
+to twice that; the leaderboard shows both costs.
 
 Hiding one of a few clients is expensive: with DPSD's 5, the noise that hides one drowns the other 4. So there are 1,000
 clients here; the other federated methods have 5. Claimed: the moments accountant, as in the paper. In the simulation a
@@ -54,7 +54,7 @@ from bench.methods.federated.family import check_clients, client_parts
 from bench.methods.shared.calibration import with_least_noise
 from bench.privacy.accounting.claims import moments_claim
 
-OURS = "ours: the paper's are for next words of 763,430 users"
+OURS = "ours: the paper's are for next-word prediction with 763,430 users"
 
 
 @dataclass(frozen=True)

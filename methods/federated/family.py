@@ -37,7 +37,7 @@ from bench.storage.cache import digest_of
 State = dict[str, Tensor]
 
 CODE = "DENSE (NeurIPS 2022, arXiv:2112.12371), the authors' code zj-jayzhang/DENSE: "
-"""DPSD's Table V has its numbers for these methods."""
+"""DPSD's Table V has DENSE's numbers for these methods."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ records and of clients. Released: the student, the generator and some of its ima
 The federation is simulated: each class has a Dirichlet distribution over the clients, from which each of its records
 draws its client, so assignment never depends on other records. Noise of standard deviation sigma * beta is added to the
 sum of the teachers' normalised gradients, which is then divided by the number of clients. A client changes only its own
-gradients: DPSD's cost for a signal up to that many times larger.
+gradients, so the cost is DPSD's, for a signal up to that many times larger.
 
 Claimed: Theorem 1, because the paper prints no other for Algorithm 2. Proven: the Gaussian mechanism, for a client and
 so for each of its records, which in a real federation stays with its client. In the simulation a record whose label
@@ -58,7 +58,7 @@ class FedDPSD(DPSD):
         return {"quick": {**base["quick"], "iterations": 200}, "tiny": {**base["tiny"], "clients": 3}}
 
     def given_teacher(self) -> GivenTeacher | None:
-        """Refuse one: each client trains its own."""
+        """Refuse a given teacher: each client trains its own."""
         if given_teacher(self.config) is not None:
             raise BenchError("fed-dpsd trains a teacher at each client and takes no given one. Use dpsd.")
         return None

@@ -29,7 +29,7 @@ class DistillingServer(Federated):
 
     @abc.abstractmethod
     def synthesiser(self, server: Server) -> Synthesiser:
-        """Return what makes the images."""
+        """Return the maker of the images."""
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train local models, then a student on images made from them, declared as a bypass."""

@@ -1,8 +1,8 @@
 """A server that distils the ensemble of its clients' models into a student, on images that it makes from them.
 
 Zhang et al., "DENSE: Data-Free One-Shot Federated Learning", NeurIPS 2022 (arXiv:2112.12371), section 2: the ensemble
-gives the mean of the models' logits. Fed-DAFL and Fed-ADI are its names for DAFL and Adaptive DeepInversion on that
-ensemble.
+gives the mean of the models' logits. Fed-DAFL and Fed-ADI are that paper's names for DAFL and Adaptive DeepInversion on
+that ensemble.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class BatchStatistics:
         self._terms.append((layer.running_mean - mean).norm() + (layer.running_var - variance).norm())
 
     def take(self) -> Tensor:
-        """Return the term of the passes since the last call."""
+        """Return the regularisation term of the passes since the last call."""
         total, self._terms = torch.stack(self._terms).sum() / self._models, []
         return total
 
@@ -102,7 +102,7 @@ class Synthesiser:
 
 
 def softened_divergence(logits: Tensor, wanted: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return the divergence KL(wanted || logits) of each row at `temperature`, times its square."""
+    """Return the divergence KL(wanted || logits) of each row at `temperature`, times the temperature squared."""
     log_p, log_q = ((values / temperature).log_softmax(1) for values in (wanted, logits))
     return temperature**2 * (log_p.exp() * (log_p - log_q)).sum(1)
 

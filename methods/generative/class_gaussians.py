@@ -11,7 +11,7 @@ of k-means within the classes, each cluster's count and mean offset; the second 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
 Public: nothing. Released: the mixtures, some of their samples, the student. Unit record, adjacency add-remove: a record
 enters the sums of one cluster, clipped so that each release has L2 sensitivity 1. Claimed and proven: the exact cost of
-the Gaussian releases, that of a single one with `noise_multiplier`.
+the Gaussian releases, equal to that of a single one with `noise_multiplier`.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ CHOSEN = "ours: chosen on 10,000 of MNIST's training records"
 CHUNK = 2000  # records or images at a time
 COUNTED = 0.1  # share of a record's squared contribution that is its count
 MEANS, CLUSTERS = 0.1, 0.2  # shares of the privacy budget (inverse variance); the second moments get the rest
-FEW = 3.0  # deviations of the noise on a count, below which a cluster has no weight
+FEW = 3.0  # a cluster whose count is below this many deviations of its noise has no weight
 
 
 @dataclass(frozen=True)
 class ClassGaussiansConfig(GenerativeConfig):
     """Settings of the mixtures; norms are root mean squares over pixels, which lie in [0, 1]."""
 
-    frequencies: int = setting(105, CHOSEN + "; of each channel, at most its pixels", ge=1)
+    frequencies: int = setting(105, CHOSEN + "; per channel, at most its number of pixels", ge=1)
     components: int = setting(0, CHOSEN + ": Gaussians per class; 0 means 16 at noise_multiplier below 1, else 1", ge=0)
     rounds: int = setting(6, CHOSEN + ": of k-means, if there are components to find", ge=1)
     mean_norm: float = setting(0.32, CHOSEN + ": codes are clipped to it for the means", gt=0)
     norm: float = setting(0.25, CHOSEN + ": codes about their centre are clipped to it", gt=0)
     stretch: float = setting(1.2, CHOSEN + ": factor on deviations, which clipping shortens", gt=0)
-    noise_multiplier: float = setting(1.0, "calibrated to the budget: of all releases together", gt=0)
+    noise_multiplier: float = setting(1.0, "of all releases together; calibrated to the budget", gt=0)
 
 
 @register_method("class-gaussians")
@@ -141,7 +141,7 @@ class ClassGaussians(Generative):
                 for row, n in zip(moments, counts.clamp_min(floor).tolist(), strict=True)
             ]
         )
-        # A class whose clusters are all lost in noise draws from all of them.
+        # A class whose clusters are all lost in noise draws from all of them with equal probability.
         weights = torch.where(counts > floor, counts, 1e-9).view(facts.classes, k)
 
         def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -186,14 +186,14 @@ def sums_about(codes: Tensor, own: Tensor, centres: Tensor, norm: float) -> Tens
 
 
 def moved(centres: Tensor, sums: Tensor, norm: float, noise: float) -> tuple[Tensor, Tensor]:
-    """Return `centres` moved to the means that noisy :func:`sums_about` say, and the counts (m,)."""
+    """Return `centres` moved to the means estimated from noisy :func:`sums_about`, and the counts (m,)."""
     counts = sums[:, 0] / math.sqrt(COUNTED)
     least = FEW * noise / math.sqrt(COUNTED)
     return centres + norm * sums[:, 1:] / (math.sqrt(1 - COUNTED) * counts.clamp_min(least)[:, None]), counts
 
 
 def spread_out(means: Tensor, shape: tuple[int, ...], k: int, draws: torch.Generator) -> Tensor:
-    """Return `k` public random centres about each of `means` (classes, q): (classes * k, q), the lower the farther."""
+    """Return `k` public centres (classes * k, q) at random about each of `means`, spread more at low frequencies."""
     channels, height, width = shape
     orders = sorted(i + j for i in range(height) for j in range(width))[: means.shape[1] // channels]
     scale = math.sqrt(height * width) / 14 / (1 + torch.tensor(orders * channels, dtype=torch.float64))
@@ -202,7 +202,7 @@ def spread_out(means: Tensor, shape: tuple[int, ...], k: int, draws: torch.Gener
 
 
 def nearest_centre(images: Tensor, labels: Tensor, centres: Tensor, basis: Tensor, k: int) -> Tensor:
-    """Return the index, int64 (n,), of the nearest of the `k` centres of each image's class, as images in [0, 1]."""
+    """Return the index, int64 (n,), of the nearest of the `k` centres of each image's class, compared as images."""
     own = torch.zeros_like(labels)
     points = (centres @ basis).clamp(0, 1)
     for label in range(len(centres) // k):
@@ -214,8 +214,8 @@ def nearest_centre(images: Tensor, labels: Tensor, centres: Tensor, basis: Tenso
 def moments_about(codes: Tensor, own: Tensor, centres: Tensor, norm: float) -> Tensor:
     """Return each centre's sum of ``r r'`` over its clipped codes r, of norm at most 1: float64 (m, q (q + 1) / 2).
 
-    Rows are upper triangles with the entries off the diagonal times the root of 2, so that a record's part has the
-    norm |r|^2 <= 1.
+    Rows are upper triangles with off-diagonal entries multiplied by sqrt(2), so that one record contributes norm |r|^2
+    <= 1.
     """
     q = codes.shape[1]
     rows, columns, weights = upper(q)
@@ -230,9 +230,10 @@ def moments_about(codes: Tensor, own: Tensor, centres: Tensor, norm: float) -> T
 def root_of(moments: Tensor, noise: float) -> Tensor:
     """Return R (q, q) so that R R' estimates `moments` (q, q) without their noise.
 
-    The noise has the deviation `noise` on the diagonal and noise / sqrt(2) off it. Alone it has eigenvalues up to about
-    ``edge = noise * sqrt(2 q)``. An eigenvalue l of the true moments appears at l + edge^2 / (4 l) if that is above the
-    edge (Benaych-Georges and Nadakuditi, Advances in Mathematics 2011); the others are lost in the noise and become 0.
+    The noise has the deviation `noise` on the diagonal and noise / sqrt(2) off it. On its own, it has eigenvalues up to
+    about ``edge = noise * sqrt(2 q)``. An eigenvalue l of the true moments appears at l + edge^2 / (4 l) if that is
+    above the edge (Benaych-Georges and Nadakuditi, Advances in Mathematics 2011); the others are lost in the noise and
+    become 0.
     """
     values, directions = torch.linalg.eigh(moments)
     edge = noise * math.sqrt(2 * len(moments))

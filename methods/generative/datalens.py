@@ -9,8 +9,8 @@ images and labels; each record trains one of `teachers` discriminators. Public: 
 numbers of the rounding. Released: the generator, some of its images, the student. Unit record, adjacency replace: one
 record changes one discriminator, hence the signs of its kept entries: a sum by at most ``2 sqrt(kept)`` in L2.
 
-Claimed: the paper's Renyi bound, ``2 kept / sigma^2`` times the order for an image, with the classic conversion; it
-needs no votes, is sound and loose. The authors' code (AI-secure/DataLens) also uses a data-dependent bound if lower,
+Claimed: the paper's Renyi bound, ``2 kept / sigma^2`` times the order for an image, with the classic conversion; it is
+data-independent, sound and loose. The authors' code (AI-secure/DataLens) also uses a data-dependent bound if lower,
 which holds for an arg max, not for sums. Proven: the exact figure of Gaussian noise. That code deals images class by
 class and restarts a class that runs out, so some of MNIST's are in several parts, and repeats CelebA's until classes
 are balanced: one record then changes several teachers. Here parts are disjoint.
@@ -47,7 +47,7 @@ from bench.privacy.accounting.claims import moments_claim
 
 CODE = "the authors' code AI-secure/DataLens: MNIST, "
 N = TypeVar("N", int, float)
-BY_BUDGET = "none: set by the budget"
+BY_BUDGET = "none: determined by the budget"
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class DataLensConfig(GuidedConfig):
 
     teachers: int = setting(4000, CODE + "80 batches of 50")
     batch: int = setting(15, CODE + "as many images as a part has records")
-    steps: int = setting(142, "what sigma 800 allows at epsilon 10; the code stops by its accountant", ge=1)
-    kept: int | None = setting(None, CODE + "300 at epsilon 10, 200 to 1; " + BY_BUDGET, gt=0)
-    threshold: float | None = setting(None, CODE + "0.2 of the teachers at epsilon 10, 0.7 to 1; " + BY_BUDGET, gt=0)
-    sign_bound: float = setting(1e-5, CODE + "entries beyond it are rounded to their sign for sure", gt=0)
+    steps: int = setting(142, "as many as sigma 800 allows at epsilon 10; the code's accountant ends training", ge=1)
+    kept: int | None = setting(None, CODE + "300 at epsilon 10, 200 up to 1; " + BY_BUDGET, gt=0)
+    threshold: float | None = setting(None, CODE + "0.2 of the teachers at epsilon 10, 0.7 up to 1; " + BY_BUDGET, gt=0)
+    sign_bound: float = setting(1e-5, CODE + "entries beyond it are always rounded to their sign", gt=0)
     sigma: float = setting(800.0, CODE + "epsilon 10; 5000 at epsilon 1; calibrated to the budget", gt=0)
 
     def events(self, sigma: float) -> list[Event]:

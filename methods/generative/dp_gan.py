@@ -7,11 +7,11 @@ added.
 
 The first DP-GAN is Xie, Lin, Wang, Wang, Zhou, "Differentially Private Generative Adversarial Network",
 arXiv:1802.06739 (2018): the critic of a Wasserstein GAN whose weights are clamped, with the moments accountant.
-``loss=wasserstein`` and ``clamp=0.01`` give its game. Its claim rests on a bound on the critic's gradient that follows
-from clamped weights. The authors' code (illidanlab/dpgan) adds noise of deviation sigma / batch to a batch's mean
-gradient, without that bound as a factor, and clips no gradient. As a test here shows, a clamped critic's gradients
-exceed norm 1, so that noise protects less than claimed. Here every gradient is clipped too, and the charge holds with
-any clamp.
+``loss=wasserstein`` and ``clamp=0.01`` reproduce its objective. Its claim rests on a bound on the critic's gradient
+that follows from clamped weights. The authors' code (illidanlab/dpgan) adds noise of deviation sigma / batch to a
+batch's mean gradient, without that bound as a factor, and clips no gradient. As a test here shows, a clamped critic's
+gradients exceed norm 1, so that noise protects less than claimed. Here every gradient is clipped too, and the charge
+holds with any clamp.
 
 Threat model: the attacker holds all that is released, and might hold the discriminator's weights at every step, and may
 know all records but one. Private: images and labels. Public: the number of records. Released: the generator, some of
@@ -55,7 +55,7 @@ class DPGANConfig(PoissonBatches, GenerativeConfig, ForgerConfig):
     discriminator_steps: int = setting(450_000, CODE + "MNIST, epsilon 10; 325,000 at epsilon 1", ge=1)
     batch_size: int = setting(128, CODE + "MNIST; as many generated images", ge=1)
     generated: int | None = setting(
-        None, "ours: generated images of a step; none: batch_size, as in Bie et al. 2023", gt=0
+        None, "ours: generated images per step; none: batch_size, as in Bie et al. 2023", gt=0
     )
     steps_per_generator_step: int = setting(
         50, CODE + "MNIST, epsilon 10; 200 at epsilon 1; 100 for Fashion-MNIST", ge=1
@@ -80,7 +80,7 @@ class DPGANConfig(PoissonBatches, GenerativeConfig, ForgerConfig):
     generator_maps: int = setting(16, OURS, ge=1)
 
     def steps(self, records: int) -> int:
-        """Return the number of the discriminator's steps."""
+        """Return the number of discriminator steps."""
         return self.discriminator_steps
 
     @property

@@ -100,7 +100,7 @@ class DPKernel(Generative):
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **quick, "iterations": 10}}
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the least noise whose claim is in `budget`."""
+        """Return `config` with the least noise whose claim is within `budget`."""
         check_batch(self)
 
         def events(noise: float) -> Sequence[Event]:

@@ -2,15 +2,15 @@
 
 Cao, Bie, Vahdat, Fidler, Kreis, "Don't Generate Me: Training Differentially Private Generative Models with Sinkhorn
 Divergence", NeurIPS 2021 (arXiv:2111.01177). Each step makes images X, and X' by redrawing a part of X, and takes the
-gradient of ``2 W(X, Y) - W(X, X')`` for a Poisson sample Y of the records: for X with noise, for the redrawn images,
-which Y does not influence, without.
+gradient of ``2 W(X, Y) - W(X, X')`` for a Poisson sample Y of the records: at X with noise, at the redrawn images,
+which Y does not influence, without noise.
 
 Threat model: the attacker holds all that is released, may hold every noisy gradient, and may know all records but one.
 Private: images and labels. Public: the number of records; generated labels are drawn evenly. Released: the generator,
 some of its images, the student. Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`).
 One record changes the transport plan, and so any row of the gradient: the matrix of all rows is clipped to
 `max_grad_norm` jointly, as in the paper, and moves by at most twice that, to which `noise_multiplier` is relative. The
-redrawn images' gradient is clipped by its own norm: a joint norm would reveal X's without noise.
+redrawn images' gradient is clipped by its own norm: a joint norm would reveal that of X's gradient without noise.
 
 In the authors' code X has as many rows as the sample has records, and an empty sample is skipped: the shape of the
 noisy matrix releases the sample's size. Given a size k, the rate is k / n, and the size itself leaks a little: with
@@ -67,15 +67,15 @@ OURS = "ours: the net of methods/generative/dp_merf.py"
 class DPSinkhornConfig(GenerativeConfig, ForgerConfig):
     """Settings for MNIST at epsilon 10."""
 
-    steps: int = setting(3_990_000, CODE + "as many as epsilon 10 pays for; it stops at 3.6 million", ge=1)
+    steps: int = setting(3_990_000, CODE + "as many as epsilon 10 pays for; the code stops at 3.6 million", ge=1)
     batch_size: int = setting(50, README + "batch_size; batch normalisation needs two", ge=2)
     max_grad_norm: float = setting(0.5, README + "l2_norm_clip", gt=0)
     noise_multiplier: float = setting(1.1, README + "noise_multiplier; calibrated to the budget", gt=0)
-    fresh: float = setting(0.2, README + "debias_ratio: the share of X' that is not of X", gt=0, le=1)
+    fresh: float = setting(0.2, README + "debias_ratio: the redrawn share of X'", gt=0, le=1)
     l1: float = setting(1.0, README + "mixture_fraction; 3 in another setting; none for CelebA")
     label_weight: float = setting(15.0, README + "embed_multiplier", gt=0)
     regularisation: float = setting(0.05, README + "sinkhorn_eps, the blur, to the power p = 1", gt=0)
-    sinkhorn_steps: int = setting(30, "ours: from the largest cost down", ge=1)
+    sinkhorn_steps: int = setting(30, "ours: with regularisation falling from the largest cost", ge=1)
     generator_lr: float = setting(1e-5, README + "lr, of Adam; here without weight decay", gt=0)
     generator_average: float = setting(0.0, "none in Cao et al. 2021; ours: decay of the generator's mean", ge=0, lt=1)
     latent: int = setting(16, README + "latent_dim", ge=1, le=4096)

@@ -36,7 +36,7 @@ from bench.training.divergence import CollapsedError
 
 SAME = "ours: the same student for all generative methods"
 LEAST_SPREAD = 0.01  # mean standard deviation of a pixel over the images; MNIST's is 0.19
-LEAST_BETWEEN = 1.5  # variance between over within classes, 1 on average for images that ignore their label
+LEAST_BETWEEN = 1.5  # between-class over within-class variance, 1 on average for images that ignore their label
 LOOKED_AT = 5000  # most images to check
 ENOUGH = 50  # images per class
 
@@ -85,7 +85,7 @@ class Generative(Method):
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         facts = private.facts
-        # Build it first: a wrong name fails before minutes of training.
+        # Build the student first: a wrong name fails before minutes of training.
         student, options = make_student(self.config.student, facts, context.streams.torch("student/start"))
         source = self.fit_generator(private, public, ledger, context)
         images, labels = source.draw(self.config.synthetic, context.streams.torch("synthetic"))
@@ -156,8 +156,8 @@ def as_bytes(images: Tensor, labels: Tensor) -> Tensor:
 def usable(images: Tensor, labels: Tensor, classes: int, context: Context) -> None:
     """Raise :class:`CollapsedError` unless `images` (uint8) and `labels` can teach a student; all are public.
 
-    Useless are identical images, images of a single class, and images whose pixels do not depend on the label, tested
-    only with at least `ENOUGH` per class. Classes without images are noted.
+    Identical images, images of a single class, and images whose pixels do not depend on the label are useless; the last
+    is tested only with at least `ENOUGH` per class. Classes without images are noted.
     """
     counts = labels.bincount(minlength=classes)
     missing = (counts == 0).nonzero().flatten().tolist()

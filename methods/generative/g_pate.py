@@ -12,7 +12,7 @@ one discriminator and its vote on each coordinate of each image: two counts by 1
 `sigma2`) and the largest count by 1 (noise `sigma1`).
 
 Claimed: the bound of PATE 2018 on the votes, as the authors' code (AI-secure/G-PATE) computes it for each coordinate;
-it is itself private, and so is its stopping time. Proven: the same without the votes; steps are planned by it. That
+it is itself private, and so is its stopping time. Proven: the data-independent bound, by which steps are planned. That
 code repeats CelebA's images until classes are balanced, so that one may be in several parts and the sensitivity is
 larger; here parts are disjoint. Here gradients are scaled to norm 1 before rounding.
 """
@@ -59,13 +59,13 @@ class GPATEConfig(GuidedConfig):
     teachers: int = setting(2000, CODE + "epsilon 10; 4000 at epsilon 1")
     batch: int = setting(30, CODE + "epsilon 10, 15 at epsilon 1: as many images as a part has records")
     steps: int = setting(66, "calibrated to the budget", ge=1)
-    least_steps: int = setting(1, "ours: where fewer are payable, the noise is raised until so many are", ge=1)
+    least_steps: int = setting(1, "ours: calibration raises the noise if the budget covers fewer", ge=1)
     directions: int = setting(10, CODE + "dimensions of the random projection", ge=1)
     bins: int = setting(10, CODE + "values of a coordinate", ge=1)
     bound: float = setting(0.1, "ours, of a gradient of norm 1; 1e-4 of one that is not normalised in " + CODE, gt=0)
-    threshold: float | None = setting(None, CODE + "half of the teachers; none: so", gt=0)
-    sigma1: float | None = setting(None, CODE + "600 at epsilon 10, 3000 to 1; " + BY_BUDGET, gt=0)
-    sigma2: float | None = setting(None, CODE + "100 at epsilon 10, 1000 to 1; " + BY_BUDGET, gt=0)
+    threshold: float | None = setting(None, CODE + "half of the teachers; none: that number", gt=0)
+    sigma1: float | None = setting(None, CODE + "600 at epsilon 10, 3000 up to 1; " + BY_BUDGET, gt=0)
+    sigma2: float | None = setting(None, CODE + "100 at epsilon 10, 1000 up to 1; " + BY_BUDGET, gt=0)
 
     def noise(self) -> tuple[float, float, float]:
         """Return threshold, sigma1 and sigma2; raise :class:`BenchError` before calibration."""

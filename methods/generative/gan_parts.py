@@ -110,6 +110,6 @@ class AdamAgainst(torch.optim.Adam):
 
 
 def carry(optimizer: torch.optim.Optimizer, name: str, part: Stateful) -> None:
-    """Have the state of `optimizer`, and so its checkpoints, include that of `part` under `name`."""
+    """Include the state of `part`, under `name`, in the state and so in the checkpoints of `optimizer`."""
     optimizer.register_state_dict_post_hook(lambda _, state: {**state, name: part.state_dict()})
     optimizer.register_load_state_dict_pre_hook(lambda _, state: part.load_state_dict(state[name]))

@@ -20,8 +20,8 @@ Proven: the PLD of that release. Critics are sampled by the ledger, each with pr
 one out of all; the sum of their gradients gets the noise. The ledger takes the gradients of all critics, so the method
 does not know who is sampled. Nor may a critic's training depend on the choice, as in the paper, which trains the chosen
 one: its state would carry earlier steps' secrets to later ones, and composition needs fresh secrets in each step. Here
-critics train in `groups`, in turn, in a public order. Before the first step (on the untrained generator's images; in
-the paper, each on its own generator's) they learn only from their own parts.
+critics train in `groups`, in turn, in a public order. Before the first step, each critic learns only from its own
+part and from the untrained generator's images (in the paper, from those of a generator of its own).
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class GSWGANConfig(GuidedConfig):
 
     teachers: int = setting(1000, CODE + "critics, of 60 images each")
     sampling_rate: float = setting(
-        0.001, CODE + "one critic of 1000 a step; here each is sampled by itself", gt=0, le=1
+        0.001, CODE + "one critic of 1000 per step; here each is sampled independently", gt=0, le=1
     )
-    batch: int = setting(32, CODE + "images of a step")
+    batch: int = setting(32, CODE + "images per step")
     steps: int = setting(20_000, CODE + "iterations", ge=1)
     noise_multiplier: float = setting(1.07, CODE + "epsilon 10 as claimed; calibrated to the budget", gt=0)
-    groups: int = setting(1000, "ours: critics train one after the other; in the code the chosen one does", ge=1)
+    groups: int = setting(1000, "ours: critics train in turn; in the code only the chosen one trains", ge=1)
     critic_steps: int = setting(5, CODE + "of the chosen critic, before each step of the generator")
     warm_steps: int = setting(10_000, CODE + "2000 iterations of 5 steps")
     critic_lr: float = setting(1e-4, CODE + "Adam")

@@ -69,7 +69,7 @@ class P3GMConfig(PoissonBatches, GenerativeConfig):
     em_iterations: int = setting(20, DEFAULT + "gmm_iter", ge=1)
     em_noise: float = setting(100.0, DEFAULT + "gmm_sigma; calibrated to the budget", gt=0)
     radius: float = setting(
-        8.0, "ours: of the codes of 28x28 pixels; the code has 1 for the mixture, none for the net", gt=0
+        8.0, "ours: for the codes of 28x28 pixels; the authors have 1 for the mixture, none for the net", gt=0
     )
     warm_start_steps: int = setting(3000, "the authors' code, src/p3gm.py: pcapretrain, with batches of 100", ge=0)
     epochs: float = setting(4.0, CODE + "sgd_epoch", gt=0)
@@ -123,11 +123,11 @@ class P3GM(Generative, DPSGD):
         return claim_by(self.claimed_by, self.claimed_charges(), delta, source, note)
 
     def claimed_charges(self) -> Sequence[Event]:
-        """Return the paper's: 2k + 1 releases per EM iteration."""
+        """Return the releases that the paper charges for: 2k + 1 per EM iteration."""
         return self._events(self.config.em_noise, self.config.em_iterations * (2 * self.config.components + 1))
 
     def charges(self) -> Sequence[Event]:
-        """Return what runs: one release per EM iteration."""
+        """Return the releases that run: one per EM iteration."""
         return self._events(self.config.em_noise / math.sqrt(3), self.config.em_iterations)
 
     def _events(self, em_noise: float, count: int) -> Sequence[Event]:
@@ -136,7 +136,7 @@ class P3GM(Generative, DPSGD):
         return [*gaussian, *super().charges()]
 
     def centre(self, private: PrivateData, ledger: Ledger) -> Tensor:
-        """Return what is subtracted from every row, float64 (d,)."""
+        """Return the vector that is subtracted from every row, float64 (d,)."""
         ledger.bypass(self.bypass)
         return sum(rows.sum(0) for rows in chunks(private)) / len(private)  # type: ignore[return-value]
 

@@ -28,7 +28,7 @@ from bench.methods.generative.p3gm import P3GM, P3GMConfig
 class P3GMSoundConfig(P3GMConfig):
     """Settings of P3GM."""
 
-    em_iterations: int = setting(1, "ours: a single component is fitted after one")
+    em_iterations: int = setting(1, "ours: one iteration fits a single component")
 
 
 @register_method("p3gm-sound")

@@ -66,12 +66,12 @@ CODE = "the authors' code, mlforhealthlabpub, alg/pategan: "
 class PATEGANConfig(GuidedConfig):
     """Settings for images."""
 
-    teachers: int = setting(1000, "ours: with the noise of 100 a twentieth of them moves an answer")
+    teachers: int = setting(1000, "ours: at the noise of 100, a twentieth of them can change an answer")
     batch: int = setting(64, CODE + "batch_size")
     votes: Literal["laplace", "gaussian"] | None = setting(None, "laplace in the paper; none: by the basis, see above")
     noise_scale: float = setting(100.0, "ours: scale of Laplace noise, deviation of Gaussian noise on a count", gt=0)
     queries: int = setting(40_000, "calibrated to the budget", ge=1)
-    least_queries: int = setting(1, "ours: where fewer are payable, the noise is raised until so many are", ge=1)
+    least_queries: int = setting(1, "ours: calibration raises the noise if the budget covers fewer", ge=1)
     student_critic_steps: int = setting(1, CODE + "n_s, on each batch of answers", ge=1)
     student_critic_lr: float = setting(1e-3, "ours; 1e-4 of RMSProp in " + CODE, gt=0)
 

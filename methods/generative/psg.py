@@ -11,8 +11,8 @@ as bytes, and the student. Unit record, adjacency add-remove, as zero-out (see :
 Poisson batches, the gradient of each record clipped to `max_grad_norm` in L2, noise of `noise_multiplier` times that on
 the sum. Gradients are taken at weights that depend on earlier answers, as in DP-SGD.
 
-Claimed: Renyi accounting of `runs` starts. Off by one: the loop of ``main.py`` runs another, measuring accuracies at
-its beginning and saving the images at its end. It is run here too. Proven: the PLD of all steps.
+Claimed: Renyi accounting of `runs` starts. This is off by one: the loop of ``main.py`` runs one more start, measures
+accuracies at its beginning and saves the images at its end. That start runs here too. Proven: the PLD of all steps.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ MAIN = CODE + "main.py: "
 class PSGConfig(PoissonBatches, GenerativeConfig):
     """Settings for 10 images per class."""
 
-    per_class: int = setting(10, "Chen et al. 2022, table 1: 10; 1 and 20 in others", ge=1)
-    runs: int = setting(1000, MAIN + "iteration; one more is taken", ge=1)
-    outer_steps: int = setting(10, CODE + "utils/misc.py, get_loops: 10 images of a class; 1 for 1, 20 for 20", ge=1)
-    inner_epochs: int = setting(50, CODE + "utils/misc.py, get_loops: 10 images of a class; 1 for 1, 25 for 20", ge=1)
+    per_class: int = setting(10, "Chen et al. 2022, table 1: 10; 1 and 20 in other tables", ge=1)
+    runs: int = setting(1000, MAIN + "iteration; one more start runs", ge=1)
+    outer_steps: int = setting(10, CODE + "utils/misc.py, get_loops: for 10 per class; 1 for 1, 20 for 20", ge=1)
+    inner_epochs: int = setting(50, CODE + "utils/misc.py, get_loops: for 10 per class; 1 for 1, 25 for 20", ge=1)
     batches: int = setting(10, MAIN + "batch_loop, private batches at the same weights", ge=1)
     batch_size: int = setting(256, MAIN + "batch_real", ge=1)
     max_grad_norm: float = setting(0.1, MAIN + "max_norm", gt=0)
@@ -175,7 +175,7 @@ class Standstill(torch.optim.SGD):
 
 @register_method("psg")
 class PSG(Generative, DPSGD):
-    """Images by the noisy gradients of DP-SGD on nets that learn them."""
+    """Images updated by the noisy gradients of DP-SGD on nets that learn these images."""
 
     config: PSGConfig
     version = 1

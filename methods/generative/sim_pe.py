@@ -11,9 +11,9 @@ Public: the simulator (:mod:`bench.methods.generative.text_render`), the texts. 
 student. Unit record, adjacency add-remove: a record has one vote per iteration, so the votes have L2 sensitivity 1;
 their number is not released. Claimed and proven: the exact cost of one Gaussian release per iteration.
 
-Unlike the authors' example: all classes have equally many candidates, but it uses the private records' exact class
-shares, which its log warns it assumes to be public (pe/runner/pe.py); distances are between pixels, not Inception
-features; there are 22 fonts, not some thousand. A data set without characters has no simulator here.
+Unlike in the authors' example, all classes have equally many candidates (the example uses the private records' exact
+class shares, and its log warns that it assumes these to be public: pe/runner/pe.py), distances are between pixels, not
+Inception features, and there are 22 fonts, not some thousand. A data set without characters has no simulator here.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ class SimPE(Generative):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`.
 
-        With 10,000 of MNIST's training records held out, the quick one gave 86.9% at epsilon 10, 83.3% at 1 (one seed).
+        With 10,000 of MNIST's training records held out, the quick preset gave 86.9% at epsilon 10, 83.3% at 1 (one
+        seed).
         """
         given = super().presets(facts)
         quick = {"candidates": min(4000, max(400, facts.private_records))}
@@ -135,7 +136,7 @@ class SimPE(Generative):
 
 
 def degrees_of(turn: int) -> Degrees:
-    """Return how far variations of iteration `turn` (from 0) may lie; later turns use the last entry."""
+    """Return how far variations in iteration `turn` (from 0) may differ; later turns use the last entry."""
     return Degrees(*DEGREES[min(turn, len(DEGREES) - 1)])
 
 

@@ -51,8 +51,8 @@ class ClusterRRConfig(NoisyLabelConfig):
     clusters: int = setting(600, "ours: a hundred records of MNIST each", ge=1)
     components: int = setting(50, "ours: principal components of pixels", ge=1)
     passes: int = setting(20, "ours: of k-means", ge=1)
-    mixup: float = setting(0.0, "ours: a student of labels that are right more often than not needs none")
-    loss: Literal["cross-entropy"] = setting("cross-entropy", "ours: the drawn labels as they are")
+    mixup: float = setting(0.0, "ours: none needed where most labels are right")
+    loss: Literal["cross-entropy"] = setting("cross-entropy", "ours: on the drawn labels as they are")
 
 
 @register_method("cluster-rr")

@@ -45,7 +45,7 @@ class NoisyLabelConfig:
 
     epsilon: float = setting(1.0, "Ghazi et al. 2021, table of MNIST results: 1 to 4; calibrated to the budget", gt=0)
     student: str = setting("dgd_cnn", "ours: the paper's small Inception net is not in the benchmark")
-    epochs: float = setting(40.0, "Ghazi et al. 2021, supplement: MNIST and its relatives, of each stage", gt=0)
+    epochs: float = setting(40.0, "Ghazi et al. 2021, supplement: MNIST and its relatives; per stage", gt=0)
     batch_size: int = setting(265, "Ghazi et al. 2021, supplement (as printed)", ge=1)
     lr: float = setting(0.02, "Ghazi et al. 2021, supplement", gt=0)
     momentum: float = setting(0.9, "Ghazi et al. 2021, supplement")
@@ -69,8 +69,8 @@ class LabelMethod(Method):
 
         Tried on 50,000 of the training records at epsilon 1, with the other 10,000 for accuracy. Fashion-MNIST: after 4
         epochs on all noisy labels, cross-entropy with mixup reached 71.5%, the likelihood 76.9%; two stages of 6 and 8
-        epochs gave 84.0%, of 16 epochs with images shifted by up to 1 pixel 84.2%, by up to 2 82.1%. MNIST: two stages
-        of 8 epochs 93.8%, of 10 with shifts of 1 pixel 96.0%.
+        epochs gave 84.0%; two of 16 epochs gave 84.2% with images shifted by up to 1 pixel, 82.1% by up to 2. MNIST:
+        two stages of 8 epochs gave 93.8%, two of 10 with shifts of 1 pixel 96.0%.
         """
         large = facts.private_records > 10_000
         quick = {

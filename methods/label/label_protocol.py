@@ -59,7 +59,7 @@ class LabelProtocolConfig:
     """Settings of the protocol's released part."""
 
     student: str = setting("scatter_linear", "ours: a linear layer on scattering coefficients (Tramer and Boneh 2021)")
-    directions: int = setting(4096, "ours: features of more dimensions are projected at random to so many", ge=1)
+    directions: int = setting(4096, "ours: features with more dimensions are projected at random to this many", ge=1)
     noise_multiplier: float = setting(3.73, "ours: epsilon 1 at delta 1e-5; calibrated to the budget", gt=0)
 
 
@@ -93,7 +93,7 @@ class LabelProtocol(LabelMethod):
         return (f"scattering of {self.facts.dataset}",)
 
     def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:
-        """Return pairs in which a single record's label flips; it needs features, which blank images lack."""
+        """Return pairs in which a single record's label flips; the record needs features, which blank images lack."""
         small = dataclasses.replace(
             self.facts, private_records=1, shape=(self.facts.shape[0], 8, 8), public_benchmark=True
         )

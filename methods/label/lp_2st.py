@@ -5,7 +5,8 @@ Ghazi, Golowich, Kumar, Manurangsi, Zhang, "Deep Learning with Label Differentia
 through randomised response over all classes and train a net. Its predictions for the second part's images are the prior
 of RRWithPrior: randomised response over the k likeliest classes, with k maximising the probability of the true label.
 The net then trains on all noisy labels; with the loss ``cross-entropy``, as in the authors' code, the first part's
-labels outside the net's k likeliest classes are dropped, k being the second part's mean (the likelihood weighs them).
+labels outside the net's k likeliest classes are dropped, k being the second part's mean (the loss ``likelihood``
+weights them instead).
 
 The authors' code (google-research/label-dp, ``rr_with_prior`` in ``label_dp/train.py``) divides the weight of k classes
 by ``1 + (k - 2) e^-eps``, Algorithm 2 by ``1 + (k - 1) e^-eps``, so the code keeps too few classes. That costs

@@ -24,7 +24,7 @@ from bench.methods.shared.clipping import EXACT, ROWS
 from bench.methods.shared.transfer import OnBackbone, TransferConfig, with_digest
 from bench.models.frozen_backbone import FrozenTransfer
 
-CHOSEN = "ours: chosen on Fashion-MNIST's public records, which are of its test file, for all data sets"
+CHOSEN = "ours: chosen for all data sets on Fashion-MNIST's public records, which come from its test file"
 
 
 @dataclass(frozen=True)

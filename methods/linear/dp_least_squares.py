@@ -46,7 +46,7 @@ class DPLeastSquaresConfig(ClassSumsConfig):
     Fashion-MNIST's public records, whose labels no method uses.
     """
 
-    share: float = setting(0.7, f"part of the budget that A takes, b the rest; {CHOSEN}", gt=0, lt=1)
+    share: float = setting(0.7, f"share of the budget for A; b gets the rest; {CHOSEN}", gt=0, lt=1)
     ridge: float = setting(0.2, f"lambda over the bound on the noise's eigenvalues; {CHOSEN}", gt=0)
 
 
@@ -79,7 +79,7 @@ def joined(features: Tensor, labels: Tensor, classes: int, share: float) -> Tens
 
 
 def parted(vector: Tensor, width: int, share: float) -> tuple[Tensor, Tensor]:
-    """Return A (d, d) and b (classes, d) of a `vector` by :func:`joined` with features of `width` d."""
+    """Split a `vector` made by :func:`joined` into A (d, d) and b (classes, d); `width` is d."""
     end = width * (width + 1) // 2
     return symmetric(vector[:end], width) / math.sqrt(share), vector[end:].reshape(-1, width) / math.sqrt(1 - share)
 

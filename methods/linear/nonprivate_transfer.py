@@ -28,7 +28,7 @@ class NonPrivateTransferConfig(TransferConfig):
     lr: float = setting(0.01, "ours: the paper does not say; falls to zero along a cosine")
     momentum: float = setting(0.9, "ours: the paper does not say")
     records: int | None = setting(
-        None, f"{PAPER}, figure 5: so many private records, in as many steps; none: all", later=True
+        None, f"{PAPER}, figure 5: number of private records, steps as for all; none: all", later=True
     )  # fmt: skip
 
 

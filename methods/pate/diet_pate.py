@@ -12,7 +12,7 @@ adjacency replace: one record changes one teacher and so one vote per query; bat
 come from queries.
 
 Claimed: with ``claim=data-dependent``, as in the authors' accounting, PATE 2018's figure for the votes, itself private;
-with ``claim=data-independent`` order / sigma^2 a query in Renyi DP. Proven: the exact figure of Gaussian noise.
+with ``claim=data-independent`` order / sigma^2 per query in Renyi DP. Proven: the exact figure of Gaussian noise.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DietPATEConfig(PATEGNMaxConfig):
     teacher_steps: int = setting(240, "ours")
     teacher_batch: int = setting(60, "ours")
     teacher_lr: float = setting(0.1, "ours")
-    student: str = setting("small_cnn_bn", "ours: as the teachers")
+    student: str = setting("small_cnn_bn", "ours: as for the teachers")
     student_training: Literal["improved-gan", "self-training", "supervised"] = setting(
         "supervised", f"{CODE}, diet_pate.py: Adam; self-training is ours, for the quick preset"
     )

@@ -74,16 +74,14 @@ class PATEFamilyConfig(PublicStartConfig):
     teacher_batch: int = setting(128, CODE, ge=1)
     teacher_lr: float = setting(0.05, CODE, gt=0)
     teacher_settle: int | None = setting(
-        None, "ours: stop a teacher whose labels of public images stay the same at so many checks, 100 steps apart; "
+        None, "ours: stop a teacher whose labels of public images stay the same at this many checks, 100 steps apart; "
         "none: never", later=True, ge=1
     )  # fmt: skip
     student: str = setting("salimans_mlp", f"PATE 2017, section 4.2, through the {GAN}")
     student_training: Literal["improved-gan", "self-training", "supervised"] = setting(
         "improved-gan", "PATE 2017, sections 2.2 and 4.2; self-training is ours, for the quick preset"
     )
-    student_lr: float = setting(
-        0.0006, f"ours: the 0.003 of the {GAN} needs 100 more epochs, and is better after these", gt=0
-    )
+    student_lr: float = setting(0.0006, f"ours: the 0.003 of the {GAN} needs 100 more epochs, and is then better", gt=0)
     student_epochs: int = setting(
         600, "PATE 2017's published code, README: the MNIST student; passes over public data", ge=1
     )
@@ -199,7 +197,7 @@ class PATEFamily(StartsPublic, EnsembleMethod):
                     context.cache.get("teacher-labels", {**depends, **part}, make)
 
     def _chunks(self, private: PrivateData, context: Context, numbers: range) -> list[dict[str, int]]:
-        """Return the first and the last teacher (exclusive) of each artefact of labels of the teachers `numbers`."""
+        """Return the first and the last teacher (exclusive) of each artefact with labels of the teachers `numbers`."""
         chunk = teachers_per_artefact(self.config, private.facts, context.device)
         return [
             {"first": first, "last": min(first + chunk, numbers.stop)}

@@ -68,7 +68,7 @@ class Heads:
         """Return the logits (k, n, classes) of every head for `features` (n, features)."""
         count, (width, hidden) = len(self), self.start.shape
         if self.own is not None and self.own.shape[1] * (width + hidden) < width * hidden:
-            # Heads move in the span of their records: multiplying by these takes fewer operations than by weights.
+            # Heads move in the span of their records: multiplying by records takes fewer operations than by weights.
             alike = (features @ self.own.reshape(-1, width).T).add_(1.0).view(len(features), count, -1)
             wide = torch.baddbmm((features @ self.start).expand(count, -1, -1), alike.transpose(0, 1), self.moved)
         else:

@@ -39,8 +39,8 @@ class HeadTeachersConfig(TransferConfig):
     )
     queries: int = setting(1000, f"{PAPER}, tables 2 to 5: 100 to 1000; calibrated to the budget", ge=1)
     hidden: int = setting(256, f"{PAPER}, section V.A.1: two layers, 256 hidden units", ge=1)
-    epochs: int = setting(50, f"{PAPER}, section V.A.1, said of the baseline", ge=1)
-    batch_size: int = setting(32, f"{PAPER}, section V.A.1, said of the baseline", ge=1)
+    epochs: int = setting(50, f"{PAPER}, section V.A.1, stated for the baseline", ge=1)
+    batch_size: int = setting(32, f"{PAPER}, section V.A.1, stated for the baseline", ge=1)
     lr: float = setting(0.1, "ours: the paper names no optimiser; plain SGD whose rate falls to zero", gt=0)
 
     def heads(self) -> HeadSettings:

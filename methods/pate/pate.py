@@ -52,7 +52,7 @@ class PATEConfig(PATEFamilyConfig):
     """Settings of PATE with LNMax."""
 
     gamma: float = setting(0.05, "PATE 2017, section 4.1: Laplacian noise of scale 20")
-    least_queries: int = setting(1, "PATE 2017 keeps gamma; a larger number lowers gamma until so many are payable")
+    least_queries: int = setting(1, "PATE 2017 keeps gamma; a larger number lowers it if the budget covers fewer")
     claim: Literal["data-dependent", "closed-form"] = setting("data-dependent", "PATE 2017, section 4.2")
 
 

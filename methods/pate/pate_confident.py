@@ -77,9 +77,9 @@ class PATEConfident(PATEGNMax):
     noises: ClassVar[Mapping[str, float]] = {"threshold": 0.8, "sigma1": 0.6, "sigma2": 0.16}
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the most queries that `budget` pays for without votes.
+        """Return `config` with the most queries that `budget` pays for by data-independent accounting.
 
-        On the claimed basis with the data-dependent claim, the printed epsilon gets the paper's setting.
+        On the claimed basis with the data-dependent claim, a budget of the printed epsilon gets the paper's setting.
         """
         self.check_facts()
         paper = self.Config()

@@ -9,7 +9,7 @@ count.
 
 Claimed: with ``claim=data-dependent`` the paper's Renyi accountant on the votes, itself private; with
 ``claim=sanitised`` a noisy, publishable version of it by smooth sensitivity; with ``claim=data-independent`` order /
-sigma^2 a query, without votes. Proven: the exact figure of Gaussian noise.
+sigma^2 per query, without votes. Proven: the exact figure of Gaussian noise.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class PATEGNMaxConfig(GNMaxEvents, PATEFamilyConfig):
 
 @register_method("pate-gnmax")
 class PATEGNMax(PATEFamily):
-    """Label public images by the noisy plurality of teachers, Gaussian noise, then train the student on them."""
+    """Label public images by the plurality of teachers with Gaussian noise, then train the student on them."""
 
     Config: ClassVar[type] = PATEGNMaxConfig  # not typed as `config`: subclasses' configs do not derive from it
     citation = "Papernot et al. 2018"
@@ -84,7 +84,7 @@ class PATEGNMax(PATEFamily):
         return {**settings, **noises, "claim": "data-independent"}
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the most queries that `budget` pays for without votes."""
+        """Return `config` with the most queries that `budget` pays for by data-independent accounting."""
         self.check_facts()
         queries = largest_count(lambda queries: [self.config.at(queries).event()], budget, claimed="rdp-classic")
         found = self.config.at(min(queries, self.facts.public_records))
@@ -98,7 +98,7 @@ class PATEGNMax(PATEFamily):
         return found
 
     def claimed(self, delta: float) -> Claim:
-        """Return the paper's Renyi figure without votes, for all answers that a cap allows."""
+        """Return the paper's data-independent Renyi figure, for all answers that a cap allows."""
         return claim_by("rdp-classic", [self.config.event()], delta, self.source, "data-independent")
 
     def claimed_after(self, delta: float, ledger: Ledger) -> Claim:

@@ -32,7 +32,7 @@ from bench.methods.pate.pate_confident import ConfidentEvents, PATEConfident
 from bench.methods.pate.pate_gnmax import GNMaxEvents, PATEGNMax
 from bench.methods.shared.transfer import PAPER
 
-SHARE = "ours: the share of its 250 teachers that PATE 2018 has on MNIST (table 1), for 200"
+SHARE = "ours: PATE 2018's value for 250 teachers on MNIST (table 1), scaled to 200 teachers"
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class TrPATEConfig(HeadTeachersConfig):
     """Settings of TrPATE with LNMax, the paper's aggregator."""
 
     gamma: float = setting(0.05, f"{PAPER}, section V.A: tables 2 and 3; tables 4 and 5 have 0.1 too")
-    least_queries: int = setting(1, "the paper keeps gamma; a larger number lowers gamma until so many are payable")
+    least_queries: int = setting(1, "the paper keeps gamma; a larger number lowers it if the budget covers fewer")
     claim: Literal["closed-form", "data-dependent"] = setting("closed-form", f"{PAPER}, Theorem 1")
 
 
@@ -68,7 +68,7 @@ class TrPATE(HeadTeachers, PATE):
 class TrPATEGNMaxConfig(GNMaxEvents, HeadTeachersConfig):
     """Settings of TrPATE with GNMax."""
 
-    sigma: float = setting(32.0, "ours: PATE 2018's 40 for 250 teachers, for 200")
+    sigma: float = setting(32.0, "ours: PATE 2018's 40 for 250 teachers, scaled to 200")
     claim: Literal["data-dependent", "data-independent", "sanitised"] = setting(
         "data-dependent", "PATE 2018, section 5"
     )

@@ -64,7 +64,7 @@ class PATEBayesConfig:
     teachers: int = setting(80, "TrPATE, section V.B.1: 80 teachers", ge=1)
     queries: int = setting(1000, f"{TABLE}: 100 to 1000; calibrated to the budget", ge=1)
     gamma: float = setting(0.05, f"{TABLE}: 0.05 and 0.1", gt=0)
-    least_queries: int = setting(1, "TrPATE keeps gamma; a larger number lowers gamma until so many are payable", ge=1)
+    least_queries: int = setting(1, "TrPATE keeps gamma; a larger number lowers it if the budget covers fewer", ge=1)
     claim: Literal["data-dependent", "closed-form"] = setting("closed-form", "TrPATE, theorem 1")
     alpha: float = setting(1.0, "TrPATE, section V.B.2: the flat Dirichlet prior", gt=0)
     variance_floor: float = setting(0.01, "ours: features only; (a tenth of the pixels' range) squared", gt=0)

@@ -12,7 +12,7 @@ from bench.privacy.accounting.accountants import AccountantFunction
 from bench.privacy.accounting.claims import moments_accountant, zcdp_accountant
 
 PAPERS: dict[str, AccountantFunction] = {"moments": moments_accountant, "zcdp": zcdp_accountant}
-"""Accountants of papers alone, which are not tried on a ledger."""
+"""Accountants that only papers' claims use, never a ledger."""
 
 
 class PoissonBatches:

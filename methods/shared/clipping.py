@@ -1,4 +1,4 @@
-"""Rows clipped in float64, for sums whose sensitivity is exact, and symmetric matrices as vectors of their norm."""
+"""Rows clipped in float64, for sums whose sensitivity is exact, and symmetric matrices as vectors of equal norm."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def triangle(matrix: Tensor) -> Tensor:
 
 
 def symmetric(vector: Tensor, width: int) -> Tensor:
-    """Return the matrix (d, d) of a `vector` by :func:`triangle`, of `width` d."""
+    """Return the matrix (d, d) from which :func:`triangle` made `vector`; `width` is d."""
     rows, columns, weights = upper(width)
     matrix = vector.new_zeros(width, width)
     matrix[rows, columns] = matrix[columns, rows] = vector / weights

@@ -91,7 +91,7 @@ class PublicStart:
 
 
 def start_of(config: object, facts: Facts, context: Context) -> PublicStart | None:
-    """Return what the teachers of `config` start from, its weights fetched; None if they start at random."""
+    """Return the public start of `config`'s teachers, its weights fetched; None if they start at random."""
     if not isinstance(config, PublicStartConfig) or config.teacher_init == RANDOM:
         return None
     return PublicStart(public_spec(_transfer(config), context), config.teacher_frozen, facts)
@@ -100,7 +100,7 @@ def start_of(config: object, facts: Facts, context: Context) -> PublicStart | No
 def fresh_teacher(
     config: PublicStartConfig, facts: Facts, context: Context, generator: torch.Generator
 ) -> tuple[PublicStart | None, nn.Module, nn.Module]:
-    """Return what an untrained teacher of `config` starts from, the teacher, and the part of it to train."""
+    """Return the public start of an untrained teacher of `config`, the teacher, and the part of it to train."""
     start = start_of(config, facts, context)
     if start is None:
         net, _ = make_student(config.teacher, facts, generator)

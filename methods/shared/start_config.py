@@ -26,7 +26,7 @@ class PublicStartConfig(NamesNets):
     )
     teacher_init_sha256: str = setting("", "ours: the expected SHA-256 of these weights; filled in", later=True)
     teacher_frozen: str = setting(
-        "all", "ours: of teacher_init, the last frozen block, by its timm name; all; nothing", later=True
+        "all", "ours: last frozen block of teacher_init, by its timm name; all; nothing", later=True
     )
-    teacher_pixels: int = setting(0, "ours: of teacher_init, pixels a side of the input; 0: as timm says", later=True)
-    teacher_bf16: bool = setting(False, "ours: of teacher_init, frozen layers run in bfloat16", later=True)
+    teacher_pixels: int = setting(0, "ours: pixels per side of teacher_init's input; 0: timm's", later=True)
+    teacher_bf16: bool = setting(False, "ours: frozen layers of teacher_init run in bfloat16", later=True)

@@ -33,7 +33,7 @@ SOURCE = "source"
 UNLABELLED = "unlabelled images of the target's distribution"
 TEXT_NETS = ("text_cnn",)
 AS_GIVEN: dict[str, Any] = {"backbone": "features", "weights": "random", "image_size": 0}
-"""Settings for data that is features already."""
+"""Settings for data that already are features."""
 NO_SOURCE = (
     "weights=source needs a labelled public source, and {} comes with none. Name another data set by "
     "weights=source:NAME, or take pretrained weights."
@@ -53,13 +53,13 @@ class TransferConfig:
     weights_sha256: str = setting("", "ours: the expected SHA-256 of the weights; filled in for packages and files")
     image_size: int = setting(
         197,
-        f"{PAPER}, section V.A.1: 32 x 32 images are brought to 197 x 197; 0: the size that pretrained weights are "
-        "for, or the data's where they are drawn or trained here",
+        f"{PAPER}, section V.A.1: 32 x 32 images are resized to 197 x 197; 0: the size that pretrained weights are "
+        "for, or the data's if the weights are drawn or trained here",
         ge=0,
     )
     precision: Literal["float32", "bfloat16"] = setting("float32", "the paper does not say; bfloat16 is twice as fast")
     source_fraction: float = setting(
-        1.0, f"{PAPER}, section V.A.2: ImageNet1x, 0.5x and 0.1x; of sources trained here", gt=0, le=1
+        1.0, f"{PAPER}, section V.A.2: ImageNet1x, 0.5x and 0.1x; for sources trained on here", gt=0, le=1
     )
     source_epochs: float = setting(10.0, "ours: the paper does not say how long it trains on its sources", gt=0)
 

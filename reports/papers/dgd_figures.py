@@ -16,7 +16,7 @@ QUERIES = (27, 750, 1000, 3000)
 """Section IV-B, label query."""
 QUERY_TICKS = (27, 100, 300, 1000, 3000)
 GENERATORS = {"data-free": "data-free", "acgan": "ACGAN", "wgan": "WGAN", "infogan": "InfoGAN", "private": "RAW"}
-"""Names in Fig. 4 of the values of our setting `images`."""
+"""Names that Fig. 4 gives to the values of our setting `images`."""
 AMOUNTS = (1000, 2000, 5000, 6000, 10_000, 20_000, 40_000, 60_000, 80_000)
 """Our choice: the paper states only 60,000 of its 8 amounts. The quick preset uses 6,000."""
 EPSILONS = (1.0, 2.0, 4.0, 8.0, 10.0)

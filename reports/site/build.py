@@ -94,7 +94,7 @@ def _files(site: Path) -> Iterator[Path]:
 
 
 def _is_ours(page: Path) -> bool:
-    """Return whether a page that older versions wrote is one of theirs, which link the site's style in their heads."""
+    """Return whether a page was written by an older version, whose pages link the site's style in their heads."""
     try:
         with open_plain(page) as file:
             return b'href="assets/board.css"' in file.read(4096)

@@ -38,7 +38,7 @@ def answer(every: Iterable[Ranking]) -> tuple[RowView, str, str] | None:
 def _audited(row: RowView, proven: float | None) -> str:
     if row.audited.sort is None or not proven:
         return "not audited"
-    return f"audited at {row.audited.sort / proven:.2f} of it"
+    return f"audited at {row.audited.sort / proven:.2f} of the proven epsilon"
 
 
 def glance(every: Iterable[Ranking]) -> list[tuple[Ranking, list[RowView | None]]]:

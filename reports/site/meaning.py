@@ -30,11 +30,11 @@ EPSILONS = (0.1, 1.0, 3.0, 10.0, 30.0)
 LOW, HIGH = -1, 2
 """Decades of the picture's axis."""
 COLOURS = (0, 1, 2)
-"""Colour of each prior, of those for methods."""
+"""Colour of each prior, among the colours for methods."""
 
 
 def reconstruction_by_gaussian(epsilon: float, prior: float) -> float:
-    """Return the largest success of an attacker of success `prior` on Gaussian noise of (`epsilon`, 1e-5)."""
+    """Return the largest success against (`epsilon`, 1e-5) Gaussian noise of an attacker who guesses with `prior`."""
     return float(ndtr(ndtri(prior) + _mu(epsilon)))
 
 
@@ -237,7 +237,7 @@ def success_picture(found: Sequence[Success]) -> Markup:
     )
     for one in found:
         x, y, low = FRAME.x(one.bound), FRAME.y(max(one.value, 0.0)), FRAME.y(max(one.low, 0.0))
-        what = "advantage" if one.chosen else f"true positive rate at a false one of {100 * RATES[0]:g}%"
+        what = "advantage" if one.chosen else f"true positive rate at a false positive rate of {100 * RATES[0]:g}%"
         said = f"{one.said}: {what} {100 * one.value:.1f}%, at least {100 * max(one.low, 0.0):.1f}%; allowed: "
         said += "anything" if math.isinf(one.proven) else f"{risk_text(one.bound, one.proven)}"
         kind = ("fails " if one.exceeds else "") + ("k2" if one.chosen else "k1 hollow")

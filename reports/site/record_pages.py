@@ -186,7 +186,7 @@ def how_to_read(row: RowView, record: Record) -> str:
         else f"The paper claims epsilon {row.claimed.text} at delta {p.delta:g} ({p.claimed.source})."
     )
     if math.isinf(p.proven.epsilon):
-        proof = "Nothing finite is proven of what ran" + (f": {'; '.join(p.bypasses)}." if p.bypasses else ".")
+        proof = "No finite epsilon is proven for what ran" + (f": {'; '.join(p.bypasses)}." if p.bypasses else ".")
     else:
         proof = (
             f"The mechanisms that ran provably cost at most {row.proven.text} for one {p.unit.value} ({p.proven.name})."

@@ -56,7 +56,7 @@ class RowView:
     place: str = "–"
     """Rank within the group; rows that no test tells apart share it, and unranked rows have none."""
     unranked: str = ""
-    """Why it has none."""
+    """Why the row has no rank."""
     cautions: tuple[str, ...] = ()
     """What a reader should know before citing the row."""
     group: str

@@ -210,7 +210,7 @@ def scatter(points: Sequence[Point], title: str, size: Size = LARGE) -> Markup:
     small = size is CARD
     unit = (right - left) / (axis.end - axis.low)
     errors = [100 - p.accuracy for p in points] or [1.0, 100.0]
-    # Show at least half a percent to one, even if all rows are at 100%.
+    # Show at least errors from 0.5% to 1%, even if all rows are at 100%.
     least, most = 0.8 * max(min(errors), 0.5), min(100.0, max(1.1 * max(errors), 1.0))
 
     def x(epsilon: float) -> float:

@@ -19,7 +19,7 @@ TERMS = {
     "proven": "The epsilon that a sound accountant proves for the mechanisms that ran, for one replaced record. Rows "
     "are ranked within bands of it. ∞: the method uses private data outside any mechanism.",
     "proven, own adjacency": "The same for the neighbours of the method's own analysis: under add-remove, one record "
-    "is there or not.",
+    "is present or absent.",
     "audited": "A lower bound on epsilon from an experiment, at 95% confidence: the true epsilon is between audited "
     "and proven. inconclusive: the experiment did not have the power to show more.",
     "1 in 100": "The largest probability with which any attacker names the true value of one record (or label, or "

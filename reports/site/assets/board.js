@@ -48,7 +48,7 @@
     return box;
   };
 
-  // What is missing comes last in both directions.
+  // Missing values come last in both sort directions.
   const numbers = (a, b, _x, _y, _column, direction) => {
     const last = direction === "asc" ? 1 : -1;
     return a === b ? 0 : a === null ? last : b === null ? -last : a - b;
@@ -58,7 +58,7 @@
     field, title: field, titleFormatter: heading(field), formatter, minWidth: width, widthGrow: grow, hozAlign: "right",
     headerHozAlign: "right", sorter: numbers, responsive: 0, ...more,
   });
-  // What a narrow screen has no room for.
+  // Columns that a narrow screen has no room for.
   const wide = (label, formatter, width, grow, responsive) => ({
     field: label, title: label, titleFormatter: () => make("span", { title: terms[label] ?? "", textContent: label }), formatter,
     minWidth: width, widthGrow: grow, responsive, headerSort: false,
@@ -232,7 +232,7 @@
     const cite = document.getElementById("cite");
     cite.addEventListener("click", () => copyTo(cite, location.href, () => prompt("Address of this view", location.href)));
   });
-  // Groups are bands of proven epsilon in our order: another order has none.
+  // Groups are bands of proven epsilon in our order; other sort orders have no groups.
   table.on("dataSorted", (sorters) => {
     const now = sorters.map(({ field, dir }) => `${field}.${dir}`)[0] ?? "";
     if (now === sort) return;
