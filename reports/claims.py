@@ -99,7 +99,7 @@ def _own(row: SeedGroup) -> bool:
 
 
 def _refuted(row: SeedGroup) -> str:
-    """Return what refutes a row's claim in an experiment, or "" if nothing does."""
+    """Return the experimental results that refute a row's claim, or "" if there are none."""
     done, proven = row.counted, row.proven
     if done and done[0].kind is AuditKind.PAIR:
         return " and ".join(done[0].refuted_by)

@@ -42,7 +42,7 @@ class GanAttackConfig:
     )
 
     def generator_steps(self, records: int) -> int:
-        """Return the number of the generator's steps for so many `records`."""
+        """Return the number of generator steps for this many `records`."""
         return self.gan_steps or max(1, round(self.gan_epochs * records / (BATCH * self.gan_critic_steps)))
 
 

@@ -7,7 +7,8 @@ randomly rounds them to -1 or 1; the sum over teachers gets Gaussian noise and i
 Threat model: the attacker holds all that is released, the noisy sums too, and may know all records but one. Private:
 images and labels; each record trains one of `teachers` discriminators. Public: the number of records, the random
 numbers of the rounding. Released: the generator, some of its images, the student. Unit record, adjacency replace: one
-record changes one discriminator, hence the signs of its kept entries: a sum by at most ``2 sqrt(kept)`` in L2.
+record changes one discriminator, hence the signs of its kept entries, which moves a sum by at most ``2 sqrt(kept)`` in
+L2.
 
 Claimed: the paper's Renyi bound, ``2 kept / sigma^2`` times the order for an image, with the classic conversion; it is
 data-independent, sound and loose. The authors' code (AI-secure/DataLens) also uses a data-dependent bound if lower,

@@ -1,8 +1,8 @@
 """GS-WGAN: a Wasserstein generator that follows the noisy image gradients of critics on disjoint parts.
 
 Chen, Orekondy, Fritz, "GS-WGAN: A Gradient-Sanitized Approach for Learning Differentially Private Generators", NeurIPS
-2020 (arXiv:2006.08265). A step takes the gradient of a critic, chosen at random, at each image of a batch, clips each
-image's to a norm of 1, and adds Gaussian noise of deviation ``2 noise_multiplier``.
+2020 (arXiv:2006.08265). A step takes the gradient of a critic, chosen at random, at each image of a batch, clips it per
+image to a norm of 1, and adds Gaussian noise of deviation ``2 noise_multiplier``.
 
 Threat model: the attacker holds all that is released, the noisy gradients too, and may know all records but one.
 Private: images and labels; each record trains one of `teachers` critics. Public: the number of records. Released: the

@@ -32,10 +32,10 @@ NET = "ours: the net of methods/generative/dp_merf.py"
 class GuidedConfig(GenerativeConfig, ForgerConfig):
     """Settings of the discriminators and of the generator."""
 
-    teachers: int = setting(2000, "as the subclass says", ge=1)
-    batch: int = setting(64, "as the subclass says", ge=1)
+    teachers: int = setting(2000, "set by the subclass", ge=1)
+    batch: int = setting(64, "set by the subclass", ge=1)
     critic_units: int = setting(16, OURS, ge=1)
-    critic_batch: int = setting(32, "ours: at most what a part holds", ge=1)
+    critic_batch: int = setting(32, "ours: at most the records of a part", ge=1)
     critic_lr: float = setting(1e-3, "G-PATE's code AI-secure/G-PATE, of Adam with betas 0.5 and 0.999", gt=0)
     critic_steps: int = setting(2, "DataLens's code AI-secure/DataLens: before each further step", ge=1)
     warm_steps: int = setting(10, "DataLens's code AI-secure/DataLens: before the first step of the generator", ge=1)

@@ -8,7 +8,7 @@ Threat model: the attacker holds all that is released and may know all records b
 Public: the number of records. Released: the net with its components and its mixture, some of its images, the student.
 Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Gaussian releases of the rows'
 second moments and of each iteration of EM (sensitivities in :mod:`bench.methods.generative.pca_vae`), and DP-SGD on
-Poisson batches. Claimed: the paper's Renyi accounting of what runs. Proven: its PLD.
+Poisson batches. Claimed: the paper's Renyi accounting of the releases that run. Proven: its PLD.
 """
 
 from __future__ import annotations

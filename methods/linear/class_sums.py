@@ -35,7 +35,7 @@ class ClassSumsConfig(TransferConfig):
 
 
 class ClassSums(OnBackbone):
-    """A head computed from one Gaussian release of sums over the private records; a subclass says which."""
+    """A head computed from one Gaussian release of sums over the private records; a subclass defines the sums."""
 
     adjacency = Adjacency.ADD_REMOVE
 

@@ -116,7 +116,7 @@ def start_depends(config: object, facts: Facts, context: Context) -> dict[str, A
 
 
 def start_settings(config: PublicStartConfig) -> list[Any]:
-    """Return the settings of the start that change teachers, for names of what cells share."""
+    """Return the start's settings that change teachers, for the names of results that cells share."""
     return [config.teacher_init_sha256 or config.teacher_init, config.teacher_frozen, config.teacher_pixels]
 
 

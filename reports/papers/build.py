@@ -136,7 +136,7 @@ def _caption(
         f"What the paper says: {spec.says}\n",
         *(f"{sentence}\n" for sentence in spec.shows(material)),
         markdown_list("Left out, because we have no results:", left),
-        markdown_list("Beside what is printed:", _compared(entries, material)),
+        markdown_list("Next to the printed numbers:", _compared(entries, material)),
         markdown_list("Attacks (95% intervals, or ± over seeds):", _attacked(entries, material)),
         markdown_list("Verdicts on the printed epsilons:", _verdicts(entries)),
         "Records:\n\n" + markdown_table(_USED_COLUMNS, used) if used else "",

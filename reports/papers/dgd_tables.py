@@ -20,7 +20,7 @@ def _holds(material: Material, wanted: WantedCell) -> str:
     if found is None:
         return "–"
     if found.row.proven == float("inf"):
-        return "private data goes round the mechanism" if found.row.claimed != float("inf") else "no privacy"
+        return "private data bypasses the mechanism" if found.row.claimed != float("inf") else "no privacy"
     return "sound" if found.row.proven <= found.row.claimed * (1 + 1e-9) else "proven > claimed"
 
 

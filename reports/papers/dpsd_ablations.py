@@ -111,7 +111,7 @@ def _figure_5(material: Material) -> Sequence[Panel]:
     ticks = tuple(map(float, ITERATIONS))
     return [
         Panel("(a) bounding, D, claimed ε 10", "β", "accuracy (%)", bounding, x_scale="log", y_limits=WHOLE),
-        Panel("(b) what the same claims prove", "β", "ε", costs, x_scale="log", y_scale="log"),
+        Panel("(b) proven ε at the same claims", "β", "ε", costs, x_scale="log", y_scale="log"),
         Panel("(c) noise scale, D", "σ", "accuracy (%)", tuple(sigmas), y_limits=WHOLE),
         Panel("(d) iterations, L, ε 10", "T", "accuracy (%)", tuple(rounds), x_scale="log", x_ticks=ticks,
               y_limits=WHOLE),
