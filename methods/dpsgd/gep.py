@@ -85,7 +85,7 @@ class GEP(DPSGD):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         given = super().presets(facts)
         quick = {"lr": 1.0, "max_grad_norm": 0.5, "residual_norm": 0.2, "anchors": 100, "directions": 60}
-        epochs = 4.0 if facts.private_records > 10_000 else given["quick"]["epochs"]  # a step costs five of DP-SGD's
+        epochs = 4.0 if facts.private_records > 10_000 else given["quick"]["epochs"]  # steps take five times as long
         tiny = {**given["tiny"], "anchors": 30, "directions": 15}
         return {"quick": {**given["quick"], **quick, "epochs": epochs}, "tiny": tiny}
 
