@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
+import platform
 import resource
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 
 def available_cores() -> int:
@@ -62,6 +65,22 @@ def peak_memory_mib(*, children: bool = False) -> float:
     peak = max(resource.getrusage(kind).ru_maxrss for kind in kinds)
     # Kibibytes on Linux, bytes on macOS.
     return round(peak / (1024 * 1024 if sys.platform == "darwin" else 1024), 1)
+
+
+@functools.cache
+def processor() -> str:
+    """Return the processor's name, model and vector instructions that torch uses; they decide how sums round."""
+    import torch
+
+    named = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):  # only Linux has this file
+        lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines())
+        told: dict[str, str] = {}
+        for name, _, value in lines:
+            told.setdefault(name.strip(), value.strip())
+        model = ", ".join(f"{name} {told[name]}" for name in ("cpu family", "model", "stepping") if name in told)
+        named = told.get("model name", named) + f" ({model})" * bool(model)
+    return f"{named}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 @contextlib.contextmanager

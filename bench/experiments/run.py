@@ -368,6 +368,7 @@ def _record(cell: Cell, clock: Clock, cache: Cache, *, status: Status, **parts: 
             "provenance": clock.stop(
                 made=len(cache.made),
                 found=len(cache.found),
+                elsewhere=cache.elsewhere,
                 artefacts=cache.counts(),
                 waited=cache.waited,
                 private=not cell.facts.disclosure.exact_costs,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import math
 import platform
 import subprocess
@@ -14,7 +12,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from bench.core.processes import peak_memory_mib
+from bench.core.processes import peak_memory_mib, processor
 from bench.results.record import Provenance
 
 PACKAGES = ("private-student-bench", "torch", "torchvision", "timm", "opacus", "dp-accounting", "numpy", "scipy")
@@ -34,12 +32,14 @@ class Clock:
         *,
         made: int = 0,
         found: int = 0,
+        elsewhere: int = 0,
         artefacts: Mapping[str, tuple[int, int]] | None = None,
         waited: float = 0.0,
         private: bool = False,
     ) -> Provenance:
         """Return the provenance since the start, without the seconds `waited` for other processes.
 
+        Another processor may have rounded the `elsewhere` artefacts, so a run with these cannot be repeated to the bit.
         Time and memory may reveal `private` data, so it gets only the start date, the running time rounded up to
         minutes, and the memory rounded up to a power of 2.
         """
@@ -68,7 +68,7 @@ class Clock:
             packages=packages,
             python=platform.python_version(),
             platform=f"{platform.system()} {platform.machine()}",
-            processor=processor(),
+            processor=processor() + f", and {elsewhere} cached artefacts of another" * bool(elsewhere),
             device=self.device,
             threads=self.threads,
             artefacts_made=made,
@@ -76,22 +76,6 @@ class Clock:
             artefacts=dict(artefacts or {}),
             unread=unread,
         )
-
-
-@functools.cache
-def processor() -> str:
-    """Return the processor's name, model and vector instructions that torch uses; they decide how sums round."""
-    import torch
-
-    named = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):  # only Linux has this file
-        lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines())
-        told: dict[str, str] = {}
-        for name, _, value in lines:
-            told.setdefault(name.strip(), value.strip())
-        model = ", ".join(f"{name} {told[name]}" for name in ("cpu family", "model", "stepping") if name in told)
-        named = told.get("model name", named) + f" ({model})" * bool(model)
-    return f"{named}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def _git(unread: dict[str, str]) -> tuple[str | None, bool | None]:

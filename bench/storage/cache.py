@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from bench.core.processes import processor
 from bench.storage.files import write_atomic, writing
 from bench.storage.locks import holding
 from bench.storage.scratch import near
@@ -46,6 +47,7 @@ class Cache:
         self.base = dict(base)
         self.made: list[str] = []  # names of the cache misses
         self.found: list[str] = []  # names of the cache hits
+        self.elsewhere = 0  # artefacts read that another processor or torch wrote, which may round otherwise
         self.waited = 0.0  # seconds spent waiting for other processes
         self.parent: Cache | None = None  # the unvaried data set's cache; see child()
         self._say = say
@@ -157,6 +159,7 @@ class Cache:
                 metadata = file.metadata() or {}
                 arrays: Arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
             damage = "" if metadata.get("digest") == _content_digest(arrays) else "its digest differs"
+            self.elsewhere += not damage and metadata.get("made_on") != _machine()
         except (SafetensorError, OSError, ValueError) as error:
             damage = str(error)
         if damage and nearby:  # perhaps only the copy is damaged
@@ -177,8 +180,14 @@ class Cache:
 
         # np.ascontiguousarray would turn a scalar into a row.
         contiguous = {key: np.asarray(value, order="C") for key, value in arrays.items()}
-        data = save(contiguous, metadata={"digest": _content_digest(contiguous)})
+        data = save(contiguous, metadata={"digest": _content_digest(contiguous), "made_on": _machine()})
         write_atomic(self._path(name), data, mode=0o600)
+
+
+def _machine() -> str:
+    import torch
+
+    return f"{processor()}, torch {torch.__version__}"
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -49,5 +49,7 @@ def test_a_row_s_own_run_replays_on_other_records(name: str) -> None:
     if again.cell is None:
         pytest.skip(again.reason)
     prepare_device()
-    check = check_row(again.cell, record.noise_salt, stated_here(record))
+    # Older records do not say whether another processor made the artefacts that they found.
+    stated = None if record.provenance.artefacts_found else stated_here(record)
+    check = check_row(again.cell, record.noise_salt, stated)
     assert check.ok, check.reason

@@ -9,6 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.core.processes import processor
+from bench.results.provenance import Clock
+from bench.storage import cache as caches
 from bench.storage.cache import Cache, canonical_json, digest_of
 
 
@@ -33,6 +36,22 @@ def test_key_holds_kind_base_and_dependencies(tmp_path: Path) -> None:
     cache.get("teachers", {"seed": 1}, make)
     Cache(tmp_path, {"dataset": "fmnist"}).get("votes", {"seed": 1}, make)
     assert len(list(tmp_path.glob("*.safetensors"))) == 4
+
+
+def test_artefacts_of_another_processor_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as there:
+        there.setattr(caches, "processor", lambda: "another processor")
+        Cache(tmp_path, {}).get("votes", {"n": 1}, lambda: {"x": np.zeros(3)})
+        Cache(tmp_path, {}).keep("steps", {}, {"x": np.zeros(3)})
+    here = Cache(tmp_path, {})
+    here.get("votes", {"n": 2}, lambda: {"x": np.zeros(3)})
+    here.get("votes", {"n": 2}, lambda: {"x": np.zeros(3)})
+    assert here.elsewhere == 0
+    here.get("votes", {"n": 1}, lambda: {"x": np.ones(3)})
+    assert here.elsewhere == 1
+    here.recall("steps", {})  # a training that was stopped elsewhere goes on here
+    assert here.elsewhere == 2
+    assert Clock().stop(elsewhere=2).processor == f"{processor()}, and 2 cached artefacts of another"
 
 
 def test_damaged_artefact_is_set_aside_and_made_anew(tmp_path: Path) -> None:
