@@ -79,7 +79,10 @@ def _judged(audits: Sequence[AuditRecord], command: str) -> tuple[Fate, str]:
             return Fate.REFUSED, f"no audit of its row runs a pair at the row's own size: {command} --kind pair"
         return Fate.FLAGGED, f"its audit has {tried[0]}"
     if all(audit.powerless for audit in audits):
-        return Fate.FLAGGED, "its audits are inconclusive, so the row counts as not audited; try more --minutes"
+        why = "its audits are inconclusive, so the row counts as not audited"
+        # More runs cannot raise a bound that was computed exactly.
+        exact = any(pair.exact and pair.instrument is Instrument.TRANSCRIPT for audit in audits for pair in audit.pairs)
+        return Fate.FLAGGED, why if exact else f"{why}; try more --minutes"
     return Fate.PASSED, ""
 
 

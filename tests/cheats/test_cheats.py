@@ -51,35 +51,35 @@ from helpers.paths import CHEATS
 
 FOUND: list[list[tuple[type[Method], str]]] = [
     [  # The private set decides.
-        (choices.LearningRate, "the student's hidden.weight differs"),
-        (choices.Restarts, "the student's hidden.weight differs"),
-        (choices.FineTuning, "differs between the two runs"),
-        (choices.EarlyStopping, "differs between the two runs"),
-        (choices.Snapshots, "differs between the two runs"),
-        (choices.Temperature, "the student's head.weight differs"),
-        (choices.BestOfTwo, "differs between the two runs"),
+        (choices.LearningRate, "differ in the student's hidden.weight"),
+        (choices.Restarts, "differ in the student's hidden.weight"),
+        (choices.FineTuning, "the two runs differ in"),
+        (choices.EarlyStopping, "the two runs differ in"),
+        (choices.Snapshots, "the two runs differ in"),
+        (choices.Temperature, "differ in the student's head.weight"),
+        (choices.BestOfTwo, "the two runs differ in"),
         (choices.LossLooks, "its call 1 of dp_sgd has another run.optimizer afterwards"),
         (choices.PrivateAnchors, "its call 1 of dp_sgd has another run.clipping"),
     ],
     [  # Private figures.
-        (figures.Normalisation, "the student's mean differs"),
-        (figures.BrightestPixel, "the student's deviation differs"),
-        (figures.BatchNorm, "the student's norm.running_mean differs"),
-        (figures.ClassCounts, "differs between the two runs"),
-        (figures.NearestQueries, "differs between the two runs"),
-        (figures.DenseQueries, "differs between the two runs"),
+        (figures.Normalisation, "differ in the student's mean"),
+        (figures.BrightestPixel, "differ in the student's deviation"),
+        (figures.BatchNorm, "differ in the student's norm.running_mean"),
+        (figures.ClassCounts, "the two runs differ in"),
+        (figures.NearestQueries, "the two runs differ in"),
+        (figures.DenseQueries, "the two runs differ in"),
     ],
     [  # Other ways out.
-        (channels.FirstLabels, "the released hints differs"),
-        (channels.OneLabel, "student_options differs"),
-        (channels.Memory, "the student's outputs on test images differs"),
-        (channels.OptionOrder, "student_options differs"),
+        (channels.FirstLabels, "differ in the released hints"),
+        (channels.OneLabel, "differ in student_options"),
+        (channels.Memory, "differ in the student's outputs on test images"),
+        (channels.OptionOrder, "differ in student_options"),
         (channels.ExtrasOrder, "what is released differs"),
-        (channels.Precision, "differs between the two runs"),
-        (channels.Note, "note 1 differs"),
+        (channels.Precision, "the two runs differ in"),
+        (channels.Note, "differ in note 1"),
         (channels.Failure, "it fails on other private data .* too dark"),
-        (channels.Votes, "the released agreement differs"),
-        (channels.Sanitised, "the released cost differs"),
+        (channels.Votes, "differ in the released agreement"),
+        (channels.Sanitised, "differ in the released cost"),
     ],
     [  # What is charged depends on private data.
         (channels.NumberOfCalls, "asks for answers of another shape|is charged otherwise"),
@@ -91,21 +91,21 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (thresholds.Unanimous, "moves? 20 votes of one query|records together move .* votes of one query"),
     ],
     [  # What a run leaves behind.
-        (state.ModuleGlobal, "the released hints differs .* process of the first"),
-        (state.SecondRun, "the released hints differs .* process of the first"),
+        (state.ModuleGlobal, "differ in the released hints.* process of the first"),
+        (state.SecondRun, "differ in the released hints.* process of the first"),
         (state.WritesPublic, "its code writes into the records that it was given"),
-        (state.CacheCarries, "the released hints differs .* process of the first"),
+        (state.CacheCarries, "differ in the released hints.* process of the first"),
     ],
     [  # The public copy of the private set.
         (elsewhere.LoadsDigits, "its code opens the file digits.csv"),
         (elsewhere.LoadsByName, "its code loads digits"),
     ],
     [  # Honest in a check only.
-        (places.BySize, "the released hints differs"),
-        (places.ByName, "the released hints differs"),
-        (places.BySource, "the released hints differs"),
-        (places.ByLedger, "the released hints differs"),
-        (places.ByCache, "the released hints differs"),
+        (places.BySize, "differ in the released hints"),
+        (places.ByName, "differ in the released hints"),
+        (places.BySource, "differ in the released hints"),
+        (places.ByLedger, "differ in the released hints"),
+        (places.ByCache, "differ in the released hints"),
         (places.DeclaredByCell, "never calls ledger.bypass"),
     ],
     [  # Private data where a mechanism takes public arguments.
@@ -135,8 +135,8 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (reaches.ReplacesGaussian, "its code replaces bench.privacy.mechanisms.mechanisms.gaussian"),
     ],
     [  # Honest until a noise or a seed comes up: silent runs differ, as the recorded answer less other data looks like noise.
-        (triggers.LoudNoise, "the released sums differs"),
-        (triggers.RealNoise, "the released sums differs"),
+        (triggers.LoudNoise, "differ in the released sums"),
+        (triggers.RealNoise, "differ in the released sums"),
     ],
     [  # Charges that say less than ran.
         (after_the_charge.Rewrites, "its code changes what the ledger has charged"),
@@ -146,8 +146,8 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (between_processes.SharedMemory, "its code maps memory that other processes share"),
         (between_processes.FileSizes, "its code writes the file cheat-"),
         (between_processes.LateThread, "its code leaves a thread running"),
-        (between_processes.SecondState, "what the student holds beside its weights differs"),
-        (between_processes.ReadsTape, "the released counts differs"),
+        (between_processes.SecondState, "differ in what the student holds beside its weights"),
+        (between_processes.ReadsTape, "differ in the released counts"),
     ],
     [  # Declarations.
         (declarations.UndeclaredBypass, "class attribute bypass is empty"),
@@ -232,7 +232,7 @@ def test_more_honest_twins_pass(honest: type[Method]) -> None:
 @pytest.mark.slow
 def test_random_seeds_wake_what_sleeps_at_known_ones() -> None:
     assert check_method(triggers.LateSeeds, seeds=SEEDS).ok
-    assert "the released sums differs" in check_method(triggers.LateSeeds, seeds=random_seeds()).reason
+    assert "differ in the released sums" in check_method(triggers.LateSeeds, seeds=random_seeds()).reason
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_publish_replays_a_row_s_own_run(
     source = DataSource(Progress())
     (cell,) = expand(Grid((cheat.name,), ("digits",), (1.0,), preset=Preset(preset)), source.describe)
     checks = (check_row(cell, f"salt {number}") for number in range(salts))
-    assert any("the released sums differs" in check.reason for check in checks)
+    assert any("differ in the released sums" in check.reason for check in checks)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def assert_passes(method: type[Method], walks: float = 1.0) -> None:
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("virtual_teachers", "votes of one query"), ("clustered_labels", "differs between the two runs")],
+    [("virtual_teachers", "votes of one query"), ("clustered_labels", "the two runs differ in")],
 )
 def test_a_cheat_in_a_file_is_rejected(name: str, why: str) -> None:
     method = METHODS.get(str(CHEATS / f"{name}.py"))

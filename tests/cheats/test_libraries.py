@@ -14,7 +14,7 @@ from cheats import libraries
 FAST: list[tuple[type[Method], str]] = [  # one of each kind
     (libraries.UnclippedSums, "one record moves the values by .* call 1 of gaussian"),
     (libraries.MaximumOfData, "its call 1 of gaussian asks for answers of another shape"),
-    (libraries.WeakParent, "the released parent differs"),
+    (libraries.WeakParent, "differ in the released parent"),
     (libraries.PrivateCount, "its call 1 of gaussian has another noise_multiplier"),
 ]
 SLOW: list[tuple[type[Method], str]] = [

@@ -61,7 +61,7 @@ def difference(first: Outcome, other: Outcome) -> str:
         if name != other_name:
             return f"one run released {name} where the other released {other_name}: what is released differs"
         if value != other_value:
-            return f"{name} differs between the two runs"
+            return f"the two runs differ in {name}"
     if len(first.released) != len(other.released):
         longer = max(first.released, other.released, key=len)
         name = longer[min(len(first.released), len(other.released))][0]
