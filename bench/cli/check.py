@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+import traceback
 from collections.abc import Sequence
 from dataclasses import replace
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -112,10 +116,13 @@ def check(
         try:
             with own as stage:
                 done = check_method(method, stage=stage, **options)
-        except BenchError as error:
+        except Exception as error:
+            why = str(error) if isinstance(error, BenchError) else _raised(method, error)
+            if not why:  # not by the method
+                raise
             if len(chosen) == 1 and kept is None:
-                raise BenchError(f"{method.name}: {error}") from error
-            done = Check(method.name, CheckVerdict.FAILED, str(error))
+                raise BenchError(f"{method.name}: {why}") from error
+            done = Check(method.name, CheckVerdict.FAILED, why)
         if kept is not None:
             kept.keep(method, done)
         return done
@@ -156,6 +163,24 @@ def check(
         echo(f"not checked, plug-in failed to import: {origin}: {why}", err=True)
     if not all(result.ok for result in results):
         raise typer.Exit(1)
+
+
+def _raised(method: type[Method], error: Exception) -> str:
+    """Return what `error` is and where the method's file raised it, or "" if that file is not on the traceback.
+
+    The text of a traceback also has the frames of another process.
+    """
+    trace = "".join(traceback.format_exception(error))
+    own = realpath(inspect.getfile(method))
+    places = [
+        (line, name)
+        for file, line, name in re.findall(r'File "(.+)", line (\d+), in (.+)', trace)
+        if realpath(file) == own
+    ]
+    if not places:
+        return ""
+    line, name = places[-1]
+    return f"{type(error).__name__}: {error} ({Path(own).name}, line {line}, in {name}). A check trains on few records."
 
 
 def _print(results: Sequence[Check], json: bool) -> None:

@@ -282,10 +282,16 @@ def test_check_passes_and_fails_by_exit_state(tmp_path: Path) -> None:
         "    def train_student(self, private, public, ledger, context):\n"
         "        raise BenchError('it has no students')\n"
     )
-    both = [tmp_path / "broken.py", tmp_path / "leak.py"]
-    done = bench("check", *both, "--json", "--seconds", "0", "--seeds", "1")
+    every = [tmp_path / f"{name}.py" for name in ("broken", "leak", "raising")]
+    raises = (
+        every[0].read_text().replace("'broken'", "'raising'").replace("raise BenchError('it has no students')", "1 / 0")
+    )
+    every[2].write_text(raises)
+    done = bench("check", *every, "--json", "--seconds", "0", "--seeds", "1")
     assert done.returncode == 1
-    broken, leak = json.loads(done.stdout)["checks"]
+    broken, leak, raising = json.loads(done.stdout)["checks"]
+    assert raising["verdict"] == "could not be checked"
+    assert "ZeroDivisionError: division by zero (raising.py, line 7, in train_student)" in raising["reason"]
     assert broken == {"method": "broken", "verdict": "could not be checked", "reason": "it has no students"}
     assert (leak["method"], leak["verdict"]) == ("leak", "rejected")
 
