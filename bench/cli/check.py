@@ -166,9 +166,9 @@ def check(
 
 
 def _raised(method: type[Method], error: Exception) -> str:
-    """Return what `error` is and where the method's file raised it, or "" if that file is not on the traceback.
+    """Return `error` and the line of the method's file that raised it, or "" if the traceback does not contain it.
 
-    The text of a traceback also has the frames of another process.
+    A traceback's text also contains the frames of the check's process.
     """
     trace = "".join(traceback.format_exception(error))
     own = realpath(inspect.getfile(method))

@@ -68,7 +68,7 @@ class Clock:
             packages=packages,
             python=platform.python_version(),
             platform=f"{platform.system()} {platform.machine()}",
-            processor=processor() + f", and {elsewhere} cached artefacts of another" * bool(elsewhere),
+            processor=processor() + f", with {elsewhere} artefacts cached by another" * bool(elsewhere),
             device=self.device,
             threads=self.threads,
             artefacts_made=made,

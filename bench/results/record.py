@@ -247,7 +247,7 @@ class Provenance(Row):
     platform: str
     """Operating system and architecture."""
     processor: str | None = None
-    """Processor, vector instructions of torch, and the number of cached artefacts of another; None in older records."""
+    """Processor, vector instructions of torch, and the number of artefacts cached by another; None in older records."""
     device: str
     """Device of torch."""
     threads: int | None

@@ -25,6 +25,7 @@ from bench.results.provenance import Clock
 from bench.results.record import Record, Student, Utility
 from bench.results.run_dir import RunDir
 from helpers.commands import Done, bench, registries_restored
+from helpers.pairs import full_size, pair_audit, transcript
 from helpers.paths import ROOT
 from helpers.plugins import LEAK, NAME, STOPPING, UNSTEADY, install, source
 from helpers.publishing import PATE, Values, all_of, all_pass_the_check, put, values_of, with_rows
@@ -192,6 +193,18 @@ def test_a_row_without_an_audit_is_refused_with_the_command(run: Path, into: Pat
     demand_audits(found)
     assert found.refused == []
     assert "its audit has no pair at full size: it takes 700 seconds" in [item.why for item in found.items]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_more_minutes_are_advised_only_where_they_could_help(exact: bool) -> None:
+    audit = pair_audit(transcript(0.0, exact=exact), full_size(0.1), student="mine")
+    mine = made(key="mine")
+    found = Publication(added={"mine": (mine, Path())}, board={"mine": mine}, audits={"mine": {audit.key: audit}})
+    demand_audits(found)
+    (item,) = found.items
+    assert item.fate is Fate.FLAGGED
+    assert item.why.startswith("its audits are inconclusive")
+    assert ("try more --minutes" in item.why) is not exact
 
 
 def test_a_failed_audit_is_none(run: Path, into: Path) -> None:

@@ -51,7 +51,7 @@ def test_artefacts_of_another_processor_are_counted(tmp_path: Path, monkeypatch:
     assert here.elsewhere == 1
     here.recall("steps", {})  # a training that was stopped elsewhere goes on here
     assert here.elsewhere == 2
-    assert Clock().stop(elsewhere=2).processor == f"{processor()}, and 2 cached artefacts of another"
+    assert Clock().stop(elsewhere=2).processor == f"{processor()}, with 2 artefacts cached by another"
 
 
 def test_damaged_artefact_is_set_aside_and_made_anew(tmp_path: Path) -> None:
