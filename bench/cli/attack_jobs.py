@@ -10,19 +10,21 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bench.cli.jobs import Job, Launched, choice_words, kept, launch_jobs, state_of
-from bench.core.config import Reuse, parse_overrides
-from bench.core.options import Resources
-from bench.core.progress import Progress, open_progress
-from bench.evaluation.attack.attack import applies, attack_student, planned_key
+from bench.cli.audit_output import print_failures
+from bench.cli.jobs import Job, Launched, bad, choice_words, kept, launch_jobs, leave, state_of
+from bench.core.config import Reuse, check_overrides, parse_overrides
+from bench.core.options import LaunchOptions, Resources
+from bench.core.progress import Progress, echo, open_progress, print_json, print_table
+from bench.evaluation.attack.attack import applies, attack_names, attack_student, planned_key
 from bench.evaluation.attack.inversion import comparable, compare, comparison_file
 from bench.evaluation.attack.workplace import AttackOptions, Workplace
 from bench.experiments.data_source import DataSource
 from bench.interface.registry import ATTACKS
 from bench.launchers.manifest import Task
-from bench.launchers.settings import Cluster
+from bench.launchers.settings import Cluster, launch_settings
 from bench.launchers.students import chosen_in, each_student
 from bench.launchers.worker import ClaimProgress, claimed_result, claiming
+from bench.reports.attacks import findings, tables
 from bench.results.attack_record import AttackRecord
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
@@ -31,22 +33,26 @@ from bench.storage.locks import Held
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attacks:
-    """What a command attacks, and how. With `fitting`, skip attacks that need released images if there are none."""
+    """What a command attacks, and how. The `attacks` "all" leave out those that need images if none are released."""
 
     keys: Sequence[str]
     out: Path
     methods: str
     data: str | None
-    names: Sequence[str]
+    attacks: str
     options: AttackOptions
-    fitting: bool
     reuse: Reuse
     resources: Resources
     quiet: bool
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the attacks."""
+        return attack_names(self.attacks)
+
     def on(self, record: Record) -> list[str]:
         """Return the names of the attacks on the student of `record`."""
-        return [name for name in self.names if not self.fitting or applies(record, name)]
+        return [name for name in self.names if self.attacks != "all" or applies(record, name)]
 
     def workplace(self, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> Workplace:
         """Return the state that all attacks share."""
@@ -69,7 +75,29 @@ class Attacks:
         ]  # fmt: skip
 
 
-def attack_inline(asked: Attacks) -> tuple[list[AttackRecord], Launched]:
+def make_attacks(asked: Attacks, launch: LaunchOptions, *, json: bool) -> None:
+    """Attack the students and print the results; raise :class:`typer.Exit` after a failure."""
+    check_overrides([ATTACKS.get(name) for name in asked.names], asked.options.overrides)
+    settings = launch_settings(launch)
+    results, ended = _inline(asked) if settings.launcher == "inline" else _by_jobs(asked, settings)
+    if json:
+        print_json({"attacks": [result.model_dump(mode="json") for result in results]})
+    else:
+        _print_attacks(results, asked.out)
+        print_failures(results, asked.out)
+    leave(ended, any(map(bad, results)))
+
+
+def _print_attacks(results: Sequence[AttackRecord], out: Path) -> None:
+    for title, columns, rows in tables(RunDir(out).read_records().found, results):
+        print_table(title, columns, rows)
+    for line in findings(results):
+        echo(line)
+    if pictures := sum(len(result.pictures) for result in results):
+        echo(f"{pictures} pictures in {out / 'attacks'}")
+
+
+def _inline(asked: Attacks) -> tuple[list[AttackRecord], Launched]:
     """Attack the students one after the other, each under its claim file, then draw the comparisons."""
     results, ended, places = list[AttackRecord](), Launched(), list[Workplace]()
 
@@ -116,7 +144,7 @@ def attack_inline(asked: Attacks) -> tuple[list[AttackRecord], Launched]:
     return results, ended
 
 
-def attack_by_jobs(asked: Attacks, settings: Cluster) -> tuple[list[AttackRecord], Launched]:
+def _by_jobs(asked: Attacks, settings: Cluster) -> tuple[list[AttackRecord], Launched]:
     """Run one command per student and goal, because attacks with the same goal share their expensive parts."""
     run_dir, students = chosen_in(asked.out, asked.keys, asked.methods, asked.data)
     planned: dict[str, tuple[Record, str]] = {}

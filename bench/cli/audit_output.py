@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
-from bench.core.progress import echo, print_fields, print_table
+from bench.cli.jobs import Result
+from bench.core.progress import echo, print_fields, print_json, print_table
 from bench.core.types import AuditKind
 from bench.reports import audits
 from bench.results.attack_record import AuditRecord, MechanismVerdict
@@ -13,8 +15,23 @@ from bench.results.candidates import CandidatesFound
 from bench.results.text import epsilon_text
 
 
-def print_audits(results: Sequence[AuditRecord]) -> None:
-    """Print a table per audit design, the details of each audit, and a line for each violated mechanism."""
+def print_results(results: Sequence[AuditRecord], out: Path, json: bool) -> None:
+    """Print the audits as tables, and the failed ones with their logs in `out`; or all as JSON."""
+    if json:
+        print_json({"audits": [result.model_dump(mode="json") for result in results]})
+    else:
+        _print_audits(results)
+        print_failures(results, out)
+
+
+def print_failures(results: Sequence[Result], out: Path) -> None:
+    """Print a line for each failed attack or audit."""
+    for result in results:
+        if result.failure is not None:
+            echo(f"failed: {result.key}: {result.failure.words(out)}")
+
+
+def _print_audits(results: Sequence[AuditRecord]) -> None:
     names = _short_names({a.student for a in results})
     pairs = [a for a in results if a.kind is AuditKind.PAIR]
     informed = [a for a in results if a.kind is AuditKind.CANDIDATES]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.cli.audit_output import print_results
 from bench.core.printable import counted
 from bench.core.progress import Progress, echo, open_progress, print_json, print_table
 from bench.launchers.students import choose_students
 from bench.publishing.shared_audits import Planned, planned_audits
-from bench.results.attack_record import AuditRecord
 from bench.results.run_dir import RunDir
 from bench.results.text import epsilon_text
 
@@ -46,15 +46,15 @@ def print_plan(out: Path, keys: Sequence[str] | None, methods: str, *, quiet: bo
         echo(f"{need} own, about {hours:.1f} hours: python -m bench audit KEY -o {out}")
 
 
-def share_audits(out: Path, keys: Sequence[str] | None, methods: str, *, quiet: bool) -> list[AuditRecord]:
-    """Write the audits that rows of `out` can share, and return them."""
+def print_shared(out: Path, keys: Sequence[str] | None, methods: str, *, quiet: bool, json: bool) -> None:
+    """Write the audits that rows of `out` can share, and print them."""
     made = []
-    with open_progress(quiet=quiet) as progress:
+    with open_progress(quiet=quiet or json) as progress:
         for planned in unaudited(out, keys, methods, progress):
             if planned.audit is not None:
                 made.append(planned.audit)
                 RunDir(out).write_row(made[-1])
-    return made
+    print_results(made, out, json)
 
 
 def _values(planned: Planned) -> dict[str, object]:

@@ -4,23 +4,49 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Sequence
 
 from bench.core.config import field_table
 from bench.core.errors import UnknownNameError
+from bench.core.progress import echo, print_fields, print_json, print_table
 from bench.core.types import Facts
 from bench.interface.method import Method
 from bench.interface.registry import ALL, ATTACKS, METHODS, listed, method_groups
 from bench.reports.attacks import NO_PRIVACY, ROBUSTNESS
 
 Rows = list[tuple[str, ...]]
+Listing = tuple[str, tuple[str, ...], Rows, list[str]]
+"""Title, columns, rows and notes."""
 LISTINGS = ("methods", "datasets", "attacks", "models")
 ATTACK_COLUMNS = ("attack", "goal", "access", "knowledge", "citation")
 
 MNIST_FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 
 
-def listing(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]]:
-    """Return title, columns, rows and notes of the listing `what`; raise UnknownNameError on an unknown one."""
+def print_listing(what: str, *, json: bool) -> None:
+    """Print the listing `what`: methods by family, others as tables; raise UnknownNameError on an unknown one."""
+    found = [listing(what), *filter(None, [listed_apart(what)])]
+    if what == "methods" and not json:
+        print_fields(*methods_by_family())
+        found = [("", (), [], [note for note in found[0][3] if not note.startswith("--methods")])]
+    print_listed(found, json=json)
+
+
+def print_listed(found: Sequence[Listing], *, json: bool) -> None:
+    """Print listings as tables with notes, or as JSON."""
+    if json:
+        said = [dict(zip(columns, row, strict=True)) for _, columns, rows, _ in found for row in rows]
+        print_json({"title": found[0][0], "rows": said, "notes": [note for *_, notes in found for note in notes]})
+        return
+    for title, columns, rows, notes in found:
+        if title and (rows or not notes):  # "none" would be wrong if there are records that cannot be read
+            print_table(title, columns, rows)
+        for note in notes:
+            echo(note)
+
+
+def listing(what: str) -> Listing:
+    """Return the listing `what`; raise UnknownNameError on an unknown one."""
     if what == "methods":
         rows: Rows = [(name, *listed(name)[2:]) for name in METHODS.names()]
         columns = ("method", "unit", "adjacency", "proven", "public data", "citation")
@@ -87,7 +113,7 @@ def _broken(broken: dict[str, str]) -> list[str]:
     return [f"plug-in failed to import: {where}: {why}" for where, why in broken.items()]
 
 
-def listed_apart(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]] | None:
+def listed_apart(what: str) -> Listing | None:
     """Return the second table of the listing `what` (attacks that do not measure privacy), or None."""
     rows = [row for row in _attack_rows() if row[1] == ROBUSTNESS] if what == "attacks" else []
     return ("robustness (not a privacy attack)", ATTACK_COLUMNS, rows, [NO_PRIVACY]) if rows else None

@@ -33,7 +33,7 @@ from bench.cli import (
 from bench.cli.options import Json, Out
 from bench.core.errors import BenchError, no_exit
 from bench.core.processes import keep_path
-from bench.core.progress import close_stdout, echo, open_streams, print_fields, print_json, print_table
+from bench.core.progress import close_stdout, echo, open_streams
 
 
 class _Commands(TyperGroup):
@@ -100,28 +100,16 @@ def list_(
     json_: Json = False,
 ) -> None:
     """List methods by family, data sets, attacks or models, or the records of a run directory."""
-    from bench.cli.listing import LISTINGS, listed_apart, listing, methods_by_family
+    from bench.cli.listing import LISTINGS, print_listing
 
     if out is None and what not in LISTINGS and Path(what).is_dir():
         out = Path(what)
     if out is None:
-        found = [listing(what), *filter(None, [listed_apart(what)])]
-    else:
-        from bench.cli.record_pages import records_listing
-
-        found = [records_listing(out)]
-    if json_:
-        said = [dict(zip(columns, row, strict=True)) for _, columns, rows, _ in found for row in rows]
-        print_json({"title": found[0][0], "rows": said, "notes": [note for *_, notes in found for note in notes]})
+        print_listing(what, json=json_)
         return
-    if out is None and what == "methods":
-        print_fields(*methods_by_family())
-        found = [("", (), [], [note for note in found[0][3] if not note.startswith("--methods")])]
-    for title, columns, rows, notes in found:
-        if title and (rows or not notes):  # "none" would be wrong if there are records that cannot be read
-            print_table(title, columns, rows)
-        for note in notes:
-            echo(note)
+    from bench.cli.record_pages import print_records
+
+    print_records(out, json=json_)
 
 
 @app.command()
@@ -134,38 +122,9 @@ def show(
 
     If a record is not in --out, the command looks for it among the published ones.
     """
-    from bench.cli.listing import method_page
-    from bench.cli.record_pages import attack_tables, find_record, plugin_page, record_page
-    from bench.interface.registry import METHODS
-    from bench.results.published import published
+    from bench.cli.record_pages import print_page
 
-    here = what in METHODS or what.endswith(".py")
-    page = method_page(METHODS.get(what)) if here else plugin_page(out, what)
-    if page is not None:
-        title, text, columns, rows = page
-        if json_:
-            print_json(
-                {
-                    "method": title if here else what,
-                    "text": text,
-                    "settings": [dict(zip(columns, r, strict=True)) for r in rows],
-                }
-            )
-            return
-        echo(text)
-        print_table(title, columns, rows)
-        return
-    record, home = find_record([out, *filter(None, [published()])], what, among=METHODS.names())
-    if json_:
-        echo(record.to_json().removesuffix("\n"))
-        return
-    echo(record.key)
-    for table in record_page(record):
-        print_table(table.caption, table.columns, table.rows)
-        if table.note:
-            echo(table.note)
-    for title, columns, rows in attack_tables(record, home):
-        print_table(title, columns, rows)
+    print_page(what, out, json=json_)
 
 
 commands.dress(app)

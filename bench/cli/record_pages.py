@@ -7,19 +7,53 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from bench.cli.listing import Rows
+from bench.cli.listing import Listing, Rows, method_page, print_listed
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.progress import echo, print_json, print_table
 from bench.experiments.noise_salt import sweep_salts
+from bench.interface.registry import METHODS
 from bench.publishing.reproduce import command_of, missing_plugin
 from bench.reports import attacks
 from bench.results.audited import with_audits
+from bench.results.published import published
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from bench.results.text import Table, epsilon_text, record_tables
 
 
-def records_listing(path: Path) -> tuple[str, tuple[str, ...], Rows, list[str]]:
-    """Return title, columns, rows and notes of the records in the run directory `path`."""
+def print_records(path: Path, *, json: bool) -> None:
+    """Print a list of the records in the run directory `path`."""
+    print_listed([_records_listing(path)], json=json)
+
+
+def print_page(what: str, out: Path, *, json: bool) -> None:
+    """Print the page of a method (a name or a file), or of a record of `out` or the published ones."""
+    here = what in METHODS or what.endswith(".py")
+    page = method_page(METHODS.get(what)) if here else plugin_page(out, what)
+    if page is not None:
+        title, text, columns, rows = page
+        if json:
+            settings = [dict(zip(columns, row, strict=True)) for row in rows]
+            print_json({"method": title if here else what, "text": text, "settings": settings})
+            return
+        echo(text)
+        print_table(title, columns, rows)
+        return
+    record, home = find_record([out, *filter(None, [published()])], what, among=METHODS.names())
+    if json:
+        echo(record.to_json().removesuffix("\n"))
+        return
+    echo(record.key)
+    for table in record_page(record):
+        print_table(table.caption, table.columns, table.rows)
+        if table.note:
+            echo(table.note)
+    mine = [one for one in RunDir(home).read_attacks()[0] if one.student == record.key]
+    for title, columns, rows in attacks.tables([record], mine):
+        print_table(title, columns, rows)
+
+
+def _records_listing(path: Path) -> Listing:
     run_dir = RunDir(path)
     read = run_dir.read_records(set_aside=False)
     with suppress(BenchError):  # another user's directory
@@ -89,8 +123,3 @@ def record_page(record: Record) -> list[Table]:
     again = [("reproduce with", command or "no command"), *(("note", note) for note in notes)]
     found = [table for tables in record_tables(record).values() for table in tables]
     return [*found, Table(record.key, ("what", "value"), tuple(again))]
-
-
-def attack_tables(record: Record, home: Path) -> list[attacks.Table]:
-    """Return the tables of the attacks on a record in its folder `home`."""
-    return attacks.tables([record], [one for one in RunDir(home).read_attacks()[0] if one.student == record.key])

@@ -1,21 +1,15 @@
-"""``bench report``: the papers' tables and figures, drawn from records. Parsing and printing only."""
+"""``bench report``: the papers' tables and figures, drawn from records. Parsing only."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from bench.cli.options import Json, Quiet, with_options
 from bench.core.errors import BenchError
 from bench.core.options import LaunchOptions
-from bench.core.printable import page
-from bench.core.progress import echo, open_progress, print_json, print_table
-from bench.storage.files import write_atomic
-
-if TYPE_CHECKING:
-    from bench.reports.papers.spec import Paper, Spec
 
 
 @with_options(detach=...)
@@ -46,101 +40,20 @@ def report(
 
     --missing --launcher runs these commands: all runs in one launch, then attacks and audits.
     """
-    from bench.reports.papers.build import index_text, make_artefact
-    from bench.reports.papers.evidence import read_evidence
-    from bench.reports.papers.notes import commands_of
-    from bench.reports.reported.numbers import read_reported
+    from bench.cli.report_output import chosen_items, draw, evidence_of
 
-    chosen = _chosen(paper, figure or [], table or [], all_ or (missing_ and not (figure or table)))
+    chosen = chosen_items(paper, figure or [], table or [], all_ or (missing_ and not (figure or table)))
     by_launcher = launch.launcher is not None or launch.cluster is not None
     if by_launcher and (not missing_ or json_):
         raise BenchError("--launcher makes what --missing lists: give both, without --json.")
     made = [out] if by_launcher and out.is_dir() and out not in (runs or ()) else []
-    evidence = read_evidence([*(runs or _published()), *made])
-    for line in evidence.warnings:
-        echo(f"warning: {line}", err=True)
-    reported = read_reported()
-    if missing_:
-        from bench.cli.report_missing import fill, print_missing
-        from bench.reports.papers.coverage import items_of
-
-        items = items_of(chosen, evidence, reported)
-        if by_launcher:
-            fill(items, out, launch, quiet=quiet)
-        else:
-            print_missing(items, json=json_)
+    evidence = evidence_of(runs, made)
+    if not missing_:
+        draw(chosen, evidence, into, quiet=quiet or json_, json=json_)
         return
-    artefacts = []
-    with open_progress(quiet=quiet or json_) as progress, progress.stage("tables and figures", len(chosen)) as stage:
-        for of, spec in chosen:
-            artefacts.append(make_artefact(of, spec, evidence, reported, into))
-            stage.advance()
-    index = into / "index.md"
-    write_atomic(index, page(index_text(artefacts, evidence.warnings)))
-    missing = [one for artefact in artefacts for one in artefact.missing]
-    if json_:
-        print_json(
-            {
-                "index": str(index),
-                "artefacts": [
-                    {
-                        "paper": a.paper, "kind": a.kind, "number": a.number, "title": a.title, "filled": a.filled,
-                        "wanted": a.wanted, "files": [str(path) for path in a.files],
-                        "missing": [{"what": m.label, "why": m.why, "commands": m.commands} for m in a.missing],
-                    }
-                    for a in artefacts
-                ],
-                "commands": commands_of(missing),
-                "warnings": evidence.warnings,
-            }
-        )  # fmt: skip
-        return
-    print_table(
-        "tables and figures",
-        ("paper", "what", "title", "filled", "files"),
-        [
-            (a.paper, f"{a.kind} {a.number}", a.title, f"{a.filled} of {a.wanted}" if a.wanted else "no cells",
-             f"{a.files[0].parent / a.files[0].stem}.*")
-            for a in artefacts
-        ],
-    )  # fmt: skip
-    commands = commands_of(missing)
-    if commands:
-        echo(f"{len(commands)} commands produce the missing results; {index} lists them under each table and figure:")
-        more = [f"... and {len(commands) - _SHOWN} more"] if len(commands) > _SHOWN else []
-        echo("\n".join(f"  {line}" for line in [*commands[:_SHOWN], *more]))
-    echo(f"wrote {index}", err=True)
-    echo(f"{sum(a.filled for a in artefacts)} of {sum(a.wanted for a in artefacts)} cells are filled")
+    from bench.cli.report_missing import fill, print_missing
 
-
-_SHOWN = 8
-
-
-def _published() -> list[Path]:
-    from bench.results.published import need_published
-
-    board = need_published()
-    return [board, *filter(Path.is_dir, [board / "ablations"])]
-
-
-def _chosen(paper: str, figures: list[str], tables: list[str], all_: bool) -> list[tuple[Paper, Spec]]:
-    from bench.reports.papers.spec import PAPERS, choose, load_paper
-
-    if paper:
-        load_paper(paper)
-    if not (figures or tables or all_):
-        raise BenchError("say what to draw: --figure N, --table N or --all.")
-    if all_ and (figures or tables):
-        raise BenchError("give either --all, or --figure and --table, not both.")
-    if (figures or tables) and not paper:
-        raise BenchError(f"--figure and --table need --paper, one of: {', '.join(PAPERS)}.")
-    if all_:
-        found: list[tuple[Paper, Spec]] = []
-        for of in map(load_paper, [paper] if paper else PAPERS):
-            found += [(of, table) for table in of.tables]
-            found += [(of, figure) for figure in of.figures]
-        return found
-    of = load_paper(paper)
-    chosen: list[Spec] = [choose(of.tables, number, "table", paper) for number in tables]
-    chosen += [choose(of.figures, number, "figure", paper) for number in figures]
-    return [(of, spec) for spec in chosen]
+    if by_launcher:
+        fill(chosen, evidence, out, launch, quiet=quiet)
+    else:
+        print_missing(chosen, evidence, json=json_)

@@ -8,23 +8,24 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from bench.core.options import LaunchOptions, flag_of, words_of
 from bench.core.printable import counted
 from bench.core.progress import echo, open_progress, print_fields, print_json
+from bench.reports.papers.coverage import Reason, items_of, told
+from bench.reports.papers.evidence import Evidence
+from bench.reports.papers.notes import commands_of, grids_of
+from bench.reports.papers.spec import Paper, Spec
+from bench.reports.reported.numbers import read_reported
 
-if TYPE_CHECKING:
-    from bench.reports.papers.coverage import Item
+Chosen = Sequence[tuple[Paper, Spec]]
 
 
-def print_missing(items: Sequence[Item], *, json: bool) -> None:
-    """Print why each empty cell of `items` is empty, and the commands that fill it."""
-    from bench.reports.papers.coverage import Reason, told
-    from bench.reports.papers.notes import commands_of
-
+def print_missing(chosen: Chosen, evidence: Evidence, *, json: bool) -> None:
+    """Print why each empty cell of the `chosen` tables and figures is empty, and the commands that fill it."""
+    items = items_of(chosen, evidence, read_reported())
     if json:
         listed = [
             {
@@ -47,20 +48,19 @@ def print_missing(items: Sequence[Item], *, json: bool) -> None:
     echo(f"{cells.count(None):,} of {len(cells):,} cells are filled")
 
 
-def fill(items: Sequence[Item], out: Path, launch: LaunchOptions, *, quiet: bool) -> None:
-    """Fill the empty cells of `items` whose data is here: make all runs in one launch, then attacks and audits.
+def fill(chosen: Chosen, evidence: Evidence, out: Path, launch: LaunchOptions, *, quiet: bool) -> None:
+    """Fill the empty cells of the `chosen` tables and figures whose data is here.
 
-    Raises :class:`typer.Exit` with a status other than 0 if a run failed or was stopped.
+    Makes all runs in one launch, then attacks and audits. Raises :class:`typer.Exit` with a status other than 0 if a
+    run failed or was stopped.
     """
     from bench.cli.run import leave, print_board
     from bench.launchers.grid import run_grid
     from bench.launchers.settings import launch_settings
-    from bench.reports.papers.coverage import Reason
-    from bench.reports.papers.notes import grids_of
 
     empty = [
         missing
-        for item in items
+        for item in items_of(chosen, evidence, read_reported())
         for reason, some in item.missing().items()
         if reason is not Reason.DATA
         for _, missing in some

@@ -1,0 +1,87 @@
+"""Audits of many students, in this process or as jobs of a launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from bench.cli.audit_output import print_results
+from bench.cli.jobs import Job, Launched, bad, check_time, choice_words, kept, launch_jobs, leave, state_of
+from bench.core.config import Reuse
+from bench.core.options import LaunchOptions, Resources, words_of
+from bench.core.progress import Progress, open_progress
+from bench.core.types import AuditKind
+from bench.evaluation.audit.audit import audit_key, audit_student
+from bench.evaluation.audit.options import AuditOptions
+from bench.experiments.data_source import DataSource
+from bench.launchers.manifest import Task
+from bench.launchers.settings import Cluster, launch_settings
+from bench.launchers.students import chosen_in, each_student
+from bench.launchers.worker import ClaimProgress, claimed_result
+from bench.results.attack_record import AuditRecord
+from bench.results.record import Record
+from bench.results.run_dir import RunDir
+from bench.storage.locks import Held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audits:
+    """What a command audits, and how."""
+
+    keys: Sequence[str]
+    out: Path
+    methods: str
+    data: str | None
+    options: AuditOptions
+    reuse: Reuse
+    quiet: bool
+
+
+def make_audits(asked: Audits, launch: LaunchOptions, *, json: bool) -> None:
+    """Audit the students and print the results; raise :class:`typer.Exit` after a failure or a violation."""
+    settings = launch_settings(launch)
+    inline = settings.launcher == "inline"
+    results, ended = _inline(asked, launch.resources) if inline else _by_jobs(asked, settings, launch.resources)
+    print_results(results, asked.out, json)
+    leave(ended, any(map(bad, results)))
+
+
+def _inline(asked: Audits, resources: Resources) -> tuple[list[AuditRecord], Launched]:
+    results, ended = list[AuditRecord](), Launched()
+
+    def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
+        def make(held: Held) -> AuditRecord:
+            folder = asked.data if record.cell.own_folder else None
+            seen = ClaimProgress(progress, held)
+            made = audit_student(record, asked.options, run_dir, source, seen, dataset=folder, resources=resources)
+            progress.say(f"{record.key}: {made.verdict}")
+            return made
+
+        # The key raises on invalid options before any run.
+        key, keep = audit_key(record, asked.options), partial(kept, reuse=asked.reuse)
+        result = claimed_result(run_dir, key, f"audit of {record.key}", run_dir.read_audit, keep, make)
+        if result is None:
+            ended.elsewhere.append(key)
+        else:
+            results.append(result)
+
+    ended.stopped = each_student(asked.keys, asked.out, asked.methods, asked.data, do, resources, asked.quiet)
+    return results, ended
+
+
+def _by_jobs(asked: Audits, settings: Cluster, resources: Resources) -> tuple[list[AuditRecord], Launched]:
+    if asked.options.kind is AuditKind.PAIR:
+        check_time(settings, asked.options.minutes)
+    run_dir, students = chosen_in(asked.out, asked.keys, asked.methods, asked.data)
+    planned = {audit_key(record, asked.options): record.key for record in students}
+    words = [*words_of(asked.options), *choice_words(asked.methods, asked.reuse, asked.data)]
+    jobs = {
+        key: Job(["audit", student, *words], [Task.of(run_dir, key, f"audit of {student}", f"audits/{key}.json")])
+        for key, student in planned.items()
+        if not kept(run_dir.read_audit(key), asked.reuse)
+    }
+    with open_progress(quiet=asked.quiet) as shown:
+        ended = launch_jobs(jobs, state_of(run_dir.read_audit), run_dir, settings, resources, shown)
+    return [found for key in planned if (found := run_dir.read_audit(key)) is not None], ended

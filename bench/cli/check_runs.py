@@ -1,0 +1,165 @@
+"""Checks of the methods that a command names: here, side by side, or as jobs of a launcher; and their table."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import traceback
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from os.path import realpath
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from bench.cli.check_jobs import Checks
+from bench.cli.jobs import leave
+from bench.core.config import Preset, check_overrides, seed_numbers
+from bench.core.errors import BenchError
+from bench.core.options import LaunchOptions
+from bench.core.processes import available_cores
+from bench.core.progress import SILENT, Progress, echo, open_progress, print_json, print_table
+from bench.evaluation.check.noninterference import (
+    BRIEF,
+    PARTS,
+    PATIENCE,
+    SECONDS,
+    Check,
+    CheckVerdict,
+    check_method,
+    random_seeds,
+)
+from bench.interface.method import Method
+from bench.interface.registry import METHODS
+from bench.launchers.settings import launch_settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a command checks, and how: the options of ``bench check``. `brief`: little time for each method."""
+
+    methods: Sequence[str]
+    dataset: str
+    preset: Preset | None
+    seeds: str
+    seconds: float | None
+    overrides: Sequence[str]
+    brief: bool
+    out: Path | None
+    launch: LaunchOptions
+    quiet: bool
+
+    def words(self) -> list[str]:
+        """Return the options with which another command makes the same checks."""
+        given = {"--dataset": self.dataset, "--preset": self.preset and self.preset.value, "--seeds": self.seeds}
+        given["--seconds"] = None if self.seconds is None else str(self.seconds)
+        words = ["--brief"] if self.brief else []
+        words += [word for text in self.overrides for word in ("--set", text)]
+        return words + [word for flag, value in given.items() if value for word in (flag, value)]
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of :func:`check_method`."""
+        return {
+            "overrides": self.overrides,
+            "dataset": self.dataset,
+            "preset": self.preset or Preset.TINY,
+            "seeds": seed_numbers(self.seeds) if self.seeds else random_seeds(),
+            "awake": None if self.preset or self.dataset else Preset.QUICK,
+            "seconds": (BRIEF if self.brief else SECONDS) if self.seconds is None else self.seconds,
+            "patience": PATIENCE if self.brief else None,
+        }
+
+
+def run_checks(asked: Asked, *, json: bool) -> None:
+    """Make the checks that are not kept yet, and print all; raise :class:`typer.Exit` if one does not pass."""
+    chosen = {name: METHODS.get(name) for name in asked.methods or METHODS.names()}
+    check_overrides(list(chosen.values()), asked.overrides)
+    settings = launch_settings(replace(asked.launch, jobs=None))
+    inline = settings.launcher == "inline"
+    kept = None if asked.out is None and inline else Checks(asked.out or Path("runs"), asked.words())
+    known = {name: done for name, method in chosen.items() if kept and (done := kept.find(method))}
+    left = {name: method for name, method in chosen.items() if name not in known}
+    if kept is not None and not inline:
+        if asked.launch.jobs is not None:
+            settings = settings.model_copy(update={"jobs": asked.launch.jobs})
+        with open_progress(quiet=asked.quiet) as progress:
+            ended = kept.launch(left, settings, progress)
+        known |= {name: done for name, method in left.items() if (done := kept.find(method))}
+        _print(list(known.values()), json)
+        leave(ended, not all(result.ok for result in known.values()))
+        return
+    with open_progress(quiet=asked.quiet) as progress:
+        known |= _side_by_side(left, asked, kept, progress, alone=len(chosen) == 1 and kept is None)
+    results = [known[name] for name in chosen]
+    _print(results, json)
+    for origin, why in METHODS.broken.items():
+        echo(f"not checked, plug-in failed to import: {origin}: {why}", err=True)
+    if not all(result.ok for result in results):
+        raise typer.Exit(1)
+
+
+def _side_by_side(
+    left: Mapping[str, type[Method]], asked: Asked, kept: Checks | None, progress: Progress, *, alone: bool
+) -> dict[str, Check]:
+    """Return the checks of the methods `left`; an error of a method raises :class:`BenchError` if it is `alone`."""
+    options = asked.settings()
+
+    def checked(method: type[Method]) -> Check:
+        # Several methods run at the same time and share one stage.
+        total = PARTS * len(options["seeds"]) + bool(options["awake"])
+        own = progress.stage(method.name, total) if len(left) == 1 else nullcontext(SILENT)
+        try:
+            with own as stage:
+                done = check_method(method, stage=stage, **options)
+        except Exception as error:
+            why = str(error) if isinstance(error, BenchError) else _raised(method, error)
+            if not why:  # not by the method
+                raise
+            if alone:
+                raise BenchError(f"{method.name}: {why}") from error
+            done = Check(method.name, CheckVerdict.FAILED, why)
+        if kept is not None:
+            kept.keep(method, done)
+        return done
+
+    # Each check mostly waits for its subprocesses, so threads suffice.
+    with ThreadPoolExecutor(asked.launch.jobs or available_cores()) as pool:
+        running = {name: pool.submit(checked, method) for name, method in left.items()}
+        try:
+            with progress.stage("checks", len(running)) as stage:
+                for ready in as_completed(running.values()):
+                    one = ready.result()
+                    progress.say(f"{one.method}: {one.verdict.value}{'' if one.ok else f': {one.reason}'}")
+                    stage.advance()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    return {name: ready.result() for name, ready in running.items()}
+
+
+def _raised(method: type[Method], error: Exception) -> str:
+    """Return `error` and the line of the method's file that raised it, or "" if the traceback does not contain it.
+
+    A traceback's text also contains the frames of the check's process.
+    """
+    trace = "".join(traceback.format_exception(error))
+    own = realpath(inspect.getfile(method))
+    places = [
+        (line, name)
+        for file, line, name in re.findall(r'File "(.+)", line (\d+), in (.+)', trace)
+        if realpath(file) == own
+    ]
+    if not places:
+        return ""
+    line, name = places[-1]
+    return f"{type(error).__name__}: {error} ({Path(own).name}, line {line}, in {name}). A check trains on few records."
+
+
+def _print(results: Sequence[Check], json: bool) -> None:
+    if json:
+        print_json({"checks": [{"method": r.method, "verdict": r.verdict.value, "reason": r.reason} for r in results]})
+    else:
+        rows = [(r.method, r.verdict.value, r.reason) for r in results]
+        print_table("checks", ("method", "verdict", "reason"), rows)

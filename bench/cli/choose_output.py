@@ -1,0 +1,73 @@
+"""What ``bench choose`` finds on a board, and prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.core.progress import echo, print_fields, print_table
+from bench.reports.board_row import BoardRow
+from bench.reports.choose import CANDIDATES, Choice, Wanted, choose
+from bench.reports.leaderboard import build_board
+from bench.reports.order import LEGEND
+from bench.reports.runs import read_board
+from bench.results.text import epsilon_text
+
+SHOWN = 8
+
+
+def chosen(runs: Sequence[Path] | None, wanted: Wanted) -> Choice:
+    """Return the choice among the records of `runs`, by default the published ones."""
+    found = read_board(runs)
+    return choose(build_board(found.records.values(), found.audits.values()), wanted)
+
+
+def print_choice(choice: Choice) -> None:
+    """Print the ranked methods, the best ones with their commands, and what smaller budgets cost."""
+    wanted, own = choice.wanted, choice.wanted.dataset != choice.measured_on
+    if own:
+        print_fields(
+            f"The board's data set most like {wanted.dataset} in classes, image size and channels is "
+            f"{choice.measured_on}. The figures below are of that; yours will differ."
+        )
+    print_table(
+        f"{choice.measured_on}, unit {wanted.unit}, proven epsilon at most {wanted.eps:g} (replace-one); accuracy in %",
+        ("rank", "method", "proven", "claim", "accuracy", "time"),
+        [
+            (f"{row.rank} {row.marks}".rstrip(), row.method, epsilon_text(row.replace_one, "up"), str(row.claim) or "–",
+             f"{row.accuracy:.1f} ({row.low:.1f}–{row.high:.1f})", "–" if row.cost is None else f"{row.cost:.0f} s")
+            for row in choice.rows[:SHOWN]
+        ],
+    )  # fmt: skip
+    if any(row.marks for row in choice.rows[:SHOWN]):
+        print_fields(LEGEND)
+    if len(choice.rows) > SHOWN:
+        echo(f"{len(choice.rows) - SHOWN} more methods rank below; --json lists them.")
+    best = choice.best
+    names = ", ".join(row.method for row in best)
+    if len(best) > 1:
+        print_fields(f"Take one of {names}: no test tells their accuracies apart.")
+    else:
+        print_fields(f"Take {names}: its lead is larger than the noise of seeds and test records.")
+    for row in choice.rows[:CANDIDATES] if own else best[:CANDIDATES]:
+        print_fields(_why(row))
+        echo(f"  {choice.commands[row.method]}")
+    for less in choice.less:
+        if less.row is None:
+            print_fields(f"With {less.what}: no ranked method.")
+        else:
+            cost = f"{less.points:.1f} points less" if less.points >= 0.05 else "at no loss"
+            print_fields(f"With {less.what}: {less.row.method}, {less.row.accuracy:.1f}%, {cost}.")
+    if choice.untimed:
+        print_fields(
+            f"Left out, since every run reused cached parts and its time is unknown: {', '.join(choice.untimed)}."
+        )
+
+
+def _why(row: BoardRow) -> str:
+    seeds = len(row.seeds) + row.collapsed
+    public = "no public data" if row.public_data == "none" else f"public data: {row.public_data}"
+    audited = (
+        "not audited" if row.audit is None else f"audited {row.audited_text} of {row.proven:.2f} ({row.adjacency})"
+    )
+    return f"{row.method}: {audited}, {seeds} seeds, preset {row.preset}, {public}."
