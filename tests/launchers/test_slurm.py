@@ -169,8 +169,7 @@ def test_status_joining_and_cancel(node: SlurmNode, tmp_path: Path) -> None:
 
     # The same command again waits for the jobs that are there, and leaves them alone.
     again = start(out, *command, seconds=100)
-    until(lambda: len(list(out.glob("launches/*"))) == 2)
-    until(lambda: overview(out).launches[1].state == "at work")
+    until(lambda: [launch.state for launch in overview(out).launches] == ["at work"] * 2)
     time.sleep(3)
     again.send_signal(signal.SIGINT)
     said = finish(again, status=130)
