@@ -32,7 +32,7 @@ def main() -> None:
         fill(folder, int(sys.argv[1]) if len(sys.argv) > 1 else 80)
         subprocess.run([sys.executable, "-m", "bench", "leaderboard", str(folder), "-q"], check=True, cwd=ROOT)
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        pages = [path for path in folder.rglob("*") if path.is_file() and path.parent.name != "records"]
+        pages = [path for path in folder.rglob("*") if path.is_file() and path.parent != folder / "records"]
         size = sum(path.stat().st_size for path in pages) / 1e6
         print(f"{used.ru_utime + used.ru_stime:.1f} s of CPU, {used.ru_maxrss / 1024:.0f} MiB of memory,")
         print(f"{len(pages)} files of {size:.0f} MB")
