@@ -11,6 +11,7 @@ from typing import Any
 
 from bench.core.config import default_delta
 from bench.core.errors import BenchError
+from bench.core.lazy_libraries import pandas
 from bench.data.datasets import DATASETS, all_datasets, get_dataset
 from bench.data.own_arrays import is_features
 from bench.data.spec import DatasetSpec
@@ -79,8 +80,6 @@ class Choice:
         }  # fmt: skip
 
     def _repr_html_(self) -> str:
-        import pandas
-
         return str(pandas.DataFrame([row_values(row) for row in self.rows]).to_html(index=False))
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.lazy_libraries import pandas
 from bench.metrics.ranking import difference
 from bench.reports.board_row import BoardRow
 from bench.reports.leaderboard import Board, cells_of
@@ -37,8 +38,6 @@ class Comparison:
         }  # fmt: skip
 
     def _repr_html_(self) -> str:
-        import pandas
-
         head = ["", self.one.method, self.other.method]
         return str(pandas.DataFrame(self.lines, columns=head).to_html(index=False))
 

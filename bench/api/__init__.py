@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from bench.core.config import Reuse
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.lazy_libraries import pandas, torch
 from bench.core.options import GridOptions, LaunchOptions, Names, Resources, member
 from bench.core.printable import counted
 from bench.core.progress import open_progress
+from bench.data.own_dataset import given_dataset
 from bench.experiments.noise_salt import RANDOM
 from bench.reports.attacks import strongest
 from bench.reports.leaderboard import build_board
@@ -24,7 +26,6 @@ from bench.results.record import Record
 from bench.results.run_dir import RunDir
 
 if TYPE_CHECKING:
-    import pandas
     from torch.utils.data import Dataset
 
     Given = Dataset[Any] | tuple[Dataset[Any], Dataset[Any]]
@@ -187,7 +188,7 @@ def run(
     Examples:
         >>> frame = bench.run(methods=["pate", "dp-sgd"], datasets="digits", eps=[1, 10], preset="tiny")
     """
-    from bench.launchers.grid import run_grid
+    from bench.launchers.grid import run_grid  # these take a quarter of a second
     from bench.launchers.settings import read_cluster
 
     grid = GridOptions(
@@ -216,10 +217,7 @@ def _named(datasets: Names | Given) -> Names:
     """Return the names of `datasets`, a Dataset or a pair of them saved as a file."""
     if isinstance(datasets, str | list):
         return datasets
-    from torch.utils.data import Dataset
-
-    from bench.data.own_dataset import given_dataset
-
+    Dataset = torch.utils.data.Dataset
     if isinstance(datasets, Dataset):
         return given_dataset(datasets)
     names = list(datasets)
@@ -233,8 +231,6 @@ def _named(datasets: Names | Given) -> Names:
 def _frame(
     records: Iterable[Record], audits: Iterable[AuditRecord], attacks: Iterable[AttackRecord], *, settings: bool = False
 ) -> pandas.DataFrame:
-    import pandas
-
     records, audits = list(records), list(audits)
     frame = results_frame(records, audits)
     of_student = by_student(attacks)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.lazy_libraries import matplotlib, pandas
 from bench.core.options import member
 from bench.core.types import PrivacyUnit
 from bench.data.datasets import all_datasets
@@ -19,10 +19,6 @@ from bench.reports.compare import compare as compared
 from bench.reports.leaderboard import Board, build_board
 from bench.reports.runs import Runs, read_board
 from bench.results.composed import composition, released_together
-
-if TYPE_CHECKING:
-    import pandas
-    from matplotlib.figure import Figure
 
 
 def _read(runs: str | Path | Iterable[str | Path] | None) -> Runs:
@@ -96,21 +92,17 @@ def compose(keys: str | Sequence[str], *, runs: str | Path | Iterable[str | Path
 
 def list_methods() -> pandas.DataFrame:
     """Return the registered methods, one row each: unit, adjacency, proven, public data and citation."""
-    import pandas
-
     columns = ["method", "unit", "adjacency", "proven", "public_data", "citation"]
     return pandas.DataFrame([(name, *listed(name)[2:]) for name in METHODS.names()], columns=columns)
 
 
 def list_datasets() -> pandas.DataFrame:
     """Return the data sets, one row each: classes, shape (channels, height, width), training and test records."""
-    import pandas
-
     rows = [(s.name, s.classes, s.shape, s.train_records, s.test_records) for _, s in sorted(all_datasets().items())]
     return pandas.DataFrame(rows, columns=["dataset", "classes", "shape", "train_records", "test_records"])
 
 
-def plot(frame: pandas.DataFrame, *, board: pandas.DataFrame | None = None) -> Figure:
+def plot(frame: pandas.DataFrame, *, board: pandas.DataFrame | None = None) -> matplotlib.figure.Figure:
     """Return a matplotlib figure: accuracy against proven epsilon (replace-one) of the rows of `frame`.
 
     Args:
@@ -121,15 +113,13 @@ def plot(frame: pandas.DataFrame, *, board: pandas.DataFrame | None = None) -> F
     Raises:
         BenchError: `frame` has no finished row, or rows of several data sets or units.
     """
-    from matplotlib.figure import Figure
-
     done = frame[frame["accuracy"].notna()]
     places = done[["dataset", "unit"]].drop_duplicates()
     if len(places) != 1:
         have = ", ".join(f"{name} ({unit})" for name, unit in places.itertuples(index=False)) or "none"
         raise BenchError(f"plot takes finished rows of one data set and unit; the frame has: {have}.")
     (dataset, unit) = places.iloc[0]
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = matplotlib.figure.Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     if board is not None:
         beside = board[(board["dataset"] == dataset) & (board["unit"] == unit)]

@@ -14,12 +14,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, get_type_hints
 
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.lazy_libraries import pydantic
 from bench.core.risk_target import RiskTarget
 from bench.core.types import Basis, Facts, TargetAdjacency
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-    from pydantic import TypeAdapter
 
     from bench.core.rows import Change
 
@@ -141,16 +141,12 @@ def _silent(field: dataclasses.Field[Any], value: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=512)  # building one takes milliseconds, and a board has thousands of records
-def _validator(kind: type) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
+def _validator(kind: type) -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(kind)
 
 
 def config_from(kind: type[Configured], values: Mapping[str, Any]) -> Any:
     """Invert :func:`as_dict`; raise :class:`BenchError` if `values` no longer fit the config class."""
-    from pydantic import ValidationError
-
     known = {field.name for field in dataclasses.fields(kind.Config)}
     needed = {field.name for field in dataclasses.fields(kind.Config) if not field.metadata.get("later")}
     if not needed <= set(values) <= known:
@@ -158,7 +154,7 @@ def config_from(kind: type[Configured], values: Mapping[str, Any]) -> Any:
         raise BenchError(f"the settings of {kind.name} have changed since that record was written: {odd}.")
     try:
         config: object = _validator(kind.Config).validate_python(dict(values))
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         raise BenchError(f"a setting of {kind.name} is no longer valid: {error.errors()[0]['msg']}.") from error
     check_bounds(kind, values)
     return config
@@ -322,12 +318,10 @@ def _alias(field: str, known: Collection[str]) -> str:
 
 
 def _parse_value(method: type[Configured], field: str, text: str) -> Any:
-    from pydantic import TypeAdapter, ValidationError
-
     kind = get_type_hints(method.Config)[field]
     try:
-        return TypeAdapter(kind).validate_python(None if text in ("none", "null") else text)
-    except ValidationError as error:
+        return pydantic.TypeAdapter(kind).validate_python(None if text in ("none", "null") else text)
+    except pydantic.ValidationError as error:
         problem = error.errors()[0]["msg"]
         default = method.Config.__dataclass_fields__[field].default  # type: ignore[attr-defined]
         raise BenchError(f"--set {method.name}.{field}={text}: {problem}. The paper's value is {default}.") from error

@@ -10,8 +10,11 @@ import platform
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+
+from bench.core.lazy_libraries import torch
 
 
 def available_cores() -> int:
@@ -49,7 +52,6 @@ def end_with_main() -> None:
     Otherwise it would wait for work for ever, and its parent, the fork server, would wait for it.
     """
     import multiprocessing.connection
-    import threading
 
     def watch(sentinel: int) -> None:
         multiprocessing.connection.wait([sentinel])
@@ -70,8 +72,6 @@ def peak_memory_mib(*, children: bool = False) -> float:
 @functools.cache
 def processor() -> str:
     """Return the processor's name, model and vector instructions that torch uses; they decide how sums round."""
-    import torch
-
     named = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):  # only Linux has this file
         lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines())

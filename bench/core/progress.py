@@ -11,18 +11,11 @@ import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from bench.core.lazy import LazyModule
+from bench.core.lazy_libraries import progress as rich_progress
+from bench.core.lazy_libraries import rich
 from bench.core.printable import printable
-
-if TYPE_CHECKING:
-    from rich import cells as rich_cells
-    from rich.console import Console
-    from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
-else:
-    rich_cells = LazyModule("rich.cells")
 
 
 def open_streams() -> None:
@@ -41,11 +34,10 @@ def close_stdout() -> None:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
-def make_console(*, stderr: bool = False) -> Console:
+def make_console(*, stderr: bool = False) -> rich.console.Console:
     """Return a console, with 160 columns if there is neither a terminal nor $COLUMNS."""
-    from rich.console import Console
 
-    class Quiet(Console):
+    class Quiet(rich.console.Console):
         """A console that lets :func:`bench.cli.main.main` handle a closed pipe, for instance from `head`."""
 
         def on_broken_pipe(self) -> None:
@@ -72,9 +64,6 @@ NARROW = 100
 
 def print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """Print a table, or "column: value" blocks if a word would break; texts are not interpreted as markup."""
-    from rich.table import Table
-    from rich.text import Text
-
     if not rows:
         echo(f"{title}: none")
         return
@@ -89,24 +78,24 @@ def print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, 
             else:
                 print_fields(f"{head[0]}: {row[0]}", zip(head[1:], row[1:], strict=True))
         return
-    table = Table()
+    table = rich.table.Table()
     for column, width in zip(head, widths, strict=True):
-        table.add_column(Text(column), width=width)
+        table.add_column(rich.text.Text(column), width=width)
     for row in cells:
-        table.add_row(*map(Text, row))
+        table.add_row(*map(rich.text.Text, row))
     console.print(table)
 
 
 def fits_unfolded(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Return whether a table fits the console with each cell, except for headers, on one line."""
-    words = [max(map(rich_cells.cell_len, ["", *column.split()])) for column in columns]
-    texts = [max(map(rich_cells.cell_len, column), default=0) for column in zip(*rows, strict=True)]
+    words = [max(map(rich.cells.cell_len, ["", *column.split()])) for column in columns]
+    texts = [max(map(rich.cells.cell_len, column), default=0) for column in zip(*rows, strict=True)]
     return sum(map(max, words, texts)) <= make_console().width - 3 * len(columns) - 1
 
 
 def _column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int] | None:
     """Return widths that break no word, or None if there are none or three columns would fold on a narrow terminal."""
-    cell_len = rich_cells.cell_len
+    cell_len = rich.cells.cell_len
     room = width - 3 * len(rows[0]) - 1
     by_column = list(zip(*rows, strict=True))
     least = [max(cell_len(word) for text in texts for word in ["", *text.split()]) for texts in by_column]
@@ -217,19 +206,17 @@ class _Line:
 class TreeProgress(Progress):
     """A live tree of bars with time estimates, one bar per open stage."""
 
-    def __init__(self, console: Console) -> None:
-        from rich import progress as rich
-
+    def __init__(self, console: rich.console.Console) -> None:
         self._depth = 0
-        self._others: dict[str, TaskID] = {}
-        self._bars = rich.Progress(
-            rich.SpinnerColumn(),
-            rich.TextColumn("{task.description}", markup=False),
-            rich.BarColumn(bar_width=24),
-            rich.MofNCompleteColumn(),
-            rich.TimeElapsedColumn(),
-            rich.TextColumn("left"),
-            rich.TimeRemainingColumn(compact=True),
+        self._others: dict[str, rich_progress.TaskID] = {}
+        self._bars = rich_progress.Progress(
+            rich_progress.SpinnerColumn(),
+            rich_progress.TextColumn("{task.description}", markup=False),
+            rich_progress.BarColumn(bar_width=24),
+            rich_progress.MofNCompleteColumn(),
+            rich_progress.TimeElapsedColumn(),
+            rich_progress.TextColumn("left"),
+            rich_progress.TimeRemainingColumn(compact=True),
             console=console,
             transient=True,
         )
@@ -268,7 +255,7 @@ class TreeProgress(Progress):
 
 
 class _Bar:
-    def __init__(self, bars: RichProgress, task: TaskID) -> None:
+    def __init__(self, bars: rich_progress.Progress, task: rich_progress.TaskID) -> None:
         self._bars, self._task = bars, task
 
     def advance(self, steps: int = 1) -> None:

@@ -12,15 +12,9 @@ import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from bench.core.lazy import LazyModule
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-else:
-    np, torch = LazyModule("numpy"), LazyModule("torch")
+from bench.core.lazy_libraries import numpy as np
+from bench.core.lazy_libraries import torch
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from bench.core.lazy_libraries import torch
+
 SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -48,8 +50,6 @@ def declare_operators() -> bool:
     """Declare torchvision's operators unless torch is missing or the extension loads; return whether declared here."""
     if _kept or importlib.util.find_spec("torch") is None:
         return False
-    import torch
-
     if _extension_loads():
         return False
     untyped: Any = torch.library
@@ -64,8 +64,6 @@ def declare_operators() -> bool:
 
 def _extension_loads() -> bool:
     """Load the compiled extension of torchvision if possible; return whether it loaded."""
-    import torch
-
     operators: Any = torch.ops
     found = importlib.util.find_spec("torchvision")
     for folder in (found.submodule_search_locations or []) if found else []:

@@ -6,16 +6,11 @@ import functools
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from bench.core.errors import BenchError
-from bench.core.lazy import LazyModule
+from bench.core.lazy_libraries import yaml
 from bench.core.plain_files import read_plain
-
-if TYPE_CHECKING:
-    import yaml
-else:
-    yaml = LazyModule("yaml")
 
 Value: TypeAlias = "str | int | float | bool | list[Value] | dict[Value, Value] | None"
 

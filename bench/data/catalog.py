@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.core.lazy_libraries import torchvision
 from bench.data import celeba, text
 from bench.data import decoders as formats
 from bench.data.decoders import Decode
@@ -28,9 +29,7 @@ def mirrors(kind: str) -> HttpRoute:
     """Return the route to the URLs of ``torchvision.datasets.KIND``, which are read on demand."""
 
     def files() -> Sequence[HttpFile]:
-        from torchvision import datasets
-
-        owner: Any = getattr(datasets, kind)
+        owner: Any = getattr(torchvision.datasets, kind)
         if kind == "SVHN":
             return [HttpFile(name, (url,), md5) for url, name, md5 in map(owner.split_list.get, ("train", "test"))]
         if kind == "STL10":

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.core.fetch_progress import Progress
+from bench.core.lazy_libraries import torchvision
 from bench.data.image_files import decode
 from bench.data.loaders import chosen_view
 from bench.storage.array_store import Blocks, storage_errors
@@ -48,18 +49,15 @@ class DriveRoute(HandRoute):
         """Download the three files; see :class:`bench.storage.download.Route`."""
         if importlib.util.find_spec("gdown") is None:
             raise RouteError("needs the package gdown: pip install gdown")
-        from torchvision.datasets import CelebA
-        from torchvision.datasets.utils import download_file_from_google_drive
-
         with storage_errors(into):
             into.mkdir(parents=True, exist_ok=True)
-        for file_id, md5, name in CelebA.file_list:
+        for file_id, md5, name in torchvision.datasets.CelebA.file_list:
             target = into / name
             if name not in FILES or (target.exists() and file_digest(target, "md5") == md5):
                 continue
             progress(f"downloading {name}", 0, None)
             try:
-                download_file_from_google_drive(file_id, str(into), name, md5)
+                torchvision.datasets.utils.download_file_from_google_drive(file_id, str(into), name, md5)
             except (
                 Exception
             ) as error:  # gdown and requests raise their own exception types for quota and network errors

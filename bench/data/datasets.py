@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 from bench.core.errors import BenchError, UnknownNameError, no_exit
@@ -45,9 +46,7 @@ def register_dataset(spec: DatasetSpec) -> DatasetSpec:
 @cache
 def read_plugins() -> None:
     """Register the data sets of entry points, once; store failures in `PLUGIN_ERRORS`."""
-    from importlib.metadata import entry_points
-
-    for point in entry_points(group=ENTRY_POINTS):
+    for point in metadata.entry_points(group=ENTRY_POINTS):
         try:
             with no_exit(point.value):
                 offered = point.load()

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.core.lazy_libraries import Image, scipy, sklearn
 from bench.data.image_files import decoded_pieces, list_labelled
 from bench.data.index_hash import ranks
 from bench.storage.array_store import Blocks
@@ -102,8 +103,6 @@ def cifar10_grids(folder: Path) -> Mapping[str, Blocks]:
 
 
 def _image_grid(path: Path) -> NDArray[np.uint8]:
-    from PIL import Image
-
     try:
         with Image.open(path) as opened:
             if opened.size[0] != 1024 or opened.mode not in ("RGB", "RGBA"):
@@ -124,15 +123,13 @@ def cifar100_binary(folder: Path) -> Mapping[str, Blocks]:
 
 def svhn_mat(folder: Path) -> Mapping[str, Blocks]:
     """Decode ``train_32x32.mat`` and ``test_32x32.mat``: X (32, 32, 3, n), y with 10 for the digit 0."""
-    from scipy.io import loadmat
-
     halves: list[NDArray[Any]] = []
     for name in ("train_32x32.mat", "test_32x32.mat"):
         path = folder / name
         if not path.is_file():
             raise FileNotFoundError(f"{folder} has no {name}")
         try:
-            content = loadmat(str(path), variable_names=("X", "y"))
+            content = scipy.io.loadmat(str(path), variable_names=("X", "y"))
             pixels, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
         except Exception as error:  # scipy raises many types for a damaged file
             raise ValueError(f"{name} is damaged or not a MATLAB file ({type(error).__name__})") from error
@@ -181,9 +178,7 @@ def medmnist_npz(file: str, channels: int, any_finding: bool = False) -> Decode:
 
 def digits(_: Path) -> Mapping[str, Blocks]:
     """Return scikit-learn's 1,797 digits, scaled from 0..16 to 0..255; an index hash selects 397 for testing."""
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
+    pixels, labels = sklearn.datasets.load_digits(return_X_y=True)
     images = np.rint(pixels.reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
     order = ranks("digits", len(images), "official test")
     test = np.sort(order[:397])

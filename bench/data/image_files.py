@@ -12,13 +12,13 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 
 from bench.core.errors import BenchError
+from bench.core.lazy_libraries import Image
 from bench.core.plain_files import open_plain
 from bench.data.file_list import ChangedError, Half, forget_list, stamp
 from bench.data.spec import Records
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from PIL.Image import Image
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".pgm", ".ppm", ".tif", ".tiff", ".webp"})
 THREADS_FROM = 64
@@ -34,13 +34,11 @@ LARGEST = 1 << 28
 
 
 @contextmanager
-def open_image(source: Path | IO[bytes], name: str = "") -> Iterator[Image]:
+def open_image(source: Path | IO[bytes], name: str = "") -> Iterator[Image.Image]:
     """Open an image without decoding it; BenchErrors, even from inside the block, name the file `name` or its path.
 
     Links to regular files are followed. Raise FileNotFoundError if there is no file.
     """
-    from PIL import Image
-
     label = name or str(source)
     try:
         with ExitStack() as stack:
@@ -70,8 +68,6 @@ def decode(source: Path | IO[bytes], shape: tuple[int, int, int], name: str = ""
     Other sizes are scaled to cover `shape` and cropped at the centre; 16-bit grey is divided by 256. Raise
     FileNotFoundError, or BenchError (before decoding, if an image has more than :data:`MOST_PIXELS`).
     """
-    from PIL import Image
-
     height, width = shape[1:]
     with open_image(source, name) as opened:
         factor = max(width / opened.width, height / opened.height)
@@ -85,10 +81,8 @@ def decode(source: Path | IO[bytes], shape: tuple[int, int, int], name: str = ""
     return np.ascontiguousarray(pixels[None] if shape[0] == 1 else pixels.transpose(2, 0, 1))
 
 
-def _channels(image: Image, channels: int) -> Image:
+def _channels(image: Image.Image, channels: int) -> Image.Image:
     """Return `image` in grey or RGB; Pillow's conversion would clip 16-bit values at 255."""
-    from PIL import Image
-
     if image.mode.startswith("I"):
         image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
     return image.convert("L" if channels == 1 else "RGB")

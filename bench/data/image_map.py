@@ -28,6 +28,7 @@ import numpy as np
 
 from bench.core.errors import BenchError
 from bench.core.fetch_progress import Progress, silent
+from bench.core.lazy_libraries import torch
 from bench.core.processes import available_cores, end_with_parent, owner_only
 from bench.data.image_files import FileRecords, ListedFile, check_listed, decode
 from bench.data.spec import ArrayRecords, Loaded
@@ -43,7 +44,6 @@ from bench.storage.array_store import (
 )
 
 if TYPE_CHECKING:
-    import torch
     from numpy.typing import NDArray
 
     Indices = NDArray[np.int64]
@@ -68,8 +68,6 @@ class Mapping:
 
     def tensor(self) -> torch.Tensor:
         """Return all images as one tensor over the file, known to :func:`mapping_of`."""
-        import torch
-
         whole = torch.from_numpy(self.images)
         _OPEN[whole.untyped_storage().data_ptr()] = self
         return whole

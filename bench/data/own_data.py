@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.core.errors import BenchError
+from bench.core.lazy_libraries import pandas, pyarrow
 from bench.core.plain_files import check_unshared, open_plain
 from bench.core.processes import owner_only
 from bench.data.file_list import RACE_NS, Half, Listing, kept_list, place
@@ -47,7 +48,6 @@ from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest
 from bench.storage.array_store import Blocks, DamagedError, locked, read_store, storage_errors, write_store
 
 if TYPE_CHECKING:
-    import pandas
     from numpy.typing import NDArray
 
 TABLES = (".csv", ".parquet")
@@ -119,8 +119,6 @@ def _public_facts(own: OwnName, when: tuple[int, int]) -> tuple[tuple[str, ...],
 
 def read_table(path: Path) -> pandas.DataFrame:
     """Return a ``.csv`` or ``.parquet`` file as a frame with the column label, as text; raise BenchError otherwise."""
-    import pandas
-
     with opened(path) as file:
         try:
             if path.suffix.lower() == ".parquet":
@@ -155,9 +153,7 @@ def read_table(path: Path) -> pandas.DataFrame:
 
 
 def _parquet(path: Path, file: BufferedReader) -> pandas.DataFrame:
-    from pyarrow.parquet import ParquetFile
-
-    parquet: Any = ParquetFile(file)
+    parquet: Any = pyarrow.parquet.ParquetFile(file)
     groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
     values = sum(group.column(number).num_values for group in groups for number in range(group.num_columns))
     check_fits(path, 8 * values)
@@ -188,8 +184,6 @@ def _labelled(
     path: Path, table: pandas.DataFrame
 ) -> tuple[list[str], NDArray[np.int64], NDArray[np.bool_], tuple[str, ...]]:
     """Return files, labels, whether each is for testing, and the class names of a table of image files."""
-    import pandas
-
     files = [os.path.normpath(file) for file in table[PATH]]
     if any("\0" in file for file in files):
         raise BenchError(f"{path}: a path holds the character NUL.")

@@ -24,6 +24,7 @@ import numpy as np
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.fetch_progress import Progress, silent
+from bench.core.lazy_libraries import torch
 from bench.core.processes import memory_bytes
 from bench.core.types import Facts, LabelledSource, PrivateData, PublicData
 from bench.data.image_files import FileRecords
@@ -33,7 +34,6 @@ from bench.data.own_name import parse
 from bench.data.spec import DatasetSpec, Loaded
 
 if TYPE_CHECKING:
-    import torch
     from numpy.typing import NDArray
 
     Indices = NDArray[np.int64]
@@ -158,8 +158,6 @@ def materialise(loaded: Loaded, split: Split) -> Materialised:
 
     A class without private records is not an error, because its existence is private and there is no ledger yet.
     """
-    import torch
-
     spec = loaded.spec
     if not isinstance(loaded.train, MappedRecords):
         _check_memory(spec, split)

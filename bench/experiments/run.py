@@ -30,6 +30,7 @@ from bench.experiments.release import save_image_grid, save_released
 from bench.interface.method import Method, check_costs, checked_claim
 from bench.interface.registry import METHODS
 from bench.metrics.intervals import accuracy_interval
+from bench.models import given_teacher
 from bench.privacy.accounting.accountants import Accounted, account, proven
 from bench.privacy.accounting.distributions import merged
 from bench.privacy.auditing.utility_bound import probability_bound
@@ -207,9 +208,7 @@ def _right(logits: Tensor, labels: Tensor) -> int:
 
 def _agreement(student: nn.Module, given: GivenTeacher, material: Materialised, context: Context) -> str:
     """Report how often student and public teacher agree on test images, and how often the teacher is right."""
-    from bench.models.given_teacher import load_given
-
-    net, images = load_given(given, material.private.facts), material.test_images
+    net, images = given_teacher.load_given(given, material.private.facts), material.test_images
     taught = predict(net, images, device=context.device).argmax(1)
     learnt = predict(student, images, device=context.device).argmax(1)
     same, right = int((taught == learnt).sum()), int((taught == material.test_labels).sum())

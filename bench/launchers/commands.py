@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.errors import BenchError
+from bench.core.lazy_libraries import submitit
 from bench.core.processes import die_with_parent, peak_memory_mib
 from bench.core.progress import Progress, Stage
 from bench.launchers import slurm, slurm_cli
@@ -101,13 +102,11 @@ class Command:
 
     def __call__(self) -> str:
         """Run the command."""
-        from submitit.core.utils import UncompletedJobError
-
         with attempt(Path(self.launch), self.name, partial(peak_memory_mib, children=True)) as trial:
             process = spawn(__name__, self.words, trial.log)
             try:
                 status = process.wait()
-            except UncompletedJobError:
+            except submitit.core.utils.UncompletedJobError:
                 trial.reason = "out of time"
                 if self.ends_itself:
                     raise SystemExit(OUT_OF_TIME_STATUS) from None
@@ -123,9 +122,7 @@ class Command:
 
     def checkpoint(self) -> Any:
         """Return the same job to run after a requeue."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self)
+        return submitit.helpers.DelayedSubmission(self)
 
 
 def _by_slurm(

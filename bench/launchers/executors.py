@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.lazy_libraries import submitit
 from bench.core.printable import counted
 from bench.core.progress import Progress
 from bench.launchers.local import Done, Watch, doing, end
@@ -42,11 +43,9 @@ class _Submitit:
     """An executor of submitit: `submit` begins a job that runs the cells `keys` in turn, `end` ends jobs."""
 
     def __init__(self, settings: Cluster, launch: Launch) -> None:
-        import submitit
-        from submitit.core.plugins import get_executors
-
         name = settings.launcher.removeprefix(SUBMITIT)
-        if name not in (known := get_executors().keys() - {"debug"}):  # debug runs jobs in this process, as inline does
+        known = submitit.core.plugins.get_executors().keys() - {"debug"}  # debug runs jobs here, as inline does
+        if name not in known:
             raise UnknownNameError("executor of submitit", name, known)
         prefixed = {f"{name}_{key}": value for key, value in settings.extra.items()}
         setup = {f"{name}_setup": list(settings.shell)} if settings.shell else {}

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bench.core.config import NoiseKind, PrecisionKind, Preset
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.lazy_libraries import yaml
 from bench.core.options import GridOptions
 from bench.core.types import Basis, TargetAdjacency
 from bench.core.yaml_files import read_yaml
@@ -65,8 +66,6 @@ def read_grid(path: Path) -> GridOptions:
 
 def grid_text(options: GridOptions) -> str:
     """Return the YAML text of `options`, without those at their defaults."""
-    import yaml
-
     grid = options.grid()  # splits lists of names and numbers
     told: dict[str, Any] = {"methods": list(grid.methods), "datasets": list(grid.datasets)}
     if options.risk is None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from bench.core.errors import BenchError
+from bench.core.lazy_libraries import torch
 from bench.core.options import Resources
 from bench.core.printable import counted
 from bench.core.progress import Progress
@@ -191,8 +192,6 @@ def end(living: Sequence[subprocess.Popen[bytes]]) -> None:
 
 def visible_devices(each: int) -> list[str]:
     """Return CUDA_VISIBLE_DEVICES per worker of `each` GPUs. Raises :class:`BenchError` if the machine has fewer."""
-    import torch
-
     count = torch.cuda.device_count()
     if each > count:
         there = f"{counted(count, 'GPU')}. Ask for at most {count}" if count else "no GPU. Leave --gpus out"

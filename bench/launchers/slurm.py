@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from bench.core.errors import BenchError
+from bench.core.lazy_libraries import submitit
 from bench.launchers.manifest import Launch
 from bench.launchers.schedule import Order
 from bench.launchers.settings import Cluster, JobResources, More
@@ -45,8 +46,6 @@ def submit_array(
 
     A job that reaches its time limit goes back to the queue, up to `requeues` times. Raises :class:`RefusedError`.
     """
-    import submitit
-
     logging.getLogger("submitit").setLevel(logging.ERROR)
     executor = submitit.SlurmExecutor(launch.folder / "jobs", max_num_timeout=requeues, python=cluster.python)
     executor.update_parameters(**job_parameters(cluster, resources, launch.id, waits))

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from bench.core.errors import BenchError
+from bench.core.lazy_libraries import submitit
 from bench.launchers.slurm_ends import OUT_OF_TIME_STATUS
 from bench.launchers.worker import run_units
 from bench.storage.interrupts import Stopped, stop
@@ -49,11 +50,9 @@ class Job:
 
     def checkpoint(self) -> Any:
         """Return the same job to run after a requeue."""
-        from submitit.helpers import DelayedSubmission
-
         # Runs in the handler of the signal before a time limit. The requeue's SIGTERM must not interrupt the cleanup.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        return DelayedSubmission(self)
+        return submitit.helpers.DelayedSubmission(self)
 
 
 @contextlib.contextmanager
@@ -63,15 +62,13 @@ def _time_limit_stops(ends_itself: bool) -> Iterator[None]:
     A `sys.exit` in the middle of a cell would count as a failure of the cell, and so does a limit reached too often,
     unless the job `ends_itself`.
     """
-    from submitit.core.utils import UncompletedJobError
-
     theirs = signal.getsignal(signal.SIGUSR2)
 
     def handle(number: int, frame: FrameType | None) -> None:
         assert callable(theirs)
         try:
             theirs(number, frame)
-        except UncompletedJobError as error:
+        except submitit.core.utils.UncompletedJobError as error:
             if ends_itself:
                 stop(number)
             raise BenchError(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from bench.core.errors import BenchError
+from bench.core.lazy_libraries import torch
 from bench.core.options import Resources
 from bench.core.printable import counted
 from bench.core.processes import die_with_parent
@@ -256,8 +257,6 @@ def _devices(device: str, gpus: int) -> tuple[str, ...]:
     """Return the GPUs of a multi-GPU cell, otherwise ()."""
     if gpus < 2 or device != "cuda":
         return ()
-    import torch
-
     return tuple(f"cuda:{number}" for number in range(min(gpus, torch.cuda.device_count())))
 
 

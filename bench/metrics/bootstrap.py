@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bench.core.errors import BenchError
+from bench.core.lazy_libraries import scipy
 from bench.core.rows import Estimated
 
 Floats = NDArray[np.float64]
@@ -68,21 +69,19 @@ def _means(values: ArrayLike, clusters: ArrayLike, bounds: Bounds) -> tuple[dict
 
 
 def _over_clusters(means: Floats, bounds: Bounds) -> Estimated:
-    from scipy import stats
-
     count, value = len(means), float(means.mean())
     if np.ptp(means) <= 1e-12 * max(1.0, abs(value)):
         low, high = _all_agree(value, count, bounds)
         return Estimated(value=value, low=low, high=high, n=count)
     low = high = math.nan
     if count >= FEWEST:
-        result = stats.bootstrap(
+        result = scipy.stats.bootstrap(
             (means,), np.mean, n_resamples=RESAMPLES, batch=max(1, _CHUNK // count), confidence_level=CONFIDENCE,
             method="BCa", rng=np.random.default_rng(_SEED),
         )  # fmt: skip
         low, high = map(float, result.confidence_interval)
     if not (math.isfinite(low) and math.isfinite(high)):
-        half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, count - 1)) * float(means.std(ddof=1)) / math.sqrt(count)
+        half = float(scipy.stats.t.ppf(0.5 + CONFIDENCE / 2, count - 1) * means.std(ddof=1)) / math.sqrt(count)
         low, high = value - half, value + half
     if bounds is not None:
         low, high = max(low, bounds[0]), min(high, bounds[1])
@@ -91,9 +90,7 @@ def _over_clusters(means: Floats, bounds: Bounds) -> Estimated:
 
 def _all_agree(value: float, count: int, bounds: Bounds) -> tuple[float, float]:
     # At most `share` of the clusters (Clopper-Pearson limit for 0 of `count`) have another mean, at worst a bound.
-    from scipy.stats import beta
-
     if bounds is None:
         return -math.inf, math.inf
-    share = float(beta.ppf(0.5 + CONFIDENCE / 2, 1, count))
+    share = float(scipy.stats.beta.ppf(0.5 + CONFIDENCE / 2, 1, count))
     return value - share * (value - bounds[0]), value + share * (bounds[1] - value)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bench.core.errors import BenchError
+from bench.core.lazy_libraries import scipy, sklearn
 from bench.core.rows import Estimated
 
 Floats = NDArray[np.float64]
@@ -33,10 +34,8 @@ def roc(scores: ArrayLike, members: ArrayLike) -> tuple[Floats, Floats]:
     `scores` (n,) are larger for likelier members, `members` (n,) are booleans. Raises :class:`BenchError` for different
     shapes, a NaN score, or a missing class.
     """
-    from sklearn.metrics import roc_curve
-
     values, truth = _checked(scores, members)
-    false, true, _ = roc_curve(truth, values, drop_intermediate=False)
+    false, true, _ = sklearn.metrics.roc_curve(truth, values, drop_intermediate=False)
     return false, true
 
 
@@ -113,13 +112,11 @@ def _exact(true: Floats, false: Floats, fpr: float, confidence: float) -> tuple[
     The rate of false positives above the j-th largest of n non-members is at most `fpr` with the probability that a
     binomial(n, fpr) number is at least j. A quarter of the error goes to it and to the members' share on each side.
     """
-    from scipy import stats
-
     risk, members, nonmembers = (1 - confidence) / 4, int(true[-1]), int(false[-1])
-    ranks = stats.binom.ppf(risk, nonmembers, fpr), stats.binom.ppf(1 - risk, nonmembers, fpr) + 1
+    ranks = scipy.stats.binom.ppf(risk, nonmembers, fpr), scipy.stats.binom.ppf(1 - risk, nonmembers, fpr) + 1
     above = np.pad(true, (1, 0))[[int((false < rank).sum()) for rank in ranks]]
-    low = stats.beta.ppf(risk, above[0], members - above[0] + 1) if above[0] else 0.0
-    high = stats.beta.ppf(1 - risk, above[1] + 1, members - above[1]) if above[1] < members else 1.0
+    low = scipy.stats.beta.ppf(risk, above[0], members - above[0] + 1) if above[0] else 0.0
+    high = scipy.stats.beta.ppf(1 - risk, above[1] + 1, members - above[1]) if above[1] < members else 1.0
     return float(low), float(high)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError
+from bench.core.lazy_libraries import timm
 from bench.models.feature_net import Size
 from bench.models.registration import model_options
-from bench.models.timm_later import timm
 
 
 def build(name: str, num_classes: int, in_chans: int, img_size: Size, **options: Any) -> nn.Module:

@@ -11,6 +11,7 @@ import hashlib
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import timm
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -20,8 +21,8 @@ from bench.core.seeds import seeded
 from bench.models.feature_net import FixedMap, OnFixedMap, Size, height_width
 from bench.models.gaussian_nb import GaussianHead
 from bench.models.layers import Normalise
+from bench.models.pretrained import load_backbone, weights_by_digest
 from bench.models.registration import model_options, register_own
-from bench.models.timm_later import timm
 
 VERSION = 1
 """Increment when the same backbone would give different features."""
@@ -198,7 +199,5 @@ def frozen_transfer(
     if spec.carried:
         frozen = FrozenBackbone(spec, headless(spec.name, spec.in_chans, height_width(spec.size or img_size)))
     else:
-        from bench.models.pretrained import load_backbone, weights_by_digest
-
         frozen = FrozenBackbone(spec, load_backbone(weights_by_digest(spec.name, spec.sha256), spec.size or None))
     return FrozenTransfer(frozen, make_head(head, frozen.num_features, hidden, num_classes), num_classes)

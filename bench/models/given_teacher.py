@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 from torch import Tensor, nn
 
@@ -22,7 +23,6 @@ from bench.models.feature_net import Evaluated
 from bench.models.frozen_backbone import BackboneSpec, prepared
 from bench.models.pretrained import find_weights, native_input
 from bench.models.registration import OWN_MODULES, check_model, model_options
-from bench.models.timm_later import timm
 from bench.models.weight_packages import PACKAGES
 from bench.models.weight_store import (
     PublicWeights,

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 from safetensors import torch as tensor_files
 from torch import Tensor, nn
@@ -24,7 +25,6 @@ from bench.core.fetch_progress import Progress, silent
 from bench.core.plain_files import user_path
 from bench.models import classifiers
 from bench.models.timm_hub import fetch_from_hub, trained_on
-from bench.models.timm_later import timm
 from bench.models.weight_packages import PACKAGES
 from bench.models.weight_store import (
     PublicWeights,

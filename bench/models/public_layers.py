@@ -11,16 +11,17 @@ import inspect
 import weakref
 from typing import Any
 
+import timm
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
+from torchvision.models.feature_extraction import NodePathTracer
 
 from bench.core.errors import BenchError
 from bench.models.feature_net import Evaluated, FixedMap, Size, TwoPartNet, height_width
 from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, prepared, spec_from
 from bench.models.pretrained import load_backbone, weights_by_digest
 from bench.models.registration import register_own
-from bench.models.timm_later import timm
 
 VERSION = 1
 """Increment when the same options would give different layers."""
@@ -107,10 +108,8 @@ def cut(net: nn.Module, block: str) -> tuple[nn.Module, nn.Module]:
 
     Raise :class:`BenchError` if there is no such block, or if later layers use more than its output.
     """
-    features: Any = timm.models  # import timm first, because torchvision's operators are optional
-    features = features._features_fx
-    from torchvision.models.feature_extraction import NodePathTracer
-
+    models: Any = timm.models
+    features = models._features_fx
     tracer = NodePathTracer(
         leaf_modules=features.get_notrace_modules(), autowrap_functions=features.get_notrace_functions()
     )

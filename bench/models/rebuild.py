@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+import timm
 import torch
 from pydantic import ConfigDict, Field, ValidationError
 from torch import Tensor, nn
@@ -14,7 +15,6 @@ from bench.core.errors import BenchError
 from bench.core.rows import Row
 from bench.models.frozen_backbone import BackboneSpec, HeadKind
 from bench.models.registration import check_model
-from bench.models.timm_later import timm
 
 Side = Annotated[int, Field(ge=1, le=4096)]
 Units = Annotated[int, Field(ge=0, le=65536)]

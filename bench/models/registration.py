@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.lazy_libraries import timm
 from bench.models.feature_net import Size, height_width
-from bench.models.timm_later import timm
 
 OWN_NETS = (
     "bench.models.classifiers",

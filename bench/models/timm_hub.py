@@ -9,11 +9,11 @@ import urllib.request
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import timm
 import torch
 from torch import Tensor
 
 from bench.core.errors import BenchError
-from bench.models.timm_later import timm
 
 if TYPE_CHECKING:
     from bench.core.fetch_progress import Progress

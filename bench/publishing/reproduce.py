@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +11,15 @@ from numpy.typing import NDArray
 from bench.core.config import as_dict, config_from
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Facts
+from bench.data.datasets import get_dataset
+from bench.data.spec import DatasetSpec, Loaded
+from bench.data.splits import facts, split
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.plan import Cell, Dataset, expand, keyed, other_program, private_facts
 from bench.interface.registry import METHODS
 from bench.results.cell_spec import CellSpec
 from bench.results.command import command_for
 from bench.results.record import Record
-
-if TYPE_CHECKING:
-    from bench.data.spec import DatasetSpec
 
 _ERRORS = (BenchError, ValueError, TypeError)  # raised by untrusted settings
 # Relative; calibration searches no finer. Without AVX-512, for example, numpy's exponentials round differently, and a
@@ -53,8 +52,6 @@ class _Counted:
 
 def public_dataset(name: str) -> Dataset | None:
     """Return public facts from pinned counts, None without any. Raises :class:`BenchError` for an unknown name."""
-    from bench.data.datasets import get_dataset
-
     spec = get_dataset(name)
     known, found = _PINNED.get(name, (None, None))
     if known is not spec:
@@ -68,9 +65,6 @@ _PINNED: dict[str, tuple[DatasetSpec, Dataset | None]] = {}
 
 
 def _pinned(spec: DatasetSpec) -> Dataset | None:
-    from bench.data.spec import Loaded
-    from bench.data.splits import facts, split
-
     if spec.train_records is None or spec.test_records is None or spec.revision is None:
         return None
     train, test = _Counted(spec.train_records), _Counted(spec.test_records)

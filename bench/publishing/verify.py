@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from bench.core.config import NoiseKind, Preset
 from bench.core.errors import UnknownNameError
+from bench.core.lazy import LazyModule
 from bench.core.progress import Progress
 from bench.core.types import Instrument
 from bench.experiments.device import prepare_device
@@ -33,7 +34,9 @@ from bench.results.record import Record
 from bench.results.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from bench.evaluation.check.noninterference import Stated
+    from bench.evaluation.check import noninterference as checks
+else:
+    checks = LazyModule("bench.evaluation.check.noninterference")  # with timm, which dry runs do not need
 
 LEAST_SPREAD = 0.005
 """How far another machine's arithmetic may move an accuracy if the seeds of a row differ by less."""
@@ -109,17 +112,16 @@ def verify(found: Publication, progress: Progress, *, rerun: Sequence[str] = (),
 
 
 def _check(found: Publication, records: Sequence[Record], progress: Progress) -> None:
-    from bench.evaluation.check.noninterference import SECONDS, check_method, random_seeds
-
     names = sorted({record.method for record in records})
     prepare_device()
     with progress.stage("checks", len(names)) as stage:
         for name in names:
             try:
                 sets = sorted({record.dataset for record in records if record.method == name})
-                check = check_method(
-                    METHODS.get(name), seeds=random_seeds(), awake=Preset.QUICK, seconds=SECONDS, labels_of=sets
-                )
+                check = checks.check_method(
+                    METHODS.get(name), seeds=checks.random_seeds(), awake=Preset.QUICK, seconds=checks.SECONDS,
+                    labels_of=sets,
+                )  # fmt: skip
                 fate, why = Fate.PASSED if check.ok else Fate.REFUSED, f"{check.verdict.value}: {check.reason}"
                 given = {f"{k}={v}" for r in records if r.method == name for k, v in (r.cell.overrides or {}).items()}
                 why += f". With its tiny and quick settings, not with {', '.join(sorted(given))}" if given else ""
@@ -131,8 +133,6 @@ def _check(found: Publication, records: Sequence[Record], progress: Progress) ->
 
 def _replay(found: Publication, records: Sequence[Record], progress: Progress) -> None:
     """Replay a random cell of each method, preset and data set on the same number of other records."""
-    from bench.evaluation.check.noninterference import check_row
-
     alike = defaultdict(list)
     for record in records:
         if METHODS.get(record.method).private and record.cell.tuning is None and not record.collapsed:
@@ -146,7 +146,7 @@ def _replay(found: Publication, records: Sequence[Record], progress: Progress) -
                 found.items.append(Item("replay", record.key, Fate.FLAGGED, f"not replayed: {why}"))
                 continue
             try:
-                check = check_row(cell, record.noise_salt, stated_here(record))
+                check = checks.check_row(cell, record.noise_salt, stated_here(record))
                 fate, why = Fate.PASSED if check.ok else Fate.REFUSED, f"{check.verdict.value}: {check.reason}"
             except Exception as error:  # noqa: BLE001 (of a plug-in: no other record may be added unchecked)
                 fate, why = Fate.REFUSED, f"it cannot be replayed: {type(error).__name__}: {error}"
@@ -154,16 +154,14 @@ def _replay(found: Publication, records: Sequence[Record], progress: Progress) -
             stage.advance()
 
 
-def stated_here(record: Record) -> Stated | None:
+def stated_here(record: Record) -> checks.Stated | None:
     """Return what `record` states of its run; None without a student, or from another machine, which may round."""
-    from bench.evaluation.check.noninterference import Stated
-
     here = Clock().stop()
     if record.student is None or record.utility is None or record.privacy is None:
         return None
     if any(getattr(here, name) != getattr(record.provenance, name) for name in MACHINE):
         return None
-    return Stated(record.student.sha256, record.utility.accuracy, record.privacy.events)
+    return checks.Stated(record.student.sha256, record.utility.accuracy, record.privacy.events)
 
 
 def _chosen(records: Sequence[Record], rerun: Sequence[str]) -> list[Record]:

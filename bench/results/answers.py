@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field
 
+from bench.core.lazy_libraries import torch
 from bench.core.rows import Row, Share
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ class Answers(Row):
     @classmethod
     def of(cls, logits: Tensor, labels: Tensor) -> Self:
         """Return the answers of `logits` (n, classes) for records with the true `labels` (n,)."""
-        import torch
-
         classes = logits.shape[1]
         confidence, answer = logits.double().softmax(1).max(1)
         errors = ((answer - labels) % classes).numpy().astype("<u1" if classes <= 256 else "<u2")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bench.core.lazy_libraries import pandas
 from bench.core.types import Instrument
 from bench.metrics.intervals import accuracy_interval
 from bench.privacy.accounting.risk import NAMES as RISKS
@@ -14,17 +15,12 @@ from bench.results.audited import by_student, counted, with_audits
 from bench.results.derived import backbone_of, data_dependent, replaced_epsilon, risks_of, row_key
 from bench.results.record import VISIBLE, Privacy, Record, Utility
 
-if TYPE_CHECKING:
-    import pandas
-
 
 def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -> pandas.DataFrame:
     """Return one row per record, ordered by seed and key, with `audited` from the `audits` of that record.
 
     The columns are those of :data:`bench.api.COLUMNS` except attacks and claims. Failed cells have no numbers.
     """
-    import pandas
-
     audits = list(audits)
     of_student = by_student(audits)
     rows = [{**_values(record), **_audited(record, of_student[record.key])} for record in with_audits(records, audits)]

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from bench.core.lazy_libraries import torch
 from bench.core.processes import processor
 from bench.storage.files import write_atomic, writing
 from bench.storage.locks import holding
@@ -185,8 +186,6 @@ class Cache:
 
 
 def _machine() -> str:
-    import torch
-
     return f"{processor()}, torch {torch.__version__}"
 
 

@@ -26,6 +26,7 @@ from bench.core.transforms import as_float
 from bench.data.image_map import mapping_of
 from bench.models.feature_net import FixedMap, OnFixedMap
 from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone
+from bench.models.pretrained import load_backbone, weights_by_digest
 from bench.storage.files import writing
 from bench.training.by_record import in_equal_batches
 from bench.training.heap import release_freed
@@ -216,8 +217,6 @@ def _features(fixed: FixedMap, images: Tensor, device: torch.device) -> Tensor:
 
 @functools.lru_cache(maxsize=1)
 def _worker_backbone(spec: BackboneSpec) -> FrozenBackbone:
-    from bench.models.pretrained import load_backbone, weights_by_digest
-
     return FrozenBackbone(spec, load_backbone(weights_by_digest(spec.name, spec.sha256), spec.size or None))
 
 

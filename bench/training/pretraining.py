@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+import timm
 import torch
 from torch import Tensor, nn
 
 from bench.core.seeds import Streams, seeded
 from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, headless, prepared, state_digest
 from bench.models.registration import model_options
-from bench.models.timm_later import timm
 from bench.training.loop import FitSettings, fit
 
 if TYPE_CHECKING:

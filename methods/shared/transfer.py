@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
+import timm
 import torch
 
 from bench.core.plain_files import user_path
@@ -23,7 +24,6 @@ from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, FrozenTra
 from bench.models.pretrained import check_backbone, find_weights, image_size_problem, load_backbone, weights_by_digest
 from bench.models.registration import check_model
 from bench.models.timm_hub import trained_on
-from bench.models.timm_later import timm
 from bench.models.weight_packages import NO_DATA, PACKAGES
 from bench.storage.cache import digest_of
 from bench.training.pretraining import LazyImages, train_source

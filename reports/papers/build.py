@@ -11,7 +11,6 @@ from bench.core.printable import page
 from bench.reports.leaderboard import cells_of
 from bench.reports.papers.coverage import cells_of_item
 from bench.reports.papers.evidence import Evidence, Found
-from bench.reports.papers.figures import POINT_COLUMNS, draw_figure, point_rows
 from bench.reports.papers.notes import Left, Marks, commands_of, left_out, note, shown_panels, shown_table
 from bench.reports.papers.spec import (
     Attacked,
@@ -114,6 +113,8 @@ def _write_table(
 def _write_figure(
     spec: FigureSpec, panels: Sequence[Panel | PicturePanel], material: Material, stem: Path
 ) -> tuple[tuple[Path, ...], str, list[Left]]:
+    from bench.reports.papers.figures import POINT_COLUMNS, draw_figure, point_rows  # matplotlib
+
     path = stem.with_name(f"{stem.name}.csv")
     write_atomic(path, page(csv_text(POINT_COLUMNS, point_rows(panels, material))))
     kept, left = shown_panels(panels, material)

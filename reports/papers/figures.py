@@ -8,6 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.image import imread
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.transforms import ScaledTranslation
+
 from bench.reports.papers.evidence import Value
 from bench.reports.papers.notes import Marks, marked_panels, note
 from bench.reports.papers.spec import FigureSpec, Material, Ours, Panel, PaperPoint, PicturePanel, Series, Theirs
@@ -86,8 +91,6 @@ def _x_of(point: PaperPoint, material: Material) -> float | str | None:
 
 def draw_panel(axes: Any, panel: Panel, material: Material) -> None:
     """Draw a panel on Matplotlib's `axes`, with a cross below the data for each cell that was not run."""
-    from matplotlib.transforms import ScaledTranslation
-
     axes.set_title(panel.title)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
@@ -197,16 +200,12 @@ def _bar_look(series: Series) -> dict[str, Any]:
 
 
 def _proxy(**look: Any) -> Any:
-    from matplotlib.lines import Line2D
-
     return Line2D([], [], **look)
 
 
 def _handle(series: Series, form: str) -> Any:
     if form == "lines":
         return _proxy(label=series.label, **_line_look(series))
-    from matplotlib.patches import Patch
-
     return Patch(label=series.label, **_bar_look(series))
 
 
@@ -246,8 +245,6 @@ def _draw_bars(axes: Any, panel: Panel, material: Material) -> _Absent:
 
 
 def _draw_pictures(figure: Any, place: Any, panel: PicturePanel, most: int, material: Material) -> None:
-    from matplotlib.image import imread
-
     inner = place.subgridspec(1, most)
     for number, picture in enumerate(panel.pictures):
         axes = figure.add_subplot(inner[0, number])

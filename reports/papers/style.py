@@ -6,12 +6,14 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import matplotlib.style
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.figure import Figure
 
 from bench.storage.files import write_atomic
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ONE_COLUMN, TWO_COLUMNS = 3.5, 7.16
 """Column widths of two-column journals, in inches."""
@@ -60,24 +62,17 @@ _STYLE: dict[str, Any] = {
 @contextmanager
 def paper_style() -> Iterator[None]:
     """Draw in this style, ignoring the user's style."""
-    import matplotlib.style
-
     with matplotlib.style.context(["default", _STYLE]):
         yield
 
 
 def new_figure(width: float, height: float) -> Figure:
     """Return a figure of this size in inches that is not in pyplot's global state."""
-    from matplotlib.figure import Figure
-
     return Figure(figsize=(width, height), layout="constrained", dpi=_DPI)
 
 
 def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
     """Write `stem`.pdf and `stem`.png without dates or versions; return both. Call inside :func:`paper_style`."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.backends.backend_pdf import FigureCanvasPdf
-
     # Avoid savefig, which draws each format twice. The first drawing computes the layout of both.
     png, pdf = io.BytesIO(), io.BytesIO()
     canvas: Any = FigureCanvasAgg(figure)

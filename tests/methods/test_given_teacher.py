@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 from bench.core.config import Grid, Preset, build_config
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.lazy_libraries import timm
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Budget, Facts, GivenTeacher, PrivateData, Released
@@ -27,7 +28,6 @@ from bench.launchers.bundle import pack
 from bench.methods.distillation.dpsd_family import train_teacher
 from bench.methods.shared.teachers import train_ensemble
 from bench.models.given_teacher import load_given, pin
-from bench.models.timm_later import timm
 from bench.publishing.reproduce import public_dataset
 from bench.publishing.validate import vet_record
 from bench.results.run_dir import RunDir

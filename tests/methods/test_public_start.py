@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from bench.core.config import Preset, as_dict, build_config
 from bench.core.errors import BenchError
+from bench.core.lazy_libraries import timm
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Budget, PrivateData, PublicKind, Released
@@ -26,7 +27,6 @@ from bench.methods.shared.teachers import ensemble_labels, train_ensemble
 from bench.models.feature_net import OnFixedMap
 from bench.models.public_layers import cut
 from bench.models.registration import register_all
-from bench.models.timm_later import timm
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import FitSettings, predict

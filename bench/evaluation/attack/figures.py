@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from bench.core.errors import BenchError
+from bench.core.lazy_libraries import backend_agg, matplotlib, style
 from bench.privacy.auditing.bounds import allowed_tpr
 from bench.storage.files import write_atomic
 
@@ -98,20 +99,18 @@ def comparison_grid(
 
 def _draw(figure: Figure, bounds: tuple[float, float, float, float], column: Column, place: int) -> None:
     """Draw an image and its frame at `bounds`. Hundreds of separate axes would take most of an attack's time."""
-    from matplotlib import colors, image, patches, transforms
-
-    cell, across = transforms.Bbox.from_bounds(*bounds), figure.transFigure
+    cell, across = matplotlib.transforms.Bbox.from_bounds(*bounds), figure.transFigure
     if column.absent and column.absent[place]:
         middle = (cell.x0 + cell.x1) / 2, (cell.y0 + cell.y1) / 2
         figure.text(*middle, "none", ha="center", va="center", fontsize=8, color=_GREY)
     else:
-        drawn = image.BboxImage(
-            transforms.TransformedBbox(cell, across),
-            cmap="gray", norm=colors.Normalize(0, 255), interpolation="nearest", origin="upper",
+        drawn = matplotlib.image.BboxImage(
+            matplotlib.transforms.TransformedBbox(cell, across),
+            cmap="gray", norm=matplotlib.colors.Normalize(0, 255), interpolation="nearest", origin="upper",
         )  # fmt: skip
         drawn.set_data(_pixels(column.images[place]))
         figure.add_artist(drawn)
-    frame = patches.Rectangle(
+    frame = matplotlib.patches.Rectangle(
         (cell.x0, cell.y0), cell.width, cell.height, transform=across, fill=False, lw=0.5, ec="#9ca3af"
     )
     figure.add_artist(frame)
@@ -182,8 +181,6 @@ def robustness_figure(path: Path, rows: Sequence[RobustnessRow], title: str = ""
     """Write a PNG of accuracy against perturbation size, a line per attack; raise :class:`BenchError` without rows."""
     if not rows:
         raise BenchError("there are no points to draw: run the robustness sweep first.")
-    from matplotlib import style, ticker
-
     sizes = sorted({row.perturbation for row in rows})
     # Label multiples of half a grey level in grey levels, as in papers on colour images.
     bytes_ = all(abs(size * 510 - round(size * 510)) < 1e-6 for size in sizes) and sizes[-1] * 255 <= 32
@@ -213,7 +210,7 @@ def robustness_figure(path: Path, rows: Sequence[RobustnessRow], title: str = ""
         axes.set_xlabel("largest change of a value" + (", in 1/255" if bytes_ else " (images in [0, 1])"))
         axes.set_ylabel("accuracy")
         axes.set_xticks([size * scale for size in sizes], [f"{size * scale:g}" for size in sizes])
-        axes.yaxis.set_major_formatter(ticker.PercentFormatter(1.0))
+        axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
         axes.set_ylim(-0.02, 1.02)
         axes.grid(color="0.9", linewidth=0.6)
         axes.set_axisbelow(True)
@@ -225,12 +222,9 @@ def robustness_figure(path: Path, rows: Sequence[RobustnessRow], title: str = ""
 
 
 def _figure(wide: float, high: float, dpi: int = _DPI, layout: Literal["constrained"] | None = None) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     # Avoid pyplot, which has global state, keeps every figure and needs a display.
-    figure = Figure(figsize=(wide, high), dpi=dpi, facecolor="white", layout=layout)
-    FigureCanvasAgg(figure)
+    figure = matplotlib.figure.Figure(figsize=(wide, high), dpi=dpi, facecolor="white", layout=layout)
+    backend_agg.FigureCanvasAgg(figure)
     return figure
 
 

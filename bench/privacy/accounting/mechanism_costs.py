@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from bench.core.errors import BenchError
 from bench.core.lazy import LazyModule
+from bench.core.lazy_libraries import numpy as np
 from bench.core.types import Adjacency, Basis, Budget, Law, Sampling, TargetAdjacency
 from bench.privacy.accounting import described as shared
 from bench.privacy.accounting.described import Described, Option, give_one, sampling_rate_of, steps_of
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import ArrayLike
 
     from bench.privacy.accounting import (
@@ -40,8 +40,7 @@ else:
     accountants, calibrate, data_dependent, pate, selected_orders, smooth_sensitivity, worst_batches = (
         LazyModule(f"bench.privacy.accounting.{name}") for name in _NAMES
     )
-    events, np = LazyModule("bench.privacy.events.events"), LazyModule("numpy")
-    batch_events = LazyModule("bench.privacy.events.batch_events")
+    batch_events, events = (LazyModule(f"bench.privacy.events.{name}") for name in ("batch_events", "events"))
 
 E = TypeVar("E", bound="events.Event")
 Facts = dict[str, float | str]

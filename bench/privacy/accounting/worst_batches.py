@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import special
 
+from bench.core.lazy_libraries import pld_pmf
 from bench.privacy.events import losses
 from bench.privacy.events.batch_events import FixedBatches, Training, steps_of_epoch
 from bench.privacy.events.events import ShuffledEpochs
@@ -68,7 +69,7 @@ def _epsilon(first: losses.Floats, second: losses.Floats, count: int, delta: flo
     for one, other in ((first[seen], second[seen]), (second[seen], first[seen])):
         places = np.floor(np.log(one / other) / interval).astype(np.int64)
         mass = np.bincount(places - places.min(), one)
-        total = losses.pld_pmf.DensePLDPmf(interval, int(places.min()), mass, 0.0, False)
+        total = pld_pmf.DensePLDPmf(interval, int(places.min()), mass, 0.0, False)
         total = total.self_compose(count, tail_mass_truncation=1e-15)
         found = max(found, float(total.get_epsilon_for_delta(delta + losses.rounding(count))))
     return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
@@ -20,14 +20,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from bench.core.errors import BenchError
-from bench.core.lazy import LazyModule
+from bench.core.lazy_libraries import opacus
 from bench.core.precision import arithmetic
-
-if TYPE_CHECKING:
-    import opacus
-    from opacus import layers as opacus_layers
-else:  # planning needs no Opacus
-    opacus, opacus_layers = LazyModule("opacus"), LazyModule("opacus.layers")
 
 _AT_ONCE = 32  # with this many examples, copies of the windows fit a processor's cache
 SUMMED = 4096  # squares added up in float32, as margins.FLOAT32_SUMS says; of a million, a norm loses a thousandth
@@ -290,7 +284,7 @@ def _trained(output: Any) -> list[Tensor]:
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
     # Opacus's recurrent layers share weights with their inner layers, which have a formula.
-    own = type(module) not in (opacus_layers.DPRNN, opacus_layers.DPLSTM, opacus_layers.DPGRU) and any(
+    own = type(module) not in (opacus.layers.DPRNN, opacus.layers.DPLSTM, opacus.layers.DPGRU) and any(
         parameter.requires_grad for parameter in module.parameters(recurse=is_parametrized(module))
     )
     if own:

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft, special
 
+from bench.core.lazy_libraries import pld_pmf, privacy_loss_distribution
 from bench.privacy.events import losses
 from bench.privacy.events.conversions import gaussian_delta
 
@@ -65,7 +66,7 @@ def allocated_gaussian_pld(noise: float, steps: int, interval: float, *, replace
         loss = np.log(grid / steps)
     remove = _from_atoms(loss, with_record, interval, 2 * _precision(noise)[1])
     add = _from_atoms(-loss[::-1], without[::-1], interval, 0.0)
-    return losses.distribution.PrivacyLossDistribution(remove, add)
+    return privacy_loss_distribution.PrivacyLossDistribution(remove, add)
 
 
 def _split(mass: Floats, moment: Floats, start: int, step: float, size: int) -> Floats:
@@ -137,7 +138,7 @@ def _from_atoms(loss: Floats, mass: Floats, interval: float, infinite: float) ->
     first = int(below[0])
     probabilities = np.bincount(below - first, weight - upper, int(below[-1]) - first + 2)
     probabilities += np.bincount(below - first + 1, upper, len(probabilities))
-    return losses.pld_pmf.DensePLDPmf(interval, first, probabilities, infinite, True)
+    return pld_pmf.DensePLDPmf(interval, first, probabilities, infinite, True)
 
 
 def _replaced_pld(noise: float, steps: int, interval: float) -> Any:
@@ -156,8 +157,8 @@ def _replaced_pld(noise: float, steps: int, interval: float) -> Any:
     down = -np.expm1(-e) + np.exp(-e) * up
     places = np.rint(np.concatenate([-e[:0:-1], e]) / interval).astype(np.int64)
     both = np.concatenate([down[:0:-1], up]).clip(0, 1)
-    return losses.distribution.PrivacyLossDistribution(
-        losses.pld_pmf.create_pmf_pessimistic_connect_dots(interval, places, np.minimum.accumulate(both))
+    return privacy_loss_distribution.PrivacyLossDistribution(
+        pld_pmf.create_pmf_pessimistic_connect_dots(interval, places, np.minimum.accumulate(both))
     )
 
 

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import fft
 
-from bench.core.lazy import LazyModule
-
-common, pld_pmf = (LazyModule(f"dp_accounting.pld.{name}") for name in ("common", "pld_pmf"))
+from bench.core.lazy_libraries import dp_accounting, pld_pmf
 
 LARGEST_GRID = 2**24
 """The most points of a composed PLD; more would take gigabytes."""
@@ -33,7 +31,7 @@ def self_composed(one: Any, count: int) -> Any | None:
     remove, add = one._pmf_remove.to_dense_pmf(), one._pmf_add.to_dense_pmf()
     if count > 10**5:
         for law in (remove, add):
-            low, high = common.compute_self_convolve_bounds(law._probs, count, 1e-15)
+            low, high = dp_accounting.pld.common.compute_self_convolve_bounds(law._probs, count, 1e-15)
             if high - low >= LARGEST_GRID:
                 return None
     return type(one)(remove, None if one._symmetric else add).self_compose(count)

@@ -13,14 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from bench.core.lazy import LazyModule
+from bench.core.lazy_libraries import pld_pmf, privacy_loss_distribution
 from bench.privacy.events import composing
-
-dp_accounting = LazyModule("dp_accounting")  # slow to import, and needed only for privacy loss distributions
-common, distribution, mechanism, pld_pmf = (
-    LazyModule(f"dp_accounting.pld.{name}")
-    for name in ("common", "privacy_loss_distribution", "privacy_loss_mechanism", "pld_pmf")
-)
 
 Floats = NDArray[np.float64]
 
@@ -205,7 +199,7 @@ def bounded_range_pld(epsilon: float, count: int, interval: float) -> Any | None
         e = interval * np.arange(-top, top + 1)
         inside = np.expm1((np.clip(e, -epsilon, epsilon) - epsilon) / 2) ** 2 / -math.expm1(-epsilon)
         deltas = np.where(e < -epsilon, -np.expm1(e), inside)
-        return distribution.PrivacyLossDistribution(
+        return privacy_loss_distribution.PrivacyLossDistribution(
             pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -top, top, deltas)
         )
 
@@ -222,8 +216,8 @@ def laplace_pld(epsilon: float, count: int, interval: float, granularity: int | 
 
     def one(interval: float) -> Any:
         if granularity is None:
-            return distribution.from_laplace_mechanism(1 / epsilon, value_discretization_interval=interval)
-        return distribution.from_discrete_laplace_mechanism(
+            return privacy_loss_distribution.from_laplace_mechanism(1 / epsilon, value_discretization_interval=interval)
+        return privacy_loss_distribution.from_discrete_laplace_mechanism(
             epsilon / granularity, granularity, value_discretization_interval=interval, use_connect_dots=True
         )
 
@@ -234,7 +228,7 @@ def gaussian_pld(mu: float | None, interval: float) -> Any | None:
     """Return the PLD of one Gaussian release of sensitivity over deviation `mu`; None for None."""
     if mu is None:
         return None
-    return distribution.from_gaussian_mechanism(1 / mu, value_discretization_interval=interval)
+    return privacy_loss_distribution.from_gaussian_mechanism(1 / mu, value_discretization_interval=interval)
 
 
 def finite_pld(log_masses: list[float], values: list[float], count: int, interval: float) -> Any | None:
@@ -252,7 +246,7 @@ def finite_pld(log_masses: list[float], values: list[float], count: int, interva
         points = np.unique(np.concatenate([points - 1, points, points + 1]))
         gap = loss[None, :] - (points * interval)[:, None]
         deltas = np.where(gap > 0, mass[None, :] * -np.expm1(-np.maximum(gap, 0.0)), 0.0).sum(axis=1)
-        return distribution.PrivacyLossDistribution(
+        return privacy_loss_distribution.PrivacyLossDistribution(
             pld_pmf.create_pmf_pessimistic_connect_dots(interval, points, np.minimum(deltas, 1.0))
         )
 

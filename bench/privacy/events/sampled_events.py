@@ -30,12 +30,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bench.core.errors import BenchError
-from bench.core.lazy import LazyModule
+from bench.core.lazy_libraries import dp_accounting
 from bench.core.types import Adjacency
 from bench.privacy.events import composing, losses, sampled_losses
 from bench.privacy.events.base_event import Event, Floats, positive, whole
-
-dp_accounting = LazyModule("dp_accounting")
 
 
 class SampledGaussianEvent(Event):

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from bench.core.lazy_libraries import pld_pmf, privacy_loss_distribution
 from bench.privacy.events import composing, losses
 
 Floats = NDArray[np.float64]
@@ -34,13 +35,13 @@ def sampled_gaussian_pld(noise: float, rate: float, interval: float, *, replaced
     last = math.ceil(highest / interval)
     first = -last if replaced else math.floor(lowest / interval)
     masses, beyond, below = _split(1 / noise, rate, interval, first, last, replaced)
-    remove = losses.pld_pmf.DensePLDPmf(interval, first, masses, beyond, True)
+    remove = pld_pmf.DensePLDPmf(interval, first, masses, beyond, True)
     if replaced:
-        return losses.distribution.PrivacyLossDistribution(remove)
+        return privacy_loss_distribution.PrivacyLossDistribution(remove)
     other = (masses * np.exp(-interval * np.arange(first, last + 1)))[::-1]
     other[0] += below
-    return losses.distribution.PrivacyLossDistribution(
-        remove, losses.pld_pmf.DensePLDPmf(interval, -last, other, 0.0, True)
+    return privacy_loss_distribution.PrivacyLossDistribution(
+        remove, pld_pmf.DensePLDPmf(interval, -last, other, 0.0, True)
     )
 
 
@@ -56,7 +57,7 @@ def symmetric_gaussian_pld(noise: float, rate: float, interval: float) -> Any:
     below = (above * np.exp(-interval * np.arange(1, last + 1)))[::-1]
     middle = max(1 - float(above.sum()) - float(below.sum()) - beyond, 0.0)
     both = np.concatenate([below, [middle], above])
-    return losses.distribution.PrivacyLossDistribution(losses.pld_pmf.DensePLDPmf(interval, -last, both, beyond, True))
+    return privacy_loss_distribution.PrivacyLossDistribution(pld_pmf.DensePLDPmf(interval, -last, both, beyond, True))
 
 
 def _split(
