@@ -10,6 +10,7 @@ import typer
 
 from bench.cli.options import Json, Quiet
 from bench.core.errors import BenchError
+from bench.core.lazy_libraries import progress as rich
 from bench.core.progress import echo, make_console, print_json, print_table
 
 if TYPE_CHECKING:
@@ -155,8 +156,6 @@ def progress_display(quiet: bool) -> Iterator[Progress]:
 
         yield line
         return
-    from rich import progress as rich
-
     text = rich.TextColumn("{task.description}", markup=False)
     columns = (rich.SpinnerColumn(), text, rich.BarColumn(), rich.DownloadColumn(), rich.TimeElapsedColumn(),
                rich.TimeRemainingColumn())  # fmt: skip

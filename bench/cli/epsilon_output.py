@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from bench.core.errors import BenchError
-from bench.core.lazy import LazyModule
+from bench.core.lazy_libraries import numpy as np
 from bench.core.progress import echo, print_table
 from bench.core.types import Adjacency
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from bench.privacy.accounting.described import Described
-else:
-    np = LazyModule("numpy")
 
 
 def load_array(path: Path, what: str) -> NDArray[Any]:

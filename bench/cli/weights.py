@@ -10,6 +10,7 @@ import typer
 from bench.cli.data import fetch_each, progress_display
 from bench.cli.options import Json, Quiet
 from bench.core.errors import UnknownNameError
+from bench.core.lazy_libraries import torch
 from bench.core.progress import echo, open_progress, print_json, print_table
 
 if TYPE_CHECKING:
@@ -93,8 +94,6 @@ def verify(name: Name, quiet: Quiet = False) -> None:
 @app.command()
 def faces(names: FaceSets, json_: Json = False) -> None:
     """Test on real photographs how well the face embedding's distance distinguishes people (ROC)."""
-    import torch
-
     from bench.evaluation.attack.data_roles import OTHER_PEOPLE
     from bench.evaluation.attack.face_judge import verification
     from bench.experiments.data_source import DataSource
