@@ -20,7 +20,7 @@ def print_results(results: Sequence[AuditRecord], out: Path, json: bool) -> None
     if json:
         print_json({"audits": [result.model_dump(mode="json") for result in results]})
     else:
-        _print_audits(results)
+        print_audits(results)
         print_failures(results, out)
 
 
@@ -31,7 +31,8 @@ def print_failures(results: Sequence[Result], out: Path) -> None:
             echo(f"failed: {result.key}: {result.failure.words(out)}")
 
 
-def _print_audits(results: Sequence[AuditRecord]) -> None:
+def print_audits(results: Sequence[AuditRecord]) -> None:
+    """Print a table per audit design, the details of each audit, and a line for each violated mechanism."""
     names = _short_names({a.student for a in results})
     pairs = [a for a in results if a.kind is AuditKind.PAIR]
     informed = [a for a in results if a.kind is AuditKind.CANDIDATES]
