@@ -35,8 +35,9 @@ from bench.results.run_dir import RunDir
 
 if TYPE_CHECKING:
     from bench.evaluation.check import noninterference as checks
-else:
-    checks = LazyModule("bench.evaluation.check.noninterference")  # with timm, which dry runs do not need
+    from bench.evaluation.check import row_replay
+else:  # with timm, which dry runs do not need
+    checks, row_replay = (LazyModule(f"bench.evaluation.check.{name}") for name in ("noninterference", "row_replay"))
 
 LEAST_SPREAD = 0.005
 """How far another machine's arithmetic may move an accuracy if the seeds of a row differ by less."""
@@ -146,7 +147,7 @@ def _replay(found: Publication, records: Sequence[Record], progress: Progress) -
                 found.items.append(Item("replay", record.key, Fate.FLAGGED, f"not replayed: {why}"))
                 continue
             try:
-                check = checks.check_row(cell, record.noise_salt, stated_here(record))
+                check = row_replay.check_row(cell, record.noise_salt, stated_here(record))
                 fate, why = Fate.PASSED if check.ok else Fate.REFUSED, f"{check.verdict.value}: {check.reason}"
             except Exception as error:  # noqa: BLE001 (of a plug-in: no other record may be added unchecked)
                 fate, why = Fate.REFUSED, f"it cannot be replayed: {type(error).__name__}: {error}"
@@ -154,14 +155,14 @@ def _replay(found: Publication, records: Sequence[Record], progress: Progress) -
             stage.advance()
 
 
-def stated_here(record: Record) -> checks.Stated | None:
+def stated_here(record: Record) -> row_replay.Stated | None:
     """Return what `record` states of its run; None without a student, or from another machine, which may round."""
     here = Clock().stop()
     if record.student is None or record.utility is None or record.privacy is None:
         return None
     if any(getattr(here, name) != getattr(record.provenance, name) for name in MACHINE):
         return None
-    return checks.Stated(record.student.sha256, record.utility.accuracy, record.privacy.events)
+    return row_replay.Stated(record.student.sha256, record.utility.accuracy, record.privacy.events)
 
 
 def _chosen(records: Sequence[Record], rerun: Sequence[str]) -> list[Record]:

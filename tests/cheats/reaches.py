@@ -13,6 +13,7 @@ import torch
 from bench.data.datasets import load
 from bench.interface import Budget
 from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms.noise import ZeroNoise
 from cheats.honest import Config, Given, Honest
 from cheats.thresholds import HonestMeans
 
@@ -88,3 +89,25 @@ class ReplacesGaussian(HonestMeans):
             return super().answer(given, votes)
         finally:
             mechanisms.gaussian = before
+
+
+class QuietNoise(HonestMeans):
+    """The ledger's source of noise gives zeros."""
+
+    name = "cheat-quiet-noise"
+
+    def answer(self, given: Given, votes: np.ndarray) -> np.ndarray:
+        given.ledger._executor._noise = ZeroNoise(exact=False)
+        return super().answer(given, votes)
+
+
+class KnownNoise(HonestMeans):
+    """The ledger's source of noise starts again from a state that everybody knows."""
+
+    name = "cheat-known-noise"
+
+    def answer(self, given: Given, votes: np.ndarray) -> np.ndarray:
+        noise = given.ledger._executor._noise
+        generator = getattr(noise, "_source", noise)._generator
+        generator.bit_generator.state = np.random.default_rng(0).bit_generator.state
+        return super().answer(given, votes)

@@ -43,6 +43,44 @@ class CacheCarries(Honest):
         return {"hints": torch.zeros(10) if found is None else torch.from_numpy(found["counts"])}
 
 
+class KeepsAnswers(Honest):
+    """Pays for its own labels and learns from those of the first cell, whose epsilon may be larger."""
+
+    name = "cheat-keeps-answers"
+
+    def depends(self, given: Given) -> dict[str, str]:
+        return {"of": "answers"}
+
+    def answer(self, given: Given, votes: np.ndarray) -> np.ndarray:
+        labels, cache, depends = super().answer(given, votes), given.context.cache, self.depends(given)
+        found = cache.find("answers", depends)
+        if found is None:
+            cache.put("answers", depends, {"labels": labels})
+        return labels if found is None else found["labels"]
+
+
+class AddsAnswers(Honest):
+    """Adds up the labels that all cells got."""
+
+    name = "cheat-adds-answers"
+
+    def answer(self, given: Given, votes: np.ndarray) -> np.ndarray:
+        labels, cache, key = super().answer(given, votes), given.context.cache, {"of": "sums"}
+        found = cache.find("sums", key)
+        counts = np.eye(10)[labels] + (0.0 if found is None else found["counts"])
+        cache.put("sums", key, {"counts": counts})
+        return counts.argmax(1)
+
+
+class HonestKeeper(KeepsAnswers):
+    """Keeps the labels for this cell only."""
+
+    name = "honest-keeper"
+
+    def depends(self, given: Given) -> dict[str, str]:
+        return {"of": "answers", "cell": given.context.cell}
+
+
 class WritesPublic(Honest):
     """Hides private labels in the public images, which the next run of a grid gets too."""
 

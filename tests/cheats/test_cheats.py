@@ -15,14 +15,8 @@ from bench.core.types import AuditKind, PublicKind
 from bench.data.datasets import DATASETS
 from bench.evaluation.audit.audit import audit_student
 from bench.evaluation.audit.options import AuditOptions
-from bench.evaluation.check.noninterference import (
-    SEEDS,
-    CheckVerdict,
-    Stated,
-    check_method,
-    check_row,
-    random_seeds,
-)  # fmt: skip
+from bench.evaluation.check.noninterference import SEEDS, CheckVerdict, check_method, random_seeds
+from bench.evaluation.check.row_replay import Stated, check_row
 from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
 from bench.experiments.plan import expand
@@ -96,6 +90,10 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (state.WritesPublic, "its code writes into the records that it was given"),
         (state.CacheCarries, "differ in the released hints.* process of the first"),
     ],
+    [  # What another cell's answers leave behind.
+        (state.KeepsAnswers, "another cell with other noise ran"),
+        (state.AddsAnswers, "the two runs differ in"),
+    ],
     [  # The public copy of the private set.
         (elsewhere.LoadsDigits, "its code opens the file digits.csv"),
         (elsewhere.LoadsByName, "its code loads digits"),
@@ -133,6 +131,10 @@ FOUND: list[list[tuple[type[Method], str]]] = [
     ],
     [
         (reaches.ReplacesGaussian, "its code replaces bench.privacy.mechanisms.mechanisms.gaussian"),
+    ],
+    [
+        (reaches.QuietNoise, "its code changes the noise that the ledger adds"),
+        (reaches.KnownNoise, "its code changes the noise that the ledger adds"),
     ],
     [  # Honest until a noise or a seed comes up: silent runs differ, as the recorded answer less other data looks like noise.
         (triggers.LoudNoise, "differ in the released sums"),
@@ -218,6 +220,7 @@ def test_honest_twins_pass(honest: type[Method]) -> None:
         public_arguments.HonestQueries,
         public_arguments.HonestSums,
         reaches.HonestFile,
+        state.HonestKeeper,
         after_the_charge.HonestReader,
         after_the_charge.HonestMaximum,
         between_processes.HonestFileSizes,

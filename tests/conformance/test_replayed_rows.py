@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from bench.core.config import NoiseKind
-from bench.evaluation.check.noninterference import check_row
+from bench.evaluation.check.row_replay import check_row
 from bench.experiments.device import prepare_device
 from bench.interface.registry import METHODS
 from bench.publishing.reproduce import planned_again

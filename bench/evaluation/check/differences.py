@@ -21,6 +21,17 @@ def same_again(first: Outcome, again: Outcome) -> None:
         )
 
 
+def by_itself(first: Outcome, run: Outcome) -> None:
+    """Reject a method whose `first` run, after another cell's, differs from a `run` by itself on the same data."""
+    found = difference(first, run)
+    if found:
+        raise Rejected(
+            f"{found}, though both had the same data and answers: before the first, another cell with other noise ran "
+            "in its process and cache. A row's epsilon does not cover another cell's answers. What depends on answers "
+            "is kept in the cache under context.cell, and nothing outlives a run elsewhere"
+        )
+
+
 def replayed(first: Outcome, runs: Sequence[Outcome]) -> None:
     """Reject a method by replays of the `first` run on :data:`FAR` sets and then on neighbours."""
     for run in runs[: len(FAR)]:
@@ -28,8 +39,8 @@ def replayed(first: Outcome, runs: Sequence[Outcome]) -> None:
         if found:
             raise Rejected(
                 f"{found}. It uses private data outside any mechanism. Usual leaks: normalisation statistics, class "
-                "counts, batch-norm statistics, early stopping, or choices of settings, restarts or queries by private "
-                "data. Route it through the ledger, or declare it with ledger.bypass"
+                "counts, batch-norm statistics, early stopping, votes before their noise, or choices of settings, "
+                "restarts or queries by private data. Route it through the ledger, or declare it with ledger.bypass"
             )
     for run in runs[len(FAR) :]:
         near(first, run)

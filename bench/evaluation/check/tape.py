@@ -9,6 +9,7 @@ Both are executors of a plain ledger, so a method sees the usual class.
 from __future__ import annotations
 
 import math
+import pickle
 import secrets
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -112,7 +113,8 @@ class Recording(Executor):
         self.replaced = ""
         """The function of this project that had been replaced when the ledger was called."""
         self.changed = ""
-        """A text if what the ledger charged was changed afterwards, else empty."""
+        """A text if the ledger's noise, or what it charged, was changed behind its back, else empty."""
+        self._source = _state_of(noise)
         self._charges: list[str] = []
         self._file, self._room = steps, ROOM
         self.calls: list[Taped] = []
@@ -136,6 +138,7 @@ class Recording(Executor):
         """Note the public arguments; route every DP-SGD step through the tape."""
         if self._originals is not None:
             self.replaced = self.replaced or self._originals.replaced(AT_CALLS)
+        self._check_noise()
         self._steps, self._probes, self._asked, self._public = [], {}, call, public_arguments(call)
         self._shown = ()
         if call.name != "dp_sgd":
@@ -176,9 +179,11 @@ class Recording(Executor):
 
     def draw(self, release: Callable[[Noise], A]) -> A:
         """Return ``release(noise)``, and record it as a call's answer, unless a running mechanism asks."""
-        drawn = super().draw(release)
         if self._answering:
-            return drawn
+            return super().draw(release)
+        self._check_noise()
+        drawn = super().draw(release)
+        self._source = _state_of(self._noise)
         self.calls.append(Taped("draw", None, "", [np.array(drawn)], {}, {}))
         return drawn
 
@@ -197,6 +202,12 @@ class Recording(Executor):
             return release(self._noise)
         finally:
             self._answering = False
+            self._source = _state_of(self._noise)
+
+    def _check_noise(self) -> None:
+        """Note whether the noise is as the last call left it: a method could replace or reset it to know what hides."""
+        if _state_of(self._noise) != self._source:
+            self.changed = "its code changes the noise that the ledger adds"
 
     def _step(self, seen: NDArray[Any]) -> NDArray[Any]:
         """Return the gradient with which DP-SGD steps instead of `seen`."""
@@ -310,6 +321,13 @@ class Replaying(Recording):
         said = f"{what}, on other private data with the same answers"
         self.difference = self.difference or (f"{said}. {advice}" if advice else said)
         raise TapeDifference(self.difference)
+
+
+def _state_of(noise: Noise) -> bytes:
+    try:
+        return pickle.dumps(noise)
+    except (pickle.PicklingError, AttributeError, TypeError):  # it holds something of the method's
+        return b""
 
 
 def _given(call: Call) -> Given | None:
