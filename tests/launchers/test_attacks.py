@@ -88,8 +88,8 @@ def test_attacks_join_the_directory_and_leave_out_what_another_process_makes(out
 def test_settings_of_one_attack_do_not_reach_the_jobs_of_another(tmp_path: Path) -> None:
     given = ("robustness.records=20", "restarts=2")
     asked = Attacks(
-        keys=(), out=tmp_path, methods="", data=None, names=("mi-face", "robustness", "label-gap"),
-        options=AttackOptions(overrides=given), fitting=False, reuse=Reuse.DONE, resources=ONE_CPU, quiet=True,
+        keys=(), out=tmp_path, methods="", data=None, attacks="mi-face,robustness,label-gap",
+        options=AttackOptions(overrides=given), reuse=Reuse.DONE, resources=ONE_CPU, quiet=True,
     )  # fmt: skip
     for name, mine in (("robustness", given[:1]), ("mi-face", given[1:]), ("label-gap", ())):
         words = asked.words([name], Reuse.DONE)
