@@ -45,10 +45,10 @@ def audited(cheat: type[Method], monkeypatch: pytest.MonkeyPatch) -> tuple[float
     ("cheat", "by_release", "bypassed"),
     [
         (Honest, False, ""),
-        (figures.Normalisation, True, "the student's mean differs"),
-        (channels.FirstLabels, True, "the released hints differs"),
-        (channels.OptionOrder, False, "student_options differs"),
-        (channels.Memory, None, "what the student answers differs"),
+        (figures.Normalisation, True, "the runs differ in the student's mean"),
+        (channels.FirstLabels, True, "the runs differ in the released hints"),
+        (channels.OptionOrder, False, "the runs differ in student_options"),
+        (channels.Memory, None, "the students answer differently"),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )

@@ -326,11 +326,11 @@ def leaks(where: str) -> type[Any]:
     ("where", "part"),
     [
         ("nowhere", ""),
-        ("weights", "the student's 1.bias differs"),
-        ("buffers", "the student's 2.running_mean differs"),
-        ("generator", "the generator's weight differs"),
-        ("extras", "the released images differs"),
-        ("options", "student_options differs"),
+        ("weights", "the runs differ in the student's 1.bias"),
+        ("buffers", "the runs differ in the student's 2.running_mean"),
+        ("generator", "the runs differ in the generator's weight"),
+        ("extras", "the runs differ in the released images"),
+        ("options", "the runs differ in student_options"),
     ],
 )
 def test_the_part_that_private_data_reached_outside_the_ledger_is_named(where: str, part: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -128,10 +129,10 @@ def _first_difference(first: Released, second: Released, probes: torch.Tensor) -
     """Return the first part of two releases that is not bytewise equal, empty if all are."""
     for (name, value), (other, other_value) in zip(released_parts(first), released_parts(second), strict=False):
         if name != other or value != other_value:
-            return f"{name} differs though every answer of the ledger is the same"
+            return f"the runs differ in {name} though every answer of the ledger is the same"
     with torch.no_grad():  # a student in memory may hold more than its weights
         if not torch.equal(*(one.student.eval()(probes).nan_to_num() for one in (first, second))):
-            return "what the student answers differs though its weights and every answer of the ledger are the same"
+            return "the students answer differently though their weights and every answer of the ledger are the same"
     return ""
 
 
@@ -157,7 +158,7 @@ class Crew:
         while waiting or running:
             while waiting and len(running) < 2 * self.workers and more():
                 position, call = waiting.pop()
-                running[self._pool.submit(call)] = position
+                running[self._pool.submit(_called, pickle.dumps(call))] = position
             if not running:
                 return
             for done in wait(running, return_when=FIRST_COMPLETED).done:
@@ -171,7 +172,8 @@ class Crew:
         if self._pool is None:
             return call()
         try:
-            return self._pool.submit(call).result(seconds)
+            found: R = self._pool.submit(_called, pickle.dumps(call)).result(seconds)
+            return found
         except BrokenProcessPool as error:
             raise BenchError("its process died: it ran out of memory or was killed.") from error
 
@@ -190,6 +192,15 @@ class Crew:
         for process in processes:
             process.join()
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _called(call: bytes) -> Any:
+    """Return the result of a pickled call.
+
+    If the pool pickled it, a thread here would hand over its tensors, and print a traceback if :meth:`Crew.close` ends
+    the process meanwhile.
+    """
+    return pickle.loads(call)()  # noqa: S301 (pickled by this program)
 
 
 def _start() -> None:
