@@ -6,18 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from bench.core.rows import Estimated
-from bench.core.types import Family
+from bench.core.types import NO_PRIVACY, ROBUSTNESS, Family
 from bench.results.attack_record import AttackRecord, Role
 from bench.results.record import Record, Status
 from bench.results.text import markdown_list, markdown_table, md
 
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 Column = Callable[[AttackRecord], str]
-ROBUSTNESS = "robustness"
-NO_PRIVACY = (
-    "Robustness is accuracy on inputs that an adversary changes. It is no measure of privacy: these attacks look for "
-    "wrong answers, not for training records."
-)
 COPIES = "copies"
 """Metric and table of attacks that look for copies among released images."""
 

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from bench.core.config import field_table
 from bench.core.errors import UnknownNameError
 from bench.core.progress import echo, print_fields, print_json, print_table
-from bench.core.types import Facts
+from bench.core.types import NO_PRIVACY, ROBUSTNESS, Facts
 from bench.interface.method import Method
 from bench.interface.registry import ALL, ATTACKS, METHODS, listed, method_groups
-from bench.reports.attacks import NO_PRIVACY, ROBUSTNESS
 
 Rows = list[tuple[str, ...]]
 Listing = tuple[str, tuple[str, ...], Rows, list[str]]
 """Title, columns, rows and notes."""
+Page = tuple[str, str, tuple[str, ...], Rows]
+"""Title, text, columns and rows."""
 LISTINGS = ("methods", "datasets", "attacks", "models")
 ATTACK_COLUMNS = ("attack", "goal", "access", "knowledge", "citation")
 
@@ -124,7 +125,26 @@ def _attack_rows() -> Rows:
     return [(kind.name, kind.goal, kind.access or "", kind.knowledge or "", kind.citation) for kind in kinds]
 
 
-def method_page(method: type[Method]) -> tuple[str, str, tuple[str, ...], Rows]:
+def print_method(what: str, *, json: bool) -> bool:
+    """Print the page of a method, a name or a file; return whether `what` is one."""
+    if what not in METHODS and not what.endswith(".py"):
+        return False
+    page = method_page(METHODS.get(what))
+    print_settings(page[0], page, json=json)
+    return True
+
+
+def print_settings(method: str, page: Page, *, json: bool) -> None:
+    """Print the `page` of a method."""
+    title, text, columns, rows = page
+    if json:
+        print_json({"method": method, "text": text, "settings": [dict(zip(columns, row, strict=True)) for row in rows]})
+        return
+    echo(text)
+    print_table(title, columns, rows)
+
+
+def method_page(method: type[Method]) -> Page:
     """Return name, docstring, columns and rows of a method's settings."""
     module = sys.modules[method.__module__]
     text = inspect.getdoc(module) or inspect.getdoc(method) or ""

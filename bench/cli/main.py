@@ -122,6 +122,10 @@ def show(
 
     If a record is not in --out, the command looks for it among the published ones.
     """
+    from bench.cli.listing import print_method
+
+    if print_method(what, json=json_):
+        return
     from bench.cli.record_pages import print_page
 
     print_page(what, out, json=json_)

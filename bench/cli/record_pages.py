@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from bench.cli.listing import Listing, Rows, method_page, print_listed
+from bench.cli.listing import Listing, Rows, print_listed, print_settings
 from bench.core.errors import BenchError, UnknownNameError
-from bench.core.progress import echo, print_json, print_table
+from bench.core.progress import echo, print_table
 from bench.experiments.noise_salt import sweep_salts
 from bench.interface.registry import METHODS
 from bench.publishing.reproduce import command_of, missing_plugin
@@ -27,17 +27,9 @@ def print_records(path: Path, *, json: bool) -> None:
 
 
 def print_page(what: str, out: Path, *, json: bool) -> None:
-    """Print the page of a method (a name or a file), or of a record of `out` or the published ones."""
-    here = what in METHODS or what.endswith(".py")
-    page = method_page(METHODS.get(what)) if here else plugin_page(out, what)
-    if page is not None:
-        title, text, columns, rows = page
-        if json:
-            settings = [dict(zip(columns, row, strict=True)) for row in rows]
-            print_json({"method": title if here else what, "text": text, "settings": settings})
-            return
-        echo(text)
-        print_table(title, columns, rows)
+    """Print the page of a record of `out` or the published ones, or of a method whose plug-in is not here."""
+    if (page := plugin_page(out, what)) is not None:
+        print_settings(what, page, json=json)
         return
     record, home = find_record([out, *filter(None, [published()])], what, among=METHODS.names())
     if json:
@@ -76,8 +68,8 @@ def _record_row(record: Record) -> tuple[str, ...]:
     )
 
 
-def plugin_page(place: Path, name: str) -> tuple[str, str, tuple[str, ...], Rows] | None:
-    """Return title, text, columns and rows of a method whose plug-in is missing, from its records in `place`, or None.
+def plugin_page(place: Path, name: str) -> Page | None:
+    """Return the page of a method whose plug-in is missing, from its records in `place`, or None.
 
     Records are untrusted, so the file that they name is never imported.
     """

@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+ROBUSTNESS = "robustness"
+"""The goal of attacks that do not measure privacy."""
+NO_PRIVACY = (
+    "Robustness is accuracy on inputs that an adversary changes. It is no measure of privacy: these attacks look for "
+    "wrong answers, not for training records."
+)
+
 
 class PrivacyUnit(StrEnum):
     """The unit that a guarantee protects."""

@@ -13,9 +13,9 @@ from typing import TypeGuard
 
 from markupsafe import Markup, escape
 
-from bench.core.types import Adjacency, AuditKind
+from bench.core.types import NO_PRIVACY, ROBUSTNESS, Adjacency, AuditKind
 from bench.interface.registry import METHODS, listed
-from bench.reports.attacks import NO_PRIVACY, ROBUSTNESS, percent
+from bench.reports.attacks import percent
 from bench.reports.claims import Claim
 from bench.reports.reported.numbers import Reported
 from bench.reports.reported.page import NAMES

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from bench.core.types import PrivacyUnit
-from bench.reports.attacks import ROBUSTNESS, headline, strongest
+from bench.core.types import ROBUSTNESS, PrivacyUnit
+from bench.reports.attacks import headline, strongest
 from bench.reports.board_row import BoardRow
 from bench.reports.leaderboard import Source, cells_of
 from bench.reports.order import BUDGETS, MARKS, Band, dataset_order
