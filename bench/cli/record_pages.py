@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from bench.cli.listing import Listing, Rows, print_listed, print_settings
+from bench.cli.listing import Listing, Page, Rows, print_listed, print_settings
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.progress import echo, print_table
 from bench.experiments.noise_salt import sweep_salts
