@@ -1,4 +1,4 @@
-"""Slow libraries, imported at first use."""
+"""Slow libraries, imported at first use. To add one, import it under ``if TYPE_CHECKING``."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from bench.core.types import Access, Knowledge, PublicData, Reconstructions, Signals
+from bench.core.types import ROBUSTNESS, Access, Knowledge, PublicData, Reconstructions, Signals
 from bench.interface.bound import Bound, C_co
 from bench.training.context import Context
 
@@ -105,7 +105,7 @@ class ReleaseAttack(Attack[C_co]):
 class RobustnessAttack(Attack[C_co]):
     """A search for small changes of images that the student then misclassifies; it measures no leak."""
 
-    goal = "robustness"
+    goal = ROBUSTNESS
     access = None
     knowledge = None
 

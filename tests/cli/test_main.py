@@ -51,6 +51,10 @@ def test_help_imports_nothing_slow() -> None:
         assert command in printed
 
 
+def test_the_list_of_methods_imports_no_library_of_numbers() -> None:
+    assert imported_by(["ls"])[0] <= {"pydantic"}
+
+
 @pytest.mark.parametrize(
     "words", [("status",), ("cancel",), ("ls",), ("show", "no-key"), ("attack",), ("audit",), ("export", "a")]
 )

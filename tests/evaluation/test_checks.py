@@ -23,7 +23,16 @@ from bench.core.types import Adjacency, Facts, PrivacyUnit
 from bench.evaluation.check.check_data import CHECK_FACTS, generated, neighbour, renamed, renamed_source, unrelated
 from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, Trial, session
 from bench.evaluation.check.embedded import constants_of
-from bench.evaluation.check.noninterference import DRAWS, CheckVerdict, check_method, recorded
+from bench.evaluation.check.noninterference import (
+    DRAWS,
+    HIGHEST,
+    LOWEST,
+    MIDDLE,
+    CheckVerdict,
+    Draw,
+    check_method,
+    recorded,
+)
 from bench.evaluation.check.sensitivity import Given, violation, walk
 from bench.experiments.data_source import DataSource
 from bench.interface.registry import METHODS, import_file
@@ -326,3 +335,10 @@ def test_noise_with_which_a_method_gives_no_answer_is_drawn_again(failures: int,
         assert recorded(first, ["given"], Seldom())[0] is trials[-1]
     assert [trial.noisy for trial in trials] == [False] + [True] * (runs - 1)
     assert len({trial.noise for trial in trials}) == runs
+
+
+def test_even_seeds_have_a_high_target_without_noise_and_odd_ones_a_low_target_with_it() -> None:
+    for seed in range(2, 100, 2):
+        silent, noisy = Draw.of(seed), Draw.of(seed + 1)
+        assert (silent.noisy, noisy.noisy) == (False, True)
+        assert LOWEST <= noisy.budget.epsilon <= MIDDLE <= silent.budget.epsilon <= HIGHEST

@@ -197,8 +197,8 @@ class Crew:
 def _called(call: bytes) -> Any:
     """Return the result of a pickled call.
 
-    If the pool pickled it, a thread here would hand over its tensors, and print a traceback if :meth:`Crew.close` ends
-    the process meanwhile.
+    The pool's own pickling would pass tensors as shared files, served by a thread that prints a traceback when
+    :meth:`Crew.close` ends the receiving process.
     """
     return pickle.loads(call)()  # noqa: S301 (pickled by this program)
 

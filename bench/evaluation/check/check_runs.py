@@ -99,7 +99,7 @@ class Trial:
     cell: str = field(default_factory=new_salt)  # the runs' token, indistinguishable from any other run's
     row: Row | None = None
     rehearsed: bool = False
-    """Whether the recorded run follows another cell's with these settings and data, in its process and cache."""
+    """Whether another cell with these settings and data runs before the recorded run, in its process and cache."""
     products: tuple[Product, ...] | None = None
     """The products of the first run on few records, for the runs on its neighbours."""
 
@@ -174,7 +174,7 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
         shared = None if tape is not None else stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
         if trial.rehearsed and shared is not None:
             other = dataclasses.replace(trial, cell=new_salt(), noise=secrets.randbits(256), noisy=True)
-            with contextlib.suppress(BenchError):  # with some noise, a method fails
+            with contextlib.suppress(BenchError):  # some noise leaves too few answers to train on
                 outside = outside or _run(other, method, "given", None, Path(shared), originals).outside
         for number, which in enumerate([*variants, *more]):
             folder = shared or stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))

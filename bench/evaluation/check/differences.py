@@ -27,8 +27,8 @@ def by_itself(first: Outcome, run: Outcome) -> None:
     if found:
         raise Rejected(
             f"{found}, though both had the same data and answers: before the first, another cell with other noise ran "
-            "in its process and cache. A row's epsilon does not cover another cell's answers. What depends on answers "
-            "is kept in the cache under context.cell, and nothing outlives a run elsewhere"
+            "in its process and cache. A row's epsilon does not cover another cell's answers. Add context.cell to the "
+            "`depends` of cached results that depend on the ledger's answers, and keep no other state between runs"
         )
 
 
