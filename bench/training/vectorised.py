@@ -11,7 +11,6 @@ the program: a smaller one could round differently. (Some GPU kernels sum a net'
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 import os
@@ -35,13 +34,14 @@ from bench.models.build import build
 from bench.training.early_stopping import settling_for
 from bench.training.loop import Batches, dense_weights, make_optimizer
 from bench.training.processes import one_thread
+from bench.training.stacked_convolution import convolve
 
 if TYPE_CHECKING:
     from bench.core.seeds import Streams
     from bench.training.loop import FitSettings
     from bench.training.teacher import Arrays, Labels, TeacherTask
 
-VERSION = 1  # Increment when the same task would give different weights; part of the artefacts' names.
+VERSION = 2  # Increment when the same task would give different weights; part of the artefacts' names.
 ROWS = 500  # Images per batch of predictions.
 USED = 0.6  # Share of the free memory to plan for; the estimate omits buffers of convolutions.
 
@@ -318,18 +318,25 @@ def _start(task: TeacherTask, shape: Shape, streams: list[Streams], device: torc
     return _Stack(template.to(device), weights, others)
 
 
-class _ShortProducts(TorchFunctionMode):
-    """Rounds inputs of convolutions and dense layers to bfloat16, as autocast misses CPU convolutions under vmap."""
+class _StackedLayers(TorchFunctionMode):
+    """Runs large convolutions apart, and rounds the inputs of layers to bfloat16 where wanted.
+
+    Autocast misses CPU convolutions under vmap.
+    """
 
     LAYERS = (functional.conv1d, functional.conv2d, functional.conv3d, functional.linear)
+
+    def __init__(self, short: bool) -> None:
+        super().__init__()
+        self.short = short
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in self.LAYERS:
+        if self.short and func in self.LAYERS:
             args, kwargs = tuple(map(_short, args)), {name: _short(value) for name, value in kwargs.items()}
-        return func(*args, **kwargs)
+        return (convolve if func is functional.conv2d else func)(*args, **kwargs)
 
 
 def _short(value: Any) -> Any:
@@ -344,8 +351,7 @@ def outputs_of(
     def one(own: Named, batch: Tensor) -> Any:
         return functional_call(net, own, (batch,))
 
-    short = _ShortProducts() if bf16 else contextlib.nullcontext()
-    with torch.autocast(images.device.type, torch.bfloat16, enabled=bf16), short:
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=bf16), _StackedLayers(bf16):
         logits: Tensor = vmap(one, in_dims=(0, None if same else 0))({**stacked, **others}, images)
     return logits
 

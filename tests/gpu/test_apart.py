@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bench.core.precision import Precision
 from bench.core.seeds import Streams
+from bench.training import stacked_convolution
 from bench.training.ensemble import train_teachers
 from bench.training.loop import FitSettings
 from bench.training.teacher import Arrays, TeacherTask
@@ -23,8 +24,10 @@ def ensemble_of(net: str, precision: Precision, images: Tensor) -> Arrays:
     return train_teachers(task, images, torch.arange(96) % 10, np.array_split(np.arange(96), 8), Streams(0)).states
 
 
+@pytest.mark.parametrize("large", [0.0, stacked_convolution.LARGE])
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
-def test_on_a_gpu_teachers_stay_apart(precision: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_teachers_stay_apart(precision: Precision, large: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacked_convolution, "LARGE", large)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     images = torch.rand(96, 1, 28, 28, generator=torch.Generator().manual_seed(0))
@@ -41,7 +44,9 @@ def test_on_a_gpu_teachers_stay_apart(precision: Precision, monkeypatch: pytest.
     assert finite == [0, 1, 2, 4, 5, 6, 7]
 
 
-def test_on_a_gpu_one_program_trains_the_teachers_of_the_loop() -> None:
+@pytest.mark.parametrize("large", [0.0, stacked_convolution.LARGE])
+def test_on_a_gpu_one_program_trains_the_teachers_of_the_loop(large: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacked_convolution, "LARGE", large)
     images = torch.rand(96, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     task = TeacherTask("pate_mnist", 10, FitSettings(steps=5, batch_size=6, shift=2, ema=0.9), device="cuda")
     parts, labels = np.array_split(np.arange(96), 8), torch.arange(96) % 10
