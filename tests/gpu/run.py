@@ -172,6 +172,7 @@ def stages(bundles: dict[Path, Bundle], work: Path, gpus: int) -> list[Stage]:
     paper_net = [
         *ensembles, "--net", "pate_mnist", "--recipe", "published", "--batch", "128",
         *(few if tiny else ["--teachers", "100", "--in-loop", "5", "--steps", "100"]),
+        *(["--variants", "plain loop", "one program, bf16", "one program, bf16, grouped"] if gpus else []),
     ]  # fmt: skip
     alike = ["-d", grid.datasets[0], "-e", "10"]
     one_each = [
@@ -187,7 +188,7 @@ def stages(bundles: dict[Path, Bundle], work: Path, gpus: int) -> list[Stage]:
     ]  # fmt: skip
     found = [
         [*bench, "--bundle", str(path), "-o", str(work / path.stem), "--launcher", "local", "--jobs",
-         str(min(4, len(bundle.cells)))]
+         str(min(4, len(bundle.cells))), "--shards", "5"]
         for path, bundle in bundles.items()
     ]  # fmt: skip
     # Without pytest plug-ins, which such a machine may lack.
