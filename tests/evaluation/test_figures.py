@@ -15,6 +15,7 @@ from PIL import Image
 
 from bench.core.errors import BenchError
 from bench.evaluation.attack.figures import Column, comparison_grid, roc_figure
+from bench.results.pictures import LARGEST_PICTURE
 
 
 def column(title: str, rows: int = 3, value: float = 0.5, channels: int = 1, **more: object) -> Column:
@@ -115,3 +116,12 @@ def test_importing_draws_on_nothing_slow() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_grid_of_faces_is_small_enough_to_publish_and_keeps_its_colours(tmp_path: Path) -> None:
+    # Noise is the hardest image for PNG.
+    noise = torch.randint(256, (10, 1, 56, 46), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    columns = [Column(f"try {n}", noise.roll(n, 0), ["yes"] * 10, [n % 2 == 0] * 10) for n in range(7)]
+    comparison_grid(tmp_path / "grid.png", [f"person {n}" for n in range(10)], columns, [], title="ten people")
+    assert (tmp_path / "grid.png").stat().st_size <= LARGEST_PICTURE
+    assert min(tinted(tmp_path / "grid.png", channel) for channel in (0, 1)) > 100

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from bench.core.errors import BenchError
-from bench.core.lazy_libraries import backend_agg, matplotlib, style
+from bench.core.lazy_libraries import Image, backend_agg, matplotlib, style
 from bench.privacy.auditing.bounds import allowed_tpr
+from bench.results.pictures import LARGEST_PICTURE
 from bench.storage.files import write_atomic
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def comparison_grid(
     for place, name in enumerate(rows):
         where = 1 - (head + place * step_h + cell_h / 2) / high
         figure.text((left - 0.1) / wide, where, name, fontsize=8.5, ha="right", va="center")
-    _save(figure, path)
+    _save_small(figure, path)
 
 
 def _draw(figure: Figure, bounds: tuple[float, float, float, float], column: Column, place: int) -> None:
@@ -229,7 +230,23 @@ def _figure(wide: float, high: float, dpi: int = _DPI, layout: Literal["constrai
 
 
 def _save(figure: Figure, path: Path, dpi: int = _DPI) -> None:
+    write_atomic(path, _png(figure, dpi))
+
+
+def _save_small(figure: Figure, path: Path) -> None:
+    """Save a grid of photographs with few colours and, if need be, fewer dots, so that it may be published."""
+    for dpi in (_DPI, 90, 72, 56):
+        drawn = Image.open(io.BytesIO(_png(figure, dpi))).convert("RGB")
+        file = io.BytesIO()
+        # This way of choosing colours keeps those of the few coloured letters in a grey picture.
+        drawn.quantize(128, Image.Quantize.MAXCOVERAGE).save(file, "PNG", optimize=True)
+        if file.tell() <= LARGEST_PICTURE:
+            break
+    write_atomic(path, file.getvalue())
+
+
+def _png(figure: Figure, dpi: int) -> bytes:
     file = io.BytesIO()
     # By default the file contains matplotlib's version, which changes the bytes.
     figure.savefig(file, format="png", dpi=dpi, metadata={"Software": None})
-    write_atomic(path, file.getvalue())
+    return file.getvalue()

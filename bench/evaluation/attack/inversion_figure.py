@@ -43,8 +43,8 @@ def draw(
     note = "yes: all three evaluators name it"
     if records is not None:
         references = [
-            _nearest("nearest member", made[Role.STUDENT], *records, classes),
-            _nearest("nearest other", made[Role.STUDENT], records[1], records[0], classes),
+            _nearest("nearest\nmember", made[Role.STUDENT], *records, classes),
+            _nearest("nearest\nother", made[Role.STUDENT], records[1], records[0], classes),
         ]
         note += "; nearest: to the student's first try by SSIM, of equally large pools"
     names = [class_names[label] for label in classes]
