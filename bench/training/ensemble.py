@@ -177,7 +177,7 @@ def train_teachers(
                 put(one, stored)
         show()
         missing = [one for one in chunks if one not in done]
-        for one, made in _trained_together(task, images, labels, parts, streams, missing, watched, at_once):
+        for one, made in _trained_together(task, images, labels, parts, streams, missing, watched, at_once, show):
             finish(one, lambda made=made: made)  # type: ignore[misc]
     # All workers fill one chunk together, so that what is kept does not depend on their number.
     for first, last in [one for one in chunks if one not in done]:
@@ -240,8 +240,12 @@ def _trained_together(
     missing: list[tuple[int, int]],
     watched: Tensor | None,
     at_once: int | None,
+    show: Callable[[int], None],
 ) -> Iterator[tuple[tuple[int, int], Arrays]]:
-    """Train the `missing` chunks, with as many teachers together as fit in memory; yield them chunk by chunk."""
+    """Train the `missing` chunks, with as many teachers together as fit in memory; yield them chunk by chunk.
+
+    `show` gets the number of teachers of the next chunks that are trained or, by their steps, could be.
+    """
     if not missing:
         return
     if at_once is None:
@@ -251,6 +255,7 @@ def _trained_together(
         made = train_together(
             task, images, labels, [parts[number] for number in numbers],
             [streams.child(f"teacher-{number}") for number in numbers], at_once=at_once, watched=watched,
+            tell=lambda trained: show(int(trained)),
         )  # fmt: skip
         start = 0
         for place in run:

@@ -47,9 +47,11 @@ class Apart(torch.autograd.Function):
     """A 2-d convolution with a rule for stacked nets."""
 
     @staticmethod
-    def forward(images: Tensor, weight: Tensor, bias: Tensor | None, *options: Pair) -> Tensor:
+    def forward(
+        images: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, dilation: Pair
+    ) -> Tensor:
         """Return torch's own convolution: for images and weights that vmap does not stack."""
-        return functional.conv2d(images, weight, bias, *options)
+        return functional.conv2d(images, weight, bias, stride, padding, dilation)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -66,7 +68,7 @@ class Apart(torch.autograd.Function):
         values = _stacked(images, in_dims[0], info.batch_size)
         if shared:
             made = functional.conv2d(values.flatten(0, 1), weight, bias, stride, padding, dilation)
-            return made.unflatten(0, values.shape[:2]), 0
+            return made.view(*values.shape[:2], *made.shape[1:]), 0
         weights = _stacked(weight, in_dims[1], info.batch_size)
         if math.prod(weights.shape[2:]) <= NARROW and dilation == (1, 1):
             made = _by_patches(values, weights, stride, padding)
@@ -101,16 +103,17 @@ class OneByOne(torch.autograd.Function):
     """The convolutions of nets, one net after the other, with channels last in memory: there cuDNN is fastest."""
 
     @staticmethod
-    def forward(ctx: Any, images: Tensor, weights: Tensor, *options: Pair) -> Tensor:
+    def forward(ctx: Any, images: Tensor, weights: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
         """Return the outputs (nets * n, o, h, w) of images (nets, n, c, h, w) and weights (nets, o, c, kh, kw)."""
         images, weights = _channels_last(images), _channels_last(weights)
         ctx.save_for_backward(images, weights)
-        ctx.options = options
-        first = functional.conv2d(images[0], weights[0], None, *options)
+        ctx.options = (stride, padding, dilation)
+        first = functional.conv2d(images[0], weights[0], None, stride, padding, dilation)
         size = (len(images) * len(first), *first.shape[1:])
         made = torch.empty(size, dtype=first.dtype, device=first.device, memory_format=torch.channels_last)
         for net, one in enumerate(torch.split(made, len(first))):
-            one.copy_(first if net == 0 else functional.conv2d(images[net], weights[net], None, *options))
+            own = functional.conv2d(images[net], weights[net], None, stride, padding, dilation) if net else first
+            one.copy_(own)
         return made
 
     @staticmethod

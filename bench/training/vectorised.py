@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -86,11 +86,13 @@ def train_together(
     at_once: int | None = None,
     watched: Tensor | None = None,
     compiled: bool = False,
+    tell: Callable[[float], None] | None = None,
 ) -> Arrays:
     """Train one teacher per part, each from its own `streams`; return their weights, (teachers, ...) by name.
 
     Teachers with parts of equal size share a program, at most `at_once` of them (None: as memory allows). `watched` are
-    the public images for `settle`. Raises :class:`BenchError` for a net that :func:`why_not` rejects.
+    the public images for `settle`. ``tell(trained)`` gets the number of teachers so far, with fractions for those in
+    training. Raises :class:`BenchError` for a net that :func:`why_not` rejects.
     """
     shape = _shape(images)
     reason = why_not(task, shape)
@@ -99,10 +101,15 @@ def train_together(
     sizes = np.array([len(part) for part in parts])
     most = at_once if at_once is not None else fitting(task, shape, int(sizes.max()))
     found: list[Arrays] = [{} for _ in parts]
+
+    def told(share: float) -> None:
+        if tell is not None:
+            tell(sum(map(bool, found)) + share * len(group))
+
     for size in np.unique(sizes):
         for group in evenly(np.flatnonzero(sizes == size).tolist(), most):
             made = _spared(task, images, labels, [parts[i] for i in group], [streams[i] for i in group], watched,
-                           compiled)  # fmt: skip
+                           compiled, told)  # fmt: skip
             for place, number in enumerate(group):
                 found[number] = {name: array[place] for name, array in made.items()}
     return {name: np.stack([state[name] for state in found]) for name in found[0]}
@@ -172,17 +179,17 @@ def _kept(net: nn.Module, shape: Shape, count: int) -> int:
 
 def _spared(
     task: TeacherTask, images: Tensor, labels: Tensor, parts: list[Labels], streams: list[Streams],
-    watched: Tensor | None, compiled: bool,
+    watched: Tensor | None, compiled: bool, told: Callable[[float], None],
 ) -> Arrays:  # fmt: skip
     try:
-        return train_group(task, images, labels, parts, streams, watched, compiled)
+        return train_group(task, images, labels, parts, streams, watched, compiled, told)
     except torch.OutOfMemoryError:
         if len(parts) == 1:
             raise
     torch.cuda.empty_cache()
     half = len(parts) // 2
     halves = [
-        _spared(task, images, labels, parts[rows], streams[rows], watched, compiled)
+        _spared(task, images, labels, parts[rows], streams[rows], watched, compiled, lambda _: None)
         for rows in (slice(half), slice(half, None))
     ]
     return {name: np.concatenate([made[name] for made in halves]) for name in halves[0]}
@@ -199,9 +206,12 @@ class _Stack:
 
 def train_group(
     task: TeacherTask, images: Tensor, labels: Tensor, parts: list[Labels], streams: list[Streams],
-    watched: Tensor | None, compiled: bool,
+    watched: Tensor | None, compiled: bool, told: Callable[[float], None],
 ) -> Arrays:  # fmt: skip
-    """Train one teacher per part in `parts` (equally long lists of rows) together; see :func:`train_together`."""
+    """Train one teacher per part in `parts` (equally long lists of rows) together; see :func:`train_together`.
+
+    `told` gets the share of the training that is done.
+    """
     settings, device, bf16 = task.settings, torch.device(task.device), task.precision == "bf16"
     count, size = len(parts), len(parts[0])
     stack = _start(task, _shape(images), streams, device)
@@ -244,6 +254,7 @@ def train_group(
             optimizer.step()
             if average and settings.ema is not None:
                 torch._foreach_lerp_(average, weights, 1.0 - min(settings.ema, (1.0 + step) / (10.0 + step)))
+            told((step + 1) / total)
             if settling is not None and watched is not None and settling.due(step):
                 now = [value.detach() for value in average or weights]
                 seen = _labels(stack, dict(zip(names, now, strict=True)), watched, device, bf16)

@@ -140,6 +140,19 @@ def test_only_missing_chunks_are_trained_and_many_at_once(data: Data, monkeypatc
     assert trained == []
 
 
+def test_the_display_follows_a_program_of_many_teachers(data: Data) -> None:
+    images, labels, _, parts = data
+    shown: list[int] = []
+
+    class Shown:
+        def advance(self, steps: int = 1) -> None:
+            shown.append(steps)
+
+    train_teachers(task(SETTINGS["published"]), images, labels, parts, Streams(3), at_once=3, stage=Shown())
+    assert sum(shown) == TEACHERS
+    assert shown.count(1) == TEACHERS  # one after the other, although three and two of them train together
+
+
 def test_a_net_that_cannot_be_batched_is_trained_in_the_loop_and_said_so(data: Data) -> None:
     images, labels, queries, parts = data
     settings = FitSettings(steps=3, batch_size=5)
