@@ -7,6 +7,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from bench.core.types import Adjacency, Basis, Budget, Claim, Facts, PrivacyUnit
 from bench.evaluation.audit.pairs import WorstPair, worst_pairs
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
+from bench.methods.pate.naive_bayes import Ints, group_counts, log_means, record_groups, word_votes
 from bench.privacy.events.base_event import Event
 from bench.privacy.events.events import GNMax
 
@@ -28,7 +30,7 @@ FACTS = {
 NAMES = [name for name in METHODS.names() if METHODS.get(name).private]
 ROWS = [pytest.param((name, "mnist"), marks=pytest.mark.slow, id=f"{name}-mnist") for name in NAMES]
 ROWS += [(name, "digits") for name in NAMES]
-ROWS += [(name, "sentences") for name in NAMES if name.startswith("trpate")]
+ROWS += [(name, "sentences") for name in NAMES if name.startswith("trpate") or name == "pate-bayes"]
 PRIVACY = {
     "gamma", "sigma", "sigma1", "sigma2", "threshold", "noise_scale", "noise_multiplier", "max_grad_norm", "queries",
     "synthetic_queries", "label_queries", "epsilon", "top_k", "clients",
@@ -114,6 +116,24 @@ def test_an_ensembles_pairs_are_one_record_alone_and_one_of_a_vote() -> None:
         assert lead % 2 == 0
         assert set(pair.first.labels.tolist()) == {0, 1}
     assert 0 < lead_of(votes[1]) <= config.sigma
+
+
+@pytest.mark.parametrize("name", ["pate-bayes", "trpate-bayes"])
+def test_the_words_of_a_pair_of_sentences_move_votes(name: str) -> None:
+    pairs = pairs_of(name, "sentences")[2]
+    flips = [pair for pair in pairs if pair.name.endswith("its label flips") or "the vote tied" in pair.name]
+    assert len(flips) == 2
+    for pair in flips:
+        parts = [np.array([number]) for number in range(len(pair.first))]
+
+        def votes(held: PrivateData, parts: list[Ints] = parts, pair: WorstPair = pair) -> Ints:
+            groups = record_groups(held.labels.numpy(), 2, parts)
+            counts = group_counts(held.images.numpy(), groups, 2 * len(parts)).reshape(len(parts), 2, -1)
+            return word_votes(pair.material.public.images.numpy(), log_means(1 + counts))
+
+        first, second = votes(pair.first), votes(pair.second)
+        assert (np.abs(first - second).sum(1) == 2).all()  # one vote moves in each query
+        assert (first.sum(1) == len(parts)).all()
 
 
 @pytest.mark.parametrize(("name", "net"), [("scatter-linear", "scatter_linear"), ("dp-sgd", "softmax_regression")])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from bench.core.errors import BenchError
 from bench.core.rows import Change
 from bench.core.types import Adjacency, Facts, PrivacyUnit, PrivateData
 from bench.data.splits import Materialised
-from bench.data.text import is_text
+from bench.data.text import FIRST_WORD, is_text
 from bench.evaluation.check.check_data import generated
 from bench.interface.method import Method
 from bench.models.build import build
@@ -130,12 +130,11 @@ def _layouts(method: type[Method], config: DataclassInstance, facts: Facts) -> I
 def _built(method: type[Method], config: DataclassInstance, facts: Facts, delta: float, layout: _Layout) -> WorstPair:
     start = dataclasses.replace(config, **layout.settings)
     smaller, small, material = _reduced(method, (config, facts), start, delta, layout.records)
-    shape = small.shape
-    dark = torch.zeros(small.shape, dtype=torch.uint8)
+    dark, bright = _dark_and_bright(small.shape)
 
     def records(side: int) -> PrivateData:
         count = layout.records
-        images = dark.repeat(count, *[1] * len(shape))
+        images = dark.repeat(count, *[1] * dark.dim())
         labels = torch.zeros(count, dtype=torch.int64)
         if layout.lead is not None:
             labels[(count + layout.lead) // 2 :] = 1
@@ -144,7 +143,7 @@ def _built(method: type[Method], config: DataclassInstance, facts: Facts, delta:
             return PrivateData(images[1:], labels[1:], small)
         labels[0] = label
         if layout.saturated[side]:
-            images[0] = 255
+            images[0] = bright
         return PrivateData(images, labels, small)
 
     changes = (*_changes(config, smaller), *_data_changes(facts, small, layout.records))
@@ -206,10 +205,21 @@ def candidate_pairs(
     return found
 
 
+def _dark_and_bright(shape: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return two opposite records: a black and a white image, or sentences of one word each, the most frequent two."""
+    dark = torch.zeros(tuple(shape), dtype=torch.uint8)
+    if not is_text(shape):
+        return dark, torch.full_like(dark, 255)
+    bright = dark.clone()
+    dark[1], bright[1] = FIRST_WORD, FIRST_WORD + 1
+    return dark, bright
+
+
 def _blank(material: Materialised) -> Materialised:
-    """Return `material` with public images near the dark private ones, so that all teachers agree on them."""
-    public = dataclasses.replace(material.public, images=material.public.images // 8)
-    return dataclasses.replace(material, public=public)
+    """Return `material` with public records near the dark private ones, so that all teachers agree on them."""
+    images = material.public.images
+    near = _dark_and_bright(images.shape[1:])[0].expand_as(images).clone() if is_text(images.shape[1:]) else images // 8
+    return dataclasses.replace(material, public=dataclasses.replace(material.public, images=near))
 
 
 def _own(method: type[Method], config: DataclassInstance, facts: Facts, delta: float) -> Iterator[WorstPair]:
