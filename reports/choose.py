@@ -170,7 +170,7 @@ def _nothing(every: Sequence[BoardRow], wanted: Wanted, name: str) -> str:
     relaxed = [("--time", replace(wanted, seconds=math.inf)), ("--public-data none", replace(wanted, public=True))]
     options = [option for option, other in relaxed if other != wanted and ranked(every, other)]
     least = min((row.replace_one for row in ranked(every, replace(wanted, eps=BUDGETS[-1]))), default=math.inf)
-    said = f"no row on {name} (unit {wanted.unit}) with a rank satisfies this."
+    said = f"no ranked row on {name} (unit {wanted.unit}) is within this budget."
     if options:
         return f"{said} Leave out {' or '.join(options)}."
     if math.isfinite(least):

@@ -60,7 +60,7 @@ def compare(
     rows = [_row(board, name, dataset, unit, eps) for name in (one, other)]
     first, second = rows
     if first is second:
-        raise BenchError(f"{one} and {other} are in the same row of the board: they differ only in the seed.")
+        raise BenchError(f"{one} and {other} select the same row of the board. Give two different rows.")
     low = high = None
     apart, paired = first.accuracy - second.accuracy, 0
     mine, theirs = first.contender, second.contender

@@ -14,6 +14,7 @@ from bench.cli.audit_output import print_failures
 from bench.cli.jobs import Job, Launched, bad, choice_words, kept, launch_jobs, leave, state_of
 from bench.core.config import Reuse, check_overrides, parse_overrides
 from bench.core.options import LaunchOptions, Resources
+from bench.core.printable import counted
 from bench.core.progress import Progress, echo, open_progress, print_json, print_table
 from bench.evaluation.attack.attack import applies, attack_names, attack_student, planned_key
 from bench.evaluation.attack.inversion import comparable, compare, comparison_file
@@ -94,7 +95,7 @@ def _print_attacks(results: Sequence[AttackRecord], out: Path) -> None:
     for line in findings(results):
         echo(line)
     if pictures := sum(len(result.pictures) for result in results):
-        echo(f"{pictures} pictures in {out / 'attacks'}")
+        echo(f"{counted(pictures, 'picture')} in {out / 'attacks'}")
 
 
 def _inline(asked: Attacks) -> tuple[list[AttackRecord], Launched]:

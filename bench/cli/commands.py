@@ -57,7 +57,7 @@ class Command(TyperCommand):
             rest = super().parse_args(ctx, args)
         except UsageError as error:
             said = self._remedy(error, extra, args) or str(error.format_message()).replace("Value error, ", "")
-            raise BenchError(f"{said} `{ctx.command_path} -h` shows its options.") from error
+            raise BenchError(f"{said.rstrip('.')}. `{ctx.command_path} -h` shows its options.") from error
         for name, parsed in ctx.params.items():
             words, paths = given.get(name), parsed
             if isinstance(parsed, Path):
@@ -74,6 +74,8 @@ class Command(TyperCommand):
         names = {parameter.name for parameter in self.params}
         if option is not None:
             field, kind = option.lstrip("-").replace("-", "_"), "an attack" if self.name == "attack" else "a method"
+            if field in ("epsilon", "epsilons") and "eps" in names:  # also a setting of some methods
+                return f"there is no option {option}. Did you mean --eps?"
             if "set_" in names and field in _settings(kind):
                 after = dropwhile(lambda word: word.partition("=")[0] != option, args)
                 value = next(after, "").partition("=")[2] or next(after, "VALUE")

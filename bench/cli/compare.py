@@ -12,13 +12,13 @@ from bench.core.progress import echo, print_fields, print_json, print_table, sta
 from bench.core.types import PrivacyUnit
 
 EXAMPLES = """\
-python -m bench compare scatter-linear dp-sgd --eps 1
-python -m bench compare mnist-pate-eps1-quick-s0 mnist-dpsd-sound-eps1-quick-s0"""
+python -m bench compare scatter-linear dp-sgd --eps 2
+python -m bench compare mnist-pate-eps1-quick-s0 mnist-dp-sgd-eps1-quick-s0"""
 
 
 def compare(
     one: Annotated[str, typer.Argument(help="A method, or the key of a record (a unique prefix is enough).")],
-    other: Annotated[str, typer.Argument(help="Another.")],
+    other: Annotated[str, typer.Argument(help="A second method or key, of another row.")],
     runs: Annotated[
         list[Path] | None, typer.Argument(help="Run directories; default: the published records.", show_default=False)
     ] = None,

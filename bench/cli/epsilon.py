@@ -71,6 +71,8 @@ def _command(make: Callable[..., Described], text: str | None, *, without_claim:
 
     def command(delta: float, json: bool, group: int, **given: Any) -> None:
         rows = {name: given.pop(name, None) for name in _ROWS}
+        if given.get("votes") is None and any(value is not None for value in rows.values()):
+            raise BenchError("--first and --indices choose rows of --votes: give --votes too, or leave them out.")
         if given.get("votes") is not None:
             given["votes"] = load_votes(given["votes"], **rows)
         found = described(make, delta, {**given, **unused})

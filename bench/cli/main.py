@@ -95,7 +95,7 @@ def _root(
 
 @app.command("ls")
 def list_(
-    what: Annotated[str, typer.Argument(help="methods, datasets, attacks or models.")] = "methods",
+    what: Annotated[str, typer.Argument(help="methods, datasets, attacks, models, or a run directory.")] = "methods",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Run directory: list its records.")] = None,
     json_: Json = False,
 ) -> None:

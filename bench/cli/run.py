@@ -221,7 +221,7 @@ def print_board(
         echo(f"not shown: {key}: {why}")
 
 
-Former = Annotated[Path | None, typer.Argument(hidden=True)]  # default of --out
+Former = Annotated[Path | None, typer.Argument(metavar="[RUNS]", help="The same as --out.", show_default=False)]
 
 
 def status(former: Former = None, out: Out = Path("runs"), json_: Json = False) -> None:

@@ -211,7 +211,7 @@ def seed_numbers(text: str) -> tuple[int, ...]:
                 f"--seeds takes comma-separated whole numbers and ranges, such as 0,3 or 0-4, not {word!r}."
             ) from None
         if (dash and first and not last) or end < start or end - start >= MOST_SEEDS:
-            raise BenchError(f"--seeds {word} is no range of at most {MOST_SEEDS:,} seeds. Write 0-4 for 0,1,2,3,4.")
+            raise BenchError(f"--seeds {word} is not a range of at most {MOST_SEEDS:,} seeds. Write 0-4 for 0,1,2,3,4.")
         found |= dict.fromkeys(range(start, end + 1))
     return tuple(found)
 
@@ -303,6 +303,8 @@ def check_overrides(methods: Sequence[type[Configured]], overrides: Sequence[str
             raise BenchError(f"--set {name} is given {given.count(name)} times. Give it once.")
     fields = {method.name: {field.name for field in dataclasses.fields(method.Config)} for method in methods}
     for text in overrides:
+        if "=" not in text:
+            raise BenchError(f"cannot read --set {text!r}. Write FIELD=VALUE or METHOD.FIELD=VALUE.")
         owner, dot, field = text.partition("=")[0].rpartition(".")
         if dot and owner not in fields:
             raise UnknownNameError("method in --set", owner, fields)

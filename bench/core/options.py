@@ -162,7 +162,7 @@ class LaunchOptions:
     cpus: Annotated[int | None, on_slurm("--cpus", help="Cores per job.", min=1)] = None
     memory: Annotated[float | None, on_slurm("--memory", help="GB per job.")] = None
     time: Annotated[
-        str | None, on_slurm("--time", help="Time limit, minutes or H:MM:SS; longer jobs are requeued.")
+        str | None, on_slurm("--time", help="Time limit: minutes, H:MM:SS or D-H:MM:SS; longer jobs are requeued.")
     ] = None
     max_memory: Annotated[
         float | None,

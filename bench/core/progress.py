@@ -76,7 +76,8 @@ def print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, 
             if len(row) == 2:
                 print_fields(": ".join(row))
             else:
-                print_fields(f"{head[0]}: {row[0]}", zip(head[1:], row[1:], strict=True))
+                first = f"{head[0]}: {row[0]}" if head[0] else row[0]
+                print_fields(first, zip(head[1:], row[1:], strict=True))
         return
     table = rich.table.Table()
     for column, width in zip(head, widths, strict=True):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ROBUSTNESS = "robustness"
 """The goal of attacks that do not measure privacy."""
 NO_PRIVACY = (
-    "Robustness is accuracy on inputs that an adversary changes. It is no measure of privacy: these attacks look for "
+    "Robustness is accuracy on inputs that an adversary changes. It does not measure privacy: these attacks look for "
     "wrong answers, not for training records."
 )
 

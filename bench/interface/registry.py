@@ -124,7 +124,7 @@ class Registry(Generic[T]):
         # The path's digest separates files of the same name.
         module_name = f"{PLUGIN}{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
         with no_exit(str(path)), no_interrupt(str(path)):
-            import_file(module_name, path)
+            _import_given(module_name, path)
         added = sorted(set(self.members) - before - set(self._own()))  # it may import methods of this project
         if len(added) != 1:
             raise BenchError(f"{path} must register exactly one {self.kind}; it registered {added or 'none'}.")
@@ -145,6 +145,17 @@ def import_file(name: str, path: Path) -> None:
     assert spec.loader is not None
     sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[name])
+
+
+def _import_given(name: str, path: Path) -> None:
+    """Import a user's file; raise :class:`BenchError` with the place if it is not Python or lacks an import."""
+    try:
+        import_file(name, path)
+    except SyntaxError as error:
+        place = f"{error.filename or path}, line {error.lineno}"
+        raise BenchError(f"{place}: {error.msg}. Correct the file, then run the command again.") from error
+    except ImportError as error:
+        raise BenchError(f"{path} cannot be imported: {error}. Install what it imports, or correct it.") from error
 
 
 def _origin(member: object) -> str:

@@ -119,7 +119,10 @@ def unpack(source: Path, into: Path, progress: Progress) -> Bundle:
                 for packed in bundle.files:
                     _extract(archive, packed, source, into, stage)
     except FileNotFoundError as error:
-        raise BenchError(f"there is no bundle {source}. `python -m bench bundle -o {source}` makes one.") from error
+        raise BenchError(
+            f"there is no bundle {source}. Make one where there is a network: `python -m bench bundle --methods NAMES "
+            f"--datasets NAMES -o {source}`."
+        ) from error
     except OSError as error:
         raise BenchError(f"{source} cannot be read: {error.strerror or error}.") from error
     except DAMAGE as error:

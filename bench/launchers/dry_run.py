@@ -122,7 +122,7 @@ def forecast(
     makers = len({key for unit in units for key in unit.after})
     notes = []
     if makers:
-        make = counted(makers, "of them makes", "of them make")
+        make = counted(makers, "cell makes", "cells make")
         notes.append(f"{make} artefacts that others share; those run later and reuse them from the cache.")
     if settings.launcher == "slurm":
         most = settings.parallel or "any number"
@@ -138,8 +138,12 @@ def forecast(
         where = " on an empty cluster" if settings.launcher == "slurm" else ""
         notes.append(f"Time: {duration(seconds)} with {slots} at a time{where}, by earlier records.")
     if unknown:
-        have = counted(unknown, "of them has", "of them have")
-        notes.append(f"{have} no earlier record of method and preset: the sum leaves the unknown time out.")
+        without = "no earlier record has the same method and preset"
+        notes.append(
+            f"The time leaves out {counted(unknown, 'cell')}: {without}."
+            if unknown < len(units)
+            else f"No estimate of the time: {without}."
+        )
     if len(rows) > SHOWN:
         notes.insert(0, f"The table shows {SHOWN} of {len(rows):,} rows; --json has all.")
     totals = {"seconds": seconds, "without_estimate": unknown, "slots": slots, "jobs": len(jobs)}

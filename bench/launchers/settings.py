@@ -136,7 +136,7 @@ class Cluster(JobResources):
     def _known(cls, value: str) -> str:
         if value not in LAUNCHERS and not value.startswith(SUBMITIT) and value not in (there := launcher_points()):
             known = ", ".join([*LAUNCHERS, *there])
-            raise ValueError(f"{known} or {SUBMITIT}NAME, with the name of an executor of submitit")
+            raise ValueError(f"accepted are {known} and {SUBMITIT}NAME, where NAME is an executor of submitit")
         return value
 
     @field_validator("python")

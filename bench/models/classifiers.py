@@ -169,7 +169,7 @@ def tempered_cnn_mnist(
     num_classes: int = 10, in_chans: int = 1, img_size: Size = 28,
     scale: float = 2.0, inverse_temperature: float = 2.0, offset: float = 1.0, **_: Any,
 ) -> FeatureNet:  # fmt: skip
-    """Build the net of :func:`tanh_cnn_mnist` with tempered sigmoids (Papernot et al., AAAI 2021), tanh by default."""
+    """Build tanh_cnn_mnist with tempered sigmoids (Papernot et al., AAAI 2021), tanh by default."""
     activation = partial(TemperedSigmoid, scale, inverse_temperature, offset)
     return _mnist_cnn("tempered_cnn_mnist", activation, num_classes, in_chans, img_size)
 
@@ -179,7 +179,7 @@ def tempered_cnn_cifar(
     num_classes: int = 10, in_chans: int = 3, img_size: Size = 32,
     scale: float = 2.0, inverse_temperature: float = 2.0, offset: float = 1.0, **_: Any,
 ) -> FeatureNet:  # fmt: skip
-    """Build the net of :func:`tanh_cnn_cifar` with tempered sigmoids (Papernot et al., AAAI 2021), tanh by default."""
+    """Build tanh_cnn_cifar with tempered sigmoids (Papernot et al., AAAI 2021), tanh by default."""
     activation = partial(TemperedSigmoid, scale, inverse_temperature, offset)
     return _cifar_cnn("tempered_cnn_cifar", activation, num_classes, in_chans, img_size)
 

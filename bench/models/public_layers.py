@@ -185,7 +185,7 @@ def above_frozen(
     num_classes: int = 10, in_chans: int = 3, img_size: Size = 32,
     backbone: dict[str, Any] | None = None, frozen: str = ALL, **_: Any,
 ) -> Above:  # fmt: skip
-    """Build what a teacher trains: inputs are outputs of the frozen layers, (n, features, 1, 1), or images."""
+    """Build the trained part of a teacher; it takes outputs of the frozen layers, (n, features, 1, 1), or images."""
     if backbone is None:
         return Above(None, (), in_chans * height_width(img_size)[0] * height_width(img_size)[1], num_classes)
     spec = spec_from(backbone)

@@ -252,7 +252,7 @@ def _risk_table(privacy: Privacy) -> Table:
 
 
 RISK_WORDS = (
-    "membership advantage", *(f"true positive rate at a false one of {100 * rate:g}%" for rate in RATES),
+    "membership advantage", *(f"true-positive rate at {100 * rate:g}% false positives" for rate in RATES),
     *(f"reconstruction of 1 in {1 / prior:,.0f}" for prior in PRIORS),
 )  # fmt: skip
 """The bounds of a risk in words, in their order."""

@@ -148,7 +148,7 @@ def power(baseline: Scored, seed: int, draws: int = DRAWS) -> tuple[str, str]:
     best = max(areas, key=lambda name: areas[name].value)
     low = areas[best].low
     assert low is not None
-    return best, f"on the pipeline without privacy the AUC may be {low:.3f}" if low <= 0.5 else ""
+    return best, f"without privacy the AUC may be as low as {low:.3f}, no better than chance" if low <= 0.5 else ""
 
 
 @dataclass(frozen=True, slots=True)

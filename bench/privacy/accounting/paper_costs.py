@@ -99,7 +99,7 @@ def dgd(eps0: Eps0, queries: Queries, eps1: Eps1 = 0.0, *, delta: float) -> Desc
 def dpsd(
     beta: Beta, classes: Classes, batch: Images, iterations: Iterations, sigma: Scale, *, delta: float
 ) -> Described:
-    """DPSD: Theorem 1, and the real cost of Eq. (3)."""
+    """DPSD: Theorem 1, and the real cost of equation 3."""
     claim = claims.dpsd(beta, classes, batch, iterations, sigma, delta)
     title = f"DPSD: {batch} images, {iterations} iterations, sigma {sigma:g}"
     return _paper("dpsd", claim, claims.dpsd_events(batch, iterations, sigma), False, title)
@@ -128,7 +128,7 @@ PAPERS = shared.by_name(pate, pate_2018, trpate, dgd, dpsd, dpsd_label, dp_sgd)
 PROVEN = {
     "trpate": "TrPATE: the cost of its label queries.",
     "dgd": "DGD: infinite, as private data is used outside any mechanism; below it, the label queries alone.",
-    "dpsd": "DPSD: the real cost of Eq. (3).",
-    "dpsd-label": "DPSD: infinite for Eq. (5) as printed.",
+    "dpsd": "DPSD: the real cost of equation 3.",
+    "dpsd-label": "DPSD: infinite for equation 5 as printed.",
 }
 """Proven costs of papers' methods as described."""
