@@ -34,8 +34,8 @@ def test_robustness_stands_apart_from_attacks_on_privacy(tmp_path: Path) -> None
     made = [attack(found.key), attack(found.key, key=f"{found.key}--r", attack="robustness", goal="robustness")]
     page = Page(dict(build_site(Source([found], [], made)))[f"records/{page_name(found.key)}.html"].decode())
     assert {"attacks", "robustness"} <= set(page.ids)
-    assert "no measure of privacy" in page.text
+    assert "does not measure privacy" in page.text
     privacy, apart = attacks_page([found], made).split("# Robustness, which is not privacy\n")
-    assert "no measure of privacy" in apart
+    assert "does not measure privacy" in apart
     assert "mi-face" in privacy
     assert "mi-face" not in apart
