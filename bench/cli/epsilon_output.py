@@ -19,6 +19,17 @@ if TYPE_CHECKING:
     from bench.privacy.accounting.described import Described
 
 
+LABELS = {
+    "replace_one": "epsilon for replace-one neighbours",
+    "pld_without_rounding_at_least": "lower bound on the exact epsilon behind pld",
+    "epsilon_if_batches_were_poisson": "epsilon if batches were Poisson samples",
+    "epsilon_at_least": "epsilon is at least",
+    "epsilon_of_one_trial": "epsilon of one trial",
+    "epsilon_if_larger_answers_win": "epsilon if the larger answer wins",
+}
+"""What the names of facts mean; JSON has the names."""
+
+
 def load_array(path: Path, what: str) -> NDArray[Any]:
     """Return the array of an ``.npy`` file without pickle; raise BenchError, which names `what`, on an invalid file."""
     if not path.is_file():
@@ -101,7 +112,8 @@ def report(found: Described, delta: float, as_json: bool, group: int = 1) -> Non
     for name, value in known.items():
         if name in ("replace_one", "epsilon_of_one_trial") and value == 0:
             value = _epsilon(0.0)
-        echo(f"{name}: {value:.10g}" if isinstance(value, float) else f"{name}: {value}")
+        label = LABELS.get(name, name)
+        echo(f"{label}: {value:.10g}" if isinstance(value, float) else f"{label}: {value}")
     for row in rows:
         if row.note:
             echo(f"{row.name}: {row.note}")

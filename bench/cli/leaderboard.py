@@ -70,7 +70,8 @@ def _text(path: Path) -> str:
     try:
         return read_plain(path, links=True).decode()
     except (OSError, ValueError) as error:
-        raise BenchError(f"{path} cannot be read ({error}). Give the leaderboard.csv of an earlier board.") from None
+        why = getattr(error, "strerror", None) or error
+        raise BenchError(f"{path} cannot be read: {why}. Give the leaderboard.csv of an earlier board.") from None
 
 
 def _unit(name: str) -> PrivacyUnit:

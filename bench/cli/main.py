@@ -55,26 +55,26 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 app.add_typer(data.app, name="data")
-app.add_typer(epsilon.app, name="epsilon")
+app.add_typer(epsilon.app, name="epsilon", short_help="Compute the privacy cost of a mechanism.")
 app.add_typer(weights.app, name="weights")
-app.command("run", epilog=run.EXAMPLES)(run.run)
-app.command("tune", epilog=tune.EXAMPLE)(tune.tune)
-app.command("bundle")(bundle.bundle)
-app.command("merge")(bundle.merge)
-app.command("status")(run.status)
-app.command("cancel")(run.cancel)
-app.command("logs")(run.logs)
-app.command("attack")(attack.attack)
-app.command("audit")(attack.audit)
-app.command("check")(check.check)
-app.command("choose", epilog=choose.EXAMPLES)(choose.choose)
-app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
-app.command("compose", epilog=compose.EXAMPLES)(compose.compose)
-app.command("leaderboard")(leaderboard.leaderboard)
-app.command("report")(report.report)
-app.command("publish")(publish.publish)
-app.command("export")(export.export)
-app.command("reported")(paper_numbers.reported)
+app.command("run", epilog=run.EXAMPLES, short_help="Run or resume a grid and print the board.")(run.run)
+app.command("tune", epilog=tune.EXAMPLE, short_help="Tune settings; the proven epsilon includes it.")(tune.tune)
+app.command("bundle", short_help="Pack a grid and its data for offline machines.")(bundle.bundle)
+app.command("merge", short_help="Copy the results of run directories into one.")(bundle.merge)
+app.command("status", short_help="Show cells that are done, running, failed or left.")(run.status)
+app.command("cancel", short_help="Stop all processes and jobs of a run directory.")(run.cancel)
+app.command("logs", short_help="Print the output of a launched cell, audit or attack.")(run.logs)
+app.command("attack", short_help="Attack the students of a run directory.")(attack.attack)
+app.command("audit", short_help="Bound the epsilon of each student from below.")(attack.audit)
+app.command("check", short_help="Test whether a method bypasses its mechanisms.")(check.check)
+app.command("choose", epilog=choose.EXAMPLES, short_help="Rank the methods within a budget.")(choose.choose)
+app.command("compare", epilog=compare.EXAMPLES, short_help="Compare two rows of the board.")(compare.compare)
+app.command("compose", epilog=compose.EXAMPLES, short_help="Bound the joint epsilon of students.")(compose.compose)
+app.command("leaderboard", short_help="Write and print the leaderboard.")(leaderboard.leaderboard)
+app.command("report", short_help="Draw the papers' tables and figures from records.")(report.report)
+app.command("publish", short_help="Add records, audits and attacks to the board.")(publish.publish)
+app.command("export", short_help="Write released students in timm's format.")(export.export)
+app.command("reported", short_help="Print the papers' numbers, with verdicts.")(paper_numbers.reported)
 app.command("schema")(schema.schema)
 
 
@@ -93,7 +93,7 @@ def _root(
     """Parse the options before the command."""
 
 
-@app.command("ls")
+@app.command("ls", short_help="List methods, data sets, attacks, models or records.")
 def list_(
     what: Annotated[str, typer.Argument(help="methods, datasets, attacks, models, or a run directory.")] = "methods",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Run directory: list its records.")] = None,
@@ -112,7 +112,7 @@ def list_(
     print_records(out, json=json_)
 
 
-@app.command()
+@app.command(short_help="Show a method or a record.")
 def show(
     what: Annotated[str, typer.Argument(help="A method, or the key of a record (a unique prefix is enough).")],
     out: Out = Path("runs"),

@@ -78,11 +78,11 @@ class DGDPrintedConfig(DGDConfig):
     images: Literal["data-free", "private", "acgan", "wgan", "infogan"] = setting("data-free", "DGD, section III-B")
     baseline_steps: int = setting(3000, "DGD, section IV: as for the teachers, which have the same net", ge=1)
     generator_steps: int = setting(
-        200, "DGD, section IV: 200 rounds, read as batches; rounds of 120 as in DAFL's published code are 24,000", ge=1
+        24_000, "DGD, section IV: 200 rounds; of 120 batches, as in DAFL's published code", ge=1
     )
     generator_batch: int = setting(128, "DGD, section IV", ge=1)
     generator_lr: float = setting(0.2, "DGD, section IV; divided by ten every 80 rounds", gt=0)
-    generator_decay: int = setting(80, "DGD, section IV: 80 rounds, read as batches")
+    generator_decay: int = setting(9600, "DGD, section IV: 80 rounds of 120 batches")
     random_share: float = setting(
         0.0, "ours: share of synthetic images made by random processes; methods/shared/random_images.py", ge=0, lt=1
     )

@@ -68,16 +68,14 @@ class DGDConfig(GivenTeacherConfig):
         "dgd_cnn", "DGD, section IV: simple nets 'the same to the benchmarks'; read as the teachers'"
     )
     student_steps: int = setting(
-        500, "DGD, section IV: 500 rounds, read as batches; as epochs of 60,000 images they are 234,500", ge=1
+        234_500, "DGD, section IV: 500 rounds, read as epochs of 60,000 images, batch 128", ge=1
     )
     student_batch: int = setting(128, "DGD, section IV", ge=1)
     student_lr: float = setting(0.001, "DGD, section IV; decays linearly to 0", gt=0)
     student_optimizer: Literal["adam", "sgd"] = setting("adam", "DGD, section IV")
     regularise: float = setting(1.0, "DGD, Eq. 6: its terms have no weights; 0 leaves the generative stream out")
     vae: bool = setting(True, "DGD, section III-B; without it the student learns from Eq. 5 alone (Fig. 7: PATE)")
-    vae_steps: int = setting(
-        500, "DGD, section IV: 500 rounds, read as batches; as epochs of 60,000 images they are 234,500", ge=1
-    )
+    vae_steps: int = setting(234_500, "DGD, section IV: 500 rounds, read as epochs of 60,000 images, batch 128", ge=1)
     vae_lr: float = setting(0.001, "DGD, section IV; decays linearly to 0", gt=0)
     latent: int = setting(32, "DGD, section IV: c", ge=1, le=1024)
     vae_units: int = setting(64, "ours: the paper names no layers", ge=1)

@@ -177,7 +177,8 @@ def text_of(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BenchError(f"cannot read {path}: {error}. The folder needs {NUMBERS} and {SYSTEMS}.") from error
+        why = getattr(error, "strerror", None) or error
+        raise BenchError(f"cannot read {path}: {why}. Give a folder with {NUMBERS} and {SYSTEMS}.") from error
 
 
 def first_of(error: ValidationError) -> str:

@@ -135,7 +135,7 @@ def test_bad_options(command: list[object], said: str) -> None:
 def test_an_epsilon_that_delta_covers_is_not_printed_as_no_cost() -> None:
     shown = run("dp-sgd", "--sigma", 1e9, "--sampling-rate", 0.01, "--steps", 1)
     assert "0 (within delta)" in shown
-    assert "replace_one: 0 (within delta)" in shown
+    assert "epsilon for replace-one neighbours: 0 (within delta)" in shown
     assert "0.000000" not in shown
     assert "0.000000" not in run("gaussian", "--sigma", 4e4)
 

@@ -173,7 +173,7 @@ def test_what_an_installed_launcher_does_not_take(tmp_path: Path) -> None:
             pass
     with pytest.raises(BenchError, match=r"--launcher threads does not use --partition. Use --launcher slurm"):
         launch_settings(LaunchOptions(launcher="threads", partition="gpu", parallel=2))
-    with pytest.raises(BenchError, match="inline, local, slurm, threads, no or submitit:NAME"):
+    with pytest.raises(BenchError, match="inline, local, slurm, threads, no and submitit:NAME"):
         launch_settings(LaunchOptions(launcher="sge"))
 
 

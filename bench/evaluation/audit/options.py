@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
@@ -42,7 +43,7 @@ class AuditOptions:
         int, canary("--canaries", help="Canaries per run; 0: a tenth of the records, at most 1000.")
     ] = 0
     guesses: Annotated[int, canary("--guesses", help="Guesses per run; 0: half of the canaries, at most 100.")] = 0
-    runs: Annotated[int, canary("--runs", help="Shadow runs to train and to guess on.")] = 1
+    runs: Annotated[int, canary("--runs", help="Shadow runs to train and to guess on; 8 or more for many-run.")] = 1
     copies: Annotated[int, canary("--copies", help="Copies of a duplicated canary.")] = 4
     confidence: Annotated[float, what("--confidence", help="Confidence of the lower bound.")] = 0.95
     refute: Annotated[
@@ -61,8 +62,11 @@ class AuditOptions:
             raise BenchError(f"--confidence must lie in [0.5, 1), not {self.confidence}. 0.95 is usual.")
         if self.runs < 1 or self.canaries < 0 or self.guesses < 0 or self.draws < 0 or not self.minutes > 0:
             raise BenchError(
-                "--runs must be 1 or more, --minutes positive, and canaries, guesses and draws not negative."
+                "--minutes must be positive, --runs 1 or more, and --canaries, --guesses and --draws 0 or more; given: "
+                f"{self.minutes:g}, {self.runs}, {self.canaries}, {self.guesses} and {self.draws}."
             )
+        if self.refute is not None and not 0 < self.refute < math.inf:
+            raise BenchError(f"--refute takes a positive finite epsilon, not {self.refute:g}.")
         _ = self.numbers
         if self.kind is AuditKind.MANY_RUN and (self.runs < 8 or self.family is Family.DUPLICATED or self.canaries > 1):
             raise BenchError(
