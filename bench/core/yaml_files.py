@@ -34,10 +34,6 @@ def read_yaml(path: Path) -> Value:
         raise BenchError(f"{path} cannot be read: {error.strerror}.") from error
     except RecursionError as error:
         raise BenchError(f"{path} cannot be read as YAML: it is nested too deeply.") from error
-    except yaml.MarkedYAMLError as error:
-        place = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        why = error.problem or error.context or "it is damaged"
-        raise BenchError(f"{path}{place}, cannot be read as YAML: {why}.") from error
     except (yaml.YAMLError, ValueError) as error:
         why = (str(error).splitlines() or ["it is damaged"])[0].rstrip(".")
         raise BenchError(f"{path} cannot be read as YAML: {why}.") from error
