@@ -1,8 +1,8 @@
-"""Convolutions of many nets at once, on a GPU: as matrix products or one net after the other, where that is faster.
+"""Convolutions of many nets at once, on a GPU: as matrix products, or one net after the other.
 
-Under vmap torch runs the convolutions of stacked nets as one grouped convolution. cuDNN is slow at that when a net's
-own share is large: PATE's published net with 250 teachers would take most of an hour. A call is left to torch where a
-net's share is small, because then the launches would cost more than the arithmetic.
+Under vmap torch runs the convolutions of stacked nets as one grouped convolution. Where each net has much to compute,
+these ways are meant to be faster; `tests/performance/ensembles.py` compares them on a GPU, which nobody has done yet.
+Where each net has little to compute, torch's way stays: launching a kernel per net would cost more than the arithmetic.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 
 LARGE = 1e8
-"""Floating point operations of a net's share from which it does not run as one group among many."""
+"""Floating point operations per net from which a convolution is not left to torch; chosen without a measurement."""
 NARROW = 64
-"""Largest number of inputs of an output value for which the patches of all images are stored as one matrix."""
+"""Inputs per output value up to which the patches of all images are stored as one matrix."""
 
 Pair = tuple[int, int]
 
@@ -26,7 +26,7 @@ def convolve(
     images: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    """Return ``conv2d``; under vmap on a GPU, stacked nets with large shares run as the module's docstring says."""
+    """Return ``conv2d``; under vmap on a GPU, stacked nets with much to compute run as the module says."""
     plain = groups == 1 and not isinstance(padding, str)
     if not (plain and images.is_cuda and _share(images, weight, _pair(stride)) >= LARGE):
         return functional.conv2d(images, weight, bias, stride, padding, dilation, groups)
@@ -39,7 +39,7 @@ def _pair(value: int | Pair) -> Pair:
 
 
 def _share(images: Tensor, weight: Tensor, stride: Pair) -> float:
-    """Return about how many floating point operations one net's convolution takes."""
+    """Return about how many floating point operations one net's convolution takes, for its share of the work."""
     return 2.0 * weight.numel() * images.numel() / images.shape[1] / math.prod(stride)
 
 
@@ -100,7 +100,7 @@ def _by_patches(images: Tensor, weights: Tensor, stride: Pair, padding: Pair) ->
 
 
 class OneByOne(torch.autograd.Function):
-    """The convolutions of nets, one net after the other, with channels last in memory: there cuDNN is fastest."""
+    """The convolutions of nets, one net after the other, with channels last in memory, as tensor cores need them."""
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, weights: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:

@@ -234,7 +234,7 @@ def _save(figure: Figure, path: Path, dpi: int = _DPI) -> None:
 
 
 def _save_small(figure: Figure, path: Path) -> None:
-    """Save a grid of photographs with few colours and, if need be, fewer dots, so that it may be published."""
+    """Save a grid of photographs in few colours and, if need be, at a lower resolution, so that it may be published."""
     for dpi in (_DPI, 90, 72, 56):
         drawn = Image.open(io.BytesIO(_png(figure, dpi))).convert("RGB")
         file = io.BytesIO()
