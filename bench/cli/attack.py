@@ -47,6 +47,10 @@ def audit(
     share: Annotated[
         bool, what("--share", help="Only copy audits to other rows for which the audit is the same experiment.")
     ] = False,
+    full_size: Annotated[
+        bool,
+        what("--full-size", help="Only add pairs at full size to finished audits without one, each in --minutes."),
+    ] = False,
     reuse: ReuseOption = Reuse.DONE,
     launch: LaunchOptions,
     quiet: Quiet = False,
@@ -61,10 +65,10 @@ def audit(
     runs each audit as a process or a Slurm job. Rows with the same method, privacy settings and small data sets can
     share one audit (--share), whatever their own data sets.
     """
-    if plan and share:
-        raise BenchError("--plan lists what --share would write: give only one of them.")
+    if plan + share + full_size > 1:
+        raise BenchError("--plan, --share and --full-size each replace the audit: give only one of them.")
     with starting(quiet=quiet or json_):
-        from bench.cli.audit_jobs import Audits, make_audits
+        from bench.cli.audit_jobs import Audits, add_pairs, make_audits
         from bench.cli.audit_plan import print_plan, print_shared
 
     keys, methods = _without_files(keys, methods)
@@ -76,7 +80,7 @@ def audit(
         asked = Audits(
             keys=keys, out=out, methods=methods, data=data, options=options, reuse=reuse, quiet=quiet or json_
         )
-        make_audits(asked, launch, json=json_)
+        (add_pairs if full_size else make_audits)(asked, launch, json=json_)
 
 
 @with_options(shards=..., retries=..., gpus=..., pack=..., detach=..., workers=CREW)

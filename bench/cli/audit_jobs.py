@@ -10,10 +10,12 @@ from pathlib import Path
 from bench.cli.audit_output import print_results
 from bench.cli.jobs import Job, Launched, bad, check_time, choice_words, kept, launch_jobs, leave, state_of
 from bench.core.config import Reuse
+from bench.core.errors import BenchError
 from bench.core.options import LaunchOptions, Resources, words_of
-from bench.core.progress import Progress, open_progress
+from bench.core.progress import Progress, echo, open_progress
 from bench.core.types import AuditKind
 from bench.evaluation.audit.audit import audit_key, audit_student
+from bench.evaluation.audit.full_size import add_full_size
 from bench.evaluation.audit.options import AuditOptions
 from bench.experiments.data_source import DataSource
 from bench.launchers.manifest import Task
@@ -21,6 +23,7 @@ from bench.launchers.settings import Cluster, launch_settings
 from bench.launchers.students import chosen_in, each_student
 from bench.launchers.worker import ClaimProgress, claimed_result
 from bench.results.attack_record import AuditRecord
+from bench.results.full_size import has_full_size, lacks_full_size
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from bench.storage.locks import Held
@@ -69,6 +72,45 @@ def _inline(asked: Audits, resources: Resources) -> tuple[list[AuditRecord], Lau
 
     ended.stopped = each_student(asked.keys, asked.out, asked.methods, asked.data, do, resources, asked.quiet)
     return results, ended
+
+
+def add_pairs(asked: Audits, launch: LaunchOptions, *, json: bool) -> None:
+    """Run the pairs at full size that finished audits of the students lack, print those audits, and end alike."""
+    if launch_settings(launch).launcher != "inline":
+        raise BenchError("--full-size runs here, one pair after the other: leave --launcher out.")
+    audits, damaged = RunDir(asked.out).read_audits()
+    for line in damaged:
+        echo(f"warning: {line}", err=True)
+    results, ended, failed = list[AuditRecord](), Launched(), list[str]()
+
+    def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
+        folder = asked.data if record.cell.own_folder else None
+        lacking = [a for a in audits if a.student == record.key and lacks_full_size(a)]
+        if not lacking:
+            progress.say(f"{record.key}: it has no finished audit by pairs that lacks a pair at full size")
+        for audit in lacking:
+
+            def make(held: Held, audit: AuditRecord = audit) -> AuditRecord:
+                seen = ClaimProgress(progress, held)
+                minutes = asked.options.minutes
+                return add_full_size(record, audit, minutes, run_dir, source, seen, dataset=folder, resources=resources)
+
+            what = f"pair at full size of {record.key}"
+            try:
+                result = claimed_result(run_dir, audit.key, what, run_dir.read_audit, has_full_size, make)
+            except BenchError as error:
+                failed.append(f"failed: {error}")
+                continue
+            if result is None:
+                ended.elsewhere.append(audit.key)
+            else:
+                results.append(result)
+
+    ended.stopped = each_student(asked.keys, asked.out, asked.methods, asked.data, do, launch.resources, asked.quiet)
+    print_results(results, asked.out, json)
+    for line in failed:
+        echo(line, err=True)
+    leave(ended, bool(failed) or any(map(bad, results)))
 
 
 def _by_jobs(asked: Audits, settings: Cluster, resources: Resources) -> tuple[list[AuditRecord], Launched]:

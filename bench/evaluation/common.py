@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench.core.errors import no_exit
+from bench.core.errors import BenchError, no_exit
 from bench.core.progress import Progress
+from bench.experiments.plan import Cell, bound_method
 from bench.experiments.run import failure_of
 from bench.results.provenance import Clock
 from bench.results.record import Record, Status
@@ -36,3 +37,13 @@ def attempted(
     made, found = (sum(len(getattr(cache, side)) for cache in caches) for side in ("made", "found"))
     provenance = clock.stop(made=made, found=found, private=not disclosure.exact_costs)
     return {**parts, "notes": list(dict.fromkeys(notes)), "provenance": provenance}
+
+
+def refuse_given(cell: Cell) -> None:
+    """Raise :class:`BenchError` for a given teacher, which cannot be retrained here with and without a record."""
+    if bound_method(cell).given_teacher() is not None:
+        raise BenchError(
+            f"{cell.key} learnt from a given teacher, whose training records are not available, so it "
+            "cannot be retrained with and without one of them. Audit or attack a student of the same "
+            "method whose teacher is trained here."
+        )

@@ -18,7 +18,7 @@ from bench.core.plain_files import listed, read_plain
 from bench.core.progress import Progress
 from bench.core.rows import SchemaError
 from bench.experiments.calibration_cache import Calibrations
-from bench.publishing.completed import same_run, student_of, with_answers, with_overrides
+from bench.publishing.completed import gained_pair, read_row, same_run, student_of, with_answers, with_overrides
 from bench.publishing.reproduce import planned_again
 from bench.publishing.shared_audits import sharing_problem
 from bench.publishing.validate import audited_above_proven, vet_attack, vet_audit, vet_record
@@ -293,9 +293,9 @@ class _Work:
             elif student_of(own) != student_of(board):
                 self._say(what, name, Fate.SKIPPED, "it belongs to a student other than the published one")
             elif there.exists() and target not in self.found.gone and not self._replace:
-                lacking = isinstance(row, AttackRecord) and _same(there, row) and self._picture(run, row)
-                fate = Fate.COMPLETED if lacking else Fate.SKIPPED
-                self._say(what, name, fate, "it is already there" + "; it got its picture" * lacking)
+                lacks = self._lacks(there, row, run)
+                fate = Fate.COMPLETED if lacks else Fate.SKIPPED
+                self._say(what, name, fate, "it is already there" + f"; it got its {lacks}" * bool(lacks))
             elif target in self.found.files:
                 self._say(what, name, Fate.SKIPPED, "another directory has one with the same key")
             else:
@@ -311,6 +311,16 @@ class _Work:
                     self._say(what, name, Fate.REPLACED if again else Fate.ADDED)
                     if isinstance(row, AttackRecord):
                         self._picture(run, row)
+
+    def _lacks(self, there: Path, row: AttackRecord | AuditRecord, run: Path) -> str:
+        """Add what `row` has and the equal published row in `there` lacks; return what that is, or ""."""
+        if isinstance(row, AttackRecord):
+            return "picture" if read_row(there, AttackRecord) == row and self._picture(run, row) else ""
+        if not gained_pair(read_row(there, AuditRecord), row) or vet_audit(row, self._board[row.student]):
+            return ""
+        self.found.files[f"audits/{row.key}.json"] = row.to_json().encode()
+        self._audits.setdefault(row.student, {})[row.key] = row
+        return "pair at full size"
 
     def _picture(self, run: Path, attack: AttackRecord) -> bool:
         """Add the picture of `attack` if the board lacks it, and return whether it did; say why one is left out."""
@@ -352,13 +362,6 @@ class _Work:
 
     def _say(self, kind: str, name: str, fate: Fate, why: str = "") -> None:
         self.found.items.append(Item(kind, name, fate, why))
-
-
-def _same(path: Path, attack: AttackRecord) -> bool:
-    """Return whether the published record in `path` equals `attack`."""
-    with suppress(OSError, ValueError):
-        return parse_row(read_plain(path), AttackRecord) == attack
-    return False
 
 
 def write(publication: Publication, into: Path) -> None:

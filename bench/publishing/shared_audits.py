@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from statistics import median
 
 from bench.core.errors import BenchError
-from bench.core.types import AuditKind, Instrument
+from bench.core.types import AuditKind
 from bench.evaluation.audit.pairs import WorstPair, worst_pairs
 from bench.interface.registry import METHODS
 from bench.publishing.reproduce import planned_again
-from bench.results.attack_record import NO_FULL_SIZE, AuditRecord
+from bench.results.attack_record import AuditRecord
 from bench.results.derived import row_key
+from bench.results.full_size import NO_FULL_SIZE, without_full_size
 from bench.results.record import Record, Status
 
 UNKNOWN_MINUTES = 10.0
@@ -74,27 +75,25 @@ def shared(audit: AuditRecord, owner: Record, record: Record) -> AuditRecord | N
     Only a finished audit by pairs that found no fault is shared, without its pair at full size, which holds the owner's
     data. The pairs and settings that it names must be those of today's program.
     """
-    bounds = [bound for bound in audit.pairs if bound.instrument is not Instrument.FULL_SIZE]
+    tiny = without_full_size(audit)
     fine = audit.status is Status.DONE and not (audit.violated or audit.bypassed or audit.shared)
-    if audit.kind is not AuditKind.PAIR or not (fine and bounds) or _stated(owner) != _stated(record):
+    if audit.kind is not AuditKind.PAIR or not (fine and tiny.pairs) or _stated(owner) != _stated(record):
         return None
     try:
         ours, theirs = pairs_of(record), pairs_of(owner)
     except BenchError:
         return None
-    used = {bound.pair for bound in bounds}
+    used = {bound.pair for bound in tiny.pairs}
     ran = {change for pair in theirs if pair.name in used for change in pair.reduced}
     if [*map(_content, ours)] != [*map(_content, theirs)] or not used <= {pair.name for pair in theirs}:
         return None
     if ran != set(audit.reduced):
         return None
     reduced = dict.fromkeys(change for pair in ours if pair.name in used for change in pair.reduced)
-    notes = [note for note in audit.notes if not note.startswith(NO_FULL_SIZE)]
-    return audit.model_copy(
+    return tiny.model_copy(
         update={
             "key": f"{record.key}--{audit.key.rsplit('--', 1)[-1]}", "student": record.key, "dataset": record.dataset,
-            "shared": audit.key, "pairs": bounds, "epsilon": max(bound.epsilon for bound in bounds),
-            "reduced": list(reduced), "notes": [f"{NO_FULL_SIZE}: {_NOTE}", *notes],
+            "shared": audit.key, "reduced": list(reduced), "notes": [f"{NO_FULL_SIZE}: {_NOTE}", *tiny.notes],
         }
     )  # fmt: skip
 
@@ -113,7 +112,7 @@ def sharing_problem(
     again = shared(source, records[owner], records[audit.student])
     if again is None:
         return f"the audit {audit.shared} is not one of this row, which needs its own. Audit it."
-    if again != audit:
+    if without_full_size(again) != without_full_size(audit):  # the row may have its own pair at full size
         return f"its figures are not those of {audit.shared}. Take them over again by bench audit --share."
     return ""
 

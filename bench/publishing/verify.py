@@ -26,8 +26,9 @@ from bench.interface.registry import METHODS
 from bench.publishing.publish import MACHINE, Fate, Item, Publication
 from bench.publishing.recompute import TOLERANCE
 from bench.publishing.reproduce import command_of, planned_again
-from bench.results.attack_record import NO_FULL_SIZE, AuditRecord
+from bench.results.attack_record import AuditRecord
 from bench.results.derived import row_key
+from bench.results.full_size import NO_FULL_SIZE, has_full_size
 from bench.results.merge import content_of
 from bench.results.provenance import Clock
 from bench.results.record import Record
@@ -78,7 +79,7 @@ def _judged(audits: Sequence[AuditRecord], command: str) -> tuple[Fate, str]:
         return Fate.REFUSED, f"no seed of its row is audited. Audit one: {command}"
     # A shared audit never tries a pair of this row's size, so its note excuses nothing.
     tried = [note for audit in audits if not audit.shared for note in audit.notes if note.startswith(NO_FULL_SIZE)]
-    if not any(pair.instrument is Instrument.FULL_SIZE for audit in audits for pair in audit.pairs):
+    if not any(map(has_full_size, audits)):
         if not tried:
             return Fate.REFUSED, f"no audit of its row runs a pair at the row's own size: {command} --kind pair"
         return Fate.FLAGGED, f"its audit has {tried[0]}"

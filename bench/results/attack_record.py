@@ -16,9 +16,6 @@ from bench.core.types import Adjacency, AuditKind, Instrument, PrivacyUnit
 from bench.results.candidates import CandidatesFound
 from bench.results.record import VISIBLE, Failure, Provenance, Status
 
-NO_FULL_SIZE = "no pair at full size"
-"""Start of the note of an audit that ran no pair at full size."""
-
 
 class Role(StrEnum):
     """The student and its controls."""

@@ -18,6 +18,7 @@ from bench.core.progress import Progress
 from bench.core.types import AuditKind, Instrument, PrivacyUnit
 from bench.evaluation.audit import pair_audit
 from bench.evaluation.audit.audit import audit_student
+from bench.evaluation.audit.full_size import add_full_size
 from bench.evaluation.audit.options import AuditOptions
 from bench.evaluation.audit.pair_runs import Crew
 from bench.evaluation.check.check_runs import MethodPlace
@@ -25,6 +26,7 @@ from bench.experiments.data_source import DataSource
 from bench.experiments.plan import expand
 from bench.experiments.run import run_cell
 from bench.interface import Context, Ledger, PrivateData, PublicData, Released, make_student
+from bench.results.full_size import ADDED, without_full_size
 from bench.results.record import Record, Status
 from bench.results.run_dir import RunDir
 from helpers.commands import bench
@@ -132,6 +134,31 @@ def test_what_waits_for_many_records_is_found_at_full_size(tmp_path: Path, few_r
     assert without.bypassed == ""
     assert Instrument.FULL_SIZE not in {pair.instrument for pair in without.pairs}
     assert any(line.startswith("no pair at full size: it takes 20000 seconds") for line in without.notes)
+
+
+def test_a_finished_audit_gets_its_pair_at_full_size_later(tmp_path: Path, few_runs_here: None) -> None:
+    options = AuditOptions(minutes=1.0, draws=0, power=False)
+    with one_cell(tmp_path, method=Waits) as (cell, run_dir, source):
+        done = run_cell(cell, run_dir, source, Progress())
+        long = done.provenance.model_copy(update={"wall_seconds": 1e4})
+        slow = done.model_copy(update={"provenance": long})
+        audit = audit_student(slow, options, run_dir, source, Progress())
+        still = add_full_size(slow, audit, 1.0, run_dir, source, Progress())
+        command = ("audit", done.key, "--full-size", "-o", tmp_path, "-q")
+        first, second = bench(*command), bench(*command)
+        (added,) = run_dir.read_audits()[0]
+    assert audit.failure is None, audit.failure
+    assert not audit.violated
+    assert still.pairs == audit.pairs
+    assert [line for line in still.notes if "full size" in line] == [
+        "no pair at full size: it takes 20000 seconds or more, and --minutes gives it 60"
+    ]
+    assert (first.returncode, second.returncode) == (1, 0), first.stderr + second.stderr
+    assert added.key == audit.key
+    assert added.violated
+    assert added.bypassed.startswith("on the row's own data, one record of ")
+    assert [line.partition(", at commit")[0] for line in added.notes if "full size" in line] == [ADDED]
+    assert without_full_size(added) == without_full_size(audit)
 
 
 def test_there_is_nothing_to_refute_without_privacy(tmp_path: Path) -> None:

@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from bench.publishing.publish import examine
+from bench.core.types import AuditKind
+from bench.publishing.publish import Fate, examine
 from bench.publishing.shared_audits import planned_audits, shared
 from bench.publishing.verify import demand_audits
 from bench.results.attack_record import AuditRecord, parse_row
 from bench.results.audited import audited_of
+from bench.results.full_size import cannot_be_added, with_full_size
 from bench.results.record import Record, parse_record
 from helpers.commands import bench
-from helpers.pairs import full_size
+from helpers.pairs import full_size, pair_audit, release, transcript
 from helpers.paths import BOARD
+from helpers.records import provenance
 
 OWNER = "mnist-pate-eps10-quick-s0-68885667e3d8"
 AUDIT = f"{OWNER}--audit-f7ab16790409.json"
@@ -68,6 +71,37 @@ def test_an_audit_that_found_a_fault_or_has_only_its_owners_data_is_not_shared(a
     assert found.epsilon == audit.epsilon
 
 
+def test_a_pair_at_full_size_is_added_to_a_published_audit_and_to_a_shared_one(tmp_path: Path) -> None:
+    run, board = (a_run(tmp_path / name, OWNER, ALIKE) for name in ("run", "board"))
+    for folder in (run, board):
+        assert bench("audit", "--share", "-o", folder, "-q").returncode == 0
+    for path in (run / "audits").iterdir():
+        found = parse_row(path.read_bytes(), AuditRecord)
+        path.write_text(with_full_size(found, [full_size()], "", [], provenance()).to_json())
+    added = examine([run], board)
+    completed = [item for item in added.items if item.fate is Fate.COMPLETED]
+    assert [item.why for item in completed] == ["it is already there; it got its pair at full size"] * 2
+    assert added.refused == []
+    assert set(added.files) == {f"audits/{path.name}" for path in (run / "audits").iterdir()}
+    changed = with_full_size(found, [full_size()], "", [], provenance()).model_copy(update={"confidence": 0.9})
+    path.write_text(changed.to_json())
+    assert f"audits/{path.name}" not in examine([run], board).files
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (pair_audit(kind=AuditKind.ONE_RUN), "only a finished audit by pairs"),
+        (pair_audit(transcript(exact=False)), "its bounds leave no error probability"),
+        (pair_audit(transcript(exact=False), notes=["no pair at full size: it takes 700 seconds"]), ""),
+        (pair_audit(transcript(), release()), ""),
+    ],
+)
+def test_which_audit_can_get_a_pair_at_full_size(given: AuditRecord, why: str) -> None:
+    assert cannot_be_added(given).startswith(why)
+    assert bool(cannot_be_added(given)) == bool(why)
+
+
 def test_the_plan_names_rows_without_an_audit_and_whose_they_can_share(audit: AuditRecord) -> None:
     records = [record_of(key) for key in (OWNER, ALIKE, *OTHERS)]
     plan = {planned.record.key: planned for planned in planned_audits(records, [audit])}
@@ -114,4 +148,6 @@ def test_the_command_shares_and_publish_compares_with_the_owner(tmp_path: Path) 
     assert "is not on the board" in examine([run], board).refused[0].why
     both = bench("audit", "--share", "--plan", "-o", run)
     assert both.returncode == 2
-    assert both.stderr.endswith("error: --plan lists what --share would write: give only one of them.\n")
+    assert both.stderr.endswith(
+        "error: --plan, --share and --full-size each replace the audit: give only one of them.\n"
+    )

@@ -20,8 +20,7 @@ from bench.evaluation.attack.membership import membership
 from bench.evaluation.attack.release_attack import attack_release
 from bench.evaluation.attack.robustness import robustness
 from bench.evaluation.attack.workplace import AttackOptions, Workplace, configured
-from bench.evaluation.audit.audit import refuse_given
-from bench.evaluation.common import attempted
+from bench.evaluation.common import attempted, refuse_given
 from bench.experiments.plan import Cell
 from bench.experiments.run import cache_base
 from bench.interface.attack import Attack, InversionAttack, MembershipAttack, ReleaseAttack, RobustnessAttack

@@ -25,20 +25,20 @@ from bench.core.types import AuditKind, Family, PrivacyUnit
 from bench.data.splits import Materialised
 from bench.evaluation.audit.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries, speaks_of
 from bench.evaluation.audit.canary_runs import ShadowRun, coin_scores, image_scores, train_shadow_run, train_shadow_runs
+from bench.evaluation.audit.full_size import pair_for
 from bench.evaluation.audit.guesses import check_power, many_run_errors, right_guesses
 from bench.evaluation.audit.informed import InformedPlan, informed_attack
 from bench.evaluation.audit.mechanism_audit import audit_events
 from bench.evaluation.audit.options import AuditOptions
 from bench.evaluation.audit.pair_audit import FULL_SHARE, PairPlan, audit_pairs
-from bench.evaluation.audit.pairs import WorstPair, full_size_pair
-from bench.evaluation.common import attempted
+from bench.evaluation.common import attempted, refuse_given
 from bench.experiments.data_source import DataSource
-from bench.experiments.plan import Cell, bound_method, cell_of
+from bench.experiments.plan import Cell, cell_of
 from bench.experiments.run import cache_base
 from bench.interface.registry import METHODS
 from bench.privacy.events.base_event import Event, restored
 from bench.privacy.mechanisms.noise import SeededNoise
-from bench.results.attack_record import NO_FULL_SIZE, AuditRecord, Channel, MechanismAudited
+from bench.results.attack_record import AuditRecord, Channel, MechanismAudited
 from bench.results.audited import CHANNELS, bounded, corrected, many_bounded
 from bench.results.provenance import Clock
 from bench.results.record import Record
@@ -125,16 +125,6 @@ def audit_student(
     return result
 
 
-def refuse_given(cell: Cell) -> None:
-    """Raise :class:`BenchError` for a given teacher, which cannot be retrained here with and without a record."""
-    if bound_method(cell).given_teacher() is not None:
-        raise BenchError(
-            f"{cell.key} learnt from a given teacher, whose training records are not available, so it "
-            "cannot be retrained with and without one of them. Audit or attack a student of the same "
-            "method whose teacher is trained here."
-        )
-
-
 def _unit(unit: PrivacyUnit, kind: AuditKind) -> PrivacyUnit:
     """Return the unit in which audited sets differ; it is a client only if the auditor chooses its records."""
     return unit if kind in CHOSEN_SETS and unit is PrivacyUnit.CLIENT else canary_unit(unit)
@@ -211,7 +201,7 @@ def _pairs(record: Record, cell: Cell, options: AuditOptions, source: DataSource
     plan = PairPlan(
         options.minutes, target, cell.delta, options.confidence, context.workers, events, options.power, cell.seed
     )
-    full = _full_size(record, cell, options, source, context)
+    full = pair_for(record, cell, 60 * options.minutes * FULL_SHARE, source, context.note)
     found = audit_pairs(method, cell.config, cell.facts, plan, context.cache, context.progress, full)
     for line in found.notes:
         context.note(line)
@@ -238,27 +228,6 @@ def _candidates(record: Record, cell: Cell, options: AuditOptions, context: Cont
     )
     found = informed_attack(method, cell.config, cell.facts, plan, context.progress, context.note)
     return {"candidates": found, "allowed": record.privacy.proven.epsilon}
-
-
-def _full_size(
-    record: Record, cell: Cell, options: AuditOptions, source: DataSource, context: Context
-) -> WorstPair | None:
-    """Return the pair at the row's size, or None with a note if it cannot be run or costs too much."""
-    seconds, share = 2 * record.provenance.wall_seconds, 60 * options.minutes * FULL_SHARE
-    pair = None
-    if not cell.facts.disclosure.data_figures:
-        why = "its losses would be figures of private records"
-    elif seconds > share:
-        why = f"it takes {seconds:.0f} seconds or more, and --minutes gives it {share:.0f}"
-    else:
-        why = "which records are one client's is the method's affair"
-        try:
-            pair = full_size_pair(METHODS.get(cell.method), cell.config, source.material(cell.dataset))
-        except BenchError as error:
-            why = str(error)
-    if pair is None:
-        context.note(f"{NO_FULL_SIZE}: {why}")
-    return pair
 
 
 def _like_the_record(found: dict[str, Any], record: Record, cell: Cell) -> dict[str, Any]:

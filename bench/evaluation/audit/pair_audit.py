@@ -40,7 +40,8 @@ from bench.privacy.auditing.curve_bounds import many_run_by_curve
 from bench.privacy.auditing.loss_bound import best_tilt, refuted_by_losses
 from bench.privacy.auditing.sampled_loss import shift_log_moment
 from bench.privacy.events.base_event import Event
-from bench.results.attack_record import NO_FULL_SIZE, PairBound
+from bench.results.attack_record import PairBound
+from bench.results.full_size import NO_FULL_SIZE
 from bench.storage.cache import Arrays, Cache
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def audit_pairs(
     pairs = sorted(worst_pairs(method, config, facts, plan.delta), key=lambda pair: len(pair.first))
     place = MethodPlace.of(method)
     crew = Crew(plan.workers, apart=place is not None)
-    bench = _Bench(plan, crew, cache, progress, place or method, f"{method.name} {method.version}")
+    bench = _Bench(plan, crew, cache, progress, place or method, _named(method))
     begin = time.monotonic()
     try:
         bench.until = begin + 60 * plan.minutes * 0.4
@@ -151,10 +152,8 @@ def audit_pairs(
         bench.until = begin + 60 * plan.minutes
         at_full_size, notes = None, list[str]()
         if full is not None:
-            with progress.stage("a pair of runs at full size", 1):
-                at_full_size, difference = _at_full_size(bench, full, notes.append)
-            if difference and not bypassed:
-                bypassed = f"on {full.name}: {difference}"
+            at_full_size, difference = _at_full_size(bench, full, 60 * plan.minutes * FULL_SHARE, notes.append)
+            bypassed = bypassed or difference
         with progress.stage("releases", 1):
             by_release = _by_release(bench, order)
     finally:
@@ -165,15 +164,35 @@ def audit_pairs(
     return PairsFound(bounds, bypassed, tuple(reduced), tuple(notes))
 
 
-def _at_full_size(bench: _Bench, pair: WorstPair, note: Callable[[str], None]) -> tuple[PairBound | None, str]:
+def audit_full_size(
+    method: type[Method], pair: WorstPair, plan: PairPlan, cache: Cache, progress: Progress
+) -> PairsFound:
+    """Return the bound of `pair`, the one at full size, which may take all of the plan's minutes.
+
+    It holds jointly with those of :func:`audit_pairs`, which leave it its part of the error probability.
+    """
+    notes = list[str]()
+    bench = _Bench(plan, Crew(1, apart=False), cache, progress, MethodPlace.of(method) or method, _named(method))
+    bound, bypassed = _at_full_size(bench, pair, 60 * plan.minutes, notes.append)
+    return PairsFound([bound] if bound else [], bypassed, (), tuple(notes))
+
+
+def _named(method: type[Method]) -> str:
+    return f"{method.name} {method.version}"
+
+
+def _at_full_size(
+    bench: _Bench, pair: WorstPair, seconds: float, note: Callable[[str], None]
+) -> tuple[PairBound | None, str]:
     """Return the bound from one pair of runs on `pair`, and any difference; without a bound, `note` gets the reason."""
-    plan, seconds = bench.plan, 60 * bench.plan.minutes * FULL_SHARE
+    plan = bench.plan
     depends = {"pair": bench.depends(pair), "delta": plan.delta, "seed": plan.seed}
     kept = bench.cache.find("pair-full-size", depends)
-    call = partial(transcript, Runs(bench.place, pair, plan.seed), False, 1.0, plan.delta)
+    call = partial(transcript, Runs(bench.place, pair, plan.seed, bench.cache.silent()), False, 1.0, plan.delta)
     crew = Crew(1, apart=isinstance(bench.place, MethodPlace))  # ended if a run takes too long
     try:
-        found = crew.once(call, seconds) if kept is None else Transcript.from_arrays(kept)
+        with bench.progress.stage("a pair of runs at full size", 1, seconds):
+            found = crew.once(call, seconds) if kept is None else Transcript.from_arrays(kept)
     except TimeoutError:
         note(f"{NO_FULL_SIZE}: it took more than the {seconds:.0f} seconds that --minutes gives it")
         return None, ""
@@ -185,7 +204,7 @@ def _at_full_size(bench: _Bench, pair: WorstPair, note: Callable[[str], None]) -
     if kept is None:
         bench.cache.put("pair-full-size", depends, found.as_arrays())
     if not found.calls or found.difference:
-        return None, found.difference
+        return None, f"on {pair.name}: {found.difference}" if found.difference else ""
     level = 1 - (1 - plan.confidence) / (INSTRUMENTS * LOSSES)
     losses = np.array([found.loss]), np.array([found.log_weight])
     epsilon = refuted_by_losses(*losses, plan.delta, level) if found.exact is None else max(found.exact)

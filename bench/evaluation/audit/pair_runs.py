@@ -47,6 +47,8 @@ class Runs:
     pair: WorstPair
     seed: int = 0
     """Seed of the transcripts' public randomness."""
+    known: Cache | None = None
+    """Cache of the row's own run: its features serve both sets, by the images' digests."""
 
     def loaded(self) -> tuple[type[Method], WorstPair]:
         """Return the class, imported in this process, and the pair."""
@@ -80,7 +82,7 @@ def transcript(runs: Runs, swapped: bool, tilt: float, delta: float) -> Transcri
     sides = (1, 0) if swapped else (0, 1)
     generator = np.random.default_rng(secrets.randbits(256))
     cell = new_salt()  # unique per transcript, so that no other run resumes its checkpoints
-    works = tuple(partial(trained, method, pair, side, runs.seed, _CACHES, cell) for side in sides)
+    works = tuple(partial(trained, method, pair, side, runs.seed, _CACHES, cell, known=runs.known) for side in sides)
     found, first, second = in_lockstep((works[0], works[1]), method.unit, method.adjacency, generator, tilt)
     if first is not None and second is not None:
         found.difference = _first_difference(first, second, _probes(pair))
@@ -95,22 +97,28 @@ _CACHES: dict[str, Cache] = {}
 """Caches in this process's memory, by pair, set and seed; only the last pair's are kept."""
 
 
-def _cache(caches: dict[str, Cache], pair: WorstPair, side: int, seed: int) -> Cache:
+def _cache(caches: dict[str, Cache], pair: WorstPair, side: int, seed: int, known: Cache | None) -> Cache:
     name = f"{pair.name}, {digest_of(pair.config)}, {seed}"
     for other in [other for other in caches if not other.startswith(name)]:
         del caches[other]
-    return caches.setdefault(f"{name}, {side}", Cache(None, {"dataset": pair.facts.dataset, "split": str(pair.facts)}))
+    made = caches.setdefault(f"{name}, {side}", Cache(None, {"dataset": pair.facts.dataset, "split": str(pair.facts)}))
+    made.parent = known
+    return made
 
 
 def trained(
-    method: type[Method], pair: WorstPair, side: int, seed: int, caches: dict[str, Cache], cell: str, ledger: Ledger
-) -> Released:
-    """Return the release of a run on the first (0) or second (1) set of `pair`, with public randomness of `seed`."""
+    method: type[Method], pair: WorstPair, side: int, seed: int, caches: dict[str, Cache], cell: str, ledger: Ledger,
+    *, known: Cache | None = None,
+) -> Released:  # fmt: skip
+    """Return the release of a run on the first (0) or second (1) set of `pair`, with public randomness of `seed`.
+
+    Features are taken from `known` where it has them: a record's are the same whatever records stand beside it.
+    """
     given = (pair.first, pair.second)[side]
     private = dataclasses.replace(given, images=given.images.clone(), labels=given.labels.clone())
     streams = Streams(seed)
     streams.seed_globals()
-    context = Context(torch.device("cpu"), streams, _cache(caches, pair, side, seed), Progress(), cell=cell)
+    context = Context(torch.device("cpu"), streams, _cache(caches, pair, side, seed, known), Progress(), cell=cell)
     with no_exit(method.name):
         return method(method.Config(**pair.config), private.facts).train_student(
             private, pair.material.public, ledger, context

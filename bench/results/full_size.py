@@ -1,0 +1,63 @@
+"""The pair at full size in the record of an audit: added after the audit, or taken out to compare the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.core.types import AuditKind, Instrument
+from bench.results.attack_record import AuditRecord, PairBound
+from bench.results.record import Provenance, Status
+
+NO_FULL_SIZE = "no pair at full size"
+"""Start of the note of an audit that ran no pair at full size."""
+ADDED = "the pair at full size ran after the audit"
+"""Start of the note of an audit that got its pair at full size later."""
+_OWN = "on the row's own data"  # start of what a pair at full size says of a bypass
+
+
+def has_full_size(audit: AuditRecord) -> bool:
+    """Return whether the pair at full size ran in `audit`: it gave a bound, or showed a bypass, or nothing to bound."""
+    ran = audit.bypassed.startswith(_OWN) or any(note.startswith(ADDED) for note in audit.notes)
+    return ran or any(bound.instrument is Instrument.FULL_SIZE for bound in audit.pairs)
+
+
+def lacks_full_size(audit: AuditRecord) -> bool:
+    """Return whether `audit` is a finished one by pairs without a pair at full size."""
+    return audit.kind is AuditKind.PAIR and audit.status is Status.DONE and not has_full_size(audit)
+
+
+def cannot_be_added(audit: AuditRecord) -> str:
+    """Return why `audit` cannot get a pair at full size, or ""."""
+    if audit.kind is not AuditKind.PAIR or audit.status is not Status.DONE:
+        return "only a finished audit by pairs can get a pair at full size."
+    drawn = any(bound.instrument is Instrument.TRANSCRIPT and not bound.exact for bound in audit.pairs)
+    if drawn and not has_full_size(audit) and not any(note.startswith(NO_FULL_SIZE) for note in audit.notes):
+        return "its bounds leave no error probability for a pair at full size. Audit the student again (--reuse none)."
+    return ""
+
+
+def with_full_size(
+    audit: AuditRecord, bounds: Sequence[PairBound], bypassed: str, notes: Sequence[str], ran: Provenance
+) -> AuditRecord:
+    """Return `audit` with the result of its pair at full size: a bound, a difference, or a note why there is none."""
+    rest = without_full_size(audit)
+    pairs = [*rest.pairs, *bounds]
+    said = [*notes] or [f"{ADDED}, at commit {ran.git_commit or 'unknown'}{', changed' * bool(ran.git_dirty)}"]
+    return rest.model_copy(
+        update={
+            "pairs": pairs, "epsilon": max((bound.epsilon for bound in pairs), default=None),
+            "bypassed": rest.bypassed or bypassed, "notes": [*rest.notes, *said],
+        }
+    )  # fmt: skip
+
+
+def without_full_size(audit: AuditRecord) -> AuditRecord:
+    """Return `audit` as it would be without its pair at full size, and without notes on that."""
+    pairs = [bound for bound in audit.pairs if bound.instrument is not Instrument.FULL_SIZE]
+    return audit.model_copy(
+        update={
+            "pairs": pairs, "epsilon": max((bound.epsilon for bound in pairs), default=None),
+            "bypassed": "" if audit.bypassed.startswith(_OWN) else audit.bypassed,
+            "notes": [note for note in audit.notes if not note.startswith((NO_FULL_SIZE, ADDED))],
+        }
+    )  # fmt: skip
