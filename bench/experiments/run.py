@@ -86,6 +86,7 @@ def run_cell(
         salt = salt_of(cell, run_dir, noise_salt)
         context = _context(cell, cache, progress, resources, salt)
         ledger = Ledger(method.unit, method.adjacency, Noisy(noise_of(cell, salt)))
+        cache.refuse_answers(ledger)
         with no_exit(cell.method):
             record = _train(cell, run_dir, source, context, ledger, clock, tuned)
     except Exception as error:  # noqa: BLE001 (one cell's failure must not stop the grid)

@@ -14,13 +14,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from bench.core.errors import BenchError
 from bench.core.lazy_libraries import torch
 from bench.core.processes import processor
 from bench.storage.files import write_atomic, writing
@@ -40,6 +41,14 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:20]
 
 
+class Charged(Protocol):
+    """A ledger, as far as a cache looks at it."""
+
+    @property
+    def events(self) -> tuple[object, ...]:
+        """What it charged for so far."""
+
+
 class Cache:
     """Artefacts below `root`, or in memory (None); every key includes `base`: the data set, its revision and split."""
 
@@ -52,6 +61,7 @@ class Cache:
         self.waited = 0.0  # seconds spent waiting for other processes
         self.parent: Cache | None = None  # the unvaried data set's cache; see child()
         self._say = say
+        self._ledger: Charged | None = None  # see refuse_answers()
         self._memory: dict[str, Arrays] = {}
         self._said: set[str] = set()
 
@@ -59,6 +69,7 @@ class Cache:
         """Return the artefact of this `kind` for `depends`; call `make` on a cache miss.
 
         `depends` must hold all dependencies besides the data set, as JSON values not computed from private records.
+        Raises :class:`BenchError` if `make` asks the ledger; see :meth:`refuse_answers`.
         """
         found = self.find(kind, depends)
         if found is not None:
@@ -67,9 +78,19 @@ class Cache:
             found = self.find(kind, depends)  # made by another process in the meantime?
             if found is not None:
                 return found
+            before = self._ledger and self._ledger.events
             arrays = make()
+            if self._ledger and self._ledger.events != before:
+                raise BenchError(
+                    f"the artefact {kind!r} asks the ledger while it is made: a run that finds it in the cache learns "
+                    "from answers that it does not pay for. Ask the ledger outside of cache.get."
+                )
             self.put(kind, depends, arrays)
             return arrays
+
+    def refuse_answers(self, ledger: Charged) -> None:
+        """Refuse artefacts that ask `ledger` while they are made."""
+        self._ledger = ledger
 
     @contextmanager
     def making(self, kind: str, depends: Mapping[str, Any]) -> Iterator[None]:
@@ -133,7 +154,7 @@ class Cache:
     def child(self, **variation: Any) -> Cache:
         """Return a cache for a variation of the data set, with its own artefacts and this one as `parent`."""
         made = Cache(self.root, {**self.base, **variation}, self._say)
-        made.parent = self
+        made.parent, made._ledger = self, self._ledger
         return made
 
     def silent(self) -> Cache:

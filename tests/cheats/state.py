@@ -59,6 +59,18 @@ class KeepsAnswers(Honest):
         return labels if found is None else found["labels"]
 
 
+class SharesAnswers(KeepsAnswers):
+    """Asks the ledger while it makes an artefact that every cell finds: later cells pay nothing."""
+
+    name = "cheat-shares-answers"
+
+    def answer(self, given: Given, votes: np.ndarray) -> np.ndarray:
+        def make() -> dict[str, np.ndarray]:
+            return {"labels": Honest.answer(self, given, votes)}
+
+        return given.context.cache.get("answers", self.depends(given), make)["labels"]
+
+
 class AddsAnswers(Honest):
     """Adds up the labels that all cells got."""
 

@@ -183,10 +183,11 @@ def test_the_check_rejects(cheat: type[Method], why: str) -> None:
     [
         (after_the_charge.CheapMaximum, "Matches is not an event of bench"),
         (after_the_charge.GrowingNumbers, "takes arrays of numbers, not of objects"),
+        (state.SharesAnswers, "the artefact 'answers' asks the ledger while it is made"),
     ],
-    ids=["cheap maximum", "growing numbers"],
+    ids=["cheap maximum", "growing numbers", "shares answers"],
 )
-def test_the_ledger_refuses(cheat: type[Method], why: str) -> None:
+def test_a_run_refuses(cheat: type[Method], why: str) -> None:
     with pytest.raises(BenchError, match=why):
         check_method(cheat)
 

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.core.errors import BenchError
 from bench.core.processes import processor
+from bench.core.types import Adjacency, PrivacyUnit
+from bench.privacy.mechanisms.executors import Noisy
+from bench.privacy.mechanisms.ledger import Ledger
+from bench.privacy.mechanisms.noise import SeededNoise
 from bench.results.provenance import Clock
 from bench.storage import cache as caches
 from bench.storage.cache import Cache, canonical_json, digest_of
@@ -27,6 +32,22 @@ def test_made_once_and_found_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["votes"], arrays["votes"])
     assert found["flags"].dtype == np.bool_
     assert (len(first.made), len(again.made), len(again.found)) == (1, 0, 1)
+
+
+def test_no_artefact_asks_the_ledger_while_it_is_made(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, {})
+    ledger = Ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, Noisy(SeededNoise(np.random.default_rng(0))))
+    cache.refuse_answers(ledger)
+
+    def ask() -> dict[str, np.ndarray]:
+        ledger.gaussian(np.zeros(1), sensitivity=1.0, noise_multiplier=1.0)
+        return make()
+
+    for place in (cache, cache.child(canaries=1)):
+        with pytest.raises(BenchError, match="the artefact 'labels' asks the ledger while it is made"):
+            place.get("labels", {"seed": 1}, ask)
+        place.get("teachers", {"seed": 1}, make)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 2
 
 
 def test_key_holds_kind_base_and_dependencies(tmp_path: Path) -> None:

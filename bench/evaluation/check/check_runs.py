@@ -242,6 +242,7 @@ def _run(
     else:
         taping = Recording(noise, originals, kernels.paused, steps)
     ledger = Ledger(method.unit, method.adjacency, taping)
+    cache.refuse_answers(ledger)
     streams.seed_globals()
     config, before = method.Config(**trial.config), _handed(private, public)
     try:
