@@ -13,6 +13,7 @@ from bench.cli.options import CREW, Json, Quiet, ReuseOption, with_options
 from bench.core.config import Preset, Reuse
 from bench.core.errors import BenchError
 from bench.core.options import PRESET, LaunchOptions, what
+from bench.core.plain_files import check_run_dir
 from bench.core.progress import starting
 from bench.evaluation.audit.options import AuditOptions
 
@@ -67,6 +68,7 @@ def audit(
     """
     if plan + share + full_size > 1:
         raise BenchError("--plan, --share and --full-size each replace the audit: give only one of them.")
+    check_run_dir(out)
     with starting(quiet=quiet or json_):
         from bench.cli.audit_jobs import Audits, add_pairs, make_audits
         from bench.cli.audit_plan import print_plan, print_shared
@@ -94,7 +96,9 @@ def attack(
     ] = "quick",
     methods: Methods = "",
     preset: Annotated[Preset, PRESET] = Preset.QUICK,
-    set_: Annotated[list[str] | None, what("--set", help="FIELD=VALUE or ATTACK.FIELD=VALUE; repeatable.")] = None,
+    set_: Annotated[
+        list[str] | None, what("--set", metavar="FIELD=VALUE", help="A setting, or ATTACK.FIELD=VALUE; repeatable.")
+    ] = None,
     auxiliary: Annotated[
         str | None, what("--auxiliary", help="Data set known to the attacker; default: half of the public images.")
     ] = None,
@@ -122,6 +126,7 @@ def attack(
     inconclusive (`no power`) if its attack does not break the net without privacy. Several of these commands may share
     a directory; --launcher runs the attacks of one goal on one student as a process or a Slurm job.
     """
+    check_run_dir(out)
     with starting(quiet=quiet or json_):
         from bench.cli.attack_jobs import Attacks, make_attacks
         from bench.evaluation.attack.workplace import AttackOptions

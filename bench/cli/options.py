@@ -31,7 +31,7 @@ CREW = where("--workers", help="Processes for teachers; 0: one per core.", min=0
 def with_options(**changes: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace a command's dataclass parameters by one option per field.
 
-    `changes` maps field names to another default, another option, or ``...`` to leave the option out.
+    `changes` maps field names to another default, another option, (default, option), or ``...``: no such option.
     """
 
     def dressed(command: Callable[..., None]) -> Callable[..., None]:
@@ -62,10 +62,13 @@ def _parameters(kind: Any, changes: dict[str, Any]) -> Iterator[inspect.Paramete
         change = changes.get(name, of[name].default)
         if change is ... or not hasattr(hint, "__metadata__"):
             continue
-        other = isinstance(change, OptionInfo)
-        (*_, word, option), default = get_args(hint), of[name].default if other else change
+        (*_, word, option), default = get_args(hint), change
+        if isinstance(change, OptionInfo):
+            option, default = change, of[name].default
+        if isinstance(change, tuple):
+            default, option = change
         yield inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[word, change if other else option],
+            name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[word, option],
             default=inspect.Parameter.empty if default is MISSING else default,
         )  # fmt: skip
 

@@ -19,7 +19,9 @@ python -m bench tune -m scatter-linear -d mnist -e 3 --space lr.yaml --trials-me
 
 
 @with_options(
-    eps="3", risk=..., basis=..., noise=..., precision=..., workers=CREW, shards=..., retries=..., gpus=..., pack=...,
+    eps=("3", what("--eps", "-e", help="Target epsilons, tuning included, comma-separated.")),
+    adjacency=what("--adjacency", help="Adjacency of the target: replace-one, or own (the method's)."),
+    risk=..., basis=..., noise=..., precision=..., workers=CREW, shards=..., retries=..., gpus=..., pack=...,
     detach=..., scratch=...,
 )  # fmt: skip
 def tune(

@@ -56,8 +56,9 @@ class UnknownNameError(BenchError):
         near = [meant] if meant in names else nearest_names(name, names)
         rest = [n for n in names if n not in near]
         # The alphabetically first names of a long list, such as timm's models, do not help.
-        listed = near if near and len(names) > 100 else [*near, *rest][:12]
-        shown = ", ".join(listed) + (f", ... ({len(names)} in all)" if len(names) > len(listed) else "")
+        listed = near if len(names) > 100 else [*near, *rest][:12]
+        shown = ", ".join(listed) + (f", ... ({len(names):,} in all)" if len(names) > len(listed) else "")
+        shown = shown if listed or not names else f"one of {len(names):,} names, none of them similar"
         guess = f" Did you mean {near[0]!r}?" if near else ""
         super().__init__(f"unknown {kind} {name!r}.{guess} Accepted: {shown or 'none'}.{' ' + hint if hint else ''}")
 

@@ -32,7 +32,7 @@ Names = str | Iterable[str]
 
 
 PRESET = what("--preset", "-p", help="paper, quick (minutes) or tiny (seconds).")
-SET = what("--set", help="FIELD=VALUE or METHOD.FIELD=VALUE; repeatable.")
+SET = what("--set", metavar="FIELD=VALUE", help="A setting, or METHOD.FIELD=VALUE; repeatable.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,12 @@ LARGEST = 8 << 20
 """Limit on the bytes of a record or picture."""
 
 
+def check_run_dir(path: Path) -> None:
+    """Raise :class:`BenchError` if there is no run directory `path`."""
+    if not path.is_dir():
+        raise BenchError(f"no such run directory: {path}. `python -m bench run --out DIR` makes one.")
+
+
 @contextmanager
 def open_plain(path: Path, *, links: bool = False) -> Iterator[BufferedReader]:
     """Open a regular file for reading, or with `links` also a link to one.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.core.errors import BenchError, UnknownNameError
-from bench.core.plain_files import listed
+from bench.core.plain_files import check_run_dir, listed
 from bench.core.printable import counted
 from bench.launchers.attempts import Attempt, attempts_of, log_of
 from bench.launchers.manifest import Launch, launches
@@ -45,8 +45,7 @@ class Attempts:
 
     def __init__(self, path: Path, start: str) -> None:
         self._run_dir = RunDir(path)
-        if not path.is_dir():
-            raise BenchError(f"no such run directory: {path}.")
+        check_run_dir(path)
         self._run_dir.check_layout()
         names = {name: None for launch in launches(self._run_dir) for name in _names(launch)}
         found = [start] if start in names else [name for name in names if name.startswith(start)]

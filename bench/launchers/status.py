@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.errors import BenchError
+from bench.core.plain_files import check_run_dir
 from bench.core.printable import counted
 from bench.experiments.noise_salt import sweep_salts
 from bench.launchers import slurm
@@ -228,8 +229,7 @@ def cancel_all(path: Path) -> list[str]:
     machines outside Slurm are only listed. Raises :class:`BenchError` if the directory is absent.
     """
     run_dir = RunDir(path)
-    if not run_dir.path.is_dir():
-        raise BenchError(f"no such run directory: {path}.")
+    check_run_dir(path)
     run_dir.check_layout()
     lines: list[str] = []
     found = list(launches(run_dir))

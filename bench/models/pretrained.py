@@ -172,7 +172,7 @@ def check_backbone(backbone: str) -> None:
     """Raise UnknownNameError for names and tags unknown to timm, BenchError for own nets without public weights."""
     # The name becomes part of a file name.
     if not re.fullmatch(r"[\w.-]+", backbone) or not timm.is_model(backbone):
-        raise UnknownNameError("backbone", backbone, timm.list_models(), "Any timm model is accepted.")
+        raise UnknownNameError("backbone", backbone, timm.list_models(), "Give the name of a timm model.")
     try:
         timm.get_pretrained_cfg(backbone)
     except RuntimeError as error:

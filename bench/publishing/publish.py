@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.core.config import NoiseKind
 from bench.core.errors import BenchError
-from bench.core.plain_files import listed, read_plain
+from bench.core.plain_files import check_run_dir, listed, read_plain
 from bench.core.progress import Progress
 from bench.core.rows import SchemaError
 from bench.experiments.calibration_cache import Calibrations
@@ -123,8 +123,7 @@ def examine(
 
 
 def _records_in(run: Path) -> list[Path]:
-    if not run.is_dir():
-        raise BenchError(f"no such run directory: {run}. `python -m bench run --out DIR` makes one.")
+    check_run_dir(run)
     RunDir(run).check_layout()
     paths = listed(run / "records", ".json")
     if not paths:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.core.errors import BenchError
-from bench.core.plain_files import check_unshared, listed, read_plain
+from bench.core.plain_files import check_run_dir, check_unshared, listed, read_plain
 from bench.core.processes import owner_only
 from bench.core.rows import json_object
 from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
@@ -278,8 +278,7 @@ class RunDir:
         A record that the system cannot read now (permission, disk, network) may be intact: it stays, and its cell does
         not run again. Raise :class:`BenchError` for a missing directory or another layout version.
         """
-        if not self.path.is_dir():
-            raise BenchError(f"no such run directory: {self.path}. `python -m bench run --out DIR` makes one.")
+        check_run_dir(self.path)
         self.check_layout()
         records = Records()
         try:

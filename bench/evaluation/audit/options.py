@@ -68,6 +68,12 @@ class AuditOptions:
         if self.refute is not None and not 0 < self.refute < math.inf:
             raise BenchError(f"--refute takes a positive finite epsilon, not {self.refute:g}.")
         _ = self.numbers
+        usual = {"canaries": 0, "guesses": 0, "runs": 1, "family": Family.OUTLIER, "copies": 4}
+        given = [f"--{name}" for name, value in usual.items() if getattr(self, name) != value]
+        if given and self.kind in (AuditKind.PAIR, AuditKind.CANDIDATES):
+            raise BenchError(
+                f"--kind {self.kind} takes no {', '.join(given)}: leave that out, or give --kind one-run or many-run."
+            )
         if self.kind is AuditKind.MANY_RUN and (self.runs < 8 or self.family is Family.DUPLICATED or self.canaries > 1):
             raise BenchError(
                 "an audit of many runs takes one canary, of a single record, and 8 runs or more: try "
