@@ -13,7 +13,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, get_type_hints
 
-from bench.core.errors import BenchError, UnknownNameError
+from bench.core.errors import BenchError, UnknownNameError, first_problem
 from bench.core.lazy_libraries import pydantic
 from bench.core.risk_target import RiskTarget
 from bench.core.types import Basis, Facts, TargetAdjacency
@@ -155,7 +155,7 @@ def config_from(kind: type[Configured], values: Mapping[str, Any]) -> Any:
     try:
         config: object = _validator(kind.Config).validate_python(dict(values))
     except pydantic.ValidationError as error:
-        raise BenchError(f"a setting of {kind.name} is no longer valid: {error.errors()[0]['msg']}.") from error
+        raise BenchError(f"a setting of {kind.name} is no longer valid: {first_problem(error)[1]}.") from error
     check_bounds(kind, values)
     return config
 
@@ -324,7 +324,7 @@ def _parse_value(method: type[Configured], field: str, text: str) -> Any:
     try:
         return pydantic.TypeAdapter(kind).validate_python(None if text in ("none", "null") else text)
     except pydantic.ValidationError as error:
-        problem = error.errors()[0]["msg"]
+        _, problem = first_problem(error)
         default = method.Config.__dataclass_fields__[field].default  # type: ignore[attr-defined]
         raise BenchError(f"--set {method.name}.{field}={text}: {problem}. The paper's value is {default}.") from error
 

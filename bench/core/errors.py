@@ -5,6 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class BenchError(Exception):
@@ -45,6 +49,13 @@ def no_exit(who: str) -> Iterator[None]:
             f"{who} calls sys.exit({'' if error.code is None else repr(error.code)}), which would end the whole "
             "program. Raise an exception instead."
         ) from error
+
+
+def first_problem(error: ValidationError) -> tuple[str, str]:
+    """Return where the first problem of a pydantic `error` is, and what is wrong there, in words."""
+    first = error.errors()[0]
+    said = first["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
+    return ".".join(map(str, first["loc"])), said.replace("Input should be", "it must be")
 
 
 class UnknownNameError(BenchError):

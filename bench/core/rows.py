@@ -9,6 +9,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic_core import from_json
 
+from bench.core.errors import first_problem
+
 _NOT_FINITE = {"enum": ["Infinity", "-Infinity", "NaN"]}  # JSON numbers cannot express these
 Unbounded = Annotated[float, Field(allow_inf_nan=True), WithJsonSchema({"anyOf": [{"type": "number"}, _NOT_FINITE]})]
 Epsilon = Annotated[
@@ -125,6 +127,5 @@ def validated(kind: type[RowT], data: dict[str, Any]) -> RowT:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"field {where}: {first['msg']}") from error
+        where, said = first_problem(error)
+        raise ValueError(f"field {where}: {said}") from error

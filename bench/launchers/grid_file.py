@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bench.core.config import NoiseKind, PrecisionKind, Preset
-from bench.core.errors import BenchError, UnknownNameError
+from bench.core.errors import BenchError, UnknownNameError, first_problem
 from bench.core.lazy_libraries import yaml
 from bench.core.options import GridOptions
 from bench.core.types import Basis, TargetAdjacency
@@ -58,7 +58,7 @@ def read_grid(path: Path) -> GridOptions:
         return GridFile.model_validate(values).options()
     except ValidationError as error:
         first = error.errors()[0]
-        said = first["msg"].removeprefix("Value error, ")
+        _, said = first_problem(error)
         where = first["loc"][0] if first["loc"] else "grid"
         given = "" if first["type"] == "missing" else f", not {first.get('input')!r}"
         raise BenchError(f"{path}, {where}: {said}{given}.") from error

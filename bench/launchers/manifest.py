@@ -24,7 +24,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from bench.core.config import as_dict
-from bench.core.errors import BenchError
+from bench.core.errors import BenchError, first_problem
 from bench.core.options import Resources
 from bench.core.plain_files import listed, read_plain
 from bench.core.rows import Change, Row, json_object
@@ -198,9 +198,8 @@ def load(folder: Path) -> Launch:
     try:
         return Launch.model_validate({**json_object(read_plain(path, LARGEST)), "folder": folder})
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise BenchError(f"{path} is of another version of this program ({where}: {first['msg']}). {AGAIN}") from error
+        said = ": ".join(first_problem(error))
+        raise BenchError(f"{path} is of another version of this program ({said}). {AGAIN}") from error
     except (OSError, ValueError) as error:
         raise BenchError(f"{path} cannot be read ({error}). {AGAIN}") from error
 

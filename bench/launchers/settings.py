@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from bench.core.errors import BenchError, UnknownNameError
+from bench.core.errors import BenchError, UnknownNameError, first_problem
 from bench.core.options import LaunchOptions
 from bench.core.processes import available_cores
 from bench.core.yaml_files import read_yaml
@@ -213,11 +213,9 @@ def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
         for method in cluster.methods:
             cluster.of(method)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
+        where, said = first_problem(error)
         # An error about several settings together quotes all of them.
-        given_ = f", not {first.get('input')!r}" if where else ""
+        given_ = f", not {error.errors()[0].get('input')!r}" if where else ""
         raise BenchError(f"launcher setting {where + ': ' if where else ''}{said}{given_}.") from error
     return cluster
 

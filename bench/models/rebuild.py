@@ -11,7 +11,7 @@ import torch
 from pydantic import ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
-from bench.core.errors import BenchError
+from bench.core.errors import BenchError, first_problem
 from bench.core.rows import Row
 from bench.models.frozen_backbone import BackboneSpec, HeadKind
 from bench.models.registration import check_model
@@ -61,8 +61,8 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
     except (ValidationError, ValueError, TypeError) as error:
         said = str(error)
         if isinstance(error, ValidationError):
-            first = error.errors()[0]
-            said = f"{'.'.join(map(str, first['loc']))[:80]}: {first['msg']}"
+            where, said = first_problem(error)
+            said = f"{where[:80]}: {said}"
         raise BenchError(
             f"{name} in a release is not built with such options ({said}). Accepted: {', '.join(kind.model_fields)}. "
             "Register another variant of a net under a name of its own."

@@ -27,9 +27,9 @@ from bench.reports.reported.systems import (
     Override,
     Strict,
     System,
-    first_of,
     read_systems,
     reported_folder,
+    said_of,
     text_of,
 )
 
@@ -233,7 +233,7 @@ def _numbers(path: Path) -> Iterator[tuple[int, Number]]:
             try:
                 number = Number.model_validate(dict(zip(columns, cells, strict=True)))
             except ValidationError as error:
-                raise BenchError(f"{where}: {first_of(error)}.") from error
+                raise BenchError(f"{where}: {said_of(error)}.") from error
             yield begins, number
             begins = rows.line_num + 1
     except csv.Error as error:

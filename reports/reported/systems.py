@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from bench.core.errors import BenchError
+from bench.core.errors import BenchError, first_problem
 from bench.core.types import PublicKind
 from bench.reports.reported.yaml_lines import YamlLines
 from bench.results.published import need_published
@@ -164,7 +164,7 @@ def read_systems(folder: Path | None = None) -> Systems:
         return Systems.model_validate(lines.data)
     except ValidationError as error:
         where = f"{path}, line {lines.line(error.errors()[0]['loc'])}"
-        raise BenchError(f"{where}: {first_of(error)}. See the comment at the top of the file.") from error
+        raise BenchError(f"{where}: {said_of(error)}. See the comment at the top of the file.") from error
 
 
 def reported_folder() -> Path:
@@ -181,8 +181,6 @@ def text_of(path: Path) -> str:
         raise BenchError(f"cannot read {path}: {why}. Give a folder with {NUMBERS} and {SYSTEMS}.") from error
 
 
-def first_of(error: ValidationError) -> str:
-    """Return the first error in one line: field and message."""
-    first = error.errors()[0]
-    name, said = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ").rstrip(".")
-    return f"{name}: {said}" if name else said
+def said_of(error: ValidationError) -> str:
+    """Return the first problem in one line: field and message."""
+    return ": ".join(filter(None, first_problem(error))).rstrip(".")

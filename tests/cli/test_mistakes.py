@@ -35,9 +35,12 @@ from helpers.commands import refused
         (["check", "pate", "--set", "teacherz=1"], "Did you mean 'teacher'?"),
         (
             ["run", "-m", "pate", "--set", "teachers=abc"],
-            "as an integer. The paper's value is 250.",
+            "--set pate.teachers=abc: it must be a valid integer. The paper's value is 250.",
         ),
         (["ls", "-o", __file__], "no such run directory"),
+        (["audit", "-o", "no-such-folder", "--canaries", "5"], "--kind pair takes no --canaries: leave that out"),
+        (["attack", "-o", "no-such-folder"], "no such run directory: no-such-folder"),
+        (["weights", "get", "no-such-net"], "one of 1,"),
         (["export", "pate", "-o", "leaderboards"], "unknown record 'pate'. Did you mean"),
         (["export", "a-key", "-o", "no-such-folder"], "no such run directory: no-such-folder"),
         (["report", "--paper", "dgdd"], "unknown paper 'dgdd'. Did you mean 'dgd'?"),

@@ -31,7 +31,7 @@ def test_what_is_written_reads_as_the_same_grid(options: GridOptions, tmp_path: 
     ("text", "said"),
     [
         ("methods: pate\nseed: 1", "unknown name in .* 'seed'. Did you mean 'seeds'"),
-        ("methods: pate\npreset: fast", "preset: Input should be 'paper', 'quick' or 'tiny', not 'fast'"),
+        ("methods: pate\npreset: fast", "preset: it must be 'paper', 'quick' or 'tiny', not 'fast'"),
         ("datasets: mnist", "methods: Field required"),
         ("[pate]", "must hold a grid as NAME: VALUE"),
         ("methods: !!python/name:os.system", "cannot be read as YAML"),

@@ -131,7 +131,7 @@ def test_figures_that_are_none_are_refused(field: str, value: object) -> None:
     for name in parts:
         part = part[name]
     part[last] = value
-    with pytest.raises(ValueError, match=f"field {field}: Input should be"):
+    with pytest.raises(ValueError, match=f"field {field}: it must be"):
         parse_record(json.dumps(data))
 
 

@@ -49,7 +49,7 @@ def test_the_command_draws_and_says_what_is_missing(runs: Path, tmp_path: Path) 
         assert words in done.stdout
     assert done.stdout.splitlines()[-1] == "3 of 22 cells are filled"
     assert "torn.json is damaged" in done.stderr
-    assert "nan.json is damaged (field utility.accuracy: Input should be a finite number)" in done.stderr
+    assert "nan.json is damaged (field utility.accuracy: it must be a finite number)" in done.stderr
     index = (tmp_path / "index.md").read_text()
     assert "![Gap between the two largest votes](pate/figure-3.png)" in index
     assert "torn.json" in index

@@ -79,7 +79,7 @@ BAD_SYSTEMS = (
     (YAML.replace("unit: record", "unit: person"), 4, "unit"),
     (YAML.replace("unit: record", "unit: none"), 2, "go together"),
     (YAML.replace("    public_kinds: [none]\n", ""), 2, "public_kinds"),
-    (YAML.replace("[none]", "[ImageNet]"), 6, "public_kinds.0: Input should be 'none', 'transferred', 'labelled'"),
+    (YAML.replace("[none]", "[ImageNet]"), 6, "public_kinds.0: it must be 'none', 'transferred', 'labelled'"),
     (YAML.replace("[none]", "[]"), 6, "public_kinds"),
     (YAML.replace("[none]", "[none, unlabelled]"), 2, "none and not-stated cannot be combined"),
     (YAML.replace("[none]", "[other, other]"), 2, "must name each kind once"),
