@@ -18,7 +18,11 @@ _OWN = "on the row's own data"  # start of what a pair at full size says of a by
 def has_full_size(audit: AuditRecord) -> bool:
     """Return whether the pair at full size ran in `audit`: it gave a bound, or showed a bypass, or nothing to bound."""
     ran = audit.bypassed.startswith(_OWN) or any(note.startswith(ADDED) for note in audit.notes)
-    return ran or any(bound.instrument is Instrument.FULL_SIZE for bound in audit.pairs)
+    return ran or _bounded(audit)
+
+
+def _bounded(audit: AuditRecord) -> bool:
+    return any(bound.instrument is Instrument.FULL_SIZE for bound in audit.pairs)
 
 
 def lacks_full_size(audit: AuditRecord) -> bool:
@@ -26,23 +30,28 @@ def lacks_full_size(audit: AuditRecord) -> bool:
     return audit.kind is AuditKind.PAIR and audit.status is Status.DONE and not has_full_size(audit)
 
 
-def cannot_be_added(audit: AuditRecord) -> str:
-    """Return why `audit` cannot get a pair at full size, or ""."""
-    if audit.kind is not AuditKind.PAIR or audit.status is not Status.DONE:
-        return "only a finished audit by pairs can get a pair at full size."
+def _has_error_left(audit: AuditRecord) -> bool:
+    """Return whether the bounds of `audit` leave a part of the error probability to a pair at full size.
+
+    An older audit spends all of it on a bound from drawn answers. It has no note on a pair at full size.
+    """
     drawn = any(bound.instrument is Instrument.TRANSCRIPT and not bound.exact for bound in audit.pairs)
-    if drawn and not has_full_size(audit) and not any(note.startswith(NO_FULL_SIZE) for note in audit.notes):
-        return "its bounds leave no error probability for a pair at full size. Audit the student again (--reuse none)."
-    return ""
+    return not drawn or _bounded(audit) or any(note.startswith(NO_FULL_SIZE) for note in audit.notes)
 
 
 def with_full_size(
     audit: AuditRecord, bounds: Sequence[PairBound], bypassed: str, notes: Sequence[str], ran: Provenance
 ) -> AuditRecord:
-    """Return `audit` with the result of its pair at full size: a bound, a difference, or a note why there is none."""
+    """Return `audit` with the result of its pair at full size: a bound, a difference, or a note why there is none.
+
+    A bound that is not exact is left out if `audit` leaves it no part of the error probability.
+    """
     rest = without_full_size(audit)
-    pairs = [*rest.pairs, *bounds]
-    said = [*notes] or [f"{ADDED}, at commit {ran.git_commit or 'unknown'}{', changed' * bool(ran.git_dirty)}"]
+    kept = [bound for bound in bounds if bound.exact or _has_error_left(audit)]
+    pairs = [*rest.pairs, *kept]
+    without = ", without a bound, because the audit leaves no error probability for one"
+    ran_at = f"{ADDED}, at commit {ran.git_commit or 'unknown'}{', changed' * bool(ran.git_dirty)}"
+    said = [*notes] or [ran_at + without * (len(kept) < len(bounds))]
     return rest.model_copy(
         update={
             "pairs": pairs, "epsilon": max((bound.epsilon for bound in pairs), default=None),

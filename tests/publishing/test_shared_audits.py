@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.core.types import AuditKind
 from bench.publishing.publish import Fate, examine
 from bench.publishing.shared_audits import planned_audits, shared
 from bench.publishing.verify import demand_audits
-from bench.results.attack_record import AuditRecord, parse_row
+from bench.results.attack_record import AuditRecord, PairBound, parse_row
 from bench.results.audited import audited_of
-from bench.results.full_size import cannot_be_added, with_full_size
+from bench.results.full_size import has_full_size, with_full_size
 from bench.results.record import Record, parse_record
 from helpers.commands import bench
 from helpers.pairs import full_size, pair_audit, release, transcript
@@ -89,17 +88,24 @@ def test_a_pair_at_full_size_is_added_to_a_published_audit_and_to_a_shared_one(t
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("given", "bound", "kept"),
     [
-        (pair_audit(kind=AuditKind.ONE_RUN), "only a finished audit by pairs"),
-        (pair_audit(transcript(exact=False)), "its bounds leave no error probability"),
-        (pair_audit(transcript(exact=False), notes=["no pair at full size: it takes 700 seconds"]), ""),
-        (pair_audit(transcript(), release()), ""),
+        (pair_audit(transcript(exact=False)), full_size(exact=False), False),
+        (pair_audit(transcript(exact=False)), full_size(), True),
+        (pair_audit(transcript(exact=False), notes=["no pair at full size: slow"]), full_size(exact=False), True),
+        (pair_audit(transcript(), release()), full_size(exact=False), True),
     ],
 )
-def test_which_audit_can_get_a_pair_at_full_size(given: AuditRecord, why: str) -> None:
-    assert cannot_be_added(given).startswith(why)
-    assert bool(cannot_be_added(given)) == bool(why)
+def test_a_bound_is_added_only_where_the_audit_left_error_for_it(
+    given: AuditRecord, bound: PairBound, kept: bool
+) -> None:
+    added = with_full_size(given, [bound], "", [], provenance())
+    assert added.pairs == [*given.pairs, *[bound] * kept]
+    assert has_full_size(added)
+    assert ("without a bound" in added.notes[-1]) is not kept
+    assert with_full_size(added, [bound], "", [], provenance()).pairs == added.pairs
+    differs = with_full_size(given, [], "on the row's own data, one record of 9: weights differ", [], provenance())
+    assert differs.violated
 
 
 def test_the_plan_names_rows_without_an_audit_and_whose_they_can_share(audit: AuditRecord) -> None:

@@ -16,7 +16,7 @@ from bench.experiments.plan import Cell, cell_of
 from bench.experiments.run import cache_base
 from bench.interface.registry import METHODS
 from bench.results.attack_record import AuditRecord, PairBound
-from bench.results.full_size import NO_FULL_SIZE, cannot_be_added, with_full_size
+from bench.results.full_size import NO_FULL_SIZE, with_full_size
 from bench.results.provenance import Clock
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
@@ -57,11 +57,9 @@ def add_full_size(
 ) -> AuditRecord:
     """Run the pair at full size for a finished `audit` of `record`; write and return the audit with what it found.
 
-    Without a result, the audit gets the reason. Raises :class:`BenchError` if the pair cannot be added to this audit
-    (:func:`bench.results.full_size.cannot_be_added`), if the student cannot be trained again, or if a run fails.
+    `audit` is by pairs. Without a result, it gets the reason. Raises :class:`BenchError` if the student cannot be
+    trained again, or if a run fails.
     """
-    if why := cannot_be_added(audit):
-        raise BenchError(f"{audit.key}: {why}")
     clock, notes = Clock(device=resources.device, threads=1), list[str]()
     cell = cell_of(record, source.describe(dataset or record.dataset))
     refuse_given(cell)
