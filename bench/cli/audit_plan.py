@@ -10,6 +10,7 @@ from bench.core.printable import counted
 from bench.core.progress import Progress, echo, open_progress, print_json, print_table
 from bench.launchers.students import choose_students
 from bench.publishing.shared_audits import Planned, planned_audits
+from bench.results.full_size import lacks_full_size
 from bench.results.run_dir import RunDir
 from bench.results.text import epsilon_text
 
@@ -44,6 +45,15 @@ def print_plan(out: Path, keys: Sequence[str] | None, methods: str, *, quiet: bo
         hours = sum(planned.minutes for planned in alone) / 60
         need = counted(len(alone), "row needs its", "rows need their")
         echo(f"{need} own, about {hours:.1f} hours: python -m bench audit KEY -o {out}")
+    if lacking := _without_pair(out, keys, methods):
+        need = counted(lacking, "audit has", "audits have")
+        echo(f"{need} no pair at the row's own size: python -m bench audit KEY --full-size -o {out}")
+
+
+def _without_pair(out: Path, keys: Sequence[str] | None, methods: str) -> int:
+    run_dir = RunDir(out)
+    asked = {record.key for record in choose_students(run_dir, keys, methods)}
+    return sum(audit.student in asked and lacks_full_size(audit) for audit in run_dir.read_audits()[0])
 
 
 def print_shared(out: Path, keys: Sequence[str] | None, methods: str, *, quiet: bool, json: bool) -> None:

@@ -135,6 +135,7 @@ def test_the_command_shares_and_publish_compares_with_the_owner(tmp_path: Path) 
     assert plan.returncode == 0, plan.stderr
     assert f"shares that of {OWNER}" in plan.stdout
     assert "1 row can share an audit" in plan.stdout
+    assert "1 audit has no pair at the row's own size" in plan.stdout
     made = bench("audit", "--share", "-o", run, "-q")
     assert made.returncode == 0, made.stderr
     (path,) = (run / "audits").glob(f"{ALIKE}--*.json")
