@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from bench.core.printable import counted
 from bench.core.types import Instrument
 from bench.reports.leaderboard import Board, cells_of
 from bench.results.attack_record import AuditRecord, PairBound
 from bench.results.audited import bound_text, runs_text
+from bench.results.full_size import has_full_size
 from bench.results.text import Table, epsilon_text, markdown_table, md
 
 COLUMNS = ("claimed", "proven", "by release", "cap", "without noise", "by transcript", "pair", "runs", "verdict")
@@ -50,7 +52,9 @@ def cells(audit: AuditRecord, *, votes: bool = False) -> tuple[str, ...]:
 def _transcripts(audit: AuditRecord, by: Mapping[Instrument, PairBound]) -> str:
     tiny, full = by.get(Instrument.TRANSCRIPT), by.get(Instrument.FULL_SIZE)
     text = "–" if tiny is None else bound_text(audit, tiny)
-    return text if full is None else f"{text}; {bound_text(audit, full)} at full size"
+    if full is None:  # an older audit has no part of its error probability left for this bound
+        return text + "; no difference at full size" * (has_full_size(audit) and not audit.bypassed)
+    return f"{text}; {bound_text(audit, full)} at full size"
 
 
 def _joined(pairs: Iterable[PairBound], text: Callable[[PairBound], str]) -> str:
@@ -76,5 +80,7 @@ def tables(board: Board) -> list[Table]:
 
 def audits_page(board: Board) -> str:
     """Return :func:`tables` as Markdown, or "" without a pair audit."""
+    audits = [row.pair for rows in board.tables().values() for row in rows if row.pair is not None]
+    count = f"{sum(map(has_full_size, audits))} of the {counted(len(audits), 'audit')} below ran the pair at full size."
     parts = [f"## {md(table.caption)}\n\n{markdown_table(table.columns, table.rows)}" for table in tables(board)]
-    return "\n".join(["# Audits\n", f"{READING}\n", *parts]) if parts else ""
+    return "\n".join(["# Audits\n", f"{READING} {count}\n", *parts]) if parts else ""

@@ -18,11 +18,12 @@ from bench.reports.site.addresses import page_name, record_href
 from bench.reports.site.build import write_site
 from bench.reports.site.rows import rankings
 from bench.reports.summary import summary
+from bench.results.full_size import with_full_size
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
-from helpers.pairs import pair_audit, release, transcript
+from helpers.pairs import full_size, pair_audit, release, transcript
 from helpers.paths import BOARD
-from helpers.records import record
+from helpers.records import provenance, record
 from helpers.site import NASTY, Page, dead_links
 from helpers.site import audit as canary_audit
 
@@ -78,6 +79,16 @@ def test_a_bound_above_proven_is_a_bug_and_no_mark() -> None:
     escaped = pair_audit(transcript(0.5), student=one.key, bypassed="the images differ")
     (row,) = build_board([one], [escaped]).rows
     assert "BUG: private data outside the ledger" in row.remarks
+
+
+def test_the_page_counts_pairs_at_full_size_and_tells_one_without_a_bound() -> None:
+    one = record(claimed=1.0, proven=0.995)
+    drawn = pair_audit(transcript(0.5, exact=False), student=one.key)
+    older = with_full_size(drawn, [full_size(exact=False)], "", [], provenance())
+    for audit, said in ((drawn, "| 0.50 |"), (older, "| 0.50; no difference at full size |")):
+        page = audits_page(build_board([one], [audit]))
+        assert said in page
+        assert f"{int(audit is older)} of the 1 audit below ran the pair at full size." in page
 
 
 def test_the_page_has_both_instruments_of_each_audited_row() -> None:
