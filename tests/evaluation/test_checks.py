@@ -293,6 +293,19 @@ def test_the_reason_says_how_good_the_students_were(seeds: tuple[int, ...]) -> N
     assert "try --preset quick" not in reason
 
 
+def test_a_failed_run_of_another_cell_is_said() -> None:
+    first = [True]
+
+    class FailsFirst(Honest):
+        def begin(self, given: object) -> None:
+            if first:
+                first.clear()
+                raise BenchError("too few answers")
+
+    assert "the run of another cell failed" in check_method(FailsFirst).reason
+    assert "the run of another cell failed" not in check_method(Honest).reason
+
+
 def test_a_student_at_chance_is_said() -> None:
     class Short(Honest):
         Config = dataclasses.make_dataclass("Config", [("steps", int, 0)], bases=(Honest.Config,), frozen=True)

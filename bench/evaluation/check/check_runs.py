@@ -151,6 +151,7 @@ class Outcome:
     difference: str = ""  # where a replayed run diverged from the tape, or why it failed
     moved: str = ""  # the mechanism input that one record moved by more than its charge
     outside: str = ""  # what the method's code accessed or replaced beyond its arguments
+    alone: bool = False  # whether the other cell's run that was to precede it failed
     sha256: str = ""  # digest of a row's released student
     charged: list[dict[str, Any]] = field(default_factory=list)  # the ledger's events of a row, as records store them
     products: tuple[Product, ...] = ()
@@ -172,15 +173,15 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
     more = range(first, NEIGHBOURS) if tape is not None else range(0)
     with contextlib.ExitStack() as stack:
         shared = None if tape is not None else stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
-        if trial.rehearsed and shared is not None:
+        if (alone := trial.rehearsed) and shared is not None:
             other = dataclasses.replace(trial, cell=new_salt(), noise=secrets.randbits(256), noisy=True)
             with contextlib.suppress(BenchError):  # some noise leaves too few answers to train on
-                outside = outside or _run(other, method, "given", None, Path(shared), originals).outside
+                outside, alone = outside or _run(other, method, "given", None, Path(shared), originals).outside, False
         for number, which in enumerate([*variants, *more]):
             folder = shared or stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
             begin = time.monotonic()
             found = _run(trial, method, which, tape, Path(folder), originals)
-            outcomes.append(dataclasses.replace(found, outside=outside or found.outside))
+            outcomes.append(dataclasses.replace(found, outside=outside or found.outside, alone=alone))
             took = time.monotonic() - begin
             tape = outcomes[0].calls if tape is None else tape
             if number + 1 >= len(variants):
@@ -193,8 +194,7 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
 def walked(trial: Trial, tape: list[Taped], patience: float) -> str:
     """Walk to the unrelated set; return the error in the stated sensitivities that this finds, or ""."""
     prepare_device()
-    originals = Originals()
-    method, _ = loaded(trial.method, trial.facts.dataset)
+    originals, (method, _) = Originals(), loaded(trial.method, trial.facts.dataset)
 
     def given_at(changed: int) -> list[Given] | str:
         with tempfile.TemporaryDirectory(prefix="runs-") as folder:

@@ -157,7 +157,7 @@ def check_method(
     if dataset:
         facts = source.describe(dataset).facts
     values = values_of(parse_overrides(method, overrides))
-    processes, accuracies, declared, watched = Processes(), [], "", False
+    processes, accuracies, declared, watched, alone = Processes(), [], "", False, False
     sizes: set[int] = set()
     place = MethodPlace.of(method) or method
     slow, drawn = "", "; ".join(str(Draw.of(seed)) for seed in seeds)
@@ -185,7 +185,7 @@ def check_method(
             trial = dataclasses.replace(trial_of(preset, seed), rehearsed=seed == seeds[-1])
             trial, (first, again) = recorded(trial, ["given", "given"], processes)
             accuracies.append(first.accuracy)
-            watched = watched or first.watched
+            watched, alone = watched or first.watched, alone or first.alone
             declared = declared_by(method, first)
             if not declared:
                 same_again(first, again)
@@ -228,6 +228,8 @@ def check_method(
         reason += f"; nothing of the others changes where one of {', '.join(map(str, sorted(sizes)))} records does"
     elif seconds:
         reason += "; it refuses sets of few records, so that these were not tested"
+    if alone:
+        reason += "; the run of another cell failed, so that what one cell leaves to the next was not tested: try again"
     reason += slow
     size, where = constants_of(method)
     reason += f"; its source holds {size} numbers and characters of data, most in {where}" if size else ""
