@@ -13,7 +13,7 @@ from bench.publishing.shared_audits import planned_audits, shared
 from bench.publishing.verify import demand_audits
 from bench.results.attack_record import AuditRecord, PairBound, parse_row
 from bench.results.audited import audited_of
-from bench.results.full_size import has_full_size, with_full_size
+from bench.results.full_size import has_full_size, with_full_size, without_full_size
 from bench.results.record import Record, parse_record
 from helpers.commands import bench
 from helpers.pairs import full_size, pair_audit, release, transcript
@@ -36,7 +36,7 @@ def record_of(key: str) -> Record:
 
 @pytest.fixture(scope="module")
 def audit() -> AuditRecord:
-    return parse_row((BOARD / "audits" / AUDIT).read_bytes(), AuditRecord)
+    return without_full_size(parse_row((BOARD / "audits" / AUDIT).read_bytes(), AuditRecord))
 
 
 def test_rows_that_differ_in_their_data_alone_share_an_audit_and_say_whose(audit: AuditRecord) -> None:
@@ -122,7 +122,8 @@ def test_the_plan_names_rows_without_an_audit_and_whose_they_can_share(audit: Au
 def a_run(folder: Path, *keys: str) -> Path:
     for name in ("records", "audits"):
         (folder / name).mkdir(parents=True)
-    shutil.copy(BOARD / "audits" / AUDIT, folder / "audits")
+    given = without_full_size(parse_row((BOARD / "audits" / AUDIT).read_bytes(), AuditRecord))
+    (folder / "audits" / AUDIT).write_text(given.to_json())
     for key in keys:
         shutil.copy(BOARD / "records" / f"{key}.json", folder / "records")
     (folder / "run.json").write_text('{"layout": 1, "schema": 3}')
