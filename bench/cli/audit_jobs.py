@@ -75,7 +75,7 @@ def _inline(asked: Audits, resources: Resources) -> tuple[list[AuditRecord], Lau
 
 
 def add_pairs(asked: Audits, launch: LaunchOptions, *, json: bool) -> None:
-    """Run the pairs at full size that finished audits of the students lack, print those audits, and end alike."""
+    """Run the pairs at full size that finished audits of the students lack; print and exit as :func:`make_audits`."""
     if launch_settings(launch).launcher != "inline":
         raise BenchError("--full-size runs here, one pair after the other: leave --launcher out.")
     audits, damaged = RunDir(asked.out).read_audits()

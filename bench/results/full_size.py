@@ -26,8 +26,9 @@ def _bounded(audit: AuditRecord) -> bool:
 
 
 def lacks_full_size(audit: AuditRecord) -> bool:
-    """Return whether `audit` is a finished one by pairs without a pair at full size."""
-    return audit.kind is AuditKind.PAIR and audit.status is Status.DONE and not has_full_size(audit)
+    """Return whether `audit` is a finished one by pairs, of a private method, without a pair at full size."""
+    finished = audit.kind is AuditKind.PAIR and audit.status is Status.DONE and audit.allowed is not None
+    return finished and not has_full_size(audit)
 
 
 def _has_error_left(audit: AuditRecord) -> bool:

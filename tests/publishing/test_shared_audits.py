@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from bench.core.types import AuditKind
 from bench.publishing.publish import Fate, examine
 from bench.publishing.shared_audits import planned_audits, shared
 from bench.publishing.verify import demand_audits
 from bench.results.attack_record import AuditRecord, PairBound, parse_row
 from bench.results.audited import audited_of
-from bench.results.full_size import has_full_size, with_full_size, without_full_size
-from bench.results.record import Record, parse_record
+from bench.results.full_size import ADDED, has_full_size, lacks_full_size, with_full_size, without_full_size
+from bench.results.record import Record, Status, parse_record
 from helpers.commands import bench
 from helpers.pairs import full_size, pair_audit, release, transcript
 from helpers.paths import BOARD
@@ -106,6 +107,16 @@ def test_a_bound_is_added_only_where_the_audit_left_error_for_it(
     assert with_full_size(added, [bound], "", [], provenance()).pairs == added.pairs
     differs = with_full_size(given, [], "on the row's own data, one record of 9: weights differ", [], provenance())
     assert differs.violated
+
+
+def test_which_audits_lack_a_pair_at_full_size() -> None:
+    lacking = [pair_audit(transcript()), pair_audit(transcript(), notes=["no pair at full size: slow"])]
+    others = [
+        pair_audit(transcript(), full_size()), pair_audit(transcript(), notes=[ADDED]),
+        pair_audit(bypassed="on the row's own data, one record of 9: weights differ"),
+        pair_audit(allowed=None), pair_audit(kind=AuditKind.ONE_RUN), pair_audit(status=Status.FAILED),
+    ]  # fmt: skip
+    assert [lacks_full_size(audit) for audit in (*lacking, *others)] == [True] * 2 + [False] * 6
 
 
 def test_the_plan_names_rows_without_an_audit_and_whose_they_can_share(audit: AuditRecord) -> None:
