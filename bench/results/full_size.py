@@ -12,6 +12,7 @@ NO_FULL_SIZE = "no pair at full size"
 """Start of the note of an audit that ran no pair at full size."""
 ADDED = "the pair at full size ran after the audit"
 """Start of the note of an audit that got its pair at full size later."""
+_SPENT = "; the audit leaves no error probability for its bound"
 _OWN = "on the row's own data"  # start of what a pair at full size says of a bypass
 
 
@@ -34,10 +35,14 @@ def lacks_full_size(audit: AuditRecord) -> bool:
 def _has_error_left(audit: AuditRecord) -> bool:
     """Return whether the bounds of `audit` leave a part of the error probability to a pair at full size.
 
-    An older audit spends all of it on a bound from drawn answers. It has no note on a pair at full size.
+    An older audit spends all of it on a bound from drawn answers. It has no note on a pair at full size, or one from
+    :func:`with_full_size`, which says so. The audit that a shared one repeats may be such a one.
     """
-    drawn = any(bound.instrument is Instrument.TRANSCRIPT and not bound.exact for bound in audit.pairs)
-    return not drawn or _bounded(audit) or any(note.startswith(NO_FULL_SIZE) for note in audit.notes)
+    drawn = {bound.instrument for bound in audit.pairs if not bound.exact}
+    if Instrument.TRANSCRIPT not in drawn or Instrument.FULL_SIZE in drawn:
+        return True
+    told = [note for note in audit.notes if note.startswith(NO_FULL_SIZE)]
+    return not audit.shared and bool(told) and not any(note.endswith(_SPENT) for note in told)
 
 
 def with_full_size(
@@ -48,11 +53,11 @@ def with_full_size(
     A bound that is not exact is left out if `audit` leaves it no part of the error probability.
     """
     rest = without_full_size(audit)
-    kept = [bound for bound in bounds if bound.exact or _has_error_left(audit)]
+    left = _has_error_left(audit)
+    kept = [bound for bound in bounds if bound.exact or left]
     pairs = [*rest.pairs, *kept]
-    without = ", without a bound, because the audit leaves no error probability for one"
     ran_at = f"{ADDED}, at commit {ran.git_commit or 'unknown'}{', changed' * bool(ran.git_dirty)}"
-    said = [*notes] or [ran_at + without * (len(kept) < len(bounds))]
+    said = [note + _SPENT * (not left) for note in notes] or [ran_at + _SPENT * (len(kept) < len(bounds))]
     return rest.model_copy(
         update={
             "pairs": pairs, "epsilon": max((bound.epsilon for bound in pairs), default=None),

@@ -95,6 +95,11 @@ def test_a_pair_at_full_size_is_added_to_a_published_audit_and_to_a_shared_one(t
         (pair_audit(transcript(exact=False)), full_size(), True),
         (pair_audit(transcript(exact=False), notes=["no pair at full size: slow"]), full_size(exact=False), True),
         (pair_audit(transcript(), release()), full_size(exact=False), True),
+        (
+            pair_audit(transcript(exact=False), notes=["no pair at full size: the same audit"], shared="b--audit-1"),
+            full_size(exact=False),
+            False,
+        ),
     ],
 )
 def test_a_bound_is_added_only_where_the_audit_left_error_for_it(
@@ -103,8 +108,10 @@ def test_a_bound_is_added_only_where_the_audit_left_error_for_it(
     added = with_full_size(given, [bound], "", [], provenance())
     assert added.pairs == [*given.pairs, *[bound] * kept]
     assert has_full_size(added)
-    assert ("without a bound" in added.notes[-1]) is not kept
+    assert ("leaves no error probability" in added.notes[-1]) is not kept
     assert with_full_size(added, [bound], "", [], provenance()).pairs == added.pairs
+    slow = with_full_size(given, [], "", ["no pair at full size: slow"], provenance())  # a first try must free no error
+    assert with_full_size(slow, [bound], "", [], provenance()).pairs == added.pairs
     differs = with_full_size(given, [], "on the row's own data, one record of 9: weights differ", [], provenance())
     assert differs.violated
 

@@ -168,12 +168,12 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
     prepare_device()
     originals = Originals()
     method, outside = loaded(trial.method, trial.facts.dataset)
-    outcomes: list[Outcome] = []
+    outcomes, alone = list[Outcome](), False
     first = sum(isinstance(which, int) for which in variants)
     more = range(first, NEIGHBOURS) if tape is not None else range(0)
     with contextlib.ExitStack() as stack:
         shared = None if tape is not None else stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
-        if (alone := trial.rehearsed) and shared is not None:
+        if shared is not None and (alone := trial.rehearsed):
             other = dataclasses.replace(trial, cell=new_salt(), noise=secrets.randbits(256), noisy=True)
             with contextlib.suppress(BenchError):  # some noise leaves too few answers to train on
                 outside, alone = outside or _run(other, method, "given", None, Path(shared), originals).outside, False
