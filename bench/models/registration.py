@@ -22,6 +22,7 @@ OWN_NETS = (
     "bench.models.noise_wrn",
     "bench.models.public_layers",
     "bench.models.text_nets",
+    "bench.models.torchvision_nets",
     "bench.models.frozen_backbone",
     "bench.models.scattering",
 )

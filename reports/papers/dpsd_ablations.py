@@ -47,11 +47,11 @@ def shown(material: Material, one: WantedCell, between: str = ", proven ") -> st
 # --- Figure 4: teachers on ImageNet -----------------------------------------------------------------------------------
 
 TEACHERS: tuple[tuple[str, str], ...] = (
-    ("AlexNet", ""), ("VGGNet", "vgg19_bn"), ("ResNet", "resnet50"), ("WideResNet", "wide_resnet50_2"),
-    ("DenseNet", "densenet161"), ("MobileNet", "mobilenetv2_100"), ("ShuffleNet", ""), ("GoogleNet", ""),
-    ("ViT", "vit_base_patch16_224"),
+    ("AlexNet", "torchvision_alexnet"), ("VGGNet", "vgg19_bn"), ("ResNet", "resnet50"),
+    ("WideResNet", "wide_resnet50_2"), ("DenseNet", "densenet161"), ("MobileNet", "mobilenetv2_100"),
+    ("ShuffleNet", "torchvision_shufflenet"), ("GoogleNet", "torchvision_googlenet"), ("ViT", "vit_base_patch16_224"),
 )  # fmt: skip
-"""The paper's teachers and their timm names, if any."""
+"""The paper's teachers and their names here."""
 
 
 def _figure_4(material: Material) -> Sequence[Panel]:
@@ -59,12 +59,10 @@ def _figure_4(material: Material) -> Sequence[Panel]:
     for title, method in (("data-sensitive", "dpsd"), ("label-sensitive", "dpsd-label")):
         series = []
         for slot, epsilon in enumerate((1.0, 5.0, 10.0)):
-            cells = []
-            for name, teacher in TEACHERS:
-                cannot = "" if teacher else f"timm has no {name}, and --teacher accepts only timm's models"
-                one = cell(method, "imagenet", epsilon, preset="paper", cannot=cannot,
-                           teacher=teacher or name.lower(), student="resnet34")  # fmt: skip
-                cells.append((name, one))
+            cells = [
+                (name, cell(method, "imagenet", epsilon, preset="paper", teacher=teacher, student="resnet34"))
+                for name, teacher in TEACHERS
+            ]
             series.append(curve(f"ε {epsilon:g}", slot, cells))
         theirs = material.one(table="fig 4", column="eps 1") if method == "dpsd" else None
         if theirs is not None:

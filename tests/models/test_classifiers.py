@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.lazy_libraries import torchvision
 from bench.models.build import build, features_and_logits
 from bench.models.generators import ConvGenerator, DenseGenerator, generator_for
 from bench.models.layers import BytesAboutHalf, ChannelNorm, GaussianNoise, WeightNormLinear, data_dependent_start
@@ -62,6 +64,33 @@ def test_timm_models_are_built_with_and_without_img_size() -> None:
     features, logits = features_and_logits(model, torch.rand(2, 1, 28, 28))
     assert features.shape == (2, 512)
     assert logits.shape == (2, 5)
+
+
+TORCHVISION: dict[str, Callable[[int], nn.Module]] = {
+    "alexnet": lambda classes: torchvision.models.alexnet(num_classes=classes),
+    "shufflenet": lambda classes: torchvision.models.shufflenet_v2_x1_0(num_classes=classes),
+    "googlenet": lambda classes: torchvision.models.googlenet(
+        num_classes=classes, aux_logits=False, init_weights=False
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "size"), [("alexnet", 63), ("shufflenet", 32), ("googlenet", 32)])
+def test_torchvisions_nets_take_its_weights_and_give_its_logits(name: str, size: int) -> None:
+    theirs, ours = TORCHVISION[name](7).eval(), build(f"torchvision_{name}", 7, 3, size).eval()
+    ours.load_state_dict(theirs.state_dict())
+    images = torch.rand(2, 3, size, size)
+    hidden, logits = features_and_logits(ours, images)
+    assert torch.equal(logits, theirs(images))
+    assert hidden.shape == (2, ours.get_classifier().in_features)
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "size"), [("alexnet", 3, 62), ("shufflenet", 1, 32), ("googlenet", 3, 14)]
+)
+def test_torchvisions_nets_refuse_what_they_cannot_take(name: str, channels: int, size: int) -> None:
+    with pytest.raises(BenchError, match=f"takes RGB images of .* not {channels} x {size} x {size}"):
+        build(f"torchvision_{name}", 7, channels, size)
 
 
 def test_options_are_json_and_rebuild_the_same_net() -> None:

@@ -86,4 +86,4 @@ def test_each_reason_is_told_with_its_command(board: Path) -> None:
     assert "not run." in table
     assert "python -m bench run --methods dgd-sound" in table
     assert re.search(r"no data: .*celeba-g", page)
-    assert re.search(r"not built: .*timm has no AlexNet", page)
+    assert re.search(r"not built: .*a t-SNE needs", page)
