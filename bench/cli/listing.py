@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from bench.core.config import field_table
 from bench.core.errors import UnknownNameError
-from bench.core.progress import echo, print_fields, print_json, print_table
+from bench.core.progress import echo, make_console, print_fields, print_json, print_table
 from bench.core.types import NO_PRIVACY, ROBUSTNESS, Facts
 from bench.interface.method import Method
 from bench.interface.registry import ALL, ATTACKS, METHODS, listed, method_groups
@@ -43,7 +45,7 @@ def print_listed(found: Sequence[Listing], *, json: bool) -> None:
         if title and (rows or not notes):  # "none" would be wrong if there are records that cannot be read
             print_table(title, columns, rows)
         for note in notes:
-            echo(note)
+            print_fields(note)
 
 
 def listing(what: str) -> Listing:
@@ -140,7 +142,10 @@ def print_settings(method: str, page: Page, *, json: bool) -> None:
     if json:
         print_json({"method": method, "text": text, "settings": [dict(zip(columns, row, strict=True)) for row in rows]})
         return
-    echo(text)
+    for part in re.split(r"(?<=\n)\n|\n(?=- )", text):
+        indent = "  " if part.startswith("- ") else ""
+        fold = textwrap.TextWrapper(min(120, make_console().width), subsequent_indent=indent, break_on_hyphens=False)
+        echo(fold.fill(" ".join(part.split())) + "\n" * part.endswith("\n"))
     print_table(title, columns, rows)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.cli.listing import Listing, Page, Rows, print_listed, print_settings
 from bench.core.errors import BenchError, UnknownNameError
-from bench.core.progress import echo, print_table
+from bench.core.progress import echo, print_fields, print_table
 from bench.experiments.noise_salt import sweep_salts
 from bench.interface.registry import METHODS
 from bench.publishing.reproduce import command_of, missing_plugin
@@ -39,7 +39,7 @@ def print_page(what: str, out: Path, *, json: bool) -> None:
     for table in record_page(record):
         print_table(table.caption, table.columns, table.rows)
         if table.note:
-            echo(table.note)
+            print_fields(table.note)
     mine = [one for one in RunDir(home).read_attacks()[0] if one.student == record.key]
     for title, columns, rows in attacks.tables([record], mine):
         print_table(title, columns, rows)
