@@ -222,7 +222,7 @@ def _fitting(backbone: str, state: Mapping[str, Tensor], path: Path) -> State:
     for name, tensor in state.items():
         if name not in whole:
             shape = tuple(tensor.shape)
-            raise BenchError(f"{path} does not fit {backbone}: it has {name} {shape}, the model has not. {advice}")
+            raise BenchError(f"{path} does not fit {backbone}: it has {name} {shape}, which the model lacks. {advice}")
     return {name: state[name] for name in body}
 
 

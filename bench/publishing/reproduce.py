@@ -138,7 +138,7 @@ def planned_again(record: Record, calibrations: Calibrations | None = None) -> R
         (cell,) = expand(record.cell.grid(), lambda _: dataset, calibrations, tuning=record.cell.tuning)
         cell = _rounded_as(record, cell)
         if cell.key != record.key:
-            older = " It is of schema 1 and does not tell what --set gave." if record.cell.overrides is None else ""
+            older = " It is of schema 1 and does not say what --set gave." if record.cell.overrides is None else ""
             raise BenchError(f"its settings plan {cell.key}.{older}")
         wrong = [name for name in _MEANT if getattr(record.cell, name) != getattr(cell.spec, name)]
         if config_from(METHODS.get(record.method), record.config) != cell.config:

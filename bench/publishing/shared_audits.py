@@ -113,7 +113,7 @@ def sharing_problem(
     if again is None:
         return f"the audit {audit.shared} is not one of this row, which needs its own. Audit it."
     if without_full_size(again) != without_full_size(audit):  # the row may have its own pair at full size
-        return f"its figures are not those of {audit.shared}. Take them over again by bench audit --share."
+        return f"its figures are not those of {audit.shared}. Copy them again: bench audit --share."
     return ""
 
 

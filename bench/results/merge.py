@@ -105,7 +105,7 @@ def _there(key: str, same: bool, done: Merged) -> None:
     if same:
         done.there.append(key)
     else:
-        done.left_out.append(f"{key}: another one is there, which stays. Delete it first to take this one.")
+        done.left_out.append(f"{key}: another one is there and is kept. Delete it first to take this one.")
 
 
 def _read_files(names: Iterable[str], source: RunDir, key: str, done: Merged) -> dict[str, bytes] | None:

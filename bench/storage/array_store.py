@@ -176,7 +176,7 @@ def _write_array(path: Path, blocks: Blocks) -> dict[str, Any]:
             _write(handle, raw)
             rows += len(piece)
         if rows != blocks.shape[0]:
-            raise ValueError(f"{path.stem}: {rows} rows came, {blocks.shape[0]} were announced")
+            raise ValueError(f"{path.stem}: {rows} rows arrived, but {blocks.shape[0]} were announced")
         os.fsync(handle.fileno())
     return {
         "file": path.name,
