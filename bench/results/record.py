@@ -91,7 +91,7 @@ class Audited(Row):
     audit: str
     """What was seen, in words."""
     inconclusive: bool = False
-    """Whether a larger bound was out of reach, or not known to be within reach."""
+    """Whether a larger bound was out of reach, or may have been."""
     at_most: Epsilon | None = None
     """The largest bound that could have been seen; null if unknown or unlimited."""
 
