@@ -56,7 +56,7 @@ COLUMNS = {
     "reconstruction@0.001": "The same for 1,000 candidates.",
     "data_dependent": "Smallest epsilon that depends on the private data of this run: not releasable; NaN if none.",
     "record_level": "`proven` for one training record if `unit` is a label (infinite with public images), else NaN.",
-    "audited": "Lower bound on epsilon by audits of this record; NaN if there are none, or if they had no power.",
+    "audited": "Lower bound on epsilon by audits of this record; NaN without any, or if they show nothing.",
     "audit_power": "Largest bound that these audits could have shown; infinite for a transcript; NaN without audits.",
     "inconclusive": "Whether the audits could not have contradicted `claimed` or `proven`; None without audits.",
     "accuracy": "Accuracy of the released student on the test records, in %.",
@@ -188,7 +188,7 @@ def run(
     Examples:
         >>> frame = bench.run(methods=["pate", "dp-sgd"], datasets="digits", eps=[1, 10], preset="tiny")
     """
-    from bench.launchers.grid import run_grid  # these take a quarter of a second
+    from bench.launchers.grid import run_grid  # imports take a quarter of a second
     from bench.launchers.settings import read_cluster
 
     grid = GridOptions(

@@ -22,7 +22,7 @@ from bench.results.command import command_for
 from bench.results.record import Record
 
 _ERRORS = (BenchError, ValueError, TypeError)  # raised by untrusted settings
-# Relative; calibration searches no finer. Without AVX-512, for example, numpy's exponentials round differently, and a
+# Relative; calibration is no more precise. Without AVX-512, for example, numpy's exponentials round differently, and a
 # calibrated number differs by 1e-10.
 _ROUNDING = 1e-7
 # The fields that a key identifies; the others only serve to request a cell.

@@ -42,11 +42,11 @@ def digest_of(value: Any) -> str:
 
 
 class Charged(Protocol):
-    """A ledger, as far as a cache looks at it."""
+    """The part of a ledger that a cache reads."""
 
     @property
     def events(self) -> tuple[object, ...]:
-        """What it charged for so far."""
+        """The events charged so far."""
 
 
 class Cache:
@@ -57,7 +57,7 @@ class Cache:
         self.base = dict(base)
         self.made: list[str] = []  # names of the cache misses
         self.found: list[str] = []  # names of the cache hits
-        self.elsewhere = 0  # artefacts read that another processor or torch wrote, which may round otherwise
+        self.elsewhere = 0  # artefacts read that another processor or torch wrote, which may round differently
         self.waited = 0.0  # seconds spent waiting for other processes
         self.parent: Cache | None = None  # the unvaried data set's cache; see child()
         self._say = say
