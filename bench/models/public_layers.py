@@ -30,7 +30,7 @@ ALL, NONE = "all", "nothing"
 
 
 class SharedBackbone(FrozenBackbone):
-    """A frozen backbone that keeps its last features, because teacher and student see the same batches in turn."""
+    """A frozen backbone that keeps its last features, since teacher and student see each batch in turn."""
 
     _seen: tuple[weakref.ref[Tensor], int, Tensor] | None = None
 
@@ -158,7 +158,7 @@ def block_problem(name: str, frozen: str) -> str:
 
 
 def blocks(net: nn.Module) -> list[str]:
-    """Return the names at which a user most likely cuts `net`: its stages and their blocks, in order."""
+    """Return the names at which a user most likely wants to cut `net`: stages and their blocks, in order."""
     return [name for name, _ in net.named_modules() if name and name.count(".") < 2][:60]
 
 

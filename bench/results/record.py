@@ -97,7 +97,7 @@ class Audited(Row):
 
     @property
     def silent(self) -> bool:
-        """Whether the audit found nothing and had no power, so that there is no figure to print."""
+        """Whether the audit found nothing and had no power, so there is no figure to print."""
         return self.inconclusive and self.epsilon < VISIBLE
 
 
