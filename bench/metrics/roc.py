@@ -50,8 +50,8 @@ def membership_metrics(
 ) -> dict[str, Estimated]:
     """Return ``auc`` and ``tpr@`` each of `fprs` in [0, 1] with bootstrap intervals.
 
-    Scores of one canary or target are dependent, so the bootstrap resamples whole `groups` (n,). Several groupings (k,
-    n) give an interval that contains each one's, and the first gives `n`. With one group the bootstrap resamples
+    Scores of one canary or target are dependent, so the bootstrap resamples whole `groups` (n,). Several groupings
+    (k, n) give an interval that contains each one's, and the first gives `n`. With one group the bootstrap resamples
     members and non-members separately, and the interval does not cover retraining. A rate with fewer than :data:`FEW`
     expected false positives also covers the exact interval for independent scores. A zero-length interval does not mean
     certainty. Rates below one non-member are left out. Raises :class:`BenchError` as :func:`roc`, and for invalid

@@ -101,7 +101,7 @@ def inversion(
     picture = f"attacks/{key}.png"
     names, shown = get_dataset(cell.dataset).class_names, list(made)
     if not facts.disclosure.pictures:
-        # Figures get shared, but reconstructions from non-private nets are as sensitive as the records.
+        # Figures are shared, but reconstructions from non-private nets are as sensitive as the records.
         names, shown = tuple(f"class {i}" for i in range(facts.classes)), [Role.STUDENT, Role.PRIOR]
         context.note(PRIVATE_FIGURES)
     draw(

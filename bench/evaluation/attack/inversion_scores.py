@@ -1,8 +1,8 @@
 """Scores of reconstructions: per image, and estimates over classes.
 
-Everything is scored, even reported failures. Every measure against private (member) images is also taken against unseen
-ones (non-members): only the difference concerns privacy, as a good picture of a class is near to both. A larger pool is
-nearer by chance, so it is scored by the expected best of a random subset of the smaller pool's size.
+Everything is scored, including reported failures. Every measure against private (member) images is also taken against
+unseen ones (non-members): only the difference concerns privacy, because a good picture of a class is near to both. A
+larger pool is nearer by chance, so it is scored by the expected best of a random subset of the smaller pool's size.
 """
 
 from __future__ import annotations

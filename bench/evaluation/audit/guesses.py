@@ -84,10 +84,10 @@ def many_run_errors(
 ) -> tuple[int, int, int, int]:
     """Return the errors of guessing one canary over independent runs with it, (a,), and without it, (b,).
 
-    The order of the scores must not depend on their values. The first `threshold_share`, in (0, 1), of each arm chooses
-    the threshold with the largest bound; the others count. Returns false positives, runs without the canary, false
-    negatives, runs with it, for :func:`bench.privacy.auditing.bounds.many_run_epsilon`. Raises :class:`BenchError` on
-    NaN scores, or a share that leaves an arm without runs on either side.
+    The order of the scores must be independent of their values. The first `threshold_share`, in (0, 1), of each arm
+    chooses the threshold with the largest bound; the others count. Returns false positives, runs without the canary,
+    false negatives, runs with it, for :func:`bench.privacy.auditing.bounds.many_run_epsilon`. Raises
+    :class:`BenchError` on NaN scores, or a share that leaves an arm without runs on either side.
     """
     arms = _scores(scores_in), _scores(scores_out)
     if not 0 < threshold_share < 1:

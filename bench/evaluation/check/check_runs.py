@@ -96,7 +96,7 @@ class Trial:
     noisy: bool = False  # whether the mechanisms' noise is on
     noise: int = field(default_factory=lambda: secrets.randbits(256))
     """Seed of noise and samples; nothing passed to a method reveals it."""
-    cell: str = field(default_factory=new_salt)  # the runs' token, indistinguishable from any other run's
+    cell: str = field(default_factory=new_salt)  # the runs' token, which looks like any other run's
     row: Row | None = None
     rehearsed: bool = False
     """Whether another cell with these settings and data runs before the recorded run, in its process and cache."""
@@ -151,7 +151,7 @@ class Outcome:
     difference: str = ""  # where a replayed run diverged from the tape, or why it failed
     moved: str = ""  # the mechanism input that one record moved by more than its charge
     outside: str = ""  # what the method's code accessed or replaced beyond its arguments
-    alone: bool = False  # whether the other cell's run that was to precede it failed
+    alone: bool = False  # whether the other cell's run, which should precede it, failed
     sha256: str = ""  # digest of a row's released student
     charged: list[dict[str, Any]] = field(default_factory=list)  # the ledger's events of a row, as records store them
     products: tuple[Product, ...] = ()
@@ -160,7 +160,7 @@ class Outcome:
 
 
 def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None, seconds: float = 0.0) -> list[Outcome]:
-    """Return the outcomes of sequential runs on `variants` in this process.
+    """Return the outcomes of runs on `variants`, one after the other in this process.
 
     Without a tape the first run is recorded and its tape answers the others, which share its cache. With a tape, as
     many neighbours follow as fit into `seconds`, at most :data:`NEIGHBOURS`.

@@ -113,7 +113,7 @@ class Recording(Executor):
         self.replaced = ""
         """The function of this project that had been replaced when the ledger was called."""
         self.changed = ""
-        """A text if the ledger's noise, or what it charged, was changed behind its back, else empty."""
+        """A text if the method changed the ledger's noise or charges, else empty."""
         self._source = _state_of(noise)
         self._charges: list[str] = []
         self._file, self._room = steps, ROOM
@@ -205,7 +205,7 @@ class Recording(Executor):
             self._source = _state_of(self._noise)
 
     def _check_noise(self) -> None:
-        """Note whether the noise is as the last call left it: a method could replace or reset it to know what hides."""
+        """Note whether the noise is as the last call left it: by replacing or resetting it, a method would know it."""
         if _state_of(self._noise) != self._source:
             self.changed = "its code changes the noise that the ledger adds"
 
@@ -326,7 +326,7 @@ class Replaying(Recording):
 def _state_of(noise: Noise) -> bytes:
     try:
         return pickle.dumps(noise)
-    except (pickle.PicklingError, AttributeError, TypeError):  # it holds something of the method's
+    except (pickle.PicklingError, AttributeError, TypeError):  # it holds an object of the method
         return b""
 
 
