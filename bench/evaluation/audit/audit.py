@@ -251,8 +251,8 @@ def check_accuracy(record: float, shadow: float, classes: int, tests: int) -> No
     if max(shadow, 1 / classes) < least:
         raise BenchError(
             f"the shadow runs have accuracy {shadow:.3f}, and the record has {record:.3f}: at least {least:.3f} is "
-            "needed, or the bound tells nothing about the record. Does the method behave otherwise in an audit, or "
-            "vary so much? See with other --seed, or more --runs."
+            "needed, or the bound tells nothing about the record. Does the method behave differently in an "
+            "audit, or vary this much? Try another --seed, or more --runs."
         )
 
 

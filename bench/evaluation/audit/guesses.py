@@ -52,15 +52,15 @@ def check_power(
     if needed is not None:
         raise BenchError(
             f"{what}: {guesses} guesses of {canaries} canaries certify at most {cap:.3g}. "
-            f"{needed} guesses, all right, would do."
+            f"{needed} guesses, all correct, would suffice."
         )
     more = _canaries_needed(canaries, epsilon, delta, confidence, group)
     would = (
-        f"At least {more} canaries, all guessed and right, would do."
+        f"At least {more} canaries, all guessed correctly, would suffice."
         if more
-        else "No number of canaries does at this delta: ask for a smaller epsilon, or audit at a smaller delta."
+        else "No number of canaries suffices at this delta: ask for a smaller epsilon, or audit at a smaller delta."
     )
-    raise BenchError(f"{what}: even all {canaries} of them, guessed right, do not. {would}")
+    raise BenchError(f"{what}: even {canaries} correct guesses do not suffice. {would}")
 
 
 def _canaries_needed(canaries: int, epsilon: float, delta: float, confidence: float, group: int) -> int | None:

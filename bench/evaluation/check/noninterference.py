@@ -225,11 +225,11 @@ def check_method(
     if watched:
         reason += "; no neighbour moves the inputs of its mechanisms by more than they are charged for"
     if sizes:
-        reason += f"; nothing of the others changes where one of {', '.join(map(str, sorted(sizes)))} records does"
+        reason += f"; with {', '.join(map(str, sorted(sizes)))} records, changing one changes nothing of the others"
     elif seconds:
-        reason += "; it refuses sets of few records, so that these were not tested"
+        reason += "; it refuses sets of few records, so these were not tested"
     if alone:
-        reason += "; the run of another cell failed, so that what one cell leaves to the next was not tested: try again"
+        reason += "; the run of another cell failed, so leaks from one cell to the next were not tested: try again"
     reason += slow
     size, where = constants_of(method)
     reason += f"; its source holds {size} numbers and characters of data, most in {where}" if size else ""

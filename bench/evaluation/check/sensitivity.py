@@ -101,7 +101,7 @@ def violation(
                 continue  # its charge covers any function of the sample, whose parts hold other records
             first = first.without(absent)
         if first.values.shape != second.values.shape or first.mechanism != second.mechanism:
-            return f"its call {number + 1} is another on a neighbouring private set"
+            return f"its call {number + 1} differs on a neighbouring private set"
         if absent is not None and first.norm in ("records", "labels"):
             if others := first.moved(second):
                 return (

@@ -265,7 +265,7 @@ class Replaying(Recording):
         """Return the recorded answer."""
         answer, expected, given = super().answer(call, release), self._tape[self._number], self.calls[-1]
         if given.charged != expected.charged:
-            self._differ(f"its call {len(self.calls)} of {call.name} is charged otherwise")
+            self._differ(f"its call {len(self.calls)} of {call.name} is charged differently")
         if [one.shape for one in given.answers] != [one.shape for one in expected.answers]:
             self._differ(f"its call {len(self.calls)} of {call.name} asks for answers of another shape")
         self._compare_public(call)
