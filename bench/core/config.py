@@ -347,7 +347,7 @@ def needed_overrides(
     needed = dict(overrides)
     for field in overrides:
         without = {name: given for name, given in needed.items() if name != field}
-        with contextlib.suppress(BenchError):  # required by the others
+        with contextlib.suppress(BenchError):  # the others depend on it
             if build_config(method, preset, facts, values_of(without))[0] == config:
                 needed = without
     return needed

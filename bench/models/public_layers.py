@@ -140,7 +140,7 @@ def cut(net: nn.Module, block: str) -> tuple[nn.Module, nn.Module]:
         if node not in known:
             known[node] = above.node_copy(node, known.__getitem__)
     fx.GraphModule(net, above).graph.eliminate_dead_code()
-    # Modules are made last, as each keeps the weights that its graph uses at that time.
+    # Make modules last: each keeps only the weights that its graph uses at that time.
     return fx.GraphModule(net, below), fx.GraphModule(net, above)
 
 

@@ -163,7 +163,7 @@ def charged(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], li
 
 
 def noisy(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list[str]]:
-    """Return contradictions between the ledger's noise and the cell's settings, as events alone could be forged."""
+    """Return contradictions between the ledger's noise and the cell's settings, since events alone could be forged."""
     method = METHODS.get(record.method)
     try:
         charges = () if method.bypass or cell.spec.tuning is not None else bound_method(cell).charges() or ()

@@ -151,7 +151,7 @@ def planned_again(record: Record, calibrations: Calibrations | None = None) -> R
 
 
 def _rounded_as(record: Record, cell: Cell) -> Cell:
-    """Return `cell` with the record's numbers wherever they differ only by rounding, as the key depends on them."""
+    """Return `cell` with the record's numbers where they differ only by rounding, because the key depends on them."""
     near = {
         name: there
         for name, here in as_dict(cell.config).items()

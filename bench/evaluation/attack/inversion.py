@@ -171,7 +171,7 @@ def _reconstruct_all(
     context: Context,
     pool: ProcessPoolExecutor | None,
 ) -> dict[Role, tuple[Reconstructions, int]]:
-    # Run the first target here, as it may train a shared generator; the others run in `pool`.
+    # Run the first target here, since it may train a shared generator; the others run in `pool`.
     auxiliary = data.auxiliary if attack.knows is Knowledge.AUXILIARY else None
     made: dict[Role, tuple[Reconstructions, int]] = {}
     with context.progress.stage(f"{attack.name}: targets", len(targets)) as stage:

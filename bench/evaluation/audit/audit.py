@@ -333,7 +333,7 @@ def count_guesses(
 
 
 def events_of(record: Record, unit: PrivacyUnit) -> list[Event]:
-    """Return the events of the record's ledger if they protect `unit`; otherwise none, as no curve can be tested."""
+    """Return the events of the record's ledger if they protect `unit`; otherwise none: no curve can be tested."""
     if record.privacy is None or record.privacy.unit is not unit:
         return []
     return restored(record.privacy.events)

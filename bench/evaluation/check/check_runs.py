@@ -284,7 +284,7 @@ def _run(
 
 
 def _handed(private: PrivateData, public: PublicData) -> list[str]:
-    """Return digests of the records passed to a method, as later runs of a grid get the same tensors."""
+    """Return digests of the records passed to a method, since later runs of a grid get the same tensors."""
     parts = [private.images, private.labels, public.images]
     parts += [] if public.labelled is None else [public.labelled.images, public.labelled.labels]
     return [_digest(part) for part in parts if isinstance(part, torch.Tensor)]
@@ -315,7 +315,7 @@ def released_parts(released: Released) -> list[tuple[str, str]]:
 
 
 def _digest(tensor: torch.Tensor) -> str:
-    # Digest bytes, so that NaN equals itself; copy first, as single elements count as contiguous with any stride.
+    # Digest bytes, so that NaN equals itself; copy first: single elements count as contiguous with any stride.
     data = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
     raw = data.reshape(-1).view(torch.uint8).numpy().tobytes()
     return f"{data.dtype} {tuple(data.shape)} {hashlib.sha256(raw).hexdigest()}"

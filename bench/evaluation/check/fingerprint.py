@@ -91,7 +91,7 @@ def fingerprint(value: object) -> str:
 
 
 def _parts(value: Any, seen: dict[int, tuple[int, object]]) -> Iterator[str | bytes]:
-    """Yield the parts of `value`; `seen` keeps visited objects alive, as they may contain each other."""
+    """Yield the parts of `value`; `seen` keeps visited objects alive, since they may contain each other."""
     if type(value) in PLAIN or (isinstance(value, Enum) and _is_known(type(value))):
         yield f"{type(value).__name__} {value!r}"
         return

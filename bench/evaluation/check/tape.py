@@ -50,7 +50,7 @@ from others, would behave differently on random ones than in training."""
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """An array in a file, as the gradients of a long training do not fit in memory."""
+    """An array in a file, because the gradients of a long training do not fit in memory."""
 
     path: Path
     offset: int
