@@ -76,7 +76,7 @@ class Whitening(nn.Module):
     def forward(self, quarters: Tensor) -> Tensor:
         """Map (n, channels, 4) to float32 (n, 4 * channels)."""
         kind = quarters.device.type
-        # Small differences of means must not be rounded to bfloat16; the meta device knows no autocast.
+        # Small differences of means must not be rounded to bfloat16; the meta device has no autocast.
         known = torch.amp.is_autocast_available(kind)
         with torch.autocast(kind, enabled=False) if known else contextlib.nullcontext():
             white = torch.bmm(self.parts(quarters) - self.mean[:, None], self.maps)

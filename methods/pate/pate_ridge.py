@@ -138,7 +138,7 @@ class PATERidge(Method[PATERidgeConfig]):
         )
         sums = torch.from_numpy(noisy)
         with torch.no_grad():
-            # Scale answers to order one.
+            # Scale the answers to order one.
             scale = math.sqrt(len(asked)) / self.config.teachers
             student.head.weight.copy_(most_likely(asked.double(), sums * scale).T)
             student.head.bias.zero_()

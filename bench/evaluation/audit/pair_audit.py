@@ -258,7 +258,7 @@ def _tilt(bench: _Bench, pair: WorstPair) -> tuple[bool, float]:
     swapped = size[True] > size[False]
     training = found[swapped][0].training
     if training is None or not training.distances:
-        # As for Gaussian noise, whose size at other tilts is tilt (1 + tilt) / 2 times this one.
+        # As with Gaussian noise, the size at another tilt is tilt (1 + tilt) / 2 times this one.
         return swapped, best_tilt(lambda tilt: tilt * (1 + tilt) / 2 * size[swapped], bench.plan.delta)
     moment = partial(
         shift_log_moment, training.rate, training.distances, present=training.present, displaced=training.displaced

@@ -3,7 +3,7 @@
 *Replay*. Run A trains on a private set that methods can learn, and the ledger's answers are taped; half of the seeds
 turn off all noise but DP-SGD's. Other runs with equal config, seeds, context and public data get A's answers whatever
 they ask. They must call the mechanisms with A's public arguments and release A's bytes: on unrelated data; on A's data
-with renamed classes, where whatever is best in A is worst; on neighbours of A, where
+with renamed classes, so that the best choice for A is the worst; on neighbours of A, where
 :mod:`bench.evaluation.check.sensitivity` compares the mechanisms' inputs; and again on A's own data, in A's process and
 with A's cache, to expose state that outlives a run. For the last seed, another cell's run precedes A there.
 
