@@ -100,7 +100,7 @@ SAFE_PATH = "PYTHONSAFEPATH"
 def keep_path() -> None:
     """Let child processes import from the working directory only if this one does.
 
-    pip's script does not, because a file bench.py there would hide this program from its workers and jobs.
+    pip's script does not; otherwise a file bench.py there would hide this program from its workers and jobs.
     """
     with contextlib.suppress(FileNotFoundError):  # the working directory is gone
         if "" not in sys.path and os.getcwd() not in map(os.path.abspath, sys.path):

@@ -106,9 +106,8 @@ class DPSD(Alternation):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        # At a claimed 10 on MNIST the paper's beta of 5e-3 gives 17%, and Fig. 5's smallest, 1e-5, gives 61%, because
-        # Adam's epsilon then swamps gamma_s * beta. The step of Eq. 3 is gamma_s as printed; the optimiser's rate is
-        # lower.
+        # At a claimed 10 on MNIST the paper's beta of 5e-3 gives 17%, and Fig. 5's smallest, 1e-5, gives 61%, as Adam's
+        # epsilon then swamps gamma_s * beta. The step of Eq. 3 is gamma_s as printed; the optimiser's rate is lower.
         ours = {"beta": 1e-4, "annotation_lr": 0.1}
         if facts.classes >= 1000:  # reused answers must move labels far from the student's predictions at query time
             ours = {"beta": 1e-6, "annotation_lr": 1e6}
