@@ -2,8 +2,8 @@
 
 Threat model: the attacker holds the student's weights and unlabelled auxiliary images, none of them private. These
 train a Wasserstein GAN (:mod:`bench.attacks.shared.gan`), whose noise then minimises -D(G(z)) + 100 * (-log p_y), by
-gradient descent with momentum: real to the critic, of the class to the student. Of several starts, the one of which the
-student is most confident is kept; no evaluator is used.
+gradient descent with momentum: the image should look real to the critic, and of the class to the student. Of several
+starts, the image of which the student is most confident is kept; no evaluator is used.
 
 Differences from the paper: small DCGANs; no blurred or masked images as starts; the search for the best start begins
 at minus infinity, not at 0, which hides negative scores in the published code; auxiliary images come from the data

@@ -1,4 +1,4 @@
-"""The gap attack: a record whose label the target gets right is guessed a member. It needs only labels.
+"""The gap attack: a record that the target classifies correctly is guessed to be a member. It needs only labels.
 
 Yeom et al. 2018 (arXiv:1709.01604), the floor of label-only attacks: its advantage is the gap between training and test
 accuracy. Variations of the record refine the score (Choquette-Choo et al. 2021, arXiv:2007.14321).

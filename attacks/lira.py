@@ -24,7 +24,7 @@ from bench.interface import Access, BenchError, MembershipAttack, Signals, regis
 from bench.interface.signals import counts, log_odds, need_references
 
 GLOBAL_BELOW = 64  # number of references below which a pooled variance is less noisy than one per candidate
-LEAST_STD = 1e-6  # below it, references agree and the likelihood is unbounded
+LEAST_STD = 1e-6  # lower bound: if references agree, the likelihood is unbounded
 
 
 @dataclass(frozen=True)

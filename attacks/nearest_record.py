@@ -6,7 +6,7 @@ that learnt only the distribution lie equally near to both.
 
 Meehan et al. (arXiv:2004.05675) compare the distances from generated and from test samples to training samples by a
 rank test over cells. Differences from the paper: each image's own two distances are compared, in L2 on pixels, without
-cells, so that one copy among many images is found.
+cells, to find one copy among many images.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Threat model: the attacker holds the student's weights and unlabelled auxiliary images, none of them private. Of these,
 the ``top`` images per class of which the student is most confident get the class as label. They train a conditional GAN
 that is also pulled towards images of the student's class (:mod:`bench.attacks.shared.conditional_gan`). Then, for a
-fixed label, noise descends the student's margin loss on two augmented views of its image. As in the paper nothing is
-selected at the end: each start counts.
+fixed label, noise descends the student's margin loss on two augmented views of its image. As in the paper, nothing is
+selected at the end, so each start counts.
 
 Differences from the paper: small nets, not residual ones; the class is an input of the generator, not used in
 conditional batch normalisation; mirrored views for photographs only, not for digits.

@@ -4,7 +4,7 @@ Threat model: the attacker holds the released images, perhaps a generator's weig
 none private, and asks which of some records were trained on. "GAN-Leaks" (arXiv:1909.03935): a record's reconstruction
 is the nearest released or drawn image (its full black-box attack) and, given a generator, the image of an optimised
 latent input (its white-box attack, an inversion through the generator). The score is minus the distance to it,
-calibrated by adding the distance to the nearest of the other images, as a record near to every image is easy to
+calibrated by adding the distance to the nearest of the other images, because a record near to every image is easy to
 reconstruct.
 
 Differences from the paper: distances are L2 on pixels, without LPIPS and the prior's term; Adam, not L-BFGS, from the

@@ -6,9 +6,9 @@ candidate x and population records z, unseen by target and references, the score
 references with and without x. Offline, with only references without x, it is ``((1 + a) p_out + (1 - a)) / 2`` for x
 and z, because a model trained on x would raise a low p_out more. One to four references suffice.
 
-What the paper leaves open: online, a side without references (all p_in of z, and one side of x for a single reference)
-takes the value of the other side, its log odds shifted by the mean difference of the sides. A fair coin decides which
-references hold a candidate, so this difference is unbiased even if no candidate has both sides.
+The paper leaves one case open: online, a side without references (all p_in of z, and one side of x for a single
+reference) takes the value of the other side, its log odds shifted by the mean difference of the sides. A fair coin
+decides which references hold a candidate, so this difference is unbiased even if no candidate has both sides.
 
 The paper's CIFAR-10 setting also has a Taylor softmax with a margin; here it is a softmax with temperature. Shares are
 averaged over queries. Offline, a candidate in all references has no p_out and gets the mean of the others.

@@ -42,7 +42,7 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
-    """Lead links to notebooks to their pages, and leave links to other files of the repository as text."""
+    """Point links to notebooks at their pages, and leave links to other files of the repository as text."""
 
     def link(found: re.Match[str]) -> str:
         text, target, _ = found.groups()

@@ -181,7 +181,7 @@ def _nothing(every: Sequence[BoardRow], wanted: Wanted, name: str) -> str:
 def nearest_dataset(own: DatasetSpec, names: Iterable[str]) -> str:
     """Return the data set among `names` that is most like `own` in classes, size of the images, and channels.
 
-    Distances are in doublings of the classes and of the image's side; other channels count as two.
+    Distances are in doublings of the classes and of the image's side; a different number of channels counts as two.
     """
     all_datasets()
 

@@ -16,8 +16,8 @@ from bench.results.attack_record import above
 def set_spreads(rows: Sequence[BoardRow]) -> None:
     """Set the rows' variance over seeds, borrowed from the method's other rows in the same band.
 
-    A row with one seed borrows from all rows of the method on this data if its band has no other: seeds of a larger
-    epsilon differ less.
+    A row with one seed borrows from all rows of the method on this data if its band has no other, since seeds of a
+    larger epsilon differ less.
     """
     pools: dict[tuple[object, ...], list[BoardRow]] = defaultdict(list)
     for row in rows:

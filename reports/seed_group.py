@@ -64,7 +64,7 @@ class SeedGroup:
 
         utilities = [record.utility for record in records if record.utility is not None]
         classes = [record.student.options.get("num_classes") for record in records if record.student is not None]
-        # A collapsed generator taught its student nothing, so the seed counts as chance.
+        # A collapsed generator teaches its student nothing, so the seed counts at chance.
         chance = 100 / max(filter(None, classes), default=math.inf)
         self.accuracies = [*(100 * found.accuracy for found in utilities), *[chance] * collapsed]
         self.accuracy = math.fsum(self.accuracies) / len(self.accuracies)

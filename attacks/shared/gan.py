@@ -3,7 +3,7 @@
 Gulrajani et al., NeurIPS 2017 (arXiv:1704.00028), as in GMI (Zhang et al., CVPR 2020, section 3 and published code):
 Adam 2e-4 (0.5, 0.999), batches of 64, five critic steps per generator step, penalty 10, 100 noise values. It does not
 depend on the target, so targets share it through the cache. The generator is the DCGAN of :mod:`bench.training.gan`;
-the critic has two strided convolutions without batch normalisation, as the penalty is per image.
+the critic has two strided convolutions without batch normalisation, because the penalty is per image.
 """
 
 from __future__ import annotations

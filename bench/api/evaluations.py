@@ -123,7 +123,7 @@ def attack(
 
 
 def _made(run_dir: RunDir, key: str, title: str, read: Callable[[str], R | None], make: Callable[[Held], R]) -> R:
-    """Return the finished result of `key`, made if it is missing or failed."""
+    """Return the finished result of `key`, making it first if it is missing or failed."""
     found = claimed_result(run_dir, key, title, read, lambda known: known.failure is None, make)
     if found is None:
         raise BenchError(f"another process is making {key}. Wait until it ends.")

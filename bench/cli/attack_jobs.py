@@ -34,7 +34,7 @@ from bench.storage.locks import Held
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attacks:
-    """What a command attacks, and how. The `attacks` "all" leave out those that need images if none are released."""
+    """What a command attacks, and how. "all" leaves out attacks that need images if none are released."""
 
     keys: Sequence[str]
     out: Path

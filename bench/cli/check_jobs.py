@@ -44,7 +44,7 @@ class Checks:
         return self.run_dir.path / "checks" / f"{method.name}.json"
 
     def find(self, method: type[Method]) -> Check | None:
-        """Return the kept check of `method`; None if it could not be made or is of another program or other options."""
+        """Return the kept check of `method`; None if it failed, or is from another program or other options."""
         try:
             kept = KeptCheck.model_validate(json_object(read_plain(self._path(method))))
         except (OSError, ValueError):

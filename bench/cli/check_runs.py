@@ -116,7 +116,7 @@ def _side_by_side(
                 done = check_method(method, stage=stage, **options)
         except Exception as error:
             why = str(error) if isinstance(error, BenchError) else _raised(method, error)
-            if not why:  # not by the method
+            if not why:  # not raised by the method's code
                 raise
             if alone:
                 raise BenchError(f"{method.name}: {why}") from error

@@ -36,7 +36,7 @@ def choose(
         str, typer.Option("--public-data", help="any, or none: only methods that use no public data.")
     ] = "any",
     time: Annotated[
-        str, typer.Option("--time", "-t", help="Longest time of a run: 90s, 10m or 2h. Default: no limit.")
+        str, typer.Option("--time", "-t", help="Longest running time: 90s, 10m or 2h. Default: no limit.")
     ] = "",
     quiet: Quiet = False,
     json_: Json = False,

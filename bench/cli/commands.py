@@ -81,7 +81,7 @@ class Command(TyperCommand):
                 value = next(after, "").partition("=")[2] or next(after, "VALUE")
                 return f"{field} is a setting of {kind}. Give it by --set {field}={value}."
             options = [name.removeprefix("--") for p in self.params for name in p.opts if name.startswith("--")]
-            # Compare without the dashes, which would make all options similar.
+            # Compare without dashes, which make all options look similar.
             near = nearest_names(option.lstrip("-"), [*options, "help"], 1, cutoff=0.6)
             return f"there is no option {option}.{f' Did you mean --{near[0]}?' if near else ''}"
         if not extra:

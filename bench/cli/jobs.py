@@ -65,7 +65,7 @@ def kept(result: Result | None, reuse: Reuse) -> bool:
 
 
 def choice_words(methods: str, reuse: Reuse, data: str | None) -> list[str]:
-    """Return the options that make a job choose methods and results as the launcher's own command does."""
+    """Return the options by which a job chooses the same methods and results as the launcher's own command."""
     return ["--methods", methods, "--reuse", reuse.value, *(["--data", data] if data else [])]
 
 

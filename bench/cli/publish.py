@@ -47,7 +47,7 @@ def publish(
     from bench.publishing.verify import demand_audits, verify
 
     if rerun and no_rerun:
-        raise BenchError("--rerun and --no-rerun exclude each other: give only one.")
+        raise BenchError("--rerun and --no-rerun contradict each other: give only one.")
     pages: list[Path] = []
     try:
         with opened(into), open_progress(quiet=json_) as progress, stopping_signals():

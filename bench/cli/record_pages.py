@@ -93,7 +93,7 @@ def find_record(places: Sequence[Path], key: str, *, among: Sequence[str] = ()) 
     known = list(among)
     for path in places:
         home = RunDir(path)
-        there = path.is_dir() or not among  # an error only if `key` cannot be anything but a record
+        there = path.is_dir() or not among  # a missing folder is an error only if `key` must be a record
         records = home.read_records(set_aside=False).found if there else []
         found = [record for record in records if record.key.startswith(key)]
         if len(found) == 1:

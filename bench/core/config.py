@@ -80,7 +80,7 @@ def setting(
     default: T, source: str, *, later: bool = False, gt: float | None = None, ge: float | None = None,
     lt: float | None = None, le: float | None = None,
 ) -> T:  # fmt: skip
-    """Return a config field; keys and records omit a `later` one (added after records existed) at its default.
+    """Return a config field. Keys and records omit a `later` field (added after records existed) at its default.
 
     `gt`, `ge`, `lt` and `le` bound a number, or each number of a tuple; a bounded number must be finite. None is
     accepted.
@@ -90,7 +90,7 @@ def setting(
 
 
 def check_bounds(kind: type[Configured], values: Mapping[str, Any]) -> None:
-    """Raise :class:`BenchError` if one of the `values` (by field) is out of the bounds of its :func:`setting`.
+    """Raise :class:`BenchError` if one of the `values` (by field) violates the bounds of its :func:`setting`.
 
     A subclass that changes a setting's default keeps its bounds, unless it states others.
     """
@@ -347,7 +347,7 @@ def needed_overrides(
     needed = dict(overrides)
     for field in overrides:
         without = {name: given for name, given in needed.items() if name != field}
-        with contextlib.suppress(BenchError):  # required by the others
+        with contextlib.suppress(BenchError):  # the others depend on it
             if build_config(method, preset, facts, values_of(without))[0] == config:
                 needed = without
     return needed

@@ -1,6 +1,6 @@
 """Precision of training and prediction: float32, TensorFloat-32 or bfloat16.
 
-float32 is the default, even on a GPU, where torch lets cuDNN round to TensorFloat-32 unless told otherwise.
+float32 is the default, even on a GPU, where torch by default lets cuDNN round to TensorFloat-32.
 """
 
 from __future__ import annotations

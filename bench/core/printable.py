@@ -10,7 +10,7 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 
 def printable(text: str) -> str:
     """Return `text` with each control character replaced by a visible sign; newline and tab stay."""
-    if text.replace("\n", "").isprintable():  # four times as fast as the search, and true of nearly every page
+    if text.replace("\n", "").isprintable():  # four times as fast as the search, and true for nearly every page
         return text
     return _OBEYED.sub(lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else "\ufffd", text)
 

@@ -49,7 +49,7 @@ def die_with_parent() -> None:
 def end_with_main() -> None:
     """Make this process, which a fork server started, end when the process that asked for it does.
 
-    Otherwise it would wait for work for ever, and its parent, the fork server, would wait for it.
+    Otherwise it would wait for work forever, and its parent, the fork server, would wait for it.
     """
     import multiprocessing.connection
 
@@ -62,7 +62,7 @@ def end_with_main() -> None:
 
 
 def peak_memory_mib(*, children: bool = False) -> float:
-    """Return the peak memory of this process in MiB so far; with `children`, of its largest ended child if larger."""
+    """Return the peak memory of this process in MiB; with `children`, of its largest ended child if that is more."""
     kinds = [resource.RUSAGE_SELF, *([resource.RUSAGE_CHILDREN] if children else [])]
     peak = max(resource.getrusage(kind).ru_maxrss for kind in kinds)
     # Kibibytes on Linux, bytes on macOS.
@@ -100,7 +100,7 @@ SAFE_PATH = "PYTHONSAFEPATH"
 def keep_path() -> None:
     """Let child processes import from the working directory only if this one does.
 
-    pip's script does not: a file bench.py there would hide this program from its workers and jobs.
+    pip's script does not; otherwise a file bench.py there would hide this program from its workers and jobs.
     """
     with contextlib.suppress(FileNotFoundError):  # the working directory is gone
         if "" not in sys.path and os.getcwd() not in map(os.path.abspath, sys.path):

@@ -95,7 +95,7 @@ def fits_unfolded(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool
 
 
 def _column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """Return widths that break no word, or None if there are none or three columns would fold on a narrow terminal."""
+    """Return widths that break no word; None if there are none, or if three columns would fold on a narrow terminal."""
     cell_len = rich.cells.cell_len
     room = width - 3 * len(rows[0]) - 1
     by_column = list(zip(*rows, strict=True))

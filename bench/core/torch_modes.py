@@ -33,7 +33,7 @@ def refuse_modes(*, dispatch_only: bool = False) -> None:
 
 @contextlib.contextmanager
 def torch_alone() -> Iterator[None]:
-    """Compute with torch's own operations, whatever function mode a method's net or loss has entered."""
+    """Compute with torch's own operations, even if a method's net or loss has entered a function mode."""
     refuse_modes(dispatch_only=True)
     with torch._C.DisableTorchFunction():
         yield

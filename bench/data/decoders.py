@@ -167,7 +167,7 @@ def medmnist_npz(file: str, channels: int, any_finding: bool = False) -> Decode:
                     pixels = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
                     labels = labels.any(axis=1) if any_finding else labels.reshape(len(pixels), -1)[:, 0]
                     halves += [np.ascontiguousarray(pixels, dtype=np.uint8), labels]
-        except Exception as error:  # zip, npy and key errors all mean that this is not the expected file
+        except Exception as error:  # any error means that this is not the expected file
             raise ValueError(f"{file} is damaged or not a MedMNIST file ({type(error).__name__})") from error
         if halves[0].shape[1] != channels:
             raise ValueError(f"{file} has {halves[0].shape[1]} channels, not {channels}")

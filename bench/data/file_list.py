@@ -2,7 +2,7 @@
 
 A list holds names, sizes, modification times and labels, the times of all folders, and the revision. Before it is used
 again, the times of all folders and the size and time of `SAMPLE` evenly spaced files are compared with the disk; if one
-differs, the files are listed again and the revision is computed again.
+differs, the files are listed and the revision is computed anew.
 
 This detects a file that was added, removed, renamed or replaced by renaming, which changes a folder's time. It can miss
 a change in place to a file outside the sample, and any change that restores the old times. A record's revision still
@@ -32,7 +32,7 @@ from bench.data.spec import LoadRequest
 from bench.storage.array_store import Blocks, DamagedError, locked, read_store, storage_errors, write_store
 
 SAMPLE = 1_000
-"""Number of files that are compared with the disk before a kept list is used again."""
+"""Number of files compared with the disk before a kept list is used again."""
 RACE_NS = 50_000_000
 """A folder that changed this recently before it was listed may have changed again within the same clock tick."""
 FOLDERS = "folders"

@@ -45,7 +45,7 @@ def open_image(source: Path | IO[bytes], name: str = "") -> Iterator[Image.Image
             if isinstance(source, Path):
                 source = stack.enter_context(open_plain(source, links=True))
                 if (size := os.fstat(source.fileno()).st_size) > LARGEST:
-                    raise ValueError(f"its file has {size >> 20:,} MiB, {LARGEST >> 20} are the most")
+                    raise ValueError(f"its file has {size >> 20:,} MiB; the maximum is {LARGEST >> 20}")
             opened = stack.enter_context(Image.open(source, formats=FORMATS))
             _check_pixels("it has", opened.size)
             yield opened
@@ -59,7 +59,7 @@ def open_image(source: Path | IO[bytes], name: str = "") -> Iterator[Image.Image
 
 def _check_pixels(what: str, size: tuple[int, int]) -> None:
     if size[0] * size[1] > MOST_PIXELS:
-        raise ValueError(f"{what} {size[0]:,} x {size[1]:,} pixels; {MOST_PIXELS:,} are the most, make it smaller")
+        raise ValueError(f"{what} {size[0]:,} x {size[1]:,} pixels; the maximum is {MOST_PIXELS:,}")
 
 
 def decode(source: Path | IO[bytes], shape: tuple[int, int, int], name: str = "") -> NDArray[np.uint8]:

@@ -171,7 +171,7 @@ def _make(target: Path, tag: str, halves: tuple[FileRecords, FileRecords], order
     about = {"tag": tag, "shape": list(shape), "order": hashlib.sha256(order.tobytes()).hexdigest()}
     with storage_errors(target), owner_only(True):
         _prepare(partial, about, records, shape)
-        shutil.rmtree(target, ignore_errors=True)  # it belongs to other files, or is damaged
+        shutil.rmtree(target, ignore_errors=True)  # it is of other files, or damaged
         border = len(halves[0])
         for _ in range(2):
             digests = np.lib.format.open_memmap(partial / "digests.npy", mode="r+")

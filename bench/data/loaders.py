@@ -141,7 +141,7 @@ class StoredLoader:
                 folder = way.route.adopt(given, unpacked)
                 self._store(request, way, folder or given, f"files in {given}")
             except FileNotFoundError:
-                continue  # the layout of another way
+                continue  # the files fit another way
             except StorageError:
                 raise
             except UNUSABLE as error:

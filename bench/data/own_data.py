@@ -54,7 +54,7 @@ TABLES = (".csv", ".parquet")
 FILES = (*TABLES, ".npz")
 PATH, LABEL, SPLIT = "path", "label", "split"
 VERSION = b"own arrays 1\0"
-"""Change this when the same file would give other bytes."""
+"""Change this when the same file would give different bytes."""
 
 
 def own_spec(name: str) -> DatasetSpec:
@@ -246,7 +246,7 @@ def _load_arrays(request: LoadRequest) -> Loaded:
         with locked(target.parent, target.name, request.progress):
             if (found := _kept(target, mark)) is None:  # another process may have made it in the meantime
                 if time.time_ns() - when[1] < RACE_NS:
-                    time.sleep(RACE_NS / 1e9)  # so that no later change has the same time
+                    time.sleep(RACE_NS / 1e9)  # so that a later change gets a later time
                 _store(request, own, target, mark, salt)
                 found = _kept(target, mark)
     if found is None or stamped(own.path) != when:

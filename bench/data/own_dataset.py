@@ -54,7 +54,7 @@ def save_dataset(
 
 
 def given_dataset(train: Dataset[Any], test: Dataset[Any] | None = None) -> str:
-    """Save a Dataset in the data root, unless it is there already, and return its name; see :func:`save_dataset`."""
+    """Save a Dataset in the data root unless it is there, and return its name; see :func:`save_dataset`."""
     arrays = _arrays(train, test, None, None)
     root = data_root()
     digest = hmac.new(salt_of(root), digestmod=hashlib.sha256)

@@ -156,7 +156,7 @@ def facts(loaded: Loaded, split: Split) -> Facts:
 def materialise(loaded: Loaded, split: Split) -> Materialised:
     """Return a split as tensors, views if the images are mapped; raise BenchError if they exceed the memory.
 
-    A class without private records is not an error, because its existence is private and there is no ledger yet.
+    A class without private records is not an error: its absence is private, and there is no ledger yet.
     """
     spec = loaded.spec
     if not isinstance(loaded.train, MappedRecords):

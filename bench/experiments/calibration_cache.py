@@ -29,7 +29,7 @@ from bench.storage.files import write_atomic
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-SLOW = 0.3  # seconds; if one takes this long, store all of its method, because only the first pays for imports
+SLOW = 0.3  # seconds; after one this slow, store all of its method, since only the first one pays for imports
 _PACKAGES = ("dp-accounting", "opacus", "numpy", "scipy", "torch", "timm")
 
 

@@ -18,7 +18,7 @@ from bench.privacy.accounting.distributions import merged
 from bench.privacy.events.events import Event, Gaussian, RepeatAndSelect
 
 CLOSE = 1e-3
-"""A total may stay below its target by this share."""
+"""How far a total may fall short of its target, as a share."""
 SOURCES = {
     "selection-profile": "Koskela, Redberg and Wang, ICML 2024 (arXiv:2402.06701), including tuning",
     "rdp": "Papernot and Steinke, ICLR 2022 (arXiv:2110.03620), theorem 2, including tuning",
@@ -150,7 +150,7 @@ def fit_epsilon(
                         f"epsilon {target:g} is not reachable with {tuning.trials_mean:g} trials. Use fewer."
                     )
                 return low
-            # The total is nearly proportional; bisect if the guess leaves the bracket.
+            # The total is nearly proportional to `one`; bisect if the guess leaves the bracket.
             guess = one * target * (1 - CLOSE / 2) / cost
             one = guess if low < guess < high else (low + high) / 2
 
@@ -162,7 +162,7 @@ def fit_epsilon(
 
 
 def _differing(grid: Grid, tuning: Tuning, facts: Facts) -> list[dict[str, str]]:
-    """Return the candidates, except those that cost the same as an earlier one before calibration."""
+    """Return the candidates without those that, before calibration, cost the same as an earlier one."""
     method = METHODS.get(grid.methods[0])
     found: dict[tuple[Event, ...], dict[str, str]] = {}
     for candidate in tuning.candidates:

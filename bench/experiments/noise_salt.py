@@ -106,7 +106,7 @@ def _finished(run_dir: RunDir, path: Path) -> bool:
 
 
 def _stored(path: Path) -> tuple[str, tuple[int, int] | None] | None:
-    """Return the salt in `path` and the signature of the record that was there before it; None without a valid one."""
+    """Return the salt in `path` and the signature of the record that preceded it; None without a valid salt."""
     try:
         salt, before = json.loads(read_plain(path))
         return str(salt), None if before is None else (int(before[0]), int(before[1]))

@@ -1,4 +1,4 @@
-"""Settings that calibration overwrites: overriding one is an error, not silently ignored."""
+"""Settings that calibration overwrites: setting one by hand is an error and is not silently ignored."""
 
 from __future__ import annotations
 

@@ -310,12 +310,12 @@ def _key(spec: CellSpec, meaning: dict[str, Any]) -> str:
 def other_program(spec: CellSpec, method: type[Method]) -> str:
     """Return how `method` differs from the one in `spec` (version or plug-in source), or ""."""
     if method.version != spec.method_version:
-        return f"version {spec.method_version} of {spec.method} made it, here is version {method.version}"
+        return f"version {spec.method_version} of {spec.method} made it, but this is version {method.version}"
     made, here = (None if plugin is None else plugin.source_sha256 for plugin in (spec.plugin, plugin_of(method)))
     if made == here:
         return ""
-    told = "" if made else ", or its record does not tell which"
-    return f"another source of the plug-in {spec.method} made it than is here{told}"
+    told = "" if made else ", or its record does not say which"
+    return f"another source of the plug-in {spec.method} made it than the one here{told}"
 
 
 def rebuild(

@@ -128,7 +128,7 @@ def _train(
     tuned: RepeatAndSelect | None,
 ) -> Record:  # fmt: skip
     method = METHODS.get(cell.method)
-    check_costs(bound_method(cell), cell.delta)  # fail now rather than after hours of training
+    check_costs(bound_method(cell), cell.delta)  # fail before hours of training
     material = source.material(cell.dataset)
     notes: list[str] = []
     context.note = notes.append

@@ -41,7 +41,7 @@ def expand_to_risk(
     """Return the cells of `grid`, whose epsilons do not matter, each calibrated to ``grid.risk``; `say` gets the risks.
 
     `advance` as in :func:`bench.experiments.plan.expand`. Raises :class:`BenchError` for a method that has no proven
-    curve or no setting that keeps the risk, unless it is `optional`: it is left out then.
+    curve or no setting that keeps the risk; if it is `optional`, it is left out instead.
     """
     cells: list[Cell] = []
     for dataset in grid.datasets:
@@ -63,7 +63,7 @@ def expand_to_risk(
 
 
 def risk_of(cell: Cell, target: RiskTarget) -> float:
-    """Return the bound of `cell`, which is not refused, on the measure of `target`, by the events of a whole run.
+    """Return the bound on the measure of `target` by the events of a whole run of `cell`, which is not refused.
 
     Raises :class:`BenchError` if the events are known only after a run.
     """
@@ -137,7 +137,7 @@ def _guess(target: RiskTarget, delta: float) -> float:
 
 
 def _first_alike(cell_at: Callable[[float], Cell]) -> float:
-    """Return the least epsilon beyond which a larger one changes nothing."""
+    """Return the smallest epsilon above which nothing changes."""
     low, high = EPSILONS
     last = as_dict(cell_at(high).config)
     while _next(low, 1) < high:

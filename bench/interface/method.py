@@ -54,7 +54,7 @@ class Method(abc.ABC, Bound[C_co]):
     repaired_by: ClassVar[str] = ""
     """Name of the variant with a finite proven epsilon, if `bypass` is set."""
     private: ClassVar[bool] = True
-    """False for a non-private baseline: one run serves all epsilons."""
+    """False for a non-private baseline, whose one run serves all epsilons."""
     mixed_noise: ClassVar[bool] = False
     """True if its mechanisms differ in noise on purpose; otherwise the ledger must match the noise setting."""
     single_teacher: ClassVar[bool] = False

@@ -70,7 +70,7 @@ def _distribution(top: str) -> Distribution | None:
 
 
 def _tops(root: Path, top: str, distribution: Distribution | None) -> frozenset[str] | None:
-    """Return the top-level modules of the plug-in in `root`; None: all, since no other distribution is there."""
+    """Return the top-level modules of the plug-in in `root`; None: all, since no other distribution is in it."""
     if next(root.glob("*.dist-info"), None) is None:
         return None
     files = () if distribution is None else distribution.files or ()
@@ -78,7 +78,7 @@ def _tops(root: Path, top: str, distribution: Distribution | None) -> frozenset[
 
 
 def _sources(root: Path, module: str, path: Path, tops: frozenset[str] | None) -> dict[Path, bytes]:
-    """Return the files of `module` in `path` and of what it imports below `root`, with their content."""
+    """Return the files, with content, of `module` in `path` and of everything it imports below `root`."""
     found: dict[Path, bytes] = {}
     todo = [(module, path), *_files(root, module)]
     while todo:

@@ -66,7 +66,7 @@ def log_of(launch: Path, key: str, number: int) -> Path:
 
 
 def attempts_of(launch: Path, key: str) -> list[Attempt]:
-    """Return the attempts at `key` in the folder of a launch, in order; a damaged one ends the list."""
+    """Return the attempts at `key` in the folder of a launch, in order, up to the first damaged one."""
     found: list[Attempt] = []
     while True:
         try:

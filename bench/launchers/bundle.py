@@ -103,7 +103,7 @@ def pack(grid: Grid, target: Path, progress: Progress, *, wheels: bool = False) 
 
 
 def unpack(source: Path, into: Path, progress: Progress) -> Bundle:
-    """Unpack `source` below `into`, read data from there from now on, and return the contents; intact files stay.
+    """Unpack `source` below `into`, read data from there from now on, and return the contents; intact files are kept.
 
     Raises :class:`BenchError` for a file that differs from what was packed (the error names it), for a bundle that
     uses files outside itself, and if `into` or a folder below it is a link.
@@ -232,7 +232,7 @@ def _read(archive: zipfile.ZipFile, source: Path) -> Bundle:
 
 
 def _opened(archive: zipfile.ZipFile, name: str, largest: int) -> IO[bytes]:
-    """Open a file of `archive`; raise one of :data:`DAMAGE` if it exceeds `largest` bytes or is packed otherwise."""
+    """Open a file of `archive`; raise one of :data:`DAMAGE` if it exceeds `largest` bytes or is packed differently."""
     info = archive.getinfo(name)
     if info.file_size > largest:
         raise ValueError(f"{info.file_size:,} bytes, at most {largest:,} are expected")

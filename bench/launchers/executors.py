@@ -1,11 +1,11 @@
-"""Cells of a launch as jobs of an executor: one that submitit knows, or one that an installed package brings.
+"""Cells of a launch as jobs of an executor: one that submitit knows, or one from an installed package.
 
-A package names its launcher by an entry point of the group ``bench.launchers``: a function that takes the number
-`parallel` of jobs at once and the contents of the setting `extra`, and returns a context manager of a
+A package names its launcher by an entry point of the group ``bench.launchers``: a function that takes `parallel`, the
+number of concurrent jobs, and the contents of the setting `extra`, and returns a context manager of a
 :class:`concurrent.futures.Executor`. Each job starts a process of its own on the machine where it runs.
 
-An executor has no common way to name dependencies or to list jobs, so this process submits a job when what it waits for
-is done, and ends the jobs when it ends. Slurm has its own module, with arrays, dependencies and limits.
+Executors share no way to state dependencies or to list jobs, so this process submits a job once its dependencies are
+done, and ends the jobs when it ends. Slurm has its own module, with arrays, dependencies and limits.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Submitit:
 
     def __init__(self, settings: Cluster, launch: Launch) -> None:
         name = settings.launcher.removeprefix(SUBMITIT)
-        known = submitit.core.plugins.get_executors().keys() - {"debug"}  # debug runs jobs here, as inline does
+        known = submitit.core.plugins.get_executors().keys() - {"debug"}  # runs jobs here, like inline
         if name not in known:
             raise UnknownNameError("executor of submitit", name, known)
         prefixed = {f"{name}_{key}": value for key, value in settings.extra.items()}
@@ -87,7 +87,7 @@ class _Installed:
         return job.result() if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
 
     def end(self, jobs: Sequence[Future[str]]) -> None:
-        if jobs:  # a future that runs cannot be cancelled, but its process looks for this file
+        if jobs:  # a running future cannot be cancelled, but its process looks for this file
             write_atomic(self._folder / CANCELLED, b"", mode=0o600)
         deadline = time.monotonic() + 20
         for job in jobs:
@@ -100,9 +100,9 @@ Executor = _Submitit | _Installed
 
 
 def run_apart(folder: str, keys: Sequence[str], scratch: str | None) -> str:
-    """Run the cells `keys` of the launch in `folder` in a process of this machine; return how it ended if badly.
+    """Run the cells `keys` of the launch in `folder` in a process of this machine; return how it failed, or "".
 
-    In a process, as with the local launcher: the thread that runs this can neither take signals nor be ended.
+    It uses a process, like the local launcher, because the calling thread cannot take signals or be ended.
     """
     environment = {**os.environ, **({VARIABLE: os.path.expandvars(scratch)} if scratch else {})}
     words = [sys.executable, "-m", "bench.launchers.worker", folder, *keys]

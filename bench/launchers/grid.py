@@ -99,7 +99,7 @@ def forecast_grid(
     run_dir.check_layout()
     calibrations = Calibrations(user_cache(), run_dir.cache_path)
     cells = plan_grid(grid, DataSource(progress), calibrations, progress, noise_salt)
-    with contextlib.suppress(BenchError):  # without this the next plan only takes longer
+    with contextlib.suppress(BenchError):  # on failure, the next plan only takes longer
         calibrations.keep()
     _, units, _ = _units(cells, run_dir, settings, reuse, progress, set_aside=False)
     return forecast(cells, units, run_dir, settings, reuse, grid.risk)

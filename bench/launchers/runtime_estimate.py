@@ -1,4 +1,4 @@
-"""Running times of cells, from earlier records by cache hits and misses, and of the rest of a launch, from its pace.
+"""Running times of cells, from earlier records with similar cache hits, and of the rest of a launch, from its pace.
 
 No result depends on them.
 """
@@ -136,7 +136,7 @@ def total(estimates: Sequence[RunningTime | None], slots: int, needs: Sequence[S
     for cell, needed in enumerate(needs):
         for first in set(needed):
             after[first].append(cell)
-    ready = [cell for cell, count in enumerate(waiting) if count == 0]  # ascending, and so a heap
+    ready = [cell for cell, count in enumerate(waiting) if count == 0]  # ascending order makes it a heap
     running: list[tuple[float, int]] = []
     now, finished = 0.0, 0
     while ready or running:
@@ -185,7 +185,7 @@ class Progressed:
 
 
 def remaining(results: Sequence[Progressed]) -> float | None:
-    """Return the seconds until all `results` of a launch at work are done; None before the first is.
+    """Return the seconds until all `results` of a running launch are done; None before the first is done.
 
     A remaining result is expected to take the median time of its kind, or of all. Results begin in their order, as many
     at a time as now or on average so far, with the same breaks between them as so far.

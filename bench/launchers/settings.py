@@ -20,7 +20,7 @@ from bench.storage.scratch import VARIABLE
 
 LAUNCHERS = ("inline", "local", "slurm")
 SUBMITIT = "submitit:"  # before the name of an executor
-ENTRY_POINTS = "bench.launchers"  # the group of those that installed packages bring, see bench.launchers.executors
+ENTRY_POINTS = "bench.launchers"  # the group of those from installed packages, see bench.launchers.executors
 OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "signal", "wrap"})  # only this program sets them
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # a line break would turn what follows into a command of Slurm's script

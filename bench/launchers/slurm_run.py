@@ -47,7 +47,7 @@ def start(
     launch: Launch, packs: Sequence[Pack], cluster: Cluster, run_dir: RunDir, progress: Progress, limits: Limits, *,
     detach: bool = False,
 ) -> Jobs:  # fmt: skip
-    """Submit `packs` without other launches' units, as many as Slurm accepts.
+    """Submit as many of `packs` as Slurm accepts, without the units of other launches.
 
     Raises :class:`BenchError` if Slurm refuses or a method is unknown.
     """

@@ -120,7 +120,7 @@ def overview(path: Path) -> Overview:
     try:
         claims = {key: owner for key, owner in sorted(run_dir.claims().items()) if owner.held}
         found = list(launches(run_dir))
-    except BenchError as error:  # another user's: only the owner may know what runs there
+    except BenchError as error:  # another user's launch: only its owner may know what it runs
         notes.append(str(error))
     for launch in found:
         row, note = _launch_row(launch, records, claims, run_dir)

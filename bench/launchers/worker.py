@@ -61,7 +61,7 @@ class ClaimProgress(Progress):
         with self._inner.stage(name, total, seconds) as inner:
             self._open.append(_ClaimStage(self, inner, name, total))
             self.update()
-            if time.monotonic() - self._shown > 1.0:  # otherwise `bench status` lags by a whole heartbeat
+            if time.monotonic() - self._shown > 1.0:  # without it, `bench status` lags by a heartbeat
                 self._held.beat()
                 self._shown = time.monotonic()
             try:
@@ -152,7 +152,7 @@ def work_through(
             del left[unit.key]
             done(unit, record)
             moved = said = False
-            break  # restart from the front: makers of shared artefacts come first
+            break  # start over, because makers of shared artefacts come first
         else:
             if moved:
                 continue

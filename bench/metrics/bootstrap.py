@@ -89,7 +89,7 @@ def _over_clusters(means: Floats, bounds: Bounds) -> Estimated:
 
 
 def _all_agree(value: float, count: int, bounds: Bounds) -> tuple[float, float]:
-    # At most `share` of the clusters (Clopper-Pearson limit for 0 of `count`) have another mean, at worst a bound.
+    # At most `share` of the clusters (Clopper-Pearson limit for 0 of `count`) have another mean, at worst at a bound.
     if bounds is None:
         return -math.inf, math.inf
     share = float(scipy.stats.beta.ppf(0.5 + CONFIDENCE / 2, 1, count))

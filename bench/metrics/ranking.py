@@ -40,7 +40,7 @@ class Contender:
         """Return whether the lead over `other` is significant, corrected for `rivals` comparisons.
 
         One-sided, with Bonferroni's correction: Student's quantile for the seeds and the normal one for the test
-        records, in quadrature. Both sides of the difference are taken to be as uncertain as this one. As the other
+        records, in quadrature. Both sides of the difference are assumed to be as uncertain as this one. Since the other
         row's deviation is not used, a row gains nothing from seeds that differ. On test records where both rows'
         answers are known, the lead is that of the pairs, and so is its variance where that is the smaller one.
         """
@@ -104,9 +104,9 @@ def rank_groups(contenders: Sequence[Contender], confidence: float = 0.95) -> tu
 
     `contenders` are in descending order of their means. A group ends before the first row that some row of the group
     leads significantly; the variance of a row's seeds is its own, or, where that is larger, the one pooled over the
-    rows up to it. The method that is truly best misses the first group with a probability of at most 1 - `confidence`,
-    if its seeds differ no more than those of the rows above it; a method whose seeds differ more must show its rank by
-    more seeds. For pairs of rows with known answers, smaller leads are significant.
+    rows up to it. The truly best method misses the first group with a probability of at most 1 - `confidence` if its
+    seeds differ no more than those of the rows above it; a method whose seeds differ more needs more seeds to show its
+    rank. For pairs of rows with known answers, smaller leads are significant.
     """
     rivals, starts, group = len(contenders) - 1, list[int](), list[tuple[Contender, SeedSpread]]()
     squares, freedom, needed = 0.0, 0, 0.0

@@ -3,8 +3,8 @@
 The main metric is the true positive rate at a low false positive rate (Carlini et al. 2022, arXiv:2112.03570). With n
 non-members, guessing "member" above the j-th largest of them has the expected false positive rate j / (n + 1). The
 estimate interpolates between the two j next to the given rate, so that the rule's expected rate is the given one. By
-Jensen's inequality its expectation is at most any concave curve that bounds the attack, such as a proven one. The
-highest rate of members whose empirical false positive rate is allowed is biased upwards: .085 for .066 with 200
+Jensen's inequality its expectation never exceeds a concave curve that bounds the attack, such as a proven one. The
+largest true positive rate whose empirical false positive rate is allowed is biased upwards: .085 for .066 with 200
 non-members at 1%. Members that tie with the threshold do not count.
 """
 
@@ -51,7 +51,7 @@ def membership_metrics(
     """Return ``auc`` and ``tpr@`` each of `fprs` in [0, 1] with bootstrap intervals.
 
     Scores of one canary or target are dependent, so the bootstrap resamples whole `groups` (n,). Several groupings
-    (k, n) give the interval that holds those of each, and the first gives `n`. With one group the bootstrap resamples
+    (k, n) give an interval that contains each one's, and the first gives `n`. With one group the bootstrap resamples
     members and non-members separately, and the interval does not cover retraining. A rate with fewer than :data:`FEW`
     expected false positives also covers the exact interval for independent scores. A zero-length interval does not mean
     certainty. Rates below one non-member are left out. Raises :class:`BenchError` as :func:`roc`, and for invalid

@@ -39,7 +39,7 @@ def _assemble(
 ) -> FeatureNet:  # fmt: skip
     width = _flat_width(name, layers, in_chans, height_width(size))
     layers.append(nn.Flatten())
-    if isinstance(layers[-2], nn.ReLU):  # flatten before ReLU: changing the layout of its flat gradient would be slow
+    if isinstance(layers[-2], nn.ReLU):  # flatten before ReLU, because changing the layout of its gradient is slow
         layers[-2:] = layers[:-3:-1]
     for units in dense:
         layers += [nn.Linear(width, units), activation()]

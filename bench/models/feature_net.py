@@ -83,7 +83,7 @@ class FixedMap(Evaluated, abc.ABC):
 
 
 class OnFixedMap(TwoPartNet):
-    """A head on a fixed map. Only the head has parameters; the state dict includes the map only if it is carried."""
+    """A head on a fixed map. Only the head has parameters; the state dict includes the map if it is carried."""
 
     def __init__(self, fixed: FixedMap, head: nn.Module, classes: int) -> None:
         super().__init__()

@@ -128,7 +128,7 @@ def _ready(given: GivenTeacher, facts: Facts) -> BackboneSpec | None:
     if given.size == 0 or (own and given.net not in PACKAGES):
         if given.size:
             raise BenchError(
-                f"{given.net} is a net of this benchmark and takes the data's images as they are: leave teacher_size."
+                f"{given.net} is a net of this benchmark and takes the data's images as they are: omit teacher_size."
             )
         return None
     if given.net in PACKAGES:
@@ -171,6 +171,6 @@ def _check_fit(given: GivenTeacher, facts: Facts, state: State, path: Path) -> N
 
 def _other_classes(name: str, classes: int, facts: Facts) -> str:
     return (
-        f"{name} tells {classes} classes, {facts.dataset} has {facts.classes}: labelled test images of the teacher's "
+        f"{name} knows {classes} classes, {facts.dataset} has {facts.classes}: labelled test images of the teacher's "
         "own classes are needed."
     )

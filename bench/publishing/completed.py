@@ -49,7 +49,7 @@ def read_row(path: Path, kind: type[R]) -> R | None:
 
 
 def gained_pair(published: AuditRecord | None, audit: AuditRecord) -> bool:
-    """Return whether `audit` is the published one with a pair at full size, which that lacks."""
+    """Return whether `audit` is the `published` one plus a pair at full size."""
     if published is None or has_full_size(published) or not has_full_size(audit):
         return False
     return without_full_size(published) == without_full_size(audit)

@@ -70,7 +70,7 @@ def export_student(record: Record, run_dir: RunDir, out: Path) -> Path:
 
 
 def _weights(student: nn.Module) -> bytes:
-    # Clones: safetensors refuses tied weights that share storage.
+    # Clone, because safetensors refuses tied weights that share storage.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in student.state_dict().items()}
     return save(tensors, metadata={"format": "pt"})
 

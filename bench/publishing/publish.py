@@ -41,7 +41,7 @@ class Fate(StrEnum):
 
     ADDED = "added"
     REPLACED = "replaced"
-    COMPLETED = "completed"  # A published record gained its missing ``--set`` values, answers, image grid or picture.
+    COMPLETED = "completed"  # A published record gained missing ``--set`` values, answers, image grid or picture.
     REMOVED = "removed"
     SKIPPED = "skipped"
     REFUSED = "refused"
@@ -369,7 +369,7 @@ def write(publication: Publication, into: Path) -> None:
         raise BenchError("nothing is written, because something was refused.")
     for folder in _FOLDERS:
         for aside in (into / folder).glob(".*.tmp"):
-            aside.unlink(missing_ok=True)  # left by a killed command, because this one holds the lock
+            aside.unlink(missing_ok=True)  # left by a killed command, since this one holds the lock
     gone = [into / name for name in publication.gone if name not in publication.files]
     write_together({into / name: data for name, data in publication.files.items()}, gone)
 

@@ -37,21 +37,21 @@ def accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
     counted = [event["queries"] * event.get("times", 1) for event in privacy.events if "queries" in event]
     asked = 0 if record.queries is None else record.queries.asked
     if counted and not 0 < asked <= sum(counted):  # some events of a declared maximum may be unspent
-        problems.append(f"its ledger has {sum(counted)} queries, {asked} were asked. {again}")
+        problems.append(f"its ledger has {sum(counted)} queries, but {asked} were asked. {again}")
     if not privacy.events:
         problems.append(f"its ledger is empty, so its privacy is unknown. {again}")
     if not same(privacy.proven.epsilon, figure.epsilon):
         problems.append(
-            f"its events cost epsilon {figure.epsilon:.6g} ({figure.name}), and it says {privacy.proven.epsilon:.6g} "
+            f"its events cost epsilon {figure.epsilon:.6g} ({figure.name}), but it says {privacy.proven.epsilon:.6g} "
             f"is proven. {again}"
         )
     if not (privacy.proven.sound and privacy.proven.releasable) or privacy.proven.data_dependent:
         problems.append(f"its proven figure is not sound, or depends on the data. {again}")
     if (privacy.proven.name, privacy.proven.note) != (figure.name, figure.note):
-        problems.append(f"its proven figure is not named or noted as {figure.name} is. {again}")
+        problems.append(f"its proven figure lacks the name or the note of {figure.name}. {again}")
     problems += _others(privacy, record.delta)
     if (privacy.plausibility is not None) != method.single_teacher:
-        problems.append(f"the plausibility of its accuracy under the claim is missing or unfounded. {again}")
+        problems.append(f"the plausibility of its accuracy under the claim is missing or unjustified. {again}")
     reasons = [str(event.reason) for event in restored(privacy.events) if isinstance(event, Bypass)]
     if privacy.bypasses != reasons:
         problems.append(f"its bypasses differ from its ledger's. {again}")
@@ -155,7 +155,7 @@ def charged(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], li
     figure, level = account_events(listed, privacy.unit.value, record.delta)
     pairs = [(privacy.proven, figure), (privacy.record_level, level)]
     return [
-        f"its settings cost epsilon {cost.epsilon:.6g}, and it says {said.epsilon:.6g} is proven. Run its cell again."
+        f"its settings cost epsilon {cost.epsilon:.6g}, but it says {said.epsilon:.6g} is proven. Run its cell again."
         for said, cost in pairs
         # A higher cost is valid: exact noise costs slightly more than planned noise.
         if said is not None and cost is not None and not said.epsilon >= cost.epsilon * (1 - TOLERANCE)
@@ -163,7 +163,7 @@ def charged(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], li
 
 
 def noisy(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list[str]]:
-    """Return contradictions between the ledger's noise and the cell's settings, as events alone could be forged."""
+    """Return contradictions between the ledger's noise and the cell's settings, since events alone could be forged."""
     method = METHODS.get(record.method)
     try:
         charges = () if method.bypass or cell.spec.tuning is not None else bound_method(cell).charges() or ()

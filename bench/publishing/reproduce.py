@@ -22,7 +22,7 @@ from bench.results.command import command_for
 from bench.results.record import Record
 
 _ERRORS = (BenchError, ValueError, TypeError)  # raised by untrusted settings
-# Relative; calibration searches no finer. Without AVX-512, for example, numpy's exponentials round differently, and a
+# Relative; calibration is no more precise. Without AVX-512, for example, numpy's exponentials round differently, and a
 # calibrated number differs by 1e-10.
 _ROUNDING = 1e-7
 # The fields that a key identifies; the others only serve to request a cell.
@@ -138,7 +138,7 @@ def planned_again(record: Record, calibrations: Calibrations | None = None) -> R
         (cell,) = expand(record.cell.grid(), lambda _: dataset, calibrations, tuning=record.cell.tuning)
         cell = _rounded_as(record, cell)
         if cell.key != record.key:
-            older = " It is of schema 1 and does not tell what --set gave." if record.cell.overrides is None else ""
+            older = " It is of schema 1 and does not say what --set gave." if record.cell.overrides is None else ""
             raise BenchError(f"its settings plan {cell.key}.{older}")
         wrong = [name for name in _MEANT if getattr(record.cell, name) != getattr(cell.spec, name)]
         if config_from(METHODS.get(record.method), record.config) != cell.config:
@@ -151,7 +151,7 @@ def planned_again(record: Record, calibrations: Calibrations | None = None) -> R
 
 
 def _rounded_as(record: Record, cell: Cell) -> Cell:
-    """Return `cell` with the record's numbers wherever they differ only by rounding, as the key depends on them."""
+    """Return `cell` with the record's numbers where they differ only by rounding, because the key depends on them."""
     near = {
         name: there
         for name, here in as_dict(cell.config).items()

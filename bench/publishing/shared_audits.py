@@ -1,4 +1,4 @@
-"""One audit for all rows for which it is the same experiment, and a plan of the audits that a board lacks.
+"""One audit for all rows that need the same experiment, and a plan of the audits that a board lacks.
 
 A pair audit depends on a row only through its method, what is claimed and proven, the ledger's events and the pairs of
 small data sets that follow from its settings. Rows for which all of these are equal, whatever their data sets, share
@@ -70,7 +70,7 @@ def _content(pair: WorstPair) -> tuple[str, str, str, str]:
 
 
 def shared(audit: AuditRecord, owner: Record, record: Record) -> AuditRecord | None:
-    """Return the `audit` of `owner` as an audit of `record`, None if it is not the same experiment.
+    """Return the `audit` of `owner` as one of `record`, or None if that needs another experiment.
 
     Only a finished audit by pairs that found no fault is shared, without its pair at full size, which holds the owner's
     data. The pairs and settings that it names must be those of today's program.
@@ -113,7 +113,7 @@ def sharing_problem(
     if again is None:
         return f"the audit {audit.shared} is not one of this row, which needs its own. Audit it."
     if without_full_size(again) != without_full_size(audit):  # the row may have its own pair at full size
-        return f"its figures are not those of {audit.shared}. Take them over again by bench audit --share."
+        return f"its figures are not those of {audit.shared}. Copy them again: bench audit --share."
     return ""
 
 

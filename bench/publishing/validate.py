@@ -105,7 +105,7 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
         problems.append("its method, data set, unit or delta differ from its student's record. Audit again.")
     claimed = record.privacy.claimed.epsilon if record.privacy and (pair or speaks_of(method.unit)) else None
     if not reaccount.same(audit.claimed, claimed):
-        problems.append(f"it says {audit.claimed} is claimed, its student's record {claimed}. Audit again.")
+        problems.append(f"it says {audit.claimed} is claimed, but its student's record says {claimed}. Audit again.")
     if audit.violated:
         seen = audit.verdict.partition("VIOLATED: ")[2]
         problems.append(f"{seen}: a bug of the method, the accountant or the audit. Find it first.")
@@ -157,7 +157,7 @@ def vet_attack(attack: AttackRecord, record: Record) -> list[str]:
     """Return the problems of a finished attack on the student of `record`."""
     problems = [*_look(attack), *_clean(attack.provenance)]
     if attack.dataset != record.dataset:
-        problems.append(f"it is of {attack.dataset}, its student of {record.dataset}. Attack again.")
+        problems.append(f"it is for {attack.dataset}, but its student for {record.dataset}. Attack again.")
     if attack.attack not in ATTACKS:
         problems.append(str(UnknownNameError("attack", attack.attack, ATTACKS.names())))
     elif attack.attack_version != ATTACKS.get(attack.attack).version:
@@ -198,7 +198,7 @@ def _look(row: Record | AuditRecord | AttackRecord) -> list[str]:
         files = [("student", row.student, "safetensors"), ("image grid", row.image_grid, "png")]
         for what, part, ending in files:
             if part is not None and part.file != f"released/{row.key}.{ending}":
-                problems.append(f"its {what} is to lie in released/{row.key}.{ending}, not {part.file[:80]!r}.")
+                problems.append(f"its {what} must be in released/{row.key}.{ending}, not {part.file[:80]!r}.")
     elif not row.key.startswith(f"{row.student}--"):
         problems.append("its key does not begin with its student's key.")
     # Answers are not text: the record's schema decodes them. They are long if a student is often wrong.

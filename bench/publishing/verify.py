@@ -77,7 +77,7 @@ def _judged(audits: Sequence[AuditRecord], command: str) -> tuple[Fate, str]:
     """Return what is missing in the `audits` of a row, or ""; `command` audits the row."""
     if not audits:
         return Fate.REFUSED, f"no seed of its row is audited. Audit one: {command}"
-    # A shared audit never tries a pair of this row's size, so its note excuses nothing.
+    # A shared audit never tries a pair of this row's size, so its note is no excuse.
     tried = [note for audit in audits if not audit.shared for note in audit.notes if note.startswith(NO_FULL_SIZE)]
     if not any(map(has_full_size, audits)):
         if not tried:

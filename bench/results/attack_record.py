@@ -224,7 +224,7 @@ class AuditRecord(Row):
     student: str
     """Key of the student's record."""
     shared: str = ""
-    """Key of the audit of another row whose figures these are, since it is the same experiment; else empty."""
+    """Key of the audit that these figures are copied from, if another row has the same experiment; else empty."""
     status: Status
     """Outcome."""
     method: str
@@ -327,7 +327,7 @@ class AuditRecord(Row):
     def powerless(self) -> bool:
         """Whether the audit could not have refuted the claimed or proven epsilon, so that its bound is inconclusive.
 
-        With canaries: even all guesses right would not refute it, or those on the pipeline without noise do not.
+        With canaries: even if all guesses were right, or if the pipeline had no noise, they would not refute it.
         """
         if self.kind is AuditKind.PAIR:
             return not self.violated and not any(map(self.conclusive, self.pairs))

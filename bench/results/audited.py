@@ -1,6 +1,6 @@
 """The audited column: one lower bound from the audits of a row. Reads records only.
 
-Pair audits take precedence over canary audits, whatever either has found. Only one pair audit of a row counts, so there
+Pair audits take precedence over canary audits, whatever they found. Only one pair audit of a row counts, so there
 is nothing to correct for; canary audits are pooled.
 """
 

@@ -1,8 +1,8 @@
 """Values derived from a record but not stored in it: the key of its row, and figures of its ledger's events.
 
-A board has dozens of different ledgers, and one may take seconds, so figures are cached in the data root. File names
-hash the events, the accountants' source and the versions of their packages. Those of the published records come with
-them in ``figures.json``, for this source of the accountants and any versions.
+A board has dozens of different ledgers, each of which may take seconds, so figures are cached in the data root. File
+names hash the events, the accountants' source and the versions of their packages. Those of the published records come
+with them in ``figures.json``, for this source of the accountants and any versions.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ def lacks_full_size(audit: AuditRecord) -> bool:
 def _has_error_left(audit: AuditRecord) -> bool:
     """Return whether the bounds of `audit` leave a part of the error probability to a pair at full size.
 
-    An older audit spends all of it on a bound from drawn answers. It has no note on a pair at full size, or one from
-    :func:`with_full_size`, which says so. The audit that a shared one repeats may be such a one.
+    Older audits spend all of it on a bound from drawn answers. They have no note on a pair at full size, or one from
+    :func:`with_full_size` that says so. A shared audit may repeat such an older one.
     """
     drawn = {bound.instrument for bound in audit.pairs if not bound.exact}
     if Instrument.TRANSCRIPT not in drawn or Instrument.FULL_SIZE in drawn:

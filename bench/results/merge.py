@@ -32,8 +32,8 @@ class Merged:
 def merge(sources: Sequence[RunDir], into: RunDir) -> Merged:
     """Copy records, students, attacks and audits of `sources` into `into`; a success replaces a failed record.
 
-    Caches, noise and logs are not copied. A row is left out, with the reason, if `into` has another row of its key or a
-    file is not the one that the row names. Raises :class:`BenchError` if another process holds `into` exclusively.
+    Caches, noise and logs are not copied. A row is left out, with the reason, if `into` has a different row of its key
+    or a file is not the one it names. Raises :class:`BenchError` if another process holds `into` exclusively.
     """
     for source in sources:
         if source.path.resolve() == into.path.resolve():
@@ -105,7 +105,7 @@ def _there(key: str, same: bool, done: Merged) -> None:
     if same:
         done.there.append(key)
     else:
-        done.left_out.append(f"{key}: another one is there, which stays. Delete it first to take this one.")
+        done.left_out.append(f"{key}: another one is there and is kept. Delete it first to take this one.")
 
 
 def _read_files(names: Iterable[str], source: RunDir, key: str, done: Merged) -> dict[str, bytes] | None:

@@ -39,7 +39,7 @@ class Clock:
     ) -> Provenance:
         """Return the provenance since the start, without the seconds `waited` for other processes.
 
-        Another processor may have rounded the `elsewhere` artefacts, so a run with these cannot be repeated to the bit.
+        Another processor may have rounded the `elsewhere` artefacts, so their run cannot be repeated to the bit.
         Time and memory may reveal `private` data, so it gets only the start date, the running time rounded up to
         minutes, and the memory rounded up to a power of 2.
         """

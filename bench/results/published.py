@@ -1,4 +1,4 @@
-"""The published records: in a checkout a folder, in an installed package one archive that is unpacked at first use."""
+"""The published records: a folder in a checkout, or an archive in an installed package, unpacked at first use."""
 
 from __future__ import annotations
 

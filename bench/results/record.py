@@ -91,13 +91,13 @@ class Audited(Row):
     audit: str
     """What was seen, in words."""
     inconclusive: bool = False
-    """Whether a larger bound was out of reach, or not known to be within reach."""
+    """Whether a larger bound was out of reach, or may have been."""
     at_most: Epsilon | None = None
     """The largest bound that could have been seen; null if unknown or unlimited."""
 
     @property
     def silent(self) -> bool:
-        """Whether the audit found nothing and had no power, so that there is no figure to print."""
+        """Whether the audit found nothing and had no power, so there is no figure to print."""
         return self.inconclusive and self.epsilon < VISIBLE
 
 

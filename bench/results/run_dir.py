@@ -360,7 +360,7 @@ class RunDir:
             except OSError as error:
                 damaged.append(f"{path} cannot be read ({error.strerror})")
             except ValueError as error:
-                damaged.append(f"{path} is damaged ({str(error).splitlines()[0]}); its attack or audit is to do again")
+                damaged.append(f"{path} is damaged ({str(error).splitlines()[0]}); run its attack or audit again")
         return found, damaged
 
     def _read_into(self, records: Records, path: Path, *, set_aside: bool = True) -> None:

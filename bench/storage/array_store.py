@@ -118,7 +118,7 @@ def write_store(
 ) -> None:
     """Store `arrays` by name under `root`/`store`, replacing an older version once all are written and verified.
 
-    Raise BenchError if an array's SHA-256 is not `pinned`, StorageError on a full or read-only disk; both keep the old.
+    Raise BenchError if an array's SHA-256 is not `pinned`, StorageError on a full or read-only disk; the old one stays.
     """
     staging = root / f".{store}.staging"
     with storage_errors(root / store):
@@ -176,7 +176,7 @@ def _write_array(path: Path, blocks: Blocks) -> dict[str, Any]:
             _write(handle, raw)
             rows += len(piece)
         if rows != blocks.shape[0]:
-            raise ValueError(f"{path.stem}: {rows} rows came, {blocks.shape[0]} were announced")
+            raise ValueError(f"{path.stem}: {rows} rows arrived, but {blocks.shape[0]} were announced")
         os.fsync(handle.fileno())
     return {
         "file": path.name,

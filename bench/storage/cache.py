@@ -42,11 +42,11 @@ def digest_of(value: Any) -> str:
 
 
 class Charged(Protocol):
-    """A ledger, as far as a cache looks at it."""
+    """The part of a ledger that a cache reads."""
 
     @property
     def events(self) -> tuple[object, ...]:
-        """What it charged for so far."""
+        """The events charged so far."""
 
 
 class Cache:
@@ -57,7 +57,7 @@ class Cache:
         self.base = dict(base)
         self.made: list[str] = []  # names of the cache misses
         self.found: list[str] = []  # names of the cache hits
-        self.elsewhere = 0  # artefacts read that another processor or torch wrote, which may round otherwise
+        self.elsewhere = 0  # artefacts read that another processor or torch wrote, which may round differently
         self.waited = 0.0  # seconds spent waiting for other processes
         self.parent: Cache | None = None  # the unvaried data set's cache; see child()
         self._say = say
@@ -100,7 +100,7 @@ class Cache:
             return
 
         def waiting() -> None:
-            self.say(f"waiting for the {kind} that another process makes")
+            self.say(f"waiting for the {kind} that another process is making")
 
         begin = time.monotonic()
         with holding(self.root / "locks" / self._name(kind, depends), waiting):
@@ -128,7 +128,7 @@ class Cache:
 
     def recall(self, kind: str, depends: Mapping[str, Any]) -> Arrays | None:
         """Return the state stored by :meth:`keep`, or None; not counted as a hit."""
-        return self._read(self._name(kind, depends), "what it held is done again")
+        return self._read(self._name(kind, depends), "its work is repeated")
 
     def keep(self, kind: str, depends: Mapping[str, Any], arrays: Arrays) -> None:
         """Store the state of an unfinished stage; not counted as a miss."""
@@ -168,7 +168,7 @@ class Cache:
         assert self.root is not None
         return self.root / f"{name}.safetensors"
 
-    def _read(self, name: str, after: str = "it is made anew", *, nearby: bool = False) -> Arrays | None:
+    def _read(self, name: str, after: str = "it is made again", *, nearby: bool = False) -> Arrays | None:
         if self.root is None:
             return self._memory.get(name)
         path = self._path(name)

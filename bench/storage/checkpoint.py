@@ -150,7 +150,7 @@ class Checkpoint:
         )
 
     def say_resumed(self) -> None:
-        """Report that the stage resumes, but not at which step, which may depend on private records."""
+        """Report that the stage resumes, but not at which step: that may depend on private records."""
         self._cache.say(f"the stage {self.kind} resumes where an earlier run was stopped")
 
     def __enter__(self) -> Self:

@@ -1,8 +1,8 @@
 """Per-record values that are equal to the bit, whatever other records are in the batch.
 
-Libraries choose a kernel by the shape of a batch, and each kernel rounds differently. Before a nearest-candidate
-search, arg max, threshold or equality test, removing one record could then change the answers of others, by more than
-the mechanism is charged for.
+Libraries choose a kernel by the shape of a batch, and each kernel rounds differently. If the values feed a
+nearest-candidate search, arg max, threshold or equality test, removing one record could change the answers of others,
+by more than the mechanism is charged for.
 """
 
 from __future__ import annotations
@@ -50,5 +50,5 @@ def nearest(images: Tensor, points: Tensor, size: int = 1000) -> Tensor:
     another image changes it.
     """
     grid = (points.double() * 255 * STEPS).round() / STEPS
-    norms = grid.square().sum(1)  # rounded, but public and equal for all images
+    norms = grid.square().sum(1)  # rounded, but public and the same for all images
     return torch.cat([(norms - 2 * some.double() @ grid.T).argmin(1) for some in torch.split(images, size)])

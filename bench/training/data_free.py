@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bench.training.gan import GanGenerator
 
 Reading = Literal["dafl", "printed"]
-"""How to read the two terms that the papers print differently from DAFL's code; see :func:`generator_terms`."""
+"""Reading of the two terms that the papers print differently from DAFL's code; see :func:`generator_terms`."""
 
 
 def generator_terms(

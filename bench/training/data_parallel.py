@@ -141,7 +141,7 @@ def _why(processes: Sequence[Any], devices: list[str], folder: Path) -> str:
             who = f"process {number} ({devices[number]})"
             return f"training on {len(devices)} devices: {who} was ended by signal {-code}."
     errors = sorted(folder.glob("*.error"), key=lambda path: path.stat().st_mtime_ns)
-    return errors[0].read_text() if errors else f"training on {len(devices)} devices: a process ended without a word."
+    return errors[0].read_text() if errors else f"training on {len(devices)} devices: a process ended silently."
 
 
 def _train_share(

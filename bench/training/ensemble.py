@@ -160,7 +160,7 @@ def train_teachers(
     shown = 0
 
     def show(begun: int = 0) -> None:
-        """Advance the stage to all teachers of finished chunks plus `begun` of the next chunk."""
+        """Advance the stage to the teachers of finished chunks plus `begun` ones of the next chunk."""
         nonlocal shown
         now = sum(last - first for first, last in done) + begun
         if now > shown:

@@ -1,7 +1,7 @@
 """Image features from a public map, such as a frozen backbone, computed once for all methods, seeds and epsilons.
 
 Features of private images are private artefacts, stored in chunks; a shadow run finds those of the original run by
-image digest. Mapped images are read batch by batch and large features live in an unnamed mapped file: memory stays
+image digest. Mapped images are read batch by batch and large features live in an unnamed mapped file, so memory stays
 flat.
 """
 

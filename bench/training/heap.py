@@ -1,4 +1,4 @@
-"""glibc's heap: keep freed memory in the process, unless there is a lot of it."""
+"""Tune glibc's heap to keep freed memory in the process, unless there is a lot of it."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def fit(
     `checkpoint`, which the caller clears. `watched` are the public images for `settle`. With `share`, which cannot be
     combined with a checkpoint, this process trains on its part of each batch (:mod:`bench.training.data_parallel`).
     Training ends before a step if ``stop(steps done)``, which must draw nothing at random, is true. ``loss_of(logits,
-    labels)`` replaces the mean cross-entropy; it takes the labels of a batch as they are. `bf16`: see
+    labels)`` replaces the mean cross-entropy; it gets the labels of a batch unchanged. `bf16`: see
     :mod:`bench.core.precision`. Raises :class:`BenchError` for an empty set, labels of another length or, if
     `must_converge`, a loss that is not finite.
     """

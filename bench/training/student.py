@@ -19,7 +19,7 @@ def make_student(
 ) -> tuple[torch.nn.Module, dict[str, Any]]:
     """Return the timm model `name` for data of `facts`, weights drawn from `generator`, and its timm options.
 
-    `chosen` are options of the model beyond its sizes.
+    `chosen` are further options of the model.
 
     Raises :class:`bench.core.errors.BenchError` if timm does not know the model or it cannot take such images.
     """

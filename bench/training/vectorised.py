@@ -5,8 +5,8 @@ Weights are stacked, (teachers, ...). Each teacher has the initial weights, batc
 
 A teacher does not depend on the others' records. Shapes and kernels follow from public facts: the net, the number of
 teachers, the sizes of their parts, the free memory. No operation mixes teachers, so non-finite weights affect no other
-teacher; backward starts from the sum of losses, which gives each the gradient 1. A settled teacher stays, ignored, in
-the program: a smaller one could round differently. (Some GPU kernels sum a net's own terms in no fixed order.)
+teacher; backward starts from the sum of losses, which gives each the gradient 1. A settled teacher stays in the
+program, ignored: a smaller one could round differently. (Some GPU kernels sum a net's own terms in no fixed order.)
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ def train_group(
                 seen = _labels(stack, dict(zip(names, now, strict=True)), watched, device, bf16)
                 new = settling.look(seen) & ~done
                 if bool(new.any()):
-                    # Keep the settled teachers' weights. They stay in the stack, whose size the compiled program fixes.
+                    # Keep settled teachers' weights. They stay in the stack, whose size the compiled program fixes.
                     settled = [_chosen(new, value, old) for value, old in zip(now, settled, strict=True)]
                     done |= new
                 if bool(done.all()):

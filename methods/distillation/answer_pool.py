@@ -1,7 +1,7 @@
 """Answers that are used more than once: post-processing of the ledger's releases, at no further cost.
 
 Some answers are held back from training. The student's squared error on them shows when it starts to fit the noise of
-the others: label noise adds the same constant to every student's expected error.
+the others, because label noise adds the same constant to every student's expected error.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ Lap(2 / eps0) noise on every count makes a query eps0-DP. A given teacher (:mod:
 serves as both the baseline and the ensemble.
 
 Claimed: the paper's composition of the label queries; its eps1 for perturbed codes protects synthetic images, not
-records. Proven: infinite, as a baseline trained without noise on all private records drives the generator, whose images
-train the student. :mod:`bench.methods.distillation.tangent_normal` defines the directions that the paper does not
-specify; ``reading=printed`` takes the signs of Eq. 2 and 6 as printed, against the text.
+records. Proven: infinite, because a baseline trained without noise on all private records drives the generator, whose
+images train the student. :mod:`bench.methods.distillation.tangent_normal` defines the directions that the paper does
+not specify; ``reading=printed`` takes the signs of Eq. 2 and 6 as printed, against the text.
 
 Ablations: ``vae=False``; ``images=private`` (Fig. 4 RAW, Fig. 7), ``acgan``, ``wgan``, ``infogan`` (Fig. 4: GANs
 trained on private images, without epsilon); ``synthetic`` (Fig. 6), ``teachers``, ``noise_scale`` (Fig. 8), ``queries``
@@ -136,7 +136,7 @@ class DGD(DGDFamily):
             "generator_decay": 0,
             # Teachers label random images more accurately than generated ones: see docs/reproduction.md.
             "random_share": 0.75,
-            # Two in five answers are wrong; longer training would fit those too.
+            # Two in five answers are wrong, and longer training would fit them too.
             "student_steps": min(500, shared["student_steps"]),
             "regularise": 0.01,
             "generator_units": 8 if tiny else 32,

@@ -158,9 +158,9 @@ def train_teacher(
         net = copy.deepcopy(trained)
         rows = torch.arange(len(private)) if part is None else torch.from_numpy(part)
         images, labels, order = inputs[rows], private.labels[rows], streams.torch("order")
-        # Report a single step: the number of steps would reveal a client's record count, which depends on labels.
+        # Report a single step: their number would reveal a client's record count, which depends on labels.
         with context.stage("teacher", depends, 1, name) as (checkpoint, stage):
-            # Use a diverged teacher too: an error would let one record decide whether a student is released.
+            # Use a diverged teacher too, since an error would let one record decide whether a student is released.
             if len(context.devices) > 1:
                 fit_on_devices(net, images, labels, settings, order, context.devices, must_converge=False)
             else:

@@ -244,7 +244,7 @@ def learn(
     """
     draws = context.streams.torch(f"student/round-{number}")
     student.to(context.device).train()
-    # Features of a frozen backbone are computed once, so images are not shifted.
+    # Features of a frozen backbone are computed once, so their images are not shifted.
     head: nn.Module | None = None
     if isinstance(student, OnFixedMap):
         head, features = student.head, public_start.uncached_features(student.fixed, images, context, "queries")

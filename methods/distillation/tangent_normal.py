@@ -193,6 +193,6 @@ def _smooth(
     return {
         "normal": settings.normal * (plain - normal).square().mean(),
         "tangent": settings.tangent * (plain - tangent).square().mean(),
-        # The printed sign would make predictions uniform; the text wants them confident.
+        # The printed sign would make predictions uniform, but the text wants them confident.
         "entropy": settings.entropy * (-entropy if settings.reading == "printed" else entropy),
     }

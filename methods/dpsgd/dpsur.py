@@ -17,8 +17,8 @@ one value, not of new steps on new samples. So the claim does not hold; here eve
 iterations it takes to keep a given number of steps depends on private data, so the number of iterations is fixed
 beforehand, and steps beyond those that the claim pays for are rejected. The claim assumes the share of steps that is
 kept if every step is good, ``Phi((threshold + 1) / (2 noise))``, one half at threshold -1 (equation 11). If every step
-is bad the share is 22% at the paper's noise for epsilon 1 (equation 12), and the same claim would allow more than twice
-as many iterations.
+is bad, the share is 22% at the paper's noise for epsilon 1 (equation 12), and the same claim allows more than twice as
+many iterations.
 
 In the paper both nets are tested on one sample, as here. The authors' code instead subtracts, without noise, the loss
 that the last kept net had on its own, earlier sample. A record in that sample moves every test until the next kept

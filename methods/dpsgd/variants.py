@@ -20,8 +20,8 @@ deviations of the noise are then set to zero, which is post-processing. Selectio
 
 ``tsadp``: Papernot et al., "Tempered Sigmoid Activations for Deep Learning with Differential Privacy", AAAI 2021
 (arXiv:2007.14191): ``scale * sigmoid(inverse_temperature * x) - offset`` in place of tanh in the paper's net. The paper
-tunes these three numbers on the data set that it reports, at no charge; the default is its code's, which is tanh, so
-that no record influenced it.
+tunes these three numbers on the data set that it reports, at no charge; the default is the code's, which is tanh, so no
+record influenced it.
 """
 
 from __future__ import annotations

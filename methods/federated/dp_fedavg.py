@@ -12,8 +12,8 @@ in a sample. Public: the number of clients. Released: the student. Unit client, 
 client sends nothing, the number of clients stays. Removing a client moves a sum by up to `max_norm`, replacing it by up
 to twice that; the leaderboard shows both costs.
 
-Hiding one of a few clients is expensive: with DPSD's 5, the noise that hides one drowns the other 4. So there are 1,000
-clients here; the other federated methods have 5. Claimed: the moments accountant, as in the paper. In the simulation a
+Hiding one of a few clients is expensive: with DPSD's 5, the noise that hides one drowns the other 4. So this method has
+1,000 clients; the other federated methods have 5. Claimed: the moments accountant, as in the paper. In the simulation a
 record whose label changes may move to another client, which costs as much as a group of two clients.
 """
 
@@ -138,7 +138,7 @@ class DPFedAvg(Method[DPFedAvgConfig]):
             if not len(rows):
                 return np.zeros(len(weights))
             local.load_state_dict(student.state_dict())
-            # A diverged client sends nothing: an error would let it decide whether a student is released.
+            # A diverged client sends nothing, since an error would let it decide whether a student is released.
             fit(
                 local, private.images[rows], private.labels[rows], settings, order, device=context.device,
                 must_converge=False,

@@ -1,7 +1,7 @@
 """Shared by the federated methods: assignment of records to clients, local training, model averaging.
 
 The federation is simulated. Each class has a Dirichlet distribution over the clients, from which each of its records
-draws its client, so assignment never depends on other records. All clients start from the same weights, as averaging
+draws its client, so assignment never depends on other records. All clients start from the same weights, which averaging
 requires (McMahan et al. 2017, figure 1).
 """
 

@@ -52,7 +52,7 @@ from bench.methods.shared.clipping import EXACT, symmetric, upper
 
 CHOSEN = "ours: chosen on 10,000 of MNIST's training records"
 CHUNK = 2000  # records or images at a time
-COUNTED = 0.1  # share of a record's squared contribution that is its count
+COUNTED = 0.1  # the count's share of a record's squared contribution
 MEANS, CLUSTERS = 0.1, 0.2  # shares of the privacy budget (inverse variance); the second moments get the rest
 FEW = 3.0  # a cluster whose count is below this many deviations of its noise has no weight
 
@@ -72,7 +72,7 @@ class ClassGaussiansConfig(GenerativeConfig):
 
 @register_method("class-gaussians")
 class ClassGaussians(Generative):
-    """Noisy class moments, and images drawn from the Gaussians that have them."""
+    """Noisy class moments, and images drawn from Gaussians with these moments."""
 
     config: ClassGaussiansConfig
     citation = "after Chanyaswad et al. 2019"

@@ -11,7 +11,7 @@ record changes one discriminator, hence the signs of its kept entries, which mov
 L2.
 
 Claimed: the paper's Renyi bound, ``2 kept / sigma^2`` times the order for an image, with the classic conversion; it is
-data-independent, sound and loose. The authors' code (AI-secure/DataLens) also uses a data-dependent bound if lower,
+data-independent and sound, but loose. The authors' code (AI-secure/DataLens) also uses a data-dependent bound if lower,
 which holds for an arg max, not for sums. Proven: the exact figure of Gaussian noise. That code deals images class by
 class and restarts a class that runs out, so some of MNIST's are in several parts, and repeats CelebA's until classes
 are balanced: one record then changes several teachers. Here parts are disjoint.
@@ -143,7 +143,7 @@ class DataLens(Guided):
 def summed_signs(gradients: Tensor, kept: int, bound: float, draws: torch.Generator) -> Tensor:
     """Return the sum (n, pixels) over teachers of the signs of `kept` entries of `gradients` (teachers, n, pixels)."""
     total = torch.zeros(gradients.shape[1:], device=gradients.device)
-    # Image by image, as sorting all entries at once takes too much memory.
+    # Image by image, since sorting all entries at once takes too much memory.
     for number in range(gradients.shape[1]):
         given = gradients[:, number].nan_to_num(nan=0.0)
         places = given.abs().topk(min(kept, given.shape[1]), dim=1, sorted=False).indices

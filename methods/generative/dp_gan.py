@@ -13,9 +13,9 @@ batch's mean gradient, without that bound as a factor, and clips no gradient. As
 gradients exceed norm 1, so that noise protects less than claimed. Here every gradient is clipped too, and the charge
 holds with any clamp.
 
-Threat model: the attacker holds all that is released, and might hold the discriminator's weights at every step, and may
-know all records but one. Private: images and labels. Public: the number of records. Released: the generator, some of
-its images, the student. Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson
+Threat model: the attacker holds all that is released, may hold the discriminator's weights at every step, and may know
+all records but one. Private: images and labels. Public: the number of records. Released: the generator, some of its
+images, the student. Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`): Poisson
 batches, the gradient of each real image clipped to `max_grad_norm` in L2, noise of `noise_multiplier` times that on the
 sum. The discriminator's steps cost as much as DP-SGD's, however many generator steps come between them.
 
@@ -152,7 +152,7 @@ def discriminator(config: DPGANConfig, facts: Facts) -> nn.Module:
 
 
 class Game:
-    """The work around each step of DP-SGD on the discriminator `critic`; it uses only noisy weights."""
+    """The work around each DP-SGD step of the discriminator `critic`; it uses only noisy weights."""
 
     def __init__(self, critic: nn.Module, forger: Forger, config: DPGANConfig) -> None:
         self.critic, self._forger, self._config = critic, forger, config
@@ -166,7 +166,7 @@ class Game:
         return -own.mean() if self._config.loss == "wasserstein" else functional.softplus(-own).mean()
 
     def private_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss of real images, as DP-SGD needs it: a mean of separate per-image losses."""
+        """Return the mean loss of real images in the form that DP-SGD needs: a mean of separate per-image losses."""
         loss = self.real_loss(scores, labels)
         if self._config.mismatch:
             others = 1 - functional.one_hot(labels, scores.shape[1])

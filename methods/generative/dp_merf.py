@@ -10,9 +10,9 @@ record, adjacency replace: one Gaussian release of class sums of features and of
 (:mod:`bench.methods.generative.mean_embedding`). The authors' code for images has no counts and draws labels evenly;
 that for tables releases class shares by a second Gaussian.
 
-Claimed: the authors' accountant, sound and loose: its epsilon of 1 costs 0.74. Proven: the exact cost of Gaussian
-noise. No epsilon accounts for the choice of the length scale s, whose median heuristic in that code (mnist_sr_gen.py)
-reads MNIST's test images. For images of another size, s is scaled by the number of pixels.
+Claimed: the authors' accountant, which is sound but loose: its epsilon of 1 costs 0.74. Proven: the exact cost of
+Gaussian noise. No epsilon accounts for the choice of the length scale s, whose median heuristic in that code
+(mnist_sr_gen.py) reads MNIST's test images. For images of another size, s is scaled by the number of pixels.
 """
 
 from __future__ import annotations

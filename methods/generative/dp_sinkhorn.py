@@ -10,7 +10,7 @@ Private: images and labels. Public: the number of records; generated labels are 
 some of its images, the student. Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods.dpsgd.dp_sgd`).
 One record changes the transport plan, and so any row of the gradient: the matrix of all rows is clipped to
 `max_grad_norm` jointly, as in the paper, and moves by at most twice that, to which `noise_multiplier` is relative. The
-redrawn images' gradient is clipped by its own norm: a joint norm would reveal that of X's gradient without noise.
+redrawn images' gradient is clipped by its own norm: a joint norm would reveal the norm of X's gradient without noise.
 
 In the authors' code X has as many rows as the sample has records, and an empty sample is skipped: the shape of the
 noisy matrix releases the sample's size. Given a size k, the rate is k / n, and the size itself leaks a little: with

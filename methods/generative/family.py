@@ -85,7 +85,7 @@ class Generative(Method):
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         facts = private.facts
-        # Build the student first: a wrong name fails before minutes of training.
+        # Build the student first, so that a wrong name fails before minutes of training.
         student, options = make_student(self.config.student, facts, context.streams.torch("student/start"))
         source = self.fit_generator(private, public, ledger, context)
         images, labels = source.draw(self.config.synthetic, context.streams.torch("synthetic"))

@@ -54,7 +54,7 @@ class Forger:
         self.turns = 0  # steps of the opponent so far
         self.steps = 0  # steps of the generator so far
         self._average = config.generator_average
-        self.mean = copy.deepcopy(self.net)  # mean weights over the steps, or the last ones
+        self.mean = copy.deepcopy(self.net)  # mean weights over the steps, or the latest ones
 
     def images(self, count: int) -> tuple[Tensor, Tensor]:
         """Return images (count, channels, height, width) in [0, 1], with autograd graph, and their labels."""

@@ -18,10 +18,10 @@ amplifies this one release. With the paper's 1.07 the claim is 9.2. At delta 1e-
 
 Proven: the PLD of that release. Critics are sampled by the ledger, each with probability `sampling_rate`, instead of
 one out of all; the sum of their gradients gets the noise. The ledger takes the gradients of all critics, so the method
-does not know who is sampled. Nor may a critic's training depend on the choice, as in the paper, which trains the chosen
-one: its state would carry earlier steps' secrets to later ones, and composition needs fresh secrets in each step. Here
-critics train in `groups`, in turn, in a public order. Before the first step, each critic learns only from its own
-part and from the untrained generator's images (in the paper, from those of a generator of its own).
+does not know who is sampled. Nor may a critic's training depend on the choice. In the paper it does, since only the
+chosen one trains: its state carries earlier steps' secrets to later ones, but composition needs fresh secrets in each
+step. Here critics train in `groups`, in turn, in a public order. Before the first step, each critic learns only from
+its own part and from the untrained generator's images (in the paper, from those of a generator of its own).
 """
 
 from __future__ import annotations

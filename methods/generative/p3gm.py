@@ -12,9 +12,9 @@ student. Unit record, adjacency add-remove, as zero-out (see :mod:`bench.methods
 Claimed: Renyi accounting of a Gaussian release for the principal components, 2k + 1 for each iteration of EM with k
 Gaussians, and DP-SGD. Proven: nothing. The paper's components have Wishart noise, whose analysis was retracted,
 according to Dockhorn et al. (TMLR 2023). The authors' code, followed here, has Gaussian noise, but centres records by
-their exact mean and stores it (dp_utils/dp_pca.py, fit). That noise is for sensitivity 1, but a record that moves the
-mean moves all others' centred rows. Not copied: components in the order in which `eig` returns them, batches that are
-fixed blocks, codes drawn from a standard normal instead of the mixture. Repaired: `p3gm-sound`.
+their exact mean and stores it (dp_utils/dp_pca.py, fit). That noise is for sensitivity 1, but one record moves the mean
+and thereby all centred rows. Not copied: components in the order in which `eig` returns them, batches that are fixed
+blocks, codes drawn from a standard normal instead of the mixture. Repaired: `p3gm-sound`.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ basis: a count gets Gaussian noise of deviation `noise_scale`, and a query costs
 for either: the data-independent composition.
 
 The claim cannot be published, and public implementations fall short of it. The authors' (vanderschaarlab/
-mlforhealthlabpub, alg/pategan) trains every teacher on one part, by a stale index, draws Laplace noise of scale lambda
-and accounts for one of scale 1 / lambda, and scales columns by private extremes; Ganev, Annamalai, De Cristofaro 2024
-(arXiv:2406.13985) audit six codes, all of which leak more than they state: 17 violations and 5 other bugs, by the
-study's current version. Here each teacher has its own part.
+mlforhealthlabpub, alg/pategan) trains every teacher on the same part because of a stale index, draws Laplace noise of
+scale lambda and accounts for one of scale 1 / lambda, and scales columns by private extremes; Ganev, Annamalai, De
+Cristofaro 2024 (arXiv:2406.13985) audit six codes, all of which leak more than they state: 17 violations and 5 other
+bugs, by the study's current version. Here each teacher has its own part.
 """
 
 from __future__ import annotations

@@ -127,9 +127,9 @@ def noisy_em(
 
 
 def draws_of(rows: Tensor, latent: int, draws: torch.Generator) -> Tensor:
-    """Return pseudo-random normal values (n, latent), each row's determined by that row of `rows` (n, d) alone.
+    """Return pseudo-random normal values (n, latent); each row depends only on the same row of `rows` (n, d).
 
-    Values drawn by position would differ for all records after one that is removed.
+    If they were drawn by position, removing a record would change those of all later ones.
     """
     waves = torch.randn(rows.shape[1], latent, generator=draws, dtype=torch.float64) * 1000
     offset = torch.rand(latent, generator=draws, dtype=torch.float64)

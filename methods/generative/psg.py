@@ -1,4 +1,4 @@
-"""PSG: a few images of each class, learned so that a net's gradient on them points where DP-SGD's does.
+"""PSG: a few images of each class, learned so that a net's gradient on them points like DP-SGD's.
 
 Chen, Kerkouche, Fritz, "Private Set Generation with Discriminative Information", NeurIPS 2022 (arXiv:2211.04446), by
 the authors' code DingfanChen/Private-Set. Starting from random weights, the images are updated so that the net's

@@ -3,7 +3,7 @@
 Lin et al., "Differentially Private Synthetic Data via APIs 3: Using Simulators Instead of Foundation Model",
 arXiv:2502.05505; settings of the authors' example for MNIST. Each class has candidates, rendered characters of any of
 the texts. In each iteration every private image votes for the candidate of its class whose variations are nearest on
-average; the next candidates are variations of parents drawn by noisy votes. Candidates start without knowledge of their
+average; the next candidates are variations of parents drawn by noisy votes. Initial candidates do not depend on their
 class: votes choose the texts.
 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.

@@ -1,4 +1,4 @@
-"""ClusterRR, a private form of it: labels redrawn from noisy label histograms of clusters of the public images.
+"""A private form of ClusterRR: labels redrawn from noisy label histograms of clusters of the public images.
 
 After Esfandiari, Mirrokni, Syed, Vassilvitskii, "Label Differential Privacy via Clustering", AISTATS 2022
 (arXiv:2110.02159), from its abstract: the records of a cluster get new labels drawn from the cluster's labels. Whether

@@ -2,9 +2,9 @@
 
 A head is ``relu(x W + b) V + c``. Heads of an ensemble share public initial weights and a public order of batches. Each
 uses only its own records, and nothing is summed over heads, so one record changes one head. SGD moves W only within the
-span of the head's records: W = W0 + X' A with one row of A per record. A teacher with 200 records of 2,048 features is
-therefore trained on its 200 x 200 Gram matrix, not its 2,048 x 256 weights: a tenth of the arithmetic for the same
-weights up to rounding. Heads with more records than features train W itself.
+span of the head's records: W = W0 + X' A with one row of A per record. So a teacher with 200 records of 2,048 features
+is trained on its 200 x 200 Gram matrix, not its 2,048 x 256 weights, which takes a tenth of the arithmetic and gives
+the same weights up to rounding. Heads with more records than features train W itself.
 """
 
 from __future__ import annotations

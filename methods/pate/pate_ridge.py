@@ -3,7 +3,7 @@
 After Papernot et al. 2017 (teachers on disjoint parts) and Tramer and Boneh 2021 (scattering coefficients). Noise on
 the sum of answers does not grow with the number of teachers, and ridge regression learns from the few records of each
 teacher. A teacher answers with its scores for all queries, scaled jointly to a fixed norm, and the student is fitted to
-the noisy sums: at the same cost, votes would give it less information, and the argmax of the sums even less. The
+the noisy sums: at the same cost, votes would be less informative, and the argmax of the sums even less so. The
 student's penalty maximises the likelihood of the sums, so it adapts to the noise without further access to the records.
 
 Threat model: the attacker holds the student and the noisy sums, and may know all records but one. Private: images and
@@ -138,7 +138,7 @@ class PATERidge(Method[PATERidgeConfig]):
         )
         sums = torch.from_numpy(noisy)
         with torch.no_grad():
-            # Scale answers to order one.
+            # Scale the answers to order one.
             scale = math.sqrt(len(asked)) / self.config.teachers
             student.head.weight.copy_(most_likely(asked.double(), sums * scale).T)
             student.head.bias.zero_()

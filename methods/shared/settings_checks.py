@@ -32,7 +32,7 @@ class HeadSettings:
 
 
 def student_depends(config: DataclassInstance, context: Context) -> dict[str, Any]:
-    """Return what a stage's checkpoint depends on, so that no other run resumes from it and reuses its noise."""
+    """Return the dependencies of a stage's checkpoint, so that no other run resumes from it and reuses its noise."""
     return {"cell": context.cell, "kind": type(config).__name__, "config": as_dict(config)}
 
 

@@ -1,4 +1,4 @@
-"""A share of a labelled source, drawn by a hash."""
+"""A share of a labelled source, selected by a hash."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def draw_panel(axes: Any, panel: Panel, material: Material) -> None:
     if absent:
         handles.append(_proxy(marker="x", color=GREY, linestyle="none", label="not run"))
     if handles:
-        # Below the axes, ticks and label: inside the axes it would hide points.
+        # Below the axes, ticks and label, because inside the axes it would hide points.
         lines = 1 + bool(panel.x_label) + max(tick.get_text().count("\n") for tick in axes.get_xticklabels())
         down = ScaledTranslation(0, -0.06 - 0.14 * lines, axes.figure.dpi_scale_trans)
         axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=_legend_columns(panel),

@@ -47,7 +47,7 @@ MADE = ("records", "methods", "datasets", "images", "raw", "code")
 FORMER = ("tables.html",)
 """Pages of older versions."""
 NEIGHBOURS = 5
-"""Links to other seeds in each direction; linking all seeds would make the site quadratic in their number."""
+"""Links to other seeds in each direction; linking all would make the size of the site quadratic in their number."""
 
 
 def write_site(folder: Path, source: Source) -> list[str]:

@@ -45,7 +45,7 @@ def glance(every: Iterable[Ranking]) -> list[tuple[Ranking, list[RowView | None]
     """Return each ranking with our rows, and the best row in each band of :data:`BUDGETS` and without privacy."""
     lines: list[tuple[Ranking, list[RowView | None]]] = []
     for ranking in every:
-        # An audited epsilon above the proven one reveals a bug, so leave the row out.
+        # An audited epsilon above the proven one reveals a bug: leave the row out.
         ours = [row for row in ranking.rows if row.ours and row.point.ranked]
         within = [[row for row in ours if row.group == heading] for heading in GROUPS[: len(BUDGETS)]]
         without = [row for row in ours if row.group == GROUPS[-1]]

@@ -34,7 +34,7 @@ COLOURS = (0, 1, 2)
 
 
 def reconstruction_by_gaussian(epsilon: float, prior: float) -> float:
-    """Return the largest success against (`epsilon`, 1e-5) Gaussian noise of an attacker who guesses with `prior`."""
+    """Return the largest success of an attacker who guesses with `prior` against (`epsilon`, 1e-5) Gaussian noise."""
     return float(ndtr(ndtri(prior) + _mu(epsilon)))
 
 

@@ -76,8 +76,8 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (channels.Sanitised, "differ in the released cost"),
     ],
     [  # What is charged depends on private data.
-        (channels.NumberOfCalls, "asks for answers of another shape|is charged otherwise"),
-        (channels.NumberOfQueries, "its call 1 of noisy_max is charged otherwise"),
+        (channels.NumberOfCalls, "asks for answers of another shape|is charged differently"),
+        (channels.NumberOfQueries, "its call 1 of noisy_max is charged differently"),
         (channels.Charge, "its call 1 of noisy_max has another gamma"),
     ],
     [  # Sensitivity near one data set only.

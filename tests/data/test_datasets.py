@@ -247,7 +247,7 @@ def test_what_a_killed_fetch_left_is_cleared_away(tmp_path: Path) -> None:
 
 
 def test_streams_must_give_what_they_announce(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="rows came"):
+    with pytest.raises(ValueError, match="rows arrived"):
         store.write_store(tmp_path, "x", {"a": Blocks((3, 2), "uint8", [noise(2, 2)])}, "test")
     with pytest.raises(ValueError, match="a piece"):
         store.write_store(tmp_path, "x", {"a": Blocks((2, 3), "uint8", [noise(2, 2)])}, "test")

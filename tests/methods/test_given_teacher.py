@@ -133,7 +133,7 @@ def test_a_cell_names_the_teacher_by_digest_and_counts_its_records(tmp_path: Pat
         (["teacher_weights=file:{}", "teacher_records=10", "teacher_weights_sha256=ab"], "not ab"),
         (["teacher_weights=file:{}", "teacher_records=10", "teacher=wrn"], "model named 'wrn'|unknown model"),
         (["teacher_weights=file:{}", "teacher_records=10", "teacher=resnet10t", "teacher_size=0"], "does not fit"),
-        (["teacher_weights=file:{}", "teacher_records=10", "teacher_size=64"], "leave teacher_size"),
+        (["teacher_weights=file:{}", "teacher_records=10", "teacher_size=64"], "omit teacher_size"),
         (["teacher_weights=package", "teacher_records=10"], "teacher with a package of weights"),
         (["teacher_weights=package", "teacher_records=10", "teacher=tf_efficientnet_lite0"], "1000 classes"),
     ],
@@ -145,7 +145,7 @@ def test_bad_settings_are_refused(settings: list[str], said: str, tmp_path: Path
 
 
 def test_other_files_and_methods_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="tells 7 classes, digits has 10"):
+    with pytest.raises(BenchError, match="knows 7 classes, digits has 10"):
         plan(f"teacher_weights=file:{teacher_file(tmp_path / 'seven.safetensors', 7)}", "teacher_records=10")
     (tmp_path / "text.safetensors").write_text("nothing")
     with pytest.raises(BenchError, match="not a safetensors file, or is damaged"):

@@ -238,7 +238,7 @@ def wrong_files(net):
         "numbers.pth": ({"epoch": 1}, "holds no state dict"),
         "lacks.pth": ({k: v for k, v in state.items() if k != first}, rf"{first} \(.*\) is missing"),
         "shape.pth": ({**state, first: torch.zeros(2, 3)}, rf"{first} is \(2, 3\) in the file and \(.*\) in the model"),
-        "more.pth": ({**state, "neck.weight": torch.zeros(2)}, r"it has neck.weight \(2,\), the model has not"),
+        "more.pth": ({**state, "neck.weight": torch.zeros(2)}, r"it has neck.weight \(2,\), which the model lacks"),
     }  # fmt: skip
 
 

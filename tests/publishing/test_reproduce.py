@@ -181,7 +181,7 @@ def test_a_calibrated_number_may_be_rounded_otherwise_where_a_record_was_made(
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"method_version": 0}, "version 0 of pate made it, here is version 1: only the program of commit"),
+        ({"method_version": 0}, "version 0 of pate made it, but this is version 1: only the program of commit"),
         ({"method": "patty"}, "unknown method 'patty'"),
         ({"dataset_revision": "sha256:1"}, "it was made on revision sha256:1"),
         ({"dataset": "folder:mine"}, "its settings plan folder_mine-pate-eps10-quick-s0-"),
@@ -205,7 +205,7 @@ def test_a_record_that_does_not_tell_its_settings_is_planned_without_any() -> No
     assert command_of(committed(PATE, noise=NoiseKind.SECURE)) == (f"{plain} --noise secure", "")
     text, why = command_of(committed("cifar10-pate-eps5.8-quick-s1-6ac8dfbd8d47", overrides=None))
     assert text is None
-    assert "does not tell what --set gave" in why
+    assert "does not say what --set gave" in why
 
 
 def test_facts_of_a_data_set_are_known_without_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def _tiny(kind: type[Attack], options: AttackOptions) -> tuple[str, ...]:
 def planned_key(record: Record, name: str, place: Workplace) -> str:
     """Return the key of the record that :func:`attack_student` would write."""
     attack = None
-    with contextlib.suppress(Exception):  # attack_student meets the error again and records it
+    with contextlib.suppress(Exception):  # attack_student raises the error again and records it
         attack = configured(record, name, place)[1]
     return attack_key(record, ATTACKS.get(name), attack, place.options)
 
@@ -106,7 +106,7 @@ def attack_student(record: Record, name: str, place: Workplace) -> AttackRecord:
             place.resources.workers, notes.append,
         )  # fmt: skip
         parts = _run(record, cell, attack, key, place, context)
-        if "reduced" in parts:  # the attack chose its settings itself
+        if "reduced" in parts:  # the attack has chosen its own settings
             parts["reduced"] += _tiny(kind, options)
         return parts
 

@@ -1,7 +1,7 @@
 """The committee that judges reconstructions: three different classifiers, none trained on private records.
 
 One classifier may accept noise, but three rarely agree on it, so only reconstructions that all assign to the right
-class count. Private images and the attacker's are refused for training, by hash, because the committee would recognise
+class count. Private images and the attacker's are refused for training, by hash, since the committee would recognise
 them.
 """
 

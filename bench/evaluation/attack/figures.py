@@ -238,7 +238,7 @@ def _save_small(figure: Figure, path: Path) -> None:
     for dpi in (_DPI, 90, 72, 56):
         drawn = Image.open(io.BytesIO(_png(figure, dpi))).convert("RGB")
         file = io.BytesIO()
-        # This way of choosing colours keeps those of the few coloured letters in a grey picture.
+        # This method keeps the colours of the few coloured letters in a grey picture.
         drawn.quantize(128, Image.Quantize.MAXCOVERAGE).save(file, "PNG", optimize=True)
         if file.tell() <= LARGEST_PICTURE:
             break

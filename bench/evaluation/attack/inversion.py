@@ -101,7 +101,7 @@ def inversion(
     picture = f"attacks/{key}.png"
     names, shown = get_dataset(cell.dataset).class_names, list(made)
     if not facts.disclosure.pictures:
-        # Figures get shared, but reconstructions from non-private nets are as sensitive as the records.
+        # Figures are shared, but reconstructions from non-private nets are as sensitive as the records.
         names, shown = tuple(f"class {i}" for i in range(facts.classes)), [Role.STUDENT, Role.PRIOR]
         context.note(PRIVATE_FIGURES)
     draw(
@@ -171,7 +171,7 @@ def _reconstruct_all(
     context: Context,
     pool: ProcessPoolExecutor | None,
 ) -> dict[Role, tuple[Reconstructions, int]]:
-    # Run the first target here, as it may train a shared generator; the others run in `pool`.
+    # Run the first target here, since it may train a shared generator; the others run in `pool`.
     auxiliary = data.auxiliary if attack.knows is Knowledge.AUXILIARY else None
     made: dict[Role, tuple[Reconstructions, int]] = {}
     with context.progress.stage(f"{attack.name}: targets", len(targets)) as stage:

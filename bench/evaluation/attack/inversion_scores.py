@@ -1,8 +1,8 @@
 """Scores of reconstructions: per image, and estimates over classes.
 
-Everything is scored, even reported failures. Every measure against private (member) images is also taken against unseen
-ones (non-members): only the difference concerns privacy, as a good picture of a class is near to both. A larger pool is
-nearer by chance, so it is scored by the expected best of a random subset of the smaller pool's size.
+Everything is scored, including reported failures. Every measure against private (member) images is also taken against
+unseen ones (non-members): only the difference concerns privacy, because a good picture of a class is near to both. A
+larger pool is nearer by chance, so it is scored by the expected best of a random subset of the smaller pool's size.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def summarise(scored: Scored, committee: Committee) -> dict[str, Estimated]:
     - ``evaluator 1 top-1`` to 3: each evaluator's own share
     - ``distance``: squared, in the first evaluator's features, to members and non-members
     - ``ssim``, ``psnr`` (decibels): to the nearest member, non-member, and the difference; only its excess over a
-      counterfactual target's or the prior's concerns training, as pools differ by chance
+      counterfactual target's or the prior's concerns training: pools differ by chance
     - ``instance recovery``: share of members nearer to a reconstruction than all but 1 % of the class's non-members;
       ``by chance``: that share if members are no nearer
     - ``answers``: SSIM and PSNR to the image behind each observed answer

@@ -1,7 +1,7 @@
-"""The classes that evaluators name in images of nothing: white and blurred noise.
+"""The classes to which evaluators assign images of noise, white or blurred.
 
-A net names some class in noise, often the same one. If it is the class that an attack meant, its verdict on a bad
-reconstruction says nothing. So a hit counts 1 minus the share of noise images named as that class.
+A net assigns noise to some class, often always the same. If an attack targets that class, the net's verdict on a bad
+reconstruction says nothing. So a hit counts 1 minus the share of noise images assigned to that class.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REPORTED = 0.05  # smallest share that records list
 
 @dataclass(frozen=True, slots=True)
 class NoiseVerdicts:
-    """Shares (classes,) of noise images named as a class at the worst grain: by all evaluators, each, the embedding."""
+    """Shares (classes,) of noise images assigned to a class at the worst grain: by all, each, and the embedding."""
 
     together: Tensor
     each: Tensor  # (evaluators, classes)

@@ -1,7 +1,7 @@
 """Controls of an attack: the student's net, trained differently. Students with the same net and data share them.
 
 - non-private: trained on all private records without noise. An attack that fails on it is inconclusive.
-- matched: the same training, stopped at the student's test accuracy: shows the effect of low accuracy by itself.
+- matched: the same training, stopped at the student's test accuracy: shows the effect of low accuracy alone.
 - counterfactual: trained on disjoint records of the same classes, or on other people: what an attack learns anyway.
 - prior: not trained: what an attack produces by itself.
 """

@@ -100,7 +100,7 @@ def attack_release(
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Reference for comparing images: the first evaluator's `features` (n, d) of private records."""
+    """The reference for images: the first evaluator's `features` (n, d) of private records."""
 
     committee: Committee
     features: torch.Tensor

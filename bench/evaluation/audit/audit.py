@@ -192,7 +192,7 @@ def _pairs(record: Record, cell: Cell, options: AuditOptions, source: DataSource
     if privacy is None or not method.private:
         context.note("no epsilon is claimed or proven: there is nothing to refute")
         return {}
-    # For query labels the audit changes records; for record labels, the label.
+    # For query labels the audit changes a record, for record labels only its label.
     level = privacy.record_level if privacy.unit is PrivacyUnit.QUERY_LABEL else None
     allowed = level or privacy.proven
     limits = [limit for limit in (privacy.claimed.epsilon, allowed.epsilon) if math.isfinite(limit)]
@@ -244,15 +244,15 @@ def check_accuracy(record: float, shadow: float, classes: int, tests: int) -> No
 
     Far less: below chance plus :data:`LEAST_SHARE` of the record's excess over chance, by over three standard errors of
     the difference. Canaries and other seeds cost less; a method that behaves differently when audited may cost more.
-    Below chance counts as chance: students that learn nothing get 5% as easily as 10%.
+    Accuracies below chance count as chance, because students that learn nothing get 5% as easily as 10%.
     """
     error = math.sqrt((record * (1 - record) + shadow * (1 - shadow)) / tests)
     least = 1 / classes + LEAST_SHARE * (record - 1 / classes) - 3 * error
     if max(shadow, 1 / classes) < least:
         raise BenchError(
             f"the shadow runs have accuracy {shadow:.3f}, and the record has {record:.3f}: at least {least:.3f} is "
-            "needed, or the bound tells nothing about the record. Does the method behave otherwise in an audit, or "
-            "vary so much? See with other --seed, or more --runs."
+            "needed, or the bound tells nothing about the record. Does the method behave differently in an "
+            "audit, or vary this much? Try another --seed, or more --runs."
         )
 
 
@@ -333,7 +333,7 @@ def count_guesses(
 
 
 def events_of(record: Record, unit: PrivacyUnit) -> list[Event]:
-    """Return the events of the record's ledger if they protect `unit`; otherwise none, as no curve can be tested."""
+    """Return the events of the record's ledger if they protect `unit`; otherwise none: no curve can be tested."""
     if record.privacy is None or record.privacy.unit is not unit:
         return []
     return restored(record.privacy.events)

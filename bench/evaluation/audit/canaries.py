@@ -1,4 +1,4 @@
-"""Canaries: records inserted into a private set by coin tosses, so that audits and attacks can be scored on them.
+"""Canaries: records that coin tosses insert into a private set, so that audits and attacks can be scored on them.
 
 A canary has two alternatives. Under *replace* adjacency the coin chooses which one is in the set; under *add-remove* it
 decides whether the second is. So the coins test the neighbours of the privacy claim. For the unit *label* both
@@ -74,7 +74,7 @@ class Canaries:
     place: NDArray[np.int64]
     owner: NDArray[np.int64]
     withdrawn: NDArray[np.int64]
-    """Positions of records that serve as natural canaries' alternatives elsewhere, and leave the set."""
+    """Positions of records that leave the set, because they serve as alternatives of natural canaries."""
 
     def __len__(self) -> int:
         return len(self.family)
@@ -188,7 +188,7 @@ def _patterns(count: int, shape: tuple[int, int, int], generator: np.random.Gene
 
 
 def canary_unit(unit: PrivacyUnit) -> PrivacyUnit:
-    """Return the canary's unit for methods that protect `unit`: a label or a training record.
+    """Return the unit of a canary for methods that protect `unit`: a label or a training record.
 
     Queries have no canaries, and a client's records may depend on others: for both it is a training record.
     """
@@ -196,5 +196,5 @@ def canary_unit(unit: PrivacyUnit) -> PrivacyUnit:
 
 
 def speaks_of(unit: PrivacyUnit) -> bool:
-    """Return whether an audit's canaries are the unit of the method's claim."""
+    """Return whether an audit's canaries are of the unit that the method's claim protects."""
     return canary_unit(unit) is unit

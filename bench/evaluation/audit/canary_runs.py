@@ -3,7 +3,7 @@
 The released student has no canaries, which would lower its accuracy. A shadow run differs from it in the canaries and
 in every random draw. It is a private artefact, shared by the attacks and audits of a cell; its ensembles are shared
 across epsilons. Its noise salt stays in memory, so a killed shadow run starts over, and none can be reproduced exactly.
-A *noiseless* shadow run measures power: an audit that finds nothing there is inconclusive.
+A *noiseless* shadow run measures power: an audit that finds nothing in it is inconclusive.
 """
 
 from __future__ import annotations

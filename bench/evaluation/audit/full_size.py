@@ -1,4 +1,4 @@
-"""The pair at full size: the row's own data and a neighbour. It runs within an audit, or is added to a finished one."""
+"""The pair at full size: the row's own data and a neighbour. It runs in an audit, or is added to a finished one."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def add_full_size(
 ) -> AuditRecord:
     """Run the pair at full size for a finished `audit` of `record`; write and return the audit with what it found.
 
-    `audit` is by pairs. Without a result, it gets the reason. Raises :class:`BenchError` if the student cannot be
-    trained again, or if a run fails.
+    `audit` is by pairs. If there is no result, the audit gets the reason. Raises :class:`BenchError` if the student
+    cannot be trained again, or if a run fails.
     """
     clock, notes = Clock(device=resources.device, threads=1), list[str]()
     cell = cell_of(record, source.describe(dataset or record.dataset))

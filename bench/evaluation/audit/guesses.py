@@ -52,15 +52,15 @@ def check_power(
     if needed is not None:
         raise BenchError(
             f"{what}: {guesses} guesses of {canaries} canaries certify at most {cap:.3g}. "
-            f"{needed} guesses, all right, would do."
+            f"{needed} guesses, all correct, would suffice."
         )
     more = _canaries_needed(canaries, epsilon, delta, confidence, group)
     would = (
-        f"At least {more} canaries, all guessed and right, would do."
+        f"At least {more} canaries, all guessed correctly, would suffice."
         if more
-        else "No number of canaries does at this delta: ask for a smaller epsilon, or audit at a smaller delta."
+        else "No number of canaries suffices at this delta: ask for a smaller epsilon, or audit at a smaller delta."
     )
-    raise BenchError(f"{what}: even all {canaries} of them, guessed right, do not. {would}")
+    raise BenchError(f"{what}: even {canaries} correct guesses do not suffice. {would}")
 
 
 def _canaries_needed(canaries: int, epsilon: float, delta: float, confidence: float, group: int) -> int | None:
@@ -84,10 +84,10 @@ def many_run_errors(
 ) -> tuple[int, int, int, int]:
     """Return the errors of guessing one canary over independent runs with it, (a,), and without it, (b,).
 
-    The order of the scores must not depend on their values. The first `threshold_share`, in (0, 1), of each arm chooses
-    the threshold with the largest bound; the others count. Returns false positives, runs without the canary, false
-    negatives, runs with it, for :func:`bench.privacy.auditing.bounds.many_run_epsilon`. Raises :class:`BenchError` on
-    NaN scores, or a share that leaves an arm without runs on either side.
+    The order of the scores must be independent of their values. The first `threshold_share`, in (0, 1), of each arm
+    chooses the threshold with the largest bound; the others count. Returns false positives, runs without the canary,
+    false negatives, runs with it, for :func:`bench.privacy.auditing.bounds.many_run_epsilon`. Raises
+    :class:`BenchError` on NaN scores, or a share that leaves an arm without runs on either side.
     """
     arms = _scores(scores_in), _scores(scores_out)
     if not 0 < threshold_share < 1:

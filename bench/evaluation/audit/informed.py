@@ -140,7 +140,7 @@ def release_scores(game: Game, true: int | None, *, silent: bool = False) -> Flo
     ledger = Ledger(method.unit, method.adjacency, executor)
     try:
         released = trained(method, pair, 1 if true is None else 0, secrets.randbits(31), {}, new_salt(), ledger)
-    except BenchError:  # no student can be trained on some answers
+    except BenchError:  # some answers cannot train a student
         return np.zeros(len(game.pairs))
     return own_odds(released, game.pairs)
 

@@ -4,9 +4,9 @@ At each call the auditor sees the mechanism's inputs on both sets, draws the ans
 accumulates the exact privacy loss ``ln P(answers) / P'(answers)``. Both runs have equal public randomness, so if their
 releases still differ, private data was used outside the ledger.
 
-Answers may be drawn from a distribution tilted towards large losses, with a known weight: losses that otherwise one run
-in a hundred thousand shows then occur in every second run. The loss assumes noise of the stated distribution, which
-:mod:`bench.evaluation.audit.mechanism_audit` tests.
+Answers may be drawn from a distribution tilted towards large losses, with a known weight: losses that otherwise occur
+in one run in a hundred thousand then occur in every second run. The loss assumes noise of the stated distribution,
+which :mod:`bench.evaluation.audit.mechanism_audit` tests.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ FEW = 16  # compare releases on pairs of at most this many records, if there are
 SILENT = (12, 24)  # runs per set without noise: to fit a score, to count
 FIRST_COUNTED = 1_000  # seed of the first counted run
 TILTED = 4  # pairs of runs per direction for choosing the tilt
-SURE = 1_000.0  # ln E[exp(loss)] far above any useful epsilon, which a few untilted runs show
+SURE = 1_000.0  # ln E[exp(loss)] far above any useful epsilon; a few untilted runs show it
 RELEASES, TRANSCRIPTS = 2_000, 1_000  # limits on counted runs per set and on pairs of runs
 ALIKE = 0.95  # share of the largest mean loss at which a pair counts as equally good
 MARGIN = 0.3  # slack in epsilon, so that the early stop tolerates one or two errors
@@ -93,7 +93,7 @@ class _Bench:
 
     def depends(self, pair: WorstPair) -> list[Any]:
         # Reuse runs only to resume the same command: another command would test the same runs again without correction.
-        plan = [self.plan.minutes, str(self.plan.target)]  # infinite if nothing finite is claimed
+        plan = [self.plan.minutes, str(self.plan.target)]  # the target is infinite if nothing finite is claimed
         return [VERSION, self.name, *plan, pair.name, pair.config, str(pair.facts)]
 
     def each(
@@ -189,7 +189,7 @@ def _at_full_size(
     depends = {"pair": bench.depends(pair), "delta": plan.delta, "seed": plan.seed}
     kept = bench.cache.find("pair-full-size", depends)
     call = partial(transcript, Runs(bench.place, pair, plan.seed, bench.cache.silent()), False, 1.0, plan.delta)
-    crew = Crew(1, apart=isinstance(bench.place, MethodPlace))  # ended if a run takes too long
+    crew = Crew(1, apart=isinstance(bench.place, MethodPlace))  # terminated if a run takes too long
     try:
         with bench.progress.stage("a pair of runs at full size", 1, seconds):
             found = crew.once(call, seconds) if kept is None else Transcript.from_arrays(kept)
@@ -258,7 +258,7 @@ def _tilt(bench: _Bench, pair: WorstPair) -> tuple[bool, float]:
     swapped = size[True] > size[False]
     training = found[swapped][0].training
     if training is None or not training.distances:
-        # As for Gaussian noise, whose size at other tilts is tilt (1 + tilt) / 2 times this one.
+        # As with Gaussian noise, the size at another tilt is tilt (1 + tilt) / 2 times this one.
         return swapped, best_tilt(lambda tilt: tilt * (1 + tilt) / 2 * size[swapped], bench.plan.delta)
     moment = partial(
         shift_log_moment, training.rate, training.distances, present=training.present, displaced=training.displaced

@@ -112,7 +112,7 @@ def trained(
 ) -> Released:  # fmt: skip
     """Return the release of a run on the first (0) or second (1) set of `pair`, with public randomness of `seed`.
 
-    Features are taken from `known` where it has them: a record's are the same whatever records stand beside it.
+    Features are taken from `known` if it has them, because a record's do not depend on the other records.
     """
     given = (pair.first, pair.second)[side]
     private = dataclasses.replace(given, images=given.images.clone(), labels=given.labels.clone())
@@ -205,7 +205,7 @@ class Crew:
 def _called(call: bytes) -> Any:
     """Return the result of a pickled call.
 
-    The pool's own pickling would pass tensors as shared files, served by a thread that prints a traceback when
+    The pool's own pickling would pass tensors as shared files, from a thread that prints a traceback when
     :meth:`Crew.close` ends the receiving process.
     """
     return pickle.loads(call)()  # noqa: S301 (pickled by this program)

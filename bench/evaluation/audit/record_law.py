@@ -18,11 +18,11 @@ Floats = NDArray[np.float64]
 
 
 class FirstInFront:
-    """Draws DP-SGD's batches, each after `count` candidates for the first place, whether or not it holds that place.
+    """Draws DP-SGD's batches and puts `count` candidates for the first place in front, whether or not it is drawn.
 
-    `inside` says whether the last batch holds the first place. Of a fixed batch, the observer knows all records but
-    one, which is either the first place's or one known other record. The latter comes after the candidates if it is
-    present (`displaced`).
+    `inside` says whether the last batch holds the first place. Of a fixed batch, the observer knows all members but
+    one, which is either the first place or a known other record. That record follows the candidates if it is present
+    (`displaced`).
     """
 
     def __init__(self, count: int = 1) -> None:
@@ -62,7 +62,7 @@ class RecordLaw:
         elif self.run.sampling is Sampling.FIXED:
             self._log += np.logaddexp(log_out + other, log_in + exponents) - np.logaddexp(log_out + other, log_in)
         elif self.run.sampling is Sampling.SHUFFLED:
-            self._log += exponents * self.draws.inside  # the others' places determine the record's own
+            self._log += exponents * self.draws.inside  # the others' places reveal the record's
         else:
             self._epoch.append(exponents)
             if len(self._epoch) == steps_of_epoch(self.rate):
@@ -74,6 +74,6 @@ class RecordLaw:
         if not self._epoch:
             return self._log
         steps = steps_of_epoch(self.rate)
-        left = np.zeros((steps - len(self._epoch), self.draws.count))  # steps of the epoch that were not taken
+        left = np.zeros((steps - len(self._epoch), self.draws.count))  # the epoch's remaining steps
         found: Floats = self._log + np.logaddexp.reduce(np.vstack([*self._epoch, left])) - math.log(steps)
         return found

@@ -33,7 +33,7 @@ S = TypeVar("S", bound=NoisySteps)
 class _Tapped(NoisySteps):
     """Keeps the record's clipped gradient out of the batch's sum, and draws what the sum reveals of it.
 
-    The record comes first in every batch's first pass. Along its gradient, `shift`'s draw replaces the noise.
+    The record comes first in every batch's first pass. Along its gradient, the draw of `shift` replaces the noise.
     """
 
     shift: Callable[[float], tuple[float, float, float]]
@@ -53,7 +53,7 @@ class _Tapped(NoisySteps):
         first = torch.tensor([0], device=self._part.device)
         others = [without(sample, first) for sample in samples]
         super().add(others)
-        # Subtract what the record's zeros contribute: clipping that counts gradients counts zeros too.
+        # Subtract the contribution of the record's zeros, because adaptive clipping counts zero gradients too.
         zeros = self.clipping.summed([picked(sample, [0]) for sample in others])
         self.sums = [total - zero for total, zero in zip(self.sums, zeros, strict=True)]
 
@@ -122,8 +122,8 @@ class _Candidates(NoisySteps):
 class _Exchanged(_Candidates):
     """Draws what each sum of a fixed batch reveals of the record, which takes the place of the displaced one.
 
-    Given the others, an answer is centred on the displaced record's part or, with the sampling rate as probability, on
-    the record's own part, which is zero on the set without it.
+    Given the others, an answer is centred on the displaced record's part or, with a probability equal to the sampling
+    rate, on the record's own part, which is zero on the set without it.
     """
 
     generator: np.random.Generator
@@ -288,7 +288,7 @@ def tapped_dp_sgd(
         seen = of_record(_Exchanged, settings=told)
         shown = seen.distances, present, seen.displaced
         found, optimizer = TappedTraining(seen.loss, seen.log_weight, law.rate, *shown), seen.optimizer
-    else:  # drawn as they are: the loss is not a sum over steps
+    else:  # untilted, because the loss is not a sum over steps
         steps = of_record(_Candidates, settings={"law": law, "true": 0 if present else None})
         loss = float(law.log[0]) * (1 if present else -1)
         found, optimizer = TappedTraining(loss, 0.0, law.rate, [], present), steps.optimizer

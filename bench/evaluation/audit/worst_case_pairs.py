@@ -40,7 +40,7 @@ from bench.privacy.mechanisms.streams import Banded, BinaryTree, Stream
 
 Draw = Callable[[int, bool, "Noise"], "NDArray[Any]"]
 _ONE_ENTRY = "the difference of two entries, one of 0 or of the sensitivity"
-"""The difference reveals noise that entries share."""
+"""Their difference reveals noise that the entries share."""
 FEW_STEPS = 16  # number of steps in audited sums
 GAUSSIAN_DELTA = 0.01  # largest delta for auditing Gaussian noise; smaller ones need more draws
 

@@ -96,7 +96,7 @@ class Trial:
     noisy: bool = False  # whether the mechanisms' noise is on
     noise: int = field(default_factory=lambda: secrets.randbits(256))
     """Seed of noise and samples; nothing passed to a method reveals it."""
-    cell: str = field(default_factory=new_salt)  # the runs' token, indistinguishable from any other run's
+    cell: str = field(default_factory=new_salt)  # the runs' token, which looks like any other run's
     row: Row | None = None
     rehearsed: bool = False
     """Whether another cell with these settings and data runs before the recorded run, in its process and cache."""
@@ -151,7 +151,7 @@ class Outcome:
     difference: str = ""  # where a replayed run diverged from the tape, or why it failed
     moved: str = ""  # the mechanism input that one record moved by more than its charge
     outside: str = ""  # what the method's code accessed or replaced beyond its arguments
-    alone: bool = False  # whether the other cell's run that was to precede it failed
+    alone: bool = False  # whether the other cell's run, which should precede it, failed
     sha256: str = ""  # digest of a row's released student
     charged: list[dict[str, Any]] = field(default_factory=list)  # the ledger's events of a row, as records store them
     products: tuple[Product, ...] = ()
@@ -160,7 +160,7 @@ class Outcome:
 
 
 def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None, seconds: float = 0.0) -> list[Outcome]:
-    """Return the outcomes of sequential runs on `variants` in this process.
+    """Return the outcomes of runs on `variants`, one after the other in this process.
 
     Without a tape the first run is recorded and its tape answers the others, which share its cache. With a tape, as
     many neighbours follow as fit into `seconds`, at most :data:`NEIGHBOURS`.
@@ -284,7 +284,7 @@ def _run(
 
 
 def _handed(private: PrivateData, public: PublicData) -> list[str]:
-    """Return digests of the records passed to a method, as later runs of a grid get the same tensors."""
+    """Return digests of the records passed to a method, since later runs of a grid get the same tensors."""
     parts = [private.images, private.labels, public.images]
     parts += [] if public.labelled is None else [public.labelled.images, public.labelled.labels]
     return [_digest(part) for part in parts if isinstance(part, torch.Tensor)]
@@ -315,7 +315,7 @@ def released_parts(released: Released) -> list[tuple[str, str]]:
 
 
 def _digest(tensor: torch.Tensor) -> str:
-    # Digest bytes, so that NaN equals itself; copy first, as single elements count as contiguous with any stride.
+    # Digest bytes, so that NaN equals itself; copy first: single elements count as contiguous with any stride.
     data = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
     raw = data.reshape(-1).view(torch.uint8).numpy().tobytes()
     return f"{data.dtype} {tuple(data.shape)} {hashlib.sha256(raw).hexdigest()}"

@@ -1,4 +1,4 @@
-"""Data embedded in a method's source: it may come from the private set, and is public in any case."""
+"""Data embedded in a method's source: it may come from the private set, yet it is published with the source."""
 
 from __future__ import annotations
 

@@ -91,11 +91,11 @@ def fingerprint(value: object) -> str:
 
 
 def _parts(value: Any, seen: dict[int, tuple[int, object]]) -> Iterator[str | bytes]:
-    """Yield the parts of `value`; `seen` keeps visited objects alive, as they may contain each other."""
+    """Yield the parts of `value`; `seen` keeps visited objects alive, since they may contain each other."""
     if type(value) in PLAIN or (isinstance(value, Enum) and _is_known(type(value))):
         yield f"{type(value).__name__} {value!r}"
         return
-    if not isinstance(value, tuple | types.CodeType):  # equal tuples may or may not be one object: they get no number
+    if not isinstance(value, tuple | types.CodeType):  # no number: equal tuples may or may not be one object
         if id(value) in seen:
             yield f"seen {seen[id(value)][0]}"
             return
@@ -159,9 +159,9 @@ def _attributes(value: object) -> list[str]:
 
 
 def _of_running(value: Charging | Cache | Checkpoint | RemovableHandle) -> Iterator[tuple[str, Any]]:
-    """Yield what objects of the harness hold, without what differs between honest runs: folders, clocks, hook numbers.
+    """Yield what objects of the harness hold, except what differs between honest runs: folders, clocks, hook numbers.
 
-    Votes and labels that a ledger keeps differ too, but are private, so that no public argument may hold them.
+    Votes and labels that a ledger keeps differ too, but they are private, so no public argument may hold them.
     """
     held: dict[str, Any] = {name: getattr(value, name, None) for name in _attributes(value)}
     if isinstance(value, RemovableHandle):

@@ -3,7 +3,7 @@
 *Replay*. Run A trains on a private set that methods can learn, and the ledger's answers are taped; half of the seeds
 turn off all noise but DP-SGD's. Other runs with equal config, seeds, context and public data get A's answers whatever
 they ask. They must call the mechanisms with A's public arguments and release A's bytes: on unrelated data; on A's data
-with renamed classes, where whatever is best in A is worst; on neighbours of A, where
+with renamed classes, so that the best choice for A is the worst; on neighbours of A, where
 :mod:`bench.evaluation.check.sensitivity` compares the mechanisms' inputs; and again on A's own data, in A's process and
 with A's cache, to expose state that outlives a run. For the last seed, another cell's run precedes A there.
 
@@ -149,9 +149,9 @@ def check_method(
     With the preset `awake`, whose students are accurate enough to take branches that poor ones skip, one seed is
     replayed on unrelated and renamed data, and walked if `patience` is None; otherwise it is left out if its first run
     takes more than `patience` seconds. Neighbours beyond two per seed are added for `seconds`, followed by a walk to
-    the unrelated set for four times as long. Exceptions of the method in run A propagate: failing to run is not a leak.
-    Each of `seeds` decides the target and whether the noise is on: :class:`Draw`. `stage` advances by :data:`PARTS` per
-    seed, and by 1 for `awake`.
+    the unrelated set for four times as long. Exceptions of the method in run A propagate, because failing to run is not
+    a leak. Each of `seeds` decides the target and whether the noise is on: :class:`Draw`. `stage` advances by
+    :data:`PARTS` per seed, and by 1 for `awake`.
     """
     source = DataSource(Progress())
     if dataset:
@@ -198,7 +198,7 @@ def check_method(
                 stage.advance()
                 few(seed)
             # Digits are available everywhere, and expose a method that reads them from disk.
-            told = dataclasses.replace(trial, noisy=False)  # noise could hide what the student knows
+            told = dataclasses.replace(trial, noisy=False)  # noise could mask what the student knows
             _renamed(told if facts else dataclasses.replace(told, dataset=CHECK_FACTS.dataset), processes)
             stage.advance()
         for name in labels_of:
@@ -225,11 +225,11 @@ def check_method(
     if watched:
         reason += "; no neighbour moves the inputs of its mechanisms by more than they are charged for"
     if sizes:
-        reason += f"; nothing of the others changes where one of {', '.join(map(str, sorted(sizes)))} records does"
+        reason += f"; with {', '.join(map(str, sorted(sizes)))} records, changing one changes nothing of the others"
     elif seconds:
-        reason += "; it refuses sets of few records, so that these were not tested"
+        reason += "; it refuses sets of few records, so these were not tested"
     if alone:
-        reason += "; the run of another cell failed, so that what one cell leaves to the next was not tested: try again"
+        reason += "; the run of another cell failed, so leaks from one cell to the next were not tested: try again"
     reason += slow
     size, where = constants_of(method)
     reason += f"; its source holds {size} numbers and characters of data, most in {where}" if size else ""
@@ -262,7 +262,7 @@ def _calibrated(
             "the teacher that it trains, without teacher_weights. What follows the teacher is the same code."
         )
     budget = Draw.of(seed).budget
-    try:  # a different budget per seed: few answers take other branches than many
+    try:  # budgets differ by seed, since few answers take other branches than many
         config = method(built, facts).calibrate(budget)
     except BenchError:
         budget = Budget(EPSILONS[0], budget.delta)
@@ -306,7 +306,7 @@ def recorded(
         return trial, processes.run(trial, variants)
     except BenchError:
         failure = None
-        for _ in range(draws):  # for some noise draws, teachers that rarely agree answer nothing
+        for _ in range(draws):  # with some draws, teachers that rarely agree answer nothing
             trial = dataclasses.replace(trial, noisy=True, noise=secrets.randbits(256))
             try:
                 return trial, processes.run(trial, variants)

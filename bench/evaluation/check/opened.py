@@ -1,4 +1,4 @@
-"""Watches what a running method accesses outside its arguments: files, processes, the network, its callers.
+"""Watches what a running method accesses besides its arguments: files, processes, the network, its callers.
 
 Python reports each by an audit event (PEP 578). An event counts as the method's if, on the call stack, the method's
 code is nearer to it than this package and the import machinery. So data sets and weights that this package reads for a

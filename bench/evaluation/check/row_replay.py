@@ -29,7 +29,7 @@ class Stated:
 def check_row(cell: Cell, salt: str | None, stated: Stated | None = None) -> Check:
     """Return the outcome of replaying `cell` itself: its data, settings, seed, and noise drawn from `salt`.
 
-    Unless `stated` is None, the run must reproduce it: a method that mistakes the replay for a check does not. The
+    Unless `stated` is None, the run must reproduce it, which catches methods that behave differently in a check. The
     other runs use unrelated, renamed and neighbouring data of the same size. Exceptions of the method in the first run
     propagate.
     """

@@ -3,7 +3,7 @@
 The ledger cannot verify the sensitivity that a method states, such as a norm bound or one vote per teacher. Here the
 method runs with equal seeds on a private set and, given the same answers, on neighbours that differ in one record. Any
 difference in mechanism inputs then comes from that record. A difference above the bound proves it wrong; without one it
-may still be wrong: other neighbours may differ more.
+may still be wrong, because other neighbours may differ more.
 
 A bound may hold only near one data set, for instance if an input jumps at a threshold. So :func:`walk` bisects a path
 of changed records to another data set towards the part in which inputs move most.
@@ -98,10 +98,10 @@ def violation(
     for number, (first, second) in enumerate(zip(base, other, strict=True)):
         if absent is not None:
             if first.mechanism == second.mechanism == "sampled_function":
-                continue  # its charge covers any function of the sample, and its parts hold other records
+                continue  # its charge covers any function of the sample, whose parts hold other records
             first = first.without(absent)
         if first.values.shape != second.values.shape or first.mechanism != second.mechanism:
-            return f"its call {number + 1} is another on a neighbouring private set"
+            return f"its call {number + 1} differs on a neighbouring private set"
         if absent is not None and first.norm in ("records", "labels"):
             if others := first.moved(second):
                 return (

@@ -50,7 +50,7 @@ from others, would behave differently on random ones than in training."""
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """An array in a file, as the gradients of a long training do not fit in memory."""
+    """An array in a file, because the gradients of a long training do not fit in memory."""
 
     path: Path
     offset: int
@@ -113,7 +113,7 @@ class Recording(Executor):
         self.replaced = ""
         """The function of this project that had been replaced when the ledger was called."""
         self.changed = ""
-        """A text if the ledger's noise, or what it charged, was changed behind its back, else empty."""
+        """A text if the method changed the ledger's noise or charges, else empty."""
         self._source = _state_of(noise)
         self._charges: list[str] = []
         self._file, self._room = steps, ROOM
@@ -205,7 +205,7 @@ class Recording(Executor):
             self._source = _state_of(self._noise)
 
     def _check_noise(self) -> None:
-        """Note whether the noise is as the last call left it: a method could replace or reset it to know what hides."""
+        """Note whether the noise is as the last call left it: by replacing or resetting it, a method would know it."""
         if _state_of(self._noise) != self._source:
             self.changed = "its code changes the noise that the ledger adds"
 
@@ -265,7 +265,7 @@ class Replaying(Recording):
         """Return the recorded answer."""
         answer, expected, given = super().answer(call, release), self._tape[self._number], self.calls[-1]
         if given.charged != expected.charged:
-            self._differ(f"its call {len(self.calls)} of {call.name} is charged otherwise")
+            self._differ(f"its call {len(self.calls)} of {call.name} is charged differently")
         if [one.shape for one in given.answers] != [one.shape for one in expected.answers]:
             self._differ(f"its call {len(self.calls)} of {call.name} asks for answers of another shape")
         self._compare_public(call)
@@ -326,7 +326,7 @@ class Replaying(Recording):
 def _state_of(noise: Noise) -> bytes:
     try:
         return pickle.dumps(noise)
-    except (pickle.PicklingError, AttributeError, TypeError):  # it holds something of the method's
+    except (pickle.PicklingError, AttributeError, TypeError):  # it holds an object of the method
         return b""
 
 
