@@ -229,7 +229,7 @@ def _score(cell: Cell, released: Released, material: Materialised, ledger: Ledge
         return float(_right(logits, material.public_labels))
     logits = student_logits(released.student, material.private.images, context, "private")
     right = _right(logits, material.private.labels)
-    # One record changes at most one answer.
+    # A record changes at most one answer: logits of private images do not depend on the other images.
     return float(ledger.gaussian(np.array([right]), sensitivity=1.0, noise_multiplier=tuning.score_noise)[0])
 
 

@@ -95,14 +95,22 @@ def uncached_features(fixed: FixedMap, images: Tensor, context: Context, what: s
 
 
 def student_logits(student: nn.Module, images: Tensor, context: Context, part: Part = "test") -> Tensor:
-    """Return the logits (n, classes) of `student` on `images`, on the CPU; features of a fixed map are cached."""
+    """Return the logits (n, classes) of `student` on `images`, on the CPU; features of a fixed map are cached.
+
+    Those of private images depend on each image alone, to the bit.
+    """
     if not isinstance(student, OnFixedMap):
-        return predict(student, images, device=context.device)
+        return predict(student, images, device=context.device, by_record=part == "private")
     student.to(context.device).eval()
+
+    def logits(features: Tensor) -> Tensor:
+        return student.forward_head(features.to(context.device).float()).cpu()
+
     features = features_of(images, student.fixed, context, part)
     with torch.no_grad():
-        pieces = torch.split(features, 10_000)
-        return torch.cat([student.forward_head(piece.to(context.device).float()).cpu() for piece in pieces])
+        if part == "private":
+            return torch.cat(list(in_equal_batches(logits, features, 1000)))
+        return torch.cat([logits(piece) for piece in torch.split(features, 10_000)])
 
 
 def trained_part(student: nn.Module, images: Tensor, context: Context, part: Part) -> tuple[nn.Module, Tensor]:

@@ -16,6 +16,7 @@ from bench.core.progress import SILENT, Stage
 from bench.core.seeds import seeded
 from bench.core.transforms import as_float, mixed, shifted
 from bench.storage.checkpoint import Checkpoint, Loop, Part
+from bench.training.by_record import in_equal_batches
 from bench.training.early_stopping import Settle, holding, settling_for
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
@@ -256,24 +257,32 @@ class Batches:
 @torch.no_grad()
 def predict(
     model: nn.Module, images: Tensor, batch_size: int = 500, device: torch.device | str = "cpu",
-    bf16: bool = False,
+    bf16: bool = False, by_record: bool = False,
 ) -> Tensor:  # fmt: skip
     """Return the logits (n, classes) of `model` in evaluation mode, float32 on the CPU; restore its mode.
 
-    A batch has `batch_size` images, but at most 64 MiB of pixels, because activations take many times that.
+    A batch has `batch_size` images, but at most 64 MiB of pixels, because activations take many times that. With
+    `by_record`, an image's logits are equal to the bit whatever the number of images (:mod:`bench.training.by_record`).
     """
     device = torch.device(device)
     layout = _layout(model, images)
     batch_size = max(1, min(batch_size, 2**24 // max(1, math.prod(images.shape[1:]))))
     training = model.training
     _place(model, device, layout).eval()
-    parts = []
-    for start in range(0, len(images), batch_size):
-        batch = as_float(images[start : start + batch_size].to(device)).contiguous(memory_format=layout)
+
+    def logits(some: Tensor) -> Tensor:
+        batch = as_float(some.to(device)).contiguous(memory_format=layout)
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            parts.append(model(batch).float().cpu())
+            found: Tensor = model(batch)
+        return found.float().cpu()
+
+    starts = range(0, len(images), batch_size)
+    parts = in_equal_batches(logits, images, batch_size) if by_record else (
+        logits(images[start : start + batch_size]) for start in starts
+    )  # fmt: skip
+    found = list(parts)
     model.train(training)
-    return torch.cat(parts) if parts else torch.empty(0, int(getattr(model, "num_classes", 0)))
+    return torch.cat(found) if found else torch.empty(0, int(getattr(model, "num_classes", 0)))
 
 
 def accuracy(

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.evaluation.check.shaped_kernels import ShapedKernels
+from bench.models.build import build
 from bench.models.frozen_backbone import random_backbone
 from bench.storage.cache import Cache
 from bench.training.by_record import STEPS, in_equal_batches, nearest
 from bench.training.context import Context
-from bench.training.features import features_of
+from bench.training.features import Part, features_of, student_logits
 
 
 def drawn(seed: int, *shape: int) -> torch.Tensor:
@@ -82,6 +83,21 @@ def test_features_of_the_others_stay_where_one_record_is_absent(name: str, chann
         for absent in {0, records // 2, records - 1}:
             kept = torch.arange(records) != absent
             assert torch.equal(features(some[:records][kept]), every[:records][kept]), (records, absent)
+
+
+@pytest.mark.parametrize("name", ["small_cnn", "salimans_mlp", "scatter_linear"])
+def test_private_logits_of_the_others_stay_where_one_record_is_absent(name: str) -> None:
+    """The noisy score of `bench tune` is charged for one answer of a student that changes."""
+    torch.manual_seed(0)
+    student, images = build(name, 3, 1, 8), drawn(3, 7, 1, 8, 8)
+
+    def logits(some: torch.Tensor, part: Part) -> torch.Tensor:
+        context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
+        with ShapedKernels(expected=()):
+            return student_logits(student, some, context, part)
+
+    assert torch.equal(logits(images, "private")[1:], logits(images[1:], "private"))
+    assert not torch.equal(logits(images, "test")[1:], logits(images[1:], "test"))
 
 
 def test_kernels_that_depend_on_shapes_change_every_float32_product() -> None:
