@@ -121,8 +121,7 @@ class LabelProtocol(LabelMethod):
         total = torch.zeros(directions).double()
         with context.progress.stage("features", len(features)) as stage:
             for rows, own in zip(torch.split(features, ROWS), torch.split(labels, ROWS), strict=True):
-                x = torch.nn.functional.normalize(rows.float().nan_to_num(0, 0, 0) @ project, dim=1)
-                x /= margins.FLOAT32
+                x = unit_rows(rows.float().nan_to_num(0, 0, 0) @ project)
                 moments += (x.T @ x).double()
                 sums += torch.nn.functional.one_hot(own, facts.classes).double().T @ x.double()
                 total += x.double().sum(0)
@@ -134,6 +133,13 @@ class LabelProtocol(LabelMethod):
             student.head.weight.copy_((project.double() @ weights).T)
             student.head.bias.zero_()
         return Released(student, self.config.student, options, extras={"noisy_sums": torch.from_numpy(noisy)})
+
+
+def unit_rows(rows: Tensor) -> Tensor:
+    """Return `rows` (n, d), float32, scaled to L2 norms of at most 1; rows of zeros stay."""
+    # In float32, the sum of thousands of squares would be short by more than any fixed margin.
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64).clamp_min(1e-30)
+    return rows / (norms * margins.FLOAT32).float()
 
 
 def posterior_mean(moments: Tensor, sums: Tensor, deviation: float) -> Tensor:

@@ -21,6 +21,7 @@ from bench.interface.registry import METHODS, method_groups
 from bench.methods.label.alibi import laplace_law
 from bench.methods.label.cluster_rr import drawn
 from bench.methods.label.family import negative_log_likelihood, response_law
+from bench.methods.label.label_protocol import unit_rows
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.mechanisms import keep_probability
@@ -68,6 +69,17 @@ def accuracy(released: Released, private: PrivateData) -> float:
     with torch.no_grad():
         guessed = released.student.eval()(private.images / 255).argmax(1)
     return float((guessed == private.labels).double().mean())
+
+
+@pytest.mark.parametrize(("large", "small"), [(8, 1e-4), (16, 2.4e-4), (64, 5e-4), (4096, 1.0)])
+def test_label_protocols_features_have_norms_of_at_most_one(large: int, small: float) -> None:
+    """In float32, small squares beside a large sum are lost, and rows get longer than 1."""
+    rows = torch.full((16, 4096), small)
+    rows[:, :large] = 1.0
+    norms = unit_rows(rows).double().norm(dim=1)
+    assert float(norms.max()) <= 1.0
+    assert float(norms.min()) > 1 - 2e-6
+    assert torch.equal(unit_rows(torch.zeros(2, 5)), torch.zeros(2, 5))
 
 
 def test_they_have_a_group_and_say_that_images_are_public() -> None:
