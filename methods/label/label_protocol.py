@@ -139,7 +139,8 @@ def unit_rows(rows: Tensor) -> Tensor:
     """Return `rows` (n, d), float32, scaled to L2 norms of at most 1; rows of zeros stay."""
     # In float32, the sum of thousands of squares would be short by more than any fixed margin.
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64).clamp_min(1e-30)
-    return rows / (norms * margins.FLOAT32).float()
+    scaled: Tensor = rows / (norms * margins.FLOAT32).float()
+    return scaled
 
 
 def posterior_mean(moments: Tensor, sums: Tensor, deviation: float) -> Tensor:
