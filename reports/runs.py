@@ -40,8 +40,9 @@ class Runs:
             if before is not None and before.failure is None:
                 if row.failure is None and content_of(before) != content_of(row):
                     raise BenchError(
-                        f"{self.homes[row.key]} and {path} contain different results for the key {row.key}, and it is "
-                        "unclear which one is right. Read only one of the directories, or delete the wrong file."
+                        f"{self.homes[row.key]} and {path} contain different results for the key {row.key}: two runs "
+                        "of one cell draw different noise. Read only one of the directories, or give yours "
+                        "another seed; delete a file only if its result is wrong."
                     )
                 continue
             known[row.key] = row

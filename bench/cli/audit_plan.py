@@ -20,11 +20,11 @@ _COLUMNS = ("student", "proven", "minutes", "expected", "audit")
 def unaudited(out: Path, keys: Sequence[str] | None, methods: str, progress: Progress) -> list[Planned]:
     """Return the chosen rows of `out` without an audit, cheapest per row first."""
     run_dir = RunDir(out)
+    asked = {record.key for record in choose_students(run_dir, keys, methods)}  # imports the method files among them
     students = choose_students(run_dir, None)
     audits, damaged = run_dir.read_audits()
     for line in damaged:
         echo(f"warning: {line}", err=True)
-    asked = {record.key for record in choose_students(run_dir, keys, methods)}
     with progress.stage("rows without an audit", 1):
         found = [planned for planned in planned_audits(students, audits) if planned.record.key in asked]
     return sorted(found, key=lambda planned: (-planned.gain, planned.record.key))

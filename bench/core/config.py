@@ -229,9 +229,13 @@ def build_config(
 ) -> tuple[Any, list[Change]]:
     """Return the config with `overrides` by field applied, and its changes from the paper's config.
 
-    Raises :class:`BenchError` on an invalid value or unknown preset.
+    Raises :class:`BenchError` on an invalid value or an unknown preset or setting.
     """
     presets = method.presets(facts)
+    fields = [field.name for field in dataclasses.fields(method.Config)]
+    for name in (name for preset in presets.values() for name in preset):
+        if name not in fields:
+            raise UnknownNameError(f"setting in {method.name}.presets()", name, fields)
     paper = dataclasses.replace(method.Config(), **presets.get(Preset.PAPER.value, {}))
     changes: dict[str, Any] = {}
     if preset is not Preset.PAPER:

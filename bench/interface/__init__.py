@@ -48,8 +48,19 @@ if TYPE_CHECKING:
     from bench.privacy.accounting.accountants import accountant, claim_by, proven
     from bench.privacy.accounting.calibrate import largest_count, smallest_noise
     from bench.privacy.accounting.claims import pate_closed_form
+    from bench.privacy.dpsgd.clipping import Flat
+    from bench.privacy.dpsgd.dp_sgd import DPSGDRun
     from bench.privacy.events.base_event import Event
-    from bench.privacy.events.events import ConfidentGNMax, Gaussian, GNMax, LNMax, SampledGaussian, SampledGNMax
+    from bench.privacy.events.events import (
+        DPSGD,
+        ConfidentGNMax,
+        Gaussian,
+        GNMax,
+        Laplace,
+        LNMax,
+        SampledGaussian,
+        SampledGNMax,
+    )
     from bench.privacy.mechanisms.ledger import Ledger
     from bench.training.by_record import in_equal_batches, nearest
     from bench.training.context import Context
@@ -59,6 +70,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ATTACKS",
     "DATASETS",
+    "DPSGD",
     "METHODS",
     "Access",
     "Adjacency",
@@ -70,10 +82,12 @@ __all__ = [
     "Claim",
     "ConfidentGNMax",
     "Context",
+    "DPSGDRun",
     "Event",
     "Facts",
     "Family",
     "FitSettings",
+    "Flat",
     "GNMax",
     "Gaussian",
     "GivenTeacher",
@@ -81,6 +95,7 @@ __all__ = [
     "Knowledge",
     "LNMax",
     "LabelledSource",
+    "Laplace",
     "Ledger",
     "MembershipAttack",
     "Method",

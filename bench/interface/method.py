@@ -140,6 +140,26 @@ class Method(abc.ABC, Bound[C_co]):
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train a student on the ledger's outputs and return all releases."""
 
+    def calibrated(self, budget: Budget) -> C_co:
+        """Return :meth:`calibrate` of `budget`; raise :class:`BenchError` if it is not a config of this method."""
+        made = self.calibrate(budget)
+        if not isinstance(made, self.Config):
+            raise BenchError(
+                f"{self.name}.calibrate() returns {type(made).__name__}, not {self.Config.__name__}. Return "
+                "dataclasses.replace(self.config, ...)."
+            )
+        return made
+
+    def trained(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        """Return :meth:`train_student` of the arguments; raise :class:`BenchError` if it is not a `Released`."""
+        made: object = self.train_student(private, public, ledger, context)
+        if not isinstance(made, Released):
+            raise BenchError(
+                f"{self.name}.train_student() returns {type(made).__name__}, not Released. Return Released(student, "
+                "NAME, OPTIONS): make_student returns the student and its options."
+            )
+        return made
+
 
 def checked_claim(claim: object, who: str) -> Claim:
     """Return `claim`, the result of `who`; raise :class:`BenchError` if it is not a valid claim."""

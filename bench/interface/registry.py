@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from bench.core.errors import BenchError, UnknownNameError, no_exit
 from bench.core.listed import Listed
+from bench.core.types import Adjacency, PrivacyUnit
 from bench.interface.attack import Attack
 from bench.interface.method import Method
 from bench.storage.interrupts import no_interrupt
@@ -215,10 +216,20 @@ def methods_named(words: Iterable[str]) -> dict[str, bool]:
 
 
 def register_method(name: str) -> Callable[[M], M]:
-    """Return the class decorator that registers a method under `name` and sets the class's name."""
+    """Return the class decorator that registers a method under `name` and sets the class's name.
+
+    It raises :class:`BenchError` if the class lacks a method or states its unit or adjacency by another type.
+    """
 
     def add(cls: M) -> M:
         cls.name = name
+        if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+            raise BenchError(f"{name}: {cls.__name__} lacks {', '.join(missing)}; see bench.interface.Method.")
+
+        for field, kind in (("unit", PrivacyUnit), ("adjacency", Adjacency)):
+            if not isinstance(value := getattr(cls, field), kind):
+                known = ", ".join(f"{kind.__name__}.{one.name}" for one in kind)
+                raise BenchError(f"{name}: {field} is {value!r}. Accepted: {known}.")
         METHODS.register(name, cls)
         return cls
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bench.cli.listing import MNIST_FACTS
+from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.types import Basis, Budget
 from bench.interface import registry
 from bench.interface.registry import METHODS, Registry
 
@@ -54,6 +58,43 @@ def test_file_that_is_not_there_or_registers_nothing(tmp_path: Path) -> None:
 def test_taken_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match=r"taken by bench\.methods"):
         METHODS.get(str(write(tmp_path / "other.py", "pate")))
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ('    adjacency = "add-remove"', "adjacency is 'add-remove'. Accepted: .*Adjacency.ADD_REMOVE"),
+        ("    unit = None", "unit is None. Accepted: PrivacyUnit.RECORD"),
+        (
+            "    @abc.abstractmethod\n    def claimed(self, delta): ...",
+            "Mine lacks claimed; see bench.interface.Method",
+        ),
+    ],
+)
+def test_a_class_that_is_no_whole_method_is_refused(body: str, says: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.py")
+    path.write_text("import abc\n" + path.read_text() + body + "\n")
+    with pytest.raises(BenchError, match=f"^mine: {says}"):
+        METHODS.get(str(path))
+
+
+def test_what_a_hook_returns_is_checked(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.py")
+    hooks = "    def calibrate(self, budget):\n        return {}\n    def train_student(self, *_):\n        return 1\n"
+    path.write_text(
+        path.read_text()
+        + hooks
+        + "    @classmethod\n    def presets(cls, facts):\n        return {'tiny': {'epocs': 1}}\n"
+    )
+    method = METHODS.get(str(path))
+    made = method(method.Config(), MNIST_FACTS)
+    with pytest.raises(BenchError, match=r"mine.calibrate\(\) returns dict, not NonPrivateConfig"):
+        made.calibrated(Budget(1.0, 1e-5, Basis.CLAIMED))
+    nothing: Any = None
+    with pytest.raises(BenchError, match=r"mine.train_student\(\) returns int, not Released"):
+        made.trained(nothing, nothing, nothing, nothing)
+    with pytest.raises(UnknownNameError, match=r"setting in mine.presets\(\) 'epocs'"):
+        build_config(method, Preset.TINY, MNIST_FACTS)
 
 
 class Entry:
