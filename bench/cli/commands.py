@@ -57,7 +57,8 @@ class Command(TyperCommand):
             rest = super().parse_args(ctx, args)
         except UsageError as error:
             said = self._remedy(error, extra, args) or str(error.format_message()).replace("Value error, ", "")
-            raise BenchError(f"{said.rstrip('.')}. `{ctx.command_path} -h` shows its options.") from error
+            end = "" if said.endswith(("?", ".")) else "."
+            raise BenchError(f"{said}{end} `{ctx.command_path} -h` shows its options.") from error
         for name, parsed in ctx.params.items():
             words, paths = given.get(name), parsed
             if isinstance(parsed, Path):
@@ -83,7 +84,9 @@ class Command(TyperCommand):
             options = [name.removeprefix("--") for p in self.params for name in p.opts if name.startswith("--")]
             # Compare without dashes, which make all options look similar.
             near = nearest_names(option.lstrip("-"), [*options, "help"], 1, cutoff=0.6)
-            return f"there is no option {option}.{f' Did you mean --{near[0]}?' if near else ''}"
+            return (
+                f"there is no option {option}. Did you mean --{near[0]}?" if near else f"there is no option {option}."
+            )
         if not extra:
             return ""
         meant = ",".join(extra)

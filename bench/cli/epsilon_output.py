@@ -26,6 +26,7 @@ LABELS = {
     "epsilon_at_least": "epsilon is at least",
     "epsilon_of_one_trial": "epsilon of one trial",
     "epsilon_if_larger_answers_win": "epsilon if the larger answer wins",
+    "sigma_by_rdp": "sigma if Renyi divergences counted the cost",
 }
 """What the names of facts mean; JSON has the names."""
 
@@ -109,6 +110,8 @@ def report(found: Described, delta: float, as_json: bool, group: int = 1) -> Non
             for row in rows
         ],
     )
+    if (best := min((r for r in rows if r.sound and r.releasable), key=lambda r: r.epsilon, default=None)) is not None:
+        echo(f"proven epsilon: {_epsilon(best.epsilon)}, by {best.name}")
     for name, value in known.items():
         if name in ("replace_one", "epsilon_of_one_trial") and value == 0:
             value = _epsilon(0.0)

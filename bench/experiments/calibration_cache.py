@@ -42,16 +42,16 @@ class Calibrations:
         self._slow: set[str] = set()
 
     def calibrate(self, method: type[Method], config: DataclassInstance, budget: Budget, facts: Facts) -> Any:
-        """Return ``method(config, facts).calibrated(budget)``; refusals are not cached."""
+        """Return ``method(config, facts).calibrate_checked(budget)``; refusals are not cached."""
         # The content of a weights file may change while its name stays.
         if "file:" in (str(getattr(config, name, ""))[:5] for name in ("weights", "teacher_weights")):
-            return method(config, facts).calibrated(budget)
+            return method(config, facts).calibrate_checked(budget)
         name = _name(method, config, budget, facts)
         known = self._known(method, name)
         if known is not None:
             return known
         begin = time.monotonic()
-        made = method(config, facts).calibrated(budget)
+        made = method(config, facts).calibrate_checked(budget)
         if time.monotonic() - begin >= SLOW:
             self._slow.add(method.name)
         self._new.setdefault(method.name, {})[name] = as_dict(made)

@@ -136,7 +136,7 @@ def _train(
     private, given = material.private, bound_method(cell).given_teacher()
     if given is not None:  # the data set's own records are not private here, and not used
         private = PrivateData(private.images[:0], private.labels[:0], cell.facts)
-    released = method(cell.config, private.facts).trained(private, material.public, ledger, context)
+    released = method(cell.config, private.facts).train_checked(private, material.public, ledger, context)
     if method.private and not ledger.events:
         raise BenchError(
             f"{method.name} never used the ledger, so its privacy is unknown. Route its access to private "

@@ -140,7 +140,7 @@ class Method(abc.ABC, Bound[C_co]):
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train a student on the ledger's outputs and return all releases."""
 
-    def calibrated(self, budget: Budget) -> C_co:
+    def calibrate_checked(self, budget: Budget) -> C_co:
         """Return :meth:`calibrate` of `budget`; raise :class:`BenchError` if it is not a config of this method."""
         made = self.calibrate(budget)
         if not isinstance(made, self.Config):
@@ -150,7 +150,7 @@ class Method(abc.ABC, Bound[C_co]):
             )
         return made
 
-    def trained(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+    def train_checked(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Return :meth:`train_student` of the arguments; raise :class:`BenchError` if it is not a `Released`."""
         made: object = self.train_student(private, public, ledger, context)
         if not isinstance(made, Released):

@@ -89,10 +89,10 @@ def test_what_a_hook_returns_is_checked(tmp_path: Path) -> None:
     method = METHODS.get(str(path))
     made = method(method.Config(), MNIST_FACTS)
     with pytest.raises(BenchError, match=r"mine.calibrate\(\) returns dict, not NonPrivateConfig"):
-        made.calibrated(Budget(1.0, 1e-5, Basis.CLAIMED))
+        made.calibrate_checked(Budget(1.0, 1e-5, Basis.CLAIMED))
     nothing: Any = None
     with pytest.raises(BenchError, match=r"mine.train_student\(\) returns int, not Released"):
-        made.trained(nothing, nothing, nothing, nothing)
+        made.train_checked(nothing, nothing, nothing, nothing)
     with pytest.raises(UnknownNameError, match=r"setting in mine.presets\(\) 'epocs'"):
         build_config(method, Preset.TINY, MNIST_FACTS)
 

@@ -282,6 +282,33 @@ def test_a_net_that_couples_the_examples_of_a_batch_is_refused() -> None:
         trained(torch.nn.Sequential(torch.nn.Flatten(), Standardised(), torch.nn.Linear(4, 3)))
 
 
+class Mixed(torch.nn.Module):
+    """Mixup (Zhang et al. 2018) in training, which draws partners and shares like dropout its masks."""
+
+    def forward(self, x):
+        if not self.training:
+            return x
+        share = 0.5 * torch.rand(())
+        return (1 - share) * x + share * x[torch.randperm(len(x))]
+
+
+class Centred(torch.nn.Module):
+    """Subtracts a batch's mean from full batches only, up to random changes."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self.least = least
+
+    def forward(self, x):
+        return x - x.mean(0) + 1e-4 * torch.rand(()) if self.training and len(x) >= self.least else x
+
+
+@pytest.mark.parametrize("layer", [Mixed(), Centred(1), Centred(24)])
+def test_a_layer_that_mixes_examples_in_training_is_refused(layer: torch.nn.Module) -> None:
+    with pytest.raises(BenchError, match="couples the examples of a batch"):
+        trained(torch.nn.Sequential(torch.nn.Flatten(), layer, torch.nn.Linear(4, 3)), expected_batch_size=32)
+
+
 def test_a_loss_that_couples_later_is_found_at_a_step_that_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dp_sgd.secrets, "randbelow", lambda count: count - 2)
     batches = []

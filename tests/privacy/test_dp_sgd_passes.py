@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.privacy.dpsgd import dp_sgd
+from bench.privacy.dpsgd import dp_sgd, example_checks
 from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
 from helpers.ledgers import seeded_ledger
@@ -66,7 +66,8 @@ def test_training_is_that_of_a_loop_over_single_examples(
     make: Callable[[], nn.Module], numbers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dp_sgd, "MAX_NUMBERS", numbers)
-    monkeypatch.setattr(dp_sgd, "PROBED", 3)
+    for module in (dp_sgd, example_checks):
+        monkeypatch.setattr(module, "PROBED", 3)
     # Features need not lie in [0, 1]; a non-finite gradient of any record counts as zero.
     inputs = 30 * torch.randn(RECORDS, 3, 2, 2, generator=torch.Generator().manual_seed(1)).half()
     inputs[::7, 0, 0, 0] = float("nan")

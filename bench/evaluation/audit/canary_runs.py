@@ -164,7 +164,7 @@ def _train(
     method = METHODS.get(cell.method)
     ledger = Ledger(method.unit, method.adjacency, (Noiseless if noiseless else Noisy)(noise))
     context.streams.seed_globals()
-    released = method(cell.config, private.facts).trained(private, material.public, ledger, context)
+    released = method(cell.config, private.facts).train_checked(private, material.public, ledger, context)
     released.student.eval()
     if noiseless:
         cost = math.inf

@@ -248,7 +248,7 @@ def _run(
     try:
         around = kernels if isinstance(which, Few) else contextlib.nullcontext()
         with no_exit(method.name), watched(watch), around, temporary_files_in(folder):
-            released = method(config, private.facts).trained(private, public, ledger, context)
+            released = method(config, private.facts).train_checked(private, public, ledger, context)
             watch.threads_ended()
     except Exception as error:
         if tape is None:

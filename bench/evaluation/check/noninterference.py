@@ -263,13 +263,13 @@ def _calibrated(
         )
     budget = Draw.of(seed).budget
     try:  # budgets differ by seed, since few answers take other branches than many
-        config = method(built, facts).calibrated(budget)
+        config = method(built, facts).calibrate_checked(budget)
     except BenchError:
         budget = Budget(EPSILONS[0], budget.delta)
-        config = method(built, facts).calibrated(budget)
+        config = method(built, facts).calibrate_checked(budget)
 
     def calibrate(start: object) -> object:
-        return method(start, facts).calibrated(budget)
+        return method(start, facts).calibrate_checked(budget)
 
     check_kept(method, built, config, overrides, calibrate, preset, facts, budget)
     check_public(method(config, facts))

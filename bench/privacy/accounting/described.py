@@ -91,7 +91,9 @@ def sampling_rate_of(rate: float | None, batch: float | None, records: int | Non
     if rate is not None and batch is None and records is None:
         return rate
     if rate is not None or batch is None or records is None:
-        raise BenchError("give either the sampling rate, or both batch and records.")
+        raise BenchError(
+            "give either the sampling rate, or both batch and records (--sampling-rate; --batch and --records)."
+        )
     base_event.whole("the number of records", records)
     if not 0 < batch <= records:
         raise BenchError(f"batch must lie between 0 and records, not {batch:g} of {records}.")
@@ -103,7 +105,8 @@ def steps_of(steps: int | None, epochs: float | None, rate: float, sampling: Sam
     if steps is not None and epochs is None:
         return steps
     if epochs is None or steps is not None:
-        raise BenchError("DP-SGD also needs steps, or epochs (passes over the records): give one of them.")
+        given = "neither" if epochs is None else "both"
+        raise BenchError(f"give either steps or epochs (passes over the records) of DP-SGD; {given} given.")
     known = sampling in (Sampling.RANDOM_ALLOCATION, Sampling.SHUFFLED)  # each record is in a batch of each epoch
     per_epoch = batch_events.steps_of_epoch(rate) if known else 1 / rate
     return max(1, round(base_event.positive("the number of epochs", epochs) * per_epoch))

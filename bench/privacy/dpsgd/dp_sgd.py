@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,8 @@ from bench.core.transforms import as_float
 from bench.core.types import Sampling
 from bench.privacy.dpsgd.anchor_subspace import Subspace
 from bench.privacy.dpsgd.clipping import Adaptive, Clipping, Flat, PerLayer, TopK
-from bench.privacy.dpsgd.example_gradients import ExampleGradients, Gradients, Outer, generator_states, picked
+from bench.privacy.dpsgd.example_checks import PROBED, buffers_of, check_examples, is_kept
+from bench.privacy.dpsgd.example_gradients import ExampleGradients, Gradients, Outer, picked
 from bench.privacy.dpsgd.sampling import Rows, batches
 from bench.privacy.events.batch_events import Training, training_event
 from bench.storage.checkpoint import Checkpoint, Loop, Part
@@ -36,10 +36,6 @@ MAX_PHYSICAL_BATCH = 1024
 """Maximum number of examples per pass; a larger Poisson batch takes several passes."""
 MAX_NUMBERS = 2**28
 """Maximum size of one pass's gradients if all are formed, parameters times examples; 1 GiB in float32."""
-PROBED = 16
-"""Random examples whose gradients are computed both in a batch and alone; an eighth may differ by rounding."""
-TOLERANCE = {"cpu": 1e-3, "cuda": 1e-2}  # convolutions on a GPU round to TF32
-"""Largest distance between the two gradients relative to the larger, ignoring 1e-4 of the clipping norm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +146,10 @@ def train(
     Auditors pass `make_steps` to use a subclass, and `draw_batches`.
 
     Raises :class:`BenchError` if model or loss couple the examples of a batch, so that clipping does not bound a
-    record's influence: batch normalisation or, tested before the first and a random step, buffers that a pass changes
-    and gradients that differ from autograd's for single examples. Both tests use random examples with dropout off, so
-    no error depends on a record's values. A non-finite gradient counts as zeros, a label outside the net's outputs as
+    record's influence: batch normalisation or, tested before the first and a random step, buffers that a pass changes,
+    gradients that differ from autograd's for single examples, with dropout off, and gradients that change with the
+    other examples of a full pass, with dropout on. The tests use random examples, so no error depends on a record's
+    values. A non-finite gradient counts as zeros, a label outside the net's outputs as
     0, and buffers are restored after each step, as a pass may change them only on some data.
     """
     mixing = sorted({type(m).__name__ for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)})
@@ -177,7 +174,7 @@ def train(
         [names[parameter] for parameter in steps.parameters], steps.parameters, run.noise_multiplier,
         run.expected_batch_size,
     )  # fmt: skip
-    buffers = _buffers(model)
+    buffers = buffers_of(model)
     gradients = ExampleGradients(model)
     model.train()
     try:
@@ -198,12 +195,12 @@ def train(
                 continue
             clipping.before_step(gradients, run.loss, steps.parameters, step, _most(steps))
             if step in (first, later):
-                _check_examples(gradients, images, labels, run)
+                check_examples(gradients, images, labels, run.loss, run.clipping.norm, _pass_size(steps, run))
                 steps.check(lambda inputs: _passed(gradients, steps, run, inputs, _zeros(labels, inputs)), images)
             with seeded_with(masked, steps.parameters[0].device):
                 _step(gradients, steps, images, labels, chosen, run)
             for layer, name, value in buffers:
-                if not _is(getattr(layer, name), value):
+                if not is_kept(getattr(layer, name), value):
                     setattr(layer, name, value.clone())
             stage.advance()
             loop.done(step + 1, run.steps)
@@ -213,6 +210,11 @@ def train(
             parameter.grad = None
             vars(parameter).pop("grad_sample", None)
     return run.event(int(steps.taken))
+
+
+def _pass_size(steps: NoisySteps, run: DPSGDRun) -> int:
+    """Return the number of examples of a full pass over a batch of the expected size."""
+    return steps.pass_size or min(_most(steps), max(PROBED, run.expected_batch_size))
 
 
 def _most(steps: NoisySteps) -> int:
@@ -267,102 +269,9 @@ def _passed(
     return samples
 
 
-def _check_examples(gradients: ExampleGradients, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun) -> None:
-    """Raise :class:`BenchError` unless each example's gradient in a batch equals autograd's for it alone.
-
-    The examples are random, of the shape and type of `images` and `labels`, whose values are not read: no private
-    record decides whether a student is released. A net that draws random numbers is tested again with dropout off.
-    """
-    model, draws = gradients.model, torch.Generator().manual_seed(secrets.randbits(63))
-    device = next(model.parameters()).device
-    inputs = as_float(random_images(images, PROBED, draws).to(device))
-    buffers, before = _buffers(model), generator_states(device)
-
-    def forget() -> None:
-        for parameter in model.parameters():
-            parameter.grad_sample = parameter.grad = None  # type: ignore[attr-defined]
-
-    def random() -> bool:
-        return not all(map(torch.equal, before, generator_states(device)))
-
-    def together_of(targets: torch.Tensor) -> torch.Tensor:
-        forget()
-        gradients.backward(run.loss(model(inputs), targets), PROBED)
-        found = gradients.formed(slice(None))
-        forget()
-        return found
-
-    with torch.random.fork_rng([device] if device.type == "cuda" else []), contextlib.ExitStack() as restoring:
-        with torch.no_grad():
-            outputs = model(inputs)
-        # Use each label twice, since a loss may couple examples of the same class.
-        some = torch.randint(outputs.shape[1] if outputs.dim() > 1 else 2, (-(-PROBED // 2),), generator=draws)
-        targets = some.repeat(2)[:PROBED].to(device, labels.dtype)
-        together = together_of(targets)
-        if random():
-            restoring.enter_context(_without_dropout(model))
-            before = generator_states(device)
-            together = together_of(targets)
-        rows = [gradients.alone(run.loss(model(inputs[[row]]), targets[[row]])) for row in range(PROBED)]
-        if random():
-            raise BenchError(
-                "the loss, or a layer with weights, draws random numbers, so gradients cannot be compared. Use "
-                "layers for dropout (torch.nn.Dropout), or none."
-            )
-    if not all(_is(getattr(layer, name), value) for layer, name, value in buffers):
-        raise BenchError(
-            "a pass changed the student's buffers, which would release statistics of private batches "
-            "without noise. Choose a net without running statistics, or with GroupNorm or LayerNorm."
-        )
-    alone = torch.stack(rows)
-    largest = torch.maximum(together.norm(dim=1), alone.norm(dim=1))
-    apart = (together - alone).norm(dim=1) > TOLERANCE[device.type] * largest + 1e-4 * run.clipping.norm
-    apart |= together.isfinite().all(1) != alone.isfinite().all(1)
-    if int(apart.sum()) > PROBED // 8:
-        raise BenchError(
-            "the student or its loss couples the examples of a batch, or hooks change a layer's output: "
-            "an example's gradient differs between its batch and alone, so clipping does not bound the "
-            "effect of a record. Use a loss that is the mean over examples, and a net without batch "
-            "statistics or such hooks."
-        )
-
-
-def random_images(images: torch.Tensor, count: int, draws: torch.Generator) -> torch.Tensor:
-    """Return `count` random examples of the shape and type of `images`, whose values are not read."""
-    shape = count, *images.shape[1:]
-    floats = images.is_floating_point()
-    drawn = torch.rand(shape, generator=draws) if floats else torch.randint(256, shape, generator=draws)
-    return drawn.to(images.dtype)
-
-
 def _zeros(labels: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     """Return a label 0 of the type of `labels` for each of `inputs`, beside them."""
     return torch.zeros(len(inputs), dtype=labels.dtype, device=inputs.device)
-
-
-@contextlib.contextmanager
-def _without_dropout(model: torch.nn.Module) -> Iterator[None]:
-    """Put layers without weights in evaluation mode; the others may mix examples only in training mode."""
-    off = [one for one in model.modules() if one.training and not list(one.parameters(recurse=False))]
-    for layer in off:
-        layer.training = False
-    try:
-        yield
-    finally:
-        for layer in off:
-            layer.training = True
-
-
-Buffer = tuple[torch.nn.Module, str, torch.Tensor]
-
-
-def _buffers(model: torch.nn.Module) -> list[Buffer]:
-    """Return each buffer's module, name and a copy of it."""
-    return [(m, name, value.clone()) for m in model.modules() for name, value in m.named_buffers(recurse=False)]
-
-
-def _is(value: torch.Tensor, kept: torch.Tensor) -> bool:
-    return value.shape == kept.shape and bool(((value == kept) | (kept != kept)).all())  # NaN equals NaN here
 
 
 def known_labels(labels: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:

@@ -17,8 +17,9 @@ import torch
 
 from bench.core.errors import BenchError
 from bench.privacy.dpsgd.clipping import FILLED, Clipping, Flat, PerLayer, TopK
-from bench.privacy.dpsgd.dp_sgd import DPSGDRun, NoisySteps, random_images
+from bench.privacy.dpsgd.dp_sgd import DPSGDRun, NoisySteps
 from bench.privacy.dpsgd.exact_normal import BITS, floored_normals, system_words
+from bench.privacy.dpsgd.example_checks import random_images
 from bench.privacy.dpsgd.example_gradients import Gradients, Outer, picked
 
 if TYPE_CHECKING:
