@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from bench.core.types import Adjacency, PrivacyUnit
+from bench.evaluation.check.sensitivity import Given
 from bench.evaluation.check.tape import Recording, Replaying, TapeDifference
 from bench.methods.dpsgd.dp_sgd import continued
 from bench.privacy.dpsgd.clipping import Flat
@@ -203,3 +204,19 @@ def test_a_function_that_uses_more_than_its_sample_moves_other_parts(leaks: bool
         )  # fmt: skip
         given += taping.given
     assert given[0].moved(given[1]) == moved
+
+
+def test_large_inputs_are_compared_by_a_digest_of_each_record() -> None:
+    values = np.random.default_rng(0).normal(size=(1, 40, 4000))
+    values[0, 3, 7] = np.nan
+    moved = values.copy()
+    moved[0, [5, 9], 11] += 1e-9
+    first, second = (Given("dp_sgd", each, "records", 1.0).packed() for each in (values, moved))
+    assert first.values.shape == (1, 40)
+    assert first.moved(second) == 2
+    assert first.without(5).moved(second.without(5)) == 1
+    assert first.moved(Given("dp_sgd", values.copy(), "records", 1.0).packed()) == 0
+    small = Given("dp_sgd", values[:, :, :3], "records", 1.0)
+    assert small.packed() is small
+    sums = Given("gaussian", values, "l2", 1.0)
+    assert sums.packed() is sums

@@ -39,23 +39,27 @@ def generated(facts: Facts = CHECK_FACTS, seed: int = 0, *, labelled: bool = Fal
 def unrelated(data: PrivateData, unit: PrivacyUnit = PrivacyUnit.RECORD, seed: int = 0) -> PrivateData:
     """Return a set that shares only its facts with `data`: other templates, class counts, brightness.
 
-    No label and no pixel equals the one at the same position in `data`; for the unit label, whose images are public,
-    the images are `data`'s.
+    No label and no pixel equals the one at the same position in `data`. Of three or more classes, one has no record,
+    and the first pixel is constant. For the unit label, whose images are public, the images are `data`'s.
     """
     generator = np.random.default_rng([seed, 1])
     labels = data.labels.numpy()
     classes, counts = data.facts.classes, np.bincount(labels, minlength=data.facts.classes)
-    for _ in range(100):  # until every class has a different, positive count
-        weights = generator.dirichlet(np.full(classes, 3.0))
-        drawn = generator.choice(classes, len(labels), p=weights)
-        drawn = np.where(drawn == labels, (drawn + 1) % classes, drawn)
-        found = np.bincount(drawn, minlength=classes)
-        if ((found != counts) & (found > 1)).all():
+    empty = int(generator.integers(classes)) if classes > 2 else -1
+    for _ in range(100):  # until every other class has a different count above 1
+        weights = generator.dirichlet(np.full(classes, 3.0)) * (np.arange(classes) != empty)
+        drawn = generator.choice(classes, len(labels), p=weights / weights.sum())
+        following = (drawn + 1) % classes
+        drawn = np.where(drawn == labels, (following + (following == empty)) % classes, drawn)
+        found = np.delete(np.bincount(drawn, minlength=classes), [empty] * (empty >= 0))
+        if ((found != np.delete(counts, [empty] * (empty >= 0))) & (found > 1)).all():
             break
     if unit is PrivacyUnit.LABEL:
         return dataclasses.replace(data, labels=torch.from_numpy(drawn))
     images = _images(_templates(data.facts, generator), drawn, generator) // 2
     images += (images == data.images).to(images.dtype)
+    for channel in range(images.shape[1]):
+        images[:, channel, 0, 0] = int(data.images[:, channel, 0, 0].int().bincount(minlength=256).argmin())
     return dataclasses.replace(data, images=images, labels=torch.from_numpy(drawn))
 
 
@@ -141,13 +145,22 @@ class Few:
         return int(np.flatnonzero(rows == (np.flatnonzero(times == 1)[0] if self.alone else times.argmax()))[0])
 
 
-Variant = Literal["given", "unrelated", "renamed"] | int | Step | Few
-"""A private set made from another; a number selects a neighbour."""
+Variant = Literal["given", "unrelated", "renamed", "absent"] | int | Step | Few
+"""A private set made from another; a number selects a neighbour, and "absent" is the set without one record."""
 
 
 def lacks_one(unit: PrivacyUnit, adjacency: Adjacency) -> bool:
     """Return whether neighbours differ by the presence of one record."""
     return adjacency is Adjacency.ADD_REMOVE and unit is PrivacyUnit.RECORD
+
+
+def absent_place(which: Variant, count: int, unit: PrivacyUnit, adjacency: Adjacency, seed: int) -> int | None:
+    """Return the position, among `count` records, of the one that the set `which` lacks, if any."""
+    if which == "absent":
+        return int(np.random.default_rng([seed, 7]).integers(count))
+    if isinstance(which, Few) and which.neighbour and lacks_one(unit, adjacency):
+        return which.changed(count, seed)
+    return None
 
 
 def few_of(data: PrivateData, which: Few, unit: PrivacyUnit, adjacency: Adjacency, seed: int) -> PrivateData:
@@ -179,6 +192,9 @@ def variant_of(data: PrivateData, which: Variant, unit: PrivacyUnit, adjacency: 
         images, labels = data.images.clone(), data.labels.clone()
         images[rows], labels[rows] = other.images[rows], other.labels[rows]
         return dataclasses.replace(data, images=images, labels=labels)
+    if which == "absent":
+        kept = torch.arange(len(data)) != absent_place(which, len(data), unit, adjacency, seed)
+        return dataclasses.replace(data, images=data.images[kept], labels=data.labels[kept])
     if which == "given":
         return dataclasses.replace(data, images=data.images.clone(), labels=data.labels.clone())
     return neighbour(data, unit, which, seed)

@@ -33,7 +33,7 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams, new_salt
 from bench.core.types import Facts, PrivateData, PublicData, Released
 from bench.data.splits import Materialised
-from bench.evaluation.check.check_data import Few, Step, Variant, generated, lacks_one, renamed_source, variant_of
+from bench.evaluation.check.check_data import Few, Step, Variant, absent_place, generated, renamed_source, variant_of
 from bench.evaluation.check.fingerprint import fingerprint
 from bench.evaluation.check.opened import Watch, temporary_files_in, watched
 from bench.evaluation.check.replaced import Originals
@@ -221,9 +221,7 @@ def _run(
     """Return the outcome of one run, with its calls if there is no `tape` or `keep` is set."""
     material = trial.material()
     private = variant_of(material.private, which, method.unit, method.adjacency, trial.seed)
-    absent = None
-    if isinstance(which, Few) and which.neighbour and lacks_one(method.unit, method.adjacency):
-        absent = which.changed(len(material.private), trial.seed)
+    absent = absent_place(which, len(material.private), method.unit, method.adjacency, trial.seed)
     public = material.public
     if which == "renamed":
         public = renamed_source(public, trial.facts.classes, trial.seed) if tape is None else public
@@ -301,7 +299,7 @@ def _moved(taping: Recording, tape: list[Taped], method: type[Method], absent: i
 
 
 def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    return f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(".")
 
 
 def released_parts(released: Released) -> list[tuple[str, str]]:

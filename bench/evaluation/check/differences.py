@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.evaluation.check.check_data import Variant
+from bench.evaluation.check.check_data import Variant, lacks_one
 from bench.evaluation.check.check_runs import Outcome, Rejected
+from bench.interface.method import Method
 
 FAR: list[Variant] = ["unrelated", "renamed"]
 NEAR: list[Variant] = [0, 1]
+"""Sets in which one record is replaced."""
+
+
+def near_sets(method: type[Method], replaced: Sequence[Variant] = NEAR) -> list[Variant]:
+    """Return the sets `replaced`, and for methods whose neighbours lack one record, such a set."""
+    return [*replaced, "absent"] if lacks_one(method.unit, method.adjacency) else [*replaced]
 
 
 def same_again(first: Outcome, again: Outcome) -> None:

@@ -44,7 +44,16 @@ from bench.evaluation.check.check_runs import (
     loaded,
     refuse_outside,
 )
-from bench.evaluation.check.differences import FAR, NEAR, bounded, by_itself, difference, near, replayed, same_again
+from bench.evaluation.check.differences import (
+    FAR,
+    bounded,
+    by_itself,
+    difference,
+    near,
+    near_sets,
+    replayed,
+    same_again,
+)
 from bench.evaluation.check.embedded import MOST as MOST_EMBEDDED
 from bench.evaluation.check.embedded import constants_of
 from bench.evaluation.check.opened import Watch, watched
@@ -189,7 +198,7 @@ def check_method(
             declared = declared_by(method, first)
             if not declared:
                 same_again(first, again)
-                runs = processes.run(trial, FAR + NEAR, first.calls, seconds)
+                runs = processes.run(trial, FAR + near_sets(method), first.calls, seconds)
                 if difference(first, runs[0]):
                     by_itself(first, processes.run(trial, ["given"], first.calls)[0])
                 replayed(first, runs)

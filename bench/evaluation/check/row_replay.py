@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, Rejected, Row, Trial
-from bench.evaluation.check.differences import FAR, NEAR, replayed
+from bench.evaluation.check.differences import FAR, NEAR, near_sets, replayed
 from bench.evaluation.check.noninterference import Check, CheckVerdict, declared_by
 from bench.experiments.noise_salt import cell_token
 from bench.experiments.plan import Cell, bound_method
@@ -48,7 +48,7 @@ def check_row(cell: Cell, salt: str | None, stated: Stated | None = None) -> Che
                 raise Rejected(f"with the same data, settings, seed and noise {found}")
             declared = declared_by(method, first)
             if not declared:
-                replayed(first, processes.run(trial, [*FAR, NEAR[0]], first.calls))
+                replayed(first, processes.run(trial, [*FAR, *near_sets(method, NEAR[:1])], first.calls))
         except Rejected as rejection:
             return Check(method.name, CheckVerdict.REJECTED, str(rejection))
     if declared:

@@ -12,6 +12,7 @@ of changed records to another data set towards the part in which inputs move mos
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from bench.core.types import Adjacency
 
 Norm = Literal["votes", "l1", "l2", "labels", "records", "range"]
 TOLERANCE = 1.0001  # factor for rounding in float32 nets
+PACKED = 2**20  # bytes of values above which a digest stands for each record
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,17 @@ class Given:
         values = np.asarray(self.values, dtype=np.float64)
         other_than_any = np.finfo(np.float64).max / 4
         return np.where(np.isfinite(values), values, other_than_any if self.norm in ("records", "labels") else 0.0)
+
+    def packed(self) -> Given:
+        """Return the same with one number for each record if only records are counted, which saves memory."""
+        if self.norm != "records" or self.values.ndim < 2 or self.values.nbytes < PACKED:
+            return self
+        counted = self._counted()
+        digests = [
+            int.from_bytes(hashlib.blake2b(np.ascontiguousarray(counted[:, row]).tobytes(), digest_size=6).digest())
+            for row in range(counted.shape[1])
+        ]
+        return dataclasses.replace(self, values=np.array(digests, dtype=np.float64)[None])
 
     def without(self, record: int) -> Given:
         """Return the values of all records but `record`; sums stay."""

@@ -172,6 +172,7 @@ class Recording(Executor):
                 after = public_arguments(self._asked)
                 self._public |= {f"{name} afterwards": digest for name, digest in after.items()}
             given = _given(call) if self._room > 0 else None
+            given = given if given is None else given.packed()
             self._room -= 0 if given is None else given.values.nbytes
             found = Taped(call.name, given, charged_for(call), answers, self._public, self._probes, self._shown)
             self.calls.append(found)
@@ -318,7 +319,7 @@ class Replaying(Recording):
         return expected[number].copy()
 
     def _differ(self, what: str, advice: str = "") -> NoReturn:
-        said = f"{what}, on other private data with the same answers"
+        said = f"{what}, in another run with the same answers"
         self.difference = self.difference or (f"{said}. {advice}" if advice else said)
         raise TapeDifference(self.difference)
 
