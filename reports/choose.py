@@ -12,6 +12,7 @@ from typing import Any
 from bench.core.config import default_delta
 from bench.core.errors import BenchError
 from bench.core.lazy_libraries import pandas
+from bench.core.types import Basis, TargetAdjacency
 from bench.data.datasets import DATASETS, all_datasets, get_dataset
 from bench.data.own_arrays import is_features
 from bench.data.spec import DatasetSpec
@@ -129,7 +130,7 @@ def choose(board: Board, wanted: Wanted) -> Choice:
     unknown = dict.fromkeys(row.method for row in anytime if row.method not in timed and row.cost is None)
     return Choice(
         wanted, name, tuple(rows), tuple(unknown), tuple(_with_less(every, wanted, rows[0])),
-        {row.method: command_on(row.records[0], wanted.dataset) for row in rows},
+        {row.method: command_on(row.records[0], wanted) for row in rows},
     )  # fmt: skip
 
 
@@ -197,11 +198,14 @@ def nearest_dataset(own: DatasetSpec, names: Iterable[str]) -> str:
     return min(known, key=apart)
 
 
-def command_on(record: Record, dataset: str) -> str:
-    """Return the command that runs the record's setting on `dataset`, with fresh noise."""
-    cell, private = record.cell, record.private_records
+def command_on(record: Record, wanted: Wanted) -> str:
+    """Return the command that runs the record's setting with fresh noise; on a folder, for the whole budget."""
+    cell, private, dataset = record.cell, record.private_records, wanted.dataset
     if dataset.startswith(FOLDER):
         # The folder's own default delta, which depends on its number of records.
         cell = cell.model_copy(update={"dataset": f"{FOLDER}x", "image_shape": "", "delta": default_delta(private)})
+        if cell.epsilon is not None and cell.tuning is None:
+            spent = {"epsilon": wanted.eps, "basis": Basis.PROVEN, "adjacency": TargetAdjacency.REPLACE_ONE}
+            cell = cell.model_copy(update=spent)
     command, _ = command_for(cell, private, record.own_adjacency)
     return command.replace(f"{FOLDER}PATH", shlex.quote(dataset)) if dataset.startswith(FOLDER) else command

@@ -104,6 +104,10 @@ def test_ones_own_folder_gets_the_most_similar_data_set_and_runs_on_itself(board
     assert found.measured_on == "cifar10"
     assert f"--datasets '{own}' " in found.commands["dpsd-sound"]
     assert "--delta" not in found.commands["dpsd-sound"]  # the folder's own default
+    for command in choose(board, Wanted(eps=7, dataset=own)).commands.values():  # the whole budget
+        assert "--eps 7 " in command
+        assert "--basis proven" in command
+        assert "--adjacency" not in command
 
 
 def test_nearness_counts_classes_size_and_channels() -> None:
