@@ -32,6 +32,9 @@ class BoardRow(SeedGroup):
     gap: float | None = None
     """For the first row of a band: how many points lower a method must be to differ significantly, answers unknown."""
 
+    def __repr__(self) -> str:
+        return f"<{self.method} on {self.dataset}: {self.accuracy:.2f}%, proven epsilon {self.replace_one:.4g}>"
+
     @cached_property
     def _claim(self) -> tuple[Claim, str]:
         return claim_of(self)

@@ -102,6 +102,7 @@ def test_ones_own_folder_gets_the_most_similar_data_set_and_runs_on_itself(board
     own = f"folder:{tmp_path / 'two words'}"
     found = choose(board, Wanted(eps=1, dataset=own))
     assert found.measured_on == "cifar10"
+    assert repr(found.rows[0]).startswith(f"<{found.rows[0].method} on cifar10: ")
     assert f"--datasets '{own}' " in found.commands["dpsd-sound"]
     assert "--delta" not in found.commands["dpsd-sound"]  # the folder's own default
     for command in choose(board, Wanted(eps=7, dataset=own)).commands.values():  # the whole budget
