@@ -301,7 +301,7 @@ def leaks(where: str) -> type[Any]:
         def __init__(self, config: Any, facts: Any) -> None:
             pass
 
-        def train_student(self, private: Any, public: Any, ledger: Ledger, context: Any) -> Released:
+        def train_checked(self, private: Any, public: Any, ledger: Ledger, context: Any) -> Released:
             bright = private.images.float().mean()
             answer = ledger.gaussian(np.array([float(bright)]), sensitivity=255.0, noise_multiplier=1.0)
             student = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2), torch.nn.BatchNorm1d(2))
