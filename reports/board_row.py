@@ -116,7 +116,8 @@ class BoardRow(SeedGroup):
     def marks(self) -> str:
         """The row's :data:`bench.reports.order.MARKS`."""
         chosen = not CHOSEN.keys().isdisjoint(self.remarks)
-        holds = (len(self.seeds) + self.collapsed == 1, self.audit is None and self.band.private, chosen)
+        unaudited = self.band.private and (self.audit is None or self.audit.inconclusive)
+        holds = (len(self.seeds) + self.collapsed == 1, unaudited, chosen)
         return "".join(mark for mark, held in zip(MARKS, holds, strict=True) if held)
 
     @property

@@ -36,7 +36,7 @@ ORDER = (
 
 MARKS = {
     "¹": "one seed",
-    "°": "no audit",
+    "°": "no audit, or an inconclusive one",
     "†": "settings chosen on test or private records",
 }
 """What a reader should know before citing a row, by its mark."""
