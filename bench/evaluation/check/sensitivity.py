@@ -25,6 +25,7 @@ from bench.core.types import Adjacency
 
 Norm = Literal["votes", "l1", "l2", "labels", "records", "range"]
 TOLERANCE = 1.0001  # factor for rounding in float32 nets
+EQUAL_BATCHES = "use batches of one size (bench.interface.in_equal_batches)"
 PACKED = 2**20  # bytes of values above which a digest stands for each record
 
 
@@ -119,8 +120,7 @@ def violation(
             if others := first.moved(second):
                 return (
                     f"the absence of one record changes what call {number + 1} of {first.mechanism} takes from "
-                    f"{others:.0f} others. Libraries round differently in batches of another size: use batches of one "
-                    "size (bench.interface.in_equal_batches)"
+                    f"{others:.0f} others. Libraries round differently in batches of another size: {EQUAL_BATCHES}"
                 )
             continue
         # Removing a record is one step, replacing it is two under add-remove.
