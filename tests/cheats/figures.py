@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from bench.core.errors import BenchError
 from cheats.honest import Given, Honest, Student
 
 
@@ -47,6 +48,32 @@ class ClassCounts(Honest):
         counts = torch.bincount(given.private.labels, minlength=given.private.facts.classes).float()
         with torch.no_grad():
             student.head.bias.copy_((counts / counts.sum()).log())
+
+
+class AbsentClasses(Honest):
+    """Never answers a class without private records, and refuses sets small enough to lack one by chance."""
+
+    name = "cheat-absent-classes"
+
+    def begin(self, given: Given) -> None:
+        if len(given.private) < 10 * given.config.teachers:
+            raise BenchError("each teacher needs ten records.")
+
+    def finish(self, given: Given, student: Student) -> None:
+        counts = torch.bincount(given.private.labels, minlength=given.private.facts.classes)
+        with torch.no_grad():
+            student.head.bias -= 100.0 * (counts == 0)
+
+
+class ConstantPixels(Honest):
+    """Ignores the pixels that are equal in all private images."""
+
+    name = "cheat-constant-pixels"
+
+    def finish(self, given: Given, student: Student) -> None:
+        pixels = given.private.images.flatten(1)
+        with torch.no_grad():
+            student.hidden.weight *= pixels.max(0).values > pixels.min(0).values
 
 
 class NearestQueries(Honest):

@@ -60,6 +60,8 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (figures.BrightestPixel, "differ in the student's deviation"),
         (figures.BatchNorm, "differ in the student's norm.running_mean"),
         (figures.ClassCounts, "the two runs differ in"),
+        (figures.AbsentClasses, "differ in the student's head.bias"),
+        (figures.ConstantPixels, "differ in the student's hidden.weight"),
         (figures.NearestQueries, "the two runs differ in"),
         (figures.DenseQueries, "the two runs differ in"),
     ],
@@ -81,6 +83,7 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (channels.Charge, "its call 1 of noisy_max has another gamma"),
     ],
     [  # Sensitivity near one data set only.
+        (thresholds.SubsetSums, r"one record moves the values by .* \(L2\) in its call 1 of gaussian"),
         (thresholds.LocalSensitivity, "records together move the values by"),
         (thresholds.Unanimous, "moves? 20 votes of one query|records together move .* votes of one query"),
     ],

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import torch
 
+from bench.core.types import Adjacency
 from cheats.honest import Given, Honest
 
 
@@ -35,6 +38,26 @@ class LocalSensitivity(HonestMeans):
     def values(self, given: Given) -> torch.Tensor:
         counts = given.private.labels.bincount(minlength=given.private.facts.classes)
         return super().values(given) / counts if counts.min() >= 50 else torch.zeros(len(counts), dtype=torch.float64)
+
+
+class SubsetSums(HonestMeans):
+    """Under add-remove, sums over a public random half: where a record is absent, another half is drawn."""
+
+    name = "cheat-subset-sums"
+    adjacency = Adjacency.ADD_REMOVE
+    sensitivity = 1.0
+
+    def answer(self, given: Given, votes: np.ndarray) -> np.ndarray:
+        given.ledger.gaussian(self.values(given).numpy(), sensitivity=self.sensitivity, noise_multiplier=5.0)
+        return votes.argmax(1) * 0
+
+    def values(self, given: Given) -> torch.Tensor:
+        order = given.context.streams.numpy("subset").permutation(len(given.private))
+        half = torch.from_numpy(order[: given.private.facts.private_records // 2])
+        private = dataclasses.replace(
+            given.private, images=given.private.images[half], labels=given.private.labels[half]
+        )
+        return super().values(dataclasses.replace(given, private=private))
 
 
 class Unanimous(Honest):
