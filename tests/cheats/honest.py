@@ -151,6 +151,17 @@ class Honest(Method):
         return {}
 
 
+class HonestCache(Honest):
+    """Keeps its teachers' votes, as ensembles do: a check must not give a run votes from other data."""
+
+    name = "honest-cache"
+
+    def votes(self, given: Given, images: torch.Tensor) -> np.ndarray:
+        depends = {"of": self.name, "asked": images.sum().item()}
+        make = super().votes
+        return given.context.cache.get("votes", depends, lambda: {"counts": make(given, images)})["counts"]
+
+
 class HonestRate(Honest):
     """Twin of :class:`cheats.choices.LearningRate`: the rate that fits answers held back from training best."""
 

@@ -40,7 +40,7 @@ from cheats import (
     thresholds,
     triggers,
 )  # fmt: skip
-from cheats.honest import Honest, HonestFineTuning, HonestRate, HonestStop
+from cheats.honest import Honest, HonestCache, HonestFineTuning, HonestRate, HonestStop
 from helpers.paths import CHEATS
 
 FOUND: list[list[tuple[type[Method], str]]] = [
@@ -217,6 +217,7 @@ def test_honest_twins_pass(honest: type[Method]) -> None:
 @pytest.mark.parametrize(
     "honest",
     [
+        HonestCache,
         HonestRate,
         HonestFineTuning,
         HonestStop,

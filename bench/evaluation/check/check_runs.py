@@ -176,7 +176,8 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
         if shared is not None and (alone := trial.rehearsed):
             other = dataclasses.replace(trial, cell=new_salt(), noise=secrets.randbits(256), noisy=True)
             with contextlib.suppress(BenchError):  # some noise leaves too few answers to train on
-                outside, alone = outside or _run(other, method, "given", None, Path(shared), originals).outside, False
+                before = _run(other, method, variants[0], None, Path(shared), originals)
+                outside, alone = outside or before.outside, False
         for number, which in enumerate([*variants, *more]):
             folder = shared or stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
             begin = time.monotonic()
