@@ -41,7 +41,7 @@ class Slow:
     def __init__(self, config: SlowConfig, facts: Facts) -> None:
         self.config = config
 
-    def calibrate(self, budget: Budget) -> SlowConfig:
+    def calibrate_checked(self, budget: Budget) -> SlowConfig:
         type(self).calls += 1
         time.sleep(0.02)
         if budget.epsilon > 100:
