@@ -225,7 +225,6 @@ def register_method(name: str) -> Callable[[M], M]:
         cls.name = name
         if missing := sorted(getattr(cls, "__abstractmethods__", ())):
             raise BenchError(f"{name}: {cls.__name__} lacks {', '.join(missing)}; see bench.interface.Method.")
-
         for field, kind in (("unit", PrivacyUnit), ("adjacency", Adjacency)):
             if not isinstance(value := getattr(cls, field), kind):
                 known = ", ".join(f"{kind.__name__}.{one.name}" for one in kind)

@@ -22,6 +22,7 @@ from bench.privacy.events import events
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
 from bench.storage.checkpoint import Checkpoint
+from helpers.dp_sgd_training import trained, weights
 from helpers.draws import DELTA, DRAWS, best
 from helpers.ledgers import seeded_ledger
 
@@ -198,27 +199,6 @@ def test_a_batch_norm_student_is_refused_by_dp_sgd() -> None:
         book.dp_sgd(model, torch.rand(20, 1, 2, 2), torch.zeros(20, dtype=torch.long), run)
 
 
-def trained(model=None, loss=None, optimizer=None, steps: int = 6, records: int = 40, **changes: object):
-    """Train `model` (a small dense net) on random images, and return it."""
-    torch.manual_seed(0)
-    model = model or torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
-    generator = torch.Generator().manual_seed(0)
-    images = torch.rand(records, 1, 2, 2, generator=generator)
-    labels = torch.randint(0, 3, (records,), generator=generator)
-    given = {
-        "noise_multiplier": 1.0, "clipping": Flat(0.5), "expected_batch_size": records // 2, "steps": steps,
-        "records": records,
-    }  # fmt: skip
-    run = DPSGDRun(optimizer or (lambda p: torch.optim.SGD(p, lr=0.1)), loss or cross_entropy, **{**given, **changes})
-    book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
-    book.dp_sgd(model, images, labels, run)
-    return model
-
-
-def weights(model) -> list[bytes]:
-    return [value.detach().numpy().tobytes() for value in model.state_dict().values()]
-
-
 @pytest.mark.parametrize("physical", [1024, 8])
 def test_neither_the_methods_optimiser_nor_its_loss_sees_a_sum_without_noise(
     physical: int, monkeypatch: pytest.MonkeyPatch
@@ -247,118 +227,6 @@ def test_neither_the_methods_optimiser_nor_its_loss_sees_a_sum_without_noise(
     trained(model, peeping, lambda p: Peeping(p, lr=0.1))
     assert seen
     assert all(value is None for value in seen)
-
-
-def centred(logits, labels):
-    return cross_entropy(logits - logits.mean(0), labels)
-
-
-def contrastive(logits, labels):
-    alike = (labels[:, None] == labels).float()
-    return cross_entropy(logits, labels) + ((logits @ logits.T) * alike).mean()
-
-
-def summed(logits, labels):
-    return cross_entropy(logits, labels, reduction="sum")
-
-
-def hardest(logits, labels):
-    """The loss of a batch's worst example."""
-    return cross_entropy(logits, labels, reduction="none").max()
-
-
-@pytest.mark.parametrize("loss", [centred, contrastive, summed, hardest])
-def test_a_loss_that_couples_the_examples_of_a_batch_is_refused(loss) -> None:
-    with pytest.raises(BenchError, match="couples the examples of a batch"):
-        trained(loss=loss)
-
-
-def test_a_net_that_couples_the_examples_of_a_batch_is_refused() -> None:
-    class Standardised(torch.nn.Module):
-        def forward(self, x):
-            return (x - x.mean(0)) / (x.std(0, unbiased=False) + 1e-3)
-
-    with pytest.raises(BenchError, match="couples the examples of a batch"):
-        trained(torch.nn.Sequential(torch.nn.Flatten(), Standardised(), torch.nn.Linear(4, 3)))
-
-
-class Mixed(torch.nn.Module):
-    """Mixup (Zhang et al. 2018) in training, which draws partners and shares like dropout its masks."""
-
-    def forward(self, x):
-        if not self.training:
-            return x
-        share = 0.5 * torch.rand(())
-        return (1 - share) * x + share * x[torch.randperm(len(x))]
-
-
-class Centred(torch.nn.Module):
-    """Subtracts a batch's mean from full batches only, up to random changes."""
-
-    def __init__(self, least: int) -> None:
-        super().__init__()
-        self.least = least
-
-    def forward(self, x):
-        return x - x.mean(0) + 1e-4 * torch.rand(()) if self.training and len(x) >= self.least else x
-
-
-@pytest.mark.parametrize("layer", [Mixed(), Centred(1), Centred(24)])
-def test_a_layer_that_mixes_examples_in_training_is_refused(layer: torch.nn.Module) -> None:
-    with pytest.raises(BenchError, match="couples the examples of a batch"):
-        trained(torch.nn.Sequential(torch.nn.Flatten(), layer, torch.nn.Linear(4, 3)), expected_batch_size=32)
-
-
-def test_a_loss_that_couples_later_is_found_at_a_step_that_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dp_sgd.secrets, "randbelow", lambda count: count - 2)
-    batches = []
-
-    def later(logits, labels):
-        batches.append(len(labels))
-        return (centred if len(batches) > 40 else cross_entropy)(logits, labels)
-
-    with pytest.raises(BenchError, match="couples the examples of a batch"):
-        trained(loss=later, steps=40)
-
-
-@pytest.mark.parametrize("dropout", [False, True])
-def test_the_comparison_of_gradients_changes_nothing(dropout: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def net():
-        torch.manual_seed(1)
-        layers = [torch.nn.Dropout(0.5)] if dropout else []
-        return torch.nn.Sequential(
-            torch.nn.Flatten(), torch.nn.Linear(4, 8), torch.nn.Tanh(), *layers, torch.nn.Linear(8, 3)
-        )
-
-    # They are compared before the first step and before one later step.
-    found = []
-    for later in (0, 3):
-        monkeypatch.setattr(dp_sgd.secrets, "randbelow", lambda count, later=later: later)
-        model = trained(net())
-        assert all(layer.training for layer in model.modules())
-        found.append(weights(model))
-    assert found[0] == found[1]
-
-
-def test_dropout_that_cannot_be_turned_off_is_refused() -> None:
-    from torch.nn.functional import cross_entropy, dropout
-
-    with pytest.raises(BenchError, match="random numbers"):
-        trained(loss=lambda logits, labels: cross_entropy(dropout(logits, 0.5), labels))
-
-
-def test_statistics_of_batches_in_buffers_are_refused() -> None:
-    class Mean(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("mean", torch.zeros(4))
-
-        def forward(self, x):
-            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
-            return x
-
-    with pytest.raises(BenchError, match="a pass changed the"):
-        trained(torch.nn.Sequential(torch.nn.Flatten(), Mean(), torch.nn.Linear(4, 3)))
 
 
 def test_an_optimiser_that_leaves_out_trained_weights_is_refused() -> None:

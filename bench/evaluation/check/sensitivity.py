@@ -65,9 +65,11 @@ class Given:
         """Return the same with one number for each record if only records are counted, which saves memory."""
         if self.norm != "records" or self.values.ndim < 2 or self.values.nbytes < PACKED:
             return self
-        counted = self._counted()
+        counted = self._counted() + 0.0  # -0.0 equals 0.0
         digests = [
-            int.from_bytes(hashlib.blake2b(np.ascontiguousarray(counted[:, row]).tobytes(), digest_size=6).digest())
+            int.from_bytes(
+                hashlib.blake2b(np.ascontiguousarray(counted[:, row]).tobytes(), digest_size=6).digest(), "big"
+            )
             for row in range(counted.shape[1])
         ]
         return dataclasses.replace(self, values=np.array(digests, dtype=np.float64)[None])

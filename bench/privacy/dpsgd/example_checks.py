@@ -31,7 +31,8 @@ def check_examples(
 
     `loss` maps (outputs, labels) to a mean, `norm` is the clipping norm, and a full pass has `pass_size` examples. The
     examples are random, of the shape and type of `images` and `labels`, whose values are not read: no private
-    record decides whether a student is released. A net that draws random numbers is tested again with dropout off.
+    record decides whether a student is released. Gradients alone are compared with dropout off, those beside other
+    examples with it on.
     """
     model, draws = gradients.model, torch.Generator().manual_seed(secrets.randbits(63))
     device = next(model.parameters()).device
@@ -87,20 +88,21 @@ def _changes_with_the_others(
     gradients: ExampleGradients, images: Tensor, labels: Tensor, loss: Loss, norm: float, size: int, outputs: Tensor,
     draws: torch.Generator,
 ) -> bool:  # fmt: skip
-    """Return whether gradients of some examples of a pass, drawn with equal masks, change with the other examples."""
+    """Return whether gradients of a pass's examples change when all others are replaced and the random draws repeat."""
     device, classes = outputs.device, outputs.shape[1] if outputs.dim() > 1 else 2
     kept = torch.randperm(size, generator=draws)[: PROBED // 2]
+    (inputs, targets), others = (
+        (random_images(images, size, draws), torch.randint(classes, (size,), generator=draws)) for _ in range(2)
+    )
+    for given, replacing in zip((inputs, targets), others, strict=True):
+        replacing[kept] = given[kept]
     seed, found = secrets.randbits(63), list[Tensor]()
-    inputs, targets = random_images(images, size, draws), torch.randint(classes, (size,), generator=draws)
-    for _ in range(2):
+    for some, its_targets in ((inputs, targets), others):
         with seeded_with(seed, device):
-            scores = gradients.model(as_float(inputs.to(device)))
-            gradients.backward(loss(scores, targets.to(device, labels.dtype)), size)
+            scores = gradients.model(as_float(some.to(device)))
+            gradients.backward(loss(scores, its_targets.to(device, labels.dtype)), size)
         found.append(gradients.formed(kept.tolist()))
         _forget(gradients.model)
-        own = inputs[kept], targets[kept]
-        inputs, targets = random_images(images, size, draws), torch.randint(classes, (size,), generator=draws)
-        inputs[kept], targets[kept] = own
     first, second = found
     return bool(_apart(first, second, norm).any())
 
