@@ -29,6 +29,9 @@ from bench.interface.bound import Bound, C_co
 from bench.training.context import Context
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from bench.privacy.events.base_event import Event
     from bench.privacy.mechanisms.ledger import Ledger
 
@@ -135,6 +138,13 @@ class Method(abc.ABC, Bound[C_co]):
         calibrated for the latter, must cost the same on them, with at most as many teachers as records.
         """
         return ()
+
+    def clients(self, private: PrivateData, context: Context) -> Sequence[NDArray[np.int64]]:
+        """Return the positions of each client's records in `private`, for the unit client; private.
+
+        No two clients share a record, and none is left out. The check replaces the images of one client.
+        """
+        raise NotImplementedError(f"{self.name} protects clients: define clients(private, context)")
 
     @abc.abstractmethod
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:

@@ -116,6 +116,14 @@ class DPFedAvg(Method[DPFedAvgConfig]):
         noise = self.config.noise_multiplier
         return [SampledGaussian(self.config.rate, noise, self.config.rounds, unit=self.unit, adjacency=self.adjacency)]
 
+    def clients(self, private: PrivateData, context: Context) -> list[NDArray[np.int64]]:
+        """Return the positions of each client's records; one or none each if records do not outnumber clients."""
+        records, clients = len(private), self.config.clients
+        if records > clients:
+            return client_parts(clients, self.config.concentration, private, context)
+        # As in audits: number clients from the last record, so that removing the first moves no other.
+        return [np.full(int(number < records), records - 1 - number) for number in range(clients)]
+
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Move the student by noisy sums of updates; the ledger draws the samples and queries their clients."""
         student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
@@ -125,7 +133,7 @@ class DPFedAvg(Method[DPFedAvgConfig]):
                 "noise. Choose a net without "
                 "(tanh_cnn_mnist, small_cnn, or one with GroupNorm or LayerNorm)."
             )
-        parts = parts_of(self.config, private, context)
+        parts = self.clients(private, context)
         settings = FitSettings(
             epochs=self.config.local_epochs, batch_size=self.config.local_batch, lr=self.config.local_lr, momentum=0.0,
             schedule="constant",
@@ -163,15 +171,6 @@ class DPFedAvg(Method[DPFedAvgConfig]):
                         parameter.copy_(piece.view_as(parameter))
                 stage.advance()
         return Released(student.eval(), self.config.student, options)
-
-
-def parts_of(config: DPFedAvgConfig, private: PrivateData, context: Context) -> list[NDArray[np.int64]]:
-    """Return the positions of each client's records; one or none each if records do not outnumber clients. Private."""
-    records = len(private)
-    if records > config.clients:
-        return client_parts(config.clients, config.concentration, private, context)
-    # As in audits: number clients from the last record, so that removing the first moves no other.
-    return [np.full(int(number < records), records - 1 - number) for number in range(config.clients)]
 
 
 def flat(net: nn.Module) -> Tensor:

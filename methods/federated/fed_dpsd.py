@@ -24,6 +24,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from bench.interface import BenchError, Context, Facts, GivenTeacher, PrivacyUnit, PrivateData, register_method, setting
@@ -74,9 +76,13 @@ class FedDPSD(DPSD):
         ]
         return (f"clients of {self.facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
+    def clients(self, private: PrivateData, context: Context) -> list[NDArray[np.int64]]:
+        """Return the positions of each client's records. Private."""
+        return client_parts(self.config.clients, self.config.concentration, private, context)
+
     def teachers(self, private: PrivateData, context: Context) -> list[nn.Module]:
         """Return one teacher for each client. Private."""
-        parts = client_parts(self.config.clients, self.config.concentration, private, context)
+        parts = self.clients(private, context)
         return [
             train_teacher(
                 self.config,

@@ -29,6 +29,7 @@ from cheats import (
     between_processes,
     channels,
     choices,
+    clients,
     declarations,
     elsewhere,
     figures,
@@ -84,8 +85,17 @@ FOUND: list[list[tuple[type[Method], str]]] = [
     ],
     [  # Sensitivity near one data set only.
         (thresholds.SubsetSums, r"one record moves the values by .* \(L2\) in its call 1 of gaussian"),
+        (thresholds.CappedClasses, r"one record moves the values by .* \(L2\) in its call 1 of gaussian"),
+        (thresholds.RoundedCount, r"records together move the values by 300 \(L2\) in its call 1 of gaussian"),
+        (thresholds.PublicMargin, r"one record moves the values by .* \(L2\) in its call 1 of gaussian"),
         (thresholds.LocalSensitivity, "records together move the values by"),
         (thresholds.Unanimous, "moves? 20 votes of one query|records together move .* votes of one query"),
+    ],
+    [  # A unit with several records.
+        (clients.RecordsAsClients, r"one client moves the values by .* \(L2\) in its call 1 of gaussian"),
+        (clients.SharedRecords, "its clients share records or leave some out"),
+        (clients.BrightnessDecides, "other images of one client change which client records belong to"),
+        (clients.NoClients, r"define clients\(private, context\)"),
     ],
     [  # What a run leaves behind.
         (state.ModuleGlobal, "differ in the released hints.* process of the first"),
@@ -222,6 +232,7 @@ def test_honest_twins_pass(honest: type[Method]) -> None:
         HonestFineTuning,
         HonestStop,
         thresholds.HonestMeans,
+        clients.HonestClients,
         public_arguments.HonestQueries,
         public_arguments.HonestSums,
         reaches.HonestFile,

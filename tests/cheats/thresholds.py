@@ -60,6 +60,44 @@ class SubsetSums(HonestMeans):
         return super().values(dataclasses.replace(given, private=private))
 
 
+class CappedClasses(SubsetSums):
+    """Sums of unit vectors over the first 60 records of each class: where one is absent, the 61st takes its place."""
+
+    name = "cheat-capped-classes"
+
+    def values(self, given: Given) -> torch.Tensor:
+        labels, classes = given.private.labels, given.private.facts.classes
+        kept = torch.cat([torch.nonzero(labels == number)[:60, 0] for number in range(classes)])
+        vectors = torch.nn.functional.normalize(given.private.images[kept].double().flatten(1))
+        return torch.zeros(classes, vectors.shape[1], dtype=torch.float64).index_add(0, labels[kept], vectors).flatten()
+
+
+class RoundedCount(SubsetSums):
+    """The number of records to the nearest hundred, charged like the number itself."""
+
+    name = "cheat-rounded-count"
+
+    def values(self, given: Given) -> torch.Tensor:
+        return torch.tensor([100.0 * round(len(given.private) / 100)], dtype=torch.float64)
+
+
+class PublicMargin(SubsetSums):
+    """The sum of the contrast between left and right, charged for twice the largest of a public image."""
+
+    name = "cheat-public-margin"
+
+    def values(self, given: Given) -> torch.Tensor:
+        public, private = (self.contrast(images) for images in (given.public.images, given.private.images))
+        return private.sum().reshape(1) / (2 * public.abs().max())
+
+    def contrast(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the mean of each image's left half less that of its right half."""
+        middle = images.shape[-1] // 2
+        halves = (images[..., :middle], images[..., middle:])
+        left, right = (half.double().flatten(1).mean(1) for half in halves)
+        return left - right
+
+
 class Unanimous(Honest):
     """All teachers vote as most do, where the private images are bright."""
 

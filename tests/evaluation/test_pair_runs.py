@@ -49,7 +49,7 @@ def test_processes_start_where_the_folder_of_temporary_files_has_a_long_name(tmp
     code = """
 from multiprocessing.connection import Listener
 from tempfile import gettempdir
-from bench.evaluation.check.check_runs import fresh_processes
+from bench.evaluation.check.processes import fresh_processes
 fresh_processes()
 Listener(family="AF_UNIX").close()
 print(gettempdir())

@@ -15,7 +15,7 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Budget, PrivateData, Released
 from bench.interface.registry import METHODS
-from bench.methods.federated.dp_fedavg import DPFedAvgConfig, parts_of
+from bench.methods.federated.dp_fedavg import DPFedAvg, DPFedAvgConfig
 from bench.methods.federated.family import average, client_parts
 from bench.methods.federated.fed_adi import agreement, total_variation
 from bench.methods.federated.server_distillation import BatchStatistics, Ensemble, softened_divergence
@@ -186,7 +186,9 @@ def test_few_records_are_a_client_each_and_an_absent_first_one_moves_no_other() 
     held = []
     for start in (0, 1):
         few = dataclasses.replace(private, images=private.images[start:5], labels=private.labels[start:5])
-        held.append([[start + int(row) for row in part] for part in parts_of(config, few, context())])
+        held.append(
+            [[start + int(row) for row in part] for part in DPFedAvg(config, few.facts).clients(few, context())]
+        )
     assert held[0] == [[4], [3], [2], [1], [0], [], []]
     assert held[1] == [[4], [3], [2], [1], [], [], []]
 

@@ -7,6 +7,7 @@ different draws of the same templates.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -84,16 +85,25 @@ def renamed_source(public: PublicData, classes: int, seed: int = 0) -> PublicDat
     return dataclasses.replace(public, labelled=dataclasses.replace(public.labelled, labels=labels))
 
 
+def client_replaced(data: PrivateData, clients: Sequence[NDArray[np.int64]], seed: int = 0) -> PrivateData:
+    """Return `data` with unrelated images under the labels of one client that has several records, if any has."""
+    several = [rows for rows in clients if len(rows) > 1] or [rows for rows in clients if len(rows)]
+    rows = torch.from_numpy(several[np.random.default_rng([seed, 9]).integers(len(several))])
+    images = data.images.clone()
+    images[rows] = unrelated(data, seed=seed).images[rows]
+    return dataclasses.replace(data, images=images)
+
+
 INVERTED = 3
 """The kind of :func:`neighbour` whose record keeps its label."""
 
 
 def neighbour(data: PrivateData, unit: PrivacyUnit, number: int, seed: int = 0) -> PrivateData:
-    """Return the neighbour `number` of `data`: one record has another image, another label or both, in five kinds.
+    """Return the neighbour `number` of `data`: one record has another image, another label or both, in six kinds.
 
-    With another label, these are a black and white pattern, all white, a copy of another record, and its own image; the
-    other is its image inverted under its own label, which moves one class's sum most. For the unit label the image
-    stays and the label changes. No class loses its last record.
+    With another label, these are random black and white pixels, all white, a copy of another record, a :func:`pattern`,
+    and its own image; the other is its image inverted under its own label, which moves one class's sum most. For the
+    unit label the image stays and the label changes. No class loses its last record.
     """
     generator = np.random.default_rng([seed, 3, number])
     images, labels = data.images.clone(), data.labels.clone()
@@ -101,7 +111,7 @@ def neighbour(data: PrivateData, unit: PrivacyUnit, number: int, seed: int = 0) 
     copied = int(generator.integers(len(data)))
     kinds = [
         generator.integers(0, 2, data.facts.shape) * 255, np.full(data.facts.shape, 255), images[copied].numpy(),
-        255 - images[position].numpy(),
+        255 - images[position].numpy(), pattern(int(generator.integers(1_000)), data.facts.shape),
     ]  # fmt: skip
     kind = number % (len(kinds) + 1)
     if unit is not PrivacyUnit.LABEL and kind < len(kinds):
@@ -112,11 +122,57 @@ def neighbour(data: PrivateData, unit: PrivacyUnit, number: int, seed: int = 0) 
     return dataclasses.replace(data, images=images, labels=labels)
 
 
+def unusual(data: PrivateData, seed: int = 0) -> PrivateData:
+    """Return as many records of :func:`pattern` images, nine in ten of one class, in random order.
+
+    Here records of one class differ as much as they can, so that a sum over some of a class moves if another record
+    takes the place of one that is absent.
+    """
+    generator = np.random.default_rng([seed, 8])
+    images = torch.from_numpy(np.stack([pattern(number, data.facts.shape) for number in range(len(data))]))
+    labels = np.full(len(data), generator.integers(data.facts.classes))
+    others = max(2 * data.facts.classes, len(data) // 10)
+    labels[:others] = (np.arange(others) % data.facts.classes)[: len(data)]
+    order = torch.from_numpy(generator.permutation(len(data)))
+    return dataclasses.replace(data, images=images[order], labels=torch.from_numpy(labels)[order])
+
+
+def pattern(number: int, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+    """Return the black image `number` of `shape` with a white half, row, column or pixel, or an inverted one."""
+    _, height, width = shape
+    image, place = np.zeros(shape, np.uint8), number // 5
+    if number % 5 == 0:
+        halves = np.s_[:, : height // 2], np.s_[:, height // 2 :], np.s_[..., : width // 2], np.s_[..., width // 2 :]
+        image[halves[place % 4]] = 255
+    elif number % 5 == 1:
+        image[:, place % height] = 255
+    elif number % 5 == 2:
+        image[..., place % width] = 255
+    else:
+        image.reshape(len(image), -1)[:, place % (height * width)] = 255
+    return 255 - image if number % 5 == 4 else image
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The set with the first `changed` records, in random order, taken from the unrelated set."""
+    """The set with the first `changed` records, in random order, taken from the unrelated set.
+
+    If `unusual`, from that set. Where a neighbour lacks one record: the unusual set without the first `changed`.
+    """
 
     changed: int
+    unusual: bool = False
+
+    def of(self, data: PrivateData, unit: PrivacyUnit, adjacency: Adjacency, seed: int) -> PrivateData:
+        """Return this set, made from `data`."""
+        other = unusual(data, seed) if self.unusual else unrelated(data, unit, seed)
+        rows = np.random.default_rng([seed, 4]).permutation(len(data))
+        if self.unusual and lacks_one(unit, adjacency):
+            kept = torch.from_numpy(np.sort(rows[self.changed :]))
+            return dataclasses.replace(data, images=other.images[kept], labels=other.labels[kept])
+        images, labels, taken = data.images.clone(), data.labels.clone(), torch.from_numpy(rows[: self.changed])
+        images[taken], labels[taken] = other.images[taken], other.labels[taken]
+        return dataclasses.replace(data, images=images, labels=labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +201,9 @@ class Few:
         return int(np.flatnonzero(rows == (np.flatnonzero(times == 1)[0] if self.alone else times.argmax()))[0])
 
 
-Variant = Literal["given", "unrelated", "renamed", "absent"] | int | Step | Few
-"""A private set made from another; a number selects a neighbour, and "absent" is the set without one record."""
+Variant = Literal["given", "unrelated", "renamed", "absent", "client"] | int | Step | Few
+"""A private set made from another; a number selects a neighbour, and "absent" is the set without one record. In
+"client" one client's records have other images; :func:`client_replaced` makes it."""
 
 
 def lacks_one(unit: PrivacyUnit, adjacency: Adjacency) -> bool:
@@ -187,15 +244,11 @@ def variant_of(data: PrivateData, which: Variant, unit: PrivacyUnit, adjacency: 
     if which == "renamed":
         return renamed(data, seed)
     if isinstance(which, Step):
-        other = unrelated(data, unit, seed)
-        rows = np.random.default_rng([seed, 4]).permutation(len(data))[: which.changed]
-        images, labels = data.images.clone(), data.labels.clone()
-        images[rows], labels[rows] = other.images[rows], other.labels[rows]
-        return dataclasses.replace(data, images=images, labels=labels)
+        return which.of(data, unit, adjacency, seed)
     if which == "absent":
         kept = torch.arange(len(data)) != absent_place(which, len(data), unit, adjacency, seed)
         return dataclasses.replace(data, images=data.images[kept], labels=data.labels[kept])
-    if which == "given":
+    if which == "given" or which == "client":
         return dataclasses.replace(data, images=data.images.clone(), labels=data.labels.clone())
     return neighbour(data, unit, which, seed)
 

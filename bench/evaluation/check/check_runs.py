@@ -8,13 +8,9 @@ import functools
 import hashlib
 import importlib
 import json
-import multiprocessing
-import multiprocessing.util
 import secrets
-import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -31,13 +27,24 @@ from bench.core.errors import BenchError, no_exit
 from bench.core.processes import end_with_main
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, new_salt
-from bench.core.types import Facts, PrivateData, PublicData, Released
+from bench.core.types import Adjacency, Facts, PrivateData, PublicData, Released
 from bench.data.splits import Materialised
-from bench.evaluation.check.check_data import Few, Step, Variant, absent_place, generated, renamed_source, variant_of
+from bench.evaluation.check.check_data import (
+    Few,
+    Step,
+    Variant,
+    absent_place,
+    client_replaced,
+    generated,
+    lacks_one,
+    renamed_source,
+    variant_of,
+)  # fmt: skip
 from bench.evaluation.check.fingerprint import fingerprint
 from bench.evaluation.check.opened import Watch, temporary_files_in, watched
+from bench.evaluation.check.processes import fresh_processes, limited
 from bench.evaluation.check.replaced import Originals
-from bench.evaluation.check.sensitivity import Given, violation, walk
+from bench.evaluation.check.sensitivity import Given, sums_of, violation, walk
 from bench.evaluation.check.shaped_kernels import Product, ShapedKernels
 from bench.evaluation.check.tape import Recording, Replaying, Taped
 from bench.experiments.data_source import DataSource
@@ -45,7 +52,6 @@ from bench.experiments.device import prepare_device
 from bench.experiments.release import save_released
 from bench.interface.method import Method
 from bench.interface.registry import import_file
-from bench.models.registration import OWN_NETS
 from bench.privacy.events.base_event import stored
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import Noise, SeededNoise, Silence, salted_noise
@@ -55,18 +61,12 @@ from bench.training.features import student_logits
 
 NEIGHBOURS = 24
 WHISPER = 1e-6  # share of the noise in a run without noise
-LONGEST_FOLDER = 70  # the longest TMPDIR that leaves room for a socket's name, whose path has at most 104 characters
-_choosing = threading.Lock()
 
 T = TypeVar("T")
 
 
 class Rejected(Exception):
     """A check found private data outside the mechanisms; the message says where."""
-
-
-class TooLong(BaseException):
-    """A run exceeded its time. Not an `Exception`, which a method could catch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,18 +192,23 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
     return outcomes
 
 
-def walked(trial: Trial, tape: list[Taped], patience: float) -> str:
-    """Walk to the unrelated set; return the error in the stated sensitivities that this finds, or ""."""
+def walked(trial: Trial, tape: list[Taped], patience: float, unusual: bool) -> str:
+    """Walk to the unrelated set or through `unusual` ones; return the error in stated sensitivities found, or ""."""
     prepare_device()
     originals, (method, _) = Originals(), loaded(trial.method, trial.facts.dataset)
+    fewer = unusual and lacks_one(method.unit, method.adjacency)
 
     def given_at(changed: int) -> list[Given] | str:
         with tempfile.TemporaryDirectory(prefix="runs-") as folder:
-            run = _run(trial, method, Step(changed), tape, Path(folder), originals, keep=True)
+            run = _run(trial, method, Step(changed, unusual), tape, Path(folder), originals, keep=True)
         refuse_outside(run.outside)
-        return run.difference or [call.given for call in run.calls if call.given is not None]
+        given = [call.given for call in run.calls if call.given is not None]
+        return run.difference or (sums_of(given) if fewer else given)
 
-    return walk(given_at, trial.facts.private_records, method.adjacency, patience)
+    records = trial.facts.private_records
+    if fewer:  # each step removes a record, which counts once
+        return walk(given_at, records // 2, Adjacency.REPLACE, patience)
+    return walk(given_at, records, method.adjacency, patience)
 
 
 def loaded(method: MethodPlace | type[Method], dataset: str) -> tuple[type[Method], str]:
@@ -243,18 +248,23 @@ def _run(
     ledger = Ledger(method.unit, method.adjacency, taping)
     cache.refuse_answers(ledger)
     streams.seed_globals()
-    config, before = method.Config(**trial.config), _handed(private, public)
+    bound = method(method.Config(**trial.config), private.facts)
+    if which == "client":
+        private = _client_replaced(bound, private, context, trial.seed)
+    before = _handed(private, public)
     try:
         around = kernels if isinstance(which, Few) else contextlib.nullcontext()
         with no_exit(method.name), watched(watch), around, temporary_files_in(folder):
-            released = method(config, private.facts).train_checked(private, public, ledger, context)
+            released = bound.train_checked(private, public, ledger, context)
             watch.threads_ended()
     except Exception as error:
         if tape is None:
             raise
         said = taping.difference or f"it fails on other private data with the same answers: {_line(error)}"
         return Outcome(
-            difference=said, moved=_moved(taping, tape, method, absent), outside=_outside(watch, taping, originals)
+            difference=said,
+            moved=_moved(taping, tape, method, which, absent),
+            outside=_outside(watch, taping, originals),
         )
     taping.finish(ledger.events)
     with watched(watch):
@@ -271,7 +281,7 @@ def _run(
     outcome = dataclasses.replace(outcome, outside=outside)
     if tape is not None:
         calls = taping.calls if keep else []
-        return dataclasses.replace(outcome, moved=_moved(taping, tape, method, absent), calls=calls)
+        return dataclasses.replace(outcome, moved=_moved(taping, tape, method, which, absent), calls=calls)
     if row is not None and row.digest:
         sha256, charged = save_released(released, folder / "student"), stored(ledger.events)
         outcome = dataclasses.replace(outcome, sha256=sha256, charged=charged)
@@ -280,6 +290,21 @@ def _run(
     return dataclasses.replace(
         outcome, calls=taping.calls, predicted=predicted.numpy(), accuracy=accuracy, products=tuple(kernels.products)
     )
+
+
+def _client_replaced(method: Method, private: PrivateData, context: Context, seed: int) -> PrivateData:
+    """Return `private` with other images for one client; refuse clients that share records or depend on images."""
+    try:
+        clients = method.clients(private, context)
+    except NotImplementedError as error:
+        raise Rejected(str(error)) from None
+    other = client_replaced(private, clients, seed)
+    if not np.array_equal(np.sort(np.concatenate(clients)), np.arange(len(private))):
+        raise Rejected("its clients share records or leave some out, so changing one client's data changes others'")
+    for before, after in zip(clients, method.clients(other, context), strict=True):
+        if not np.array_equal(before, after):
+            raise Rejected("other images of one client change which client records belong to")
+    return other
 
 
 def _handed(private: PrivateData, public: PublicData) -> list[str]:
@@ -294,9 +319,10 @@ def _outside(watch: Watch, taping: Recording, originals: Originals) -> str:
     return watch.found or taping.changed or (f"its code replaces {name} while it runs" if name else "")
 
 
-def _moved(taping: Recording, tape: list[Taped], method: type[Method], absent: int | None) -> str:
+def _moved(taping: Recording, tape: list[Taped], method: type[Method], which: Variant, absent: int | None) -> str:
     recorded = [call.given for call in tape if call.given is not None]
-    return violation(recorded, taping.given, method.adjacency, absent=absent)
+    unit = "client" if which == "client" else "record"
+    return violation(recorded, taping.given, method.adjacency, absent=absent, unit=unit)
 
 
 def _line(error: Exception) -> str:
@@ -329,25 +355,6 @@ def refuse_outside(found: str) -> None:
         )
 
 
-def fresh_processes() -> Any:
-    """Return the context whose processes inherit nothing from this one."""
-    methods = multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-    with _choosing:
-        before = tempfile.gettempdir()
-        if len(before) > LONGEST_FOLDER:  # a socket's path would be too long; Python 3.14 uses /tmp by itself
-            try:
-                tempfile.tempdir = "/tmp"
-                multiprocessing.util.get_temp_dir()  # chosen once per process
-            finally:
-                tempfile.tempdir = before
-    if "forkserver" in methods:  # imports happen once, so that processes start in a fraction of a second
-        ours = ("experiments.device", "models.build", "training.features", "training.loop", "training.student")
-        others = ["opacus", "timm", "sklearn", "scipy.stats"]
-        context.set_forkserver_preload([__name__, *(f"bench.{name}" for name in ours), *others, *OWN_NETS])
-    return context
-
-
 class Processes:
     """Runs sessions, each in a new process, or in this one if no other can import the method's class.
 
@@ -368,9 +375,9 @@ class Processes:
         refuse_outside(next(filter(None, (one.outside for one in outcomes)), ""))
         return outcomes
 
-    def walk(self, trial: Trial, tape: list[Taped], patience: float) -> str:
+    def walk(self, trial: Trial, tape: list[Taped], patience: float, *, unusual: bool = False) -> str:
         """Return the result of :func:`walked`."""
-        return self.apart(trial.method, walked, trial, tape, patience)
+        return self.apart(trial.method, walked, trial, tape, patience, unusual)
 
     def apart(self, method: MethodPlace | type[Method], work: Callable[..., T], *parts: Any) -> T:
         """Return ``work(*parts)`` from a new process, or from this one if no other can import `method`."""
@@ -378,22 +385,6 @@ class Processes:
             return work(*parts)
         with ProcessPoolExecutor(1, self._context, initializer=end_with_main) as pool:
             try:
-                return pool.submit(_limited, self._patience, work, *parts).result()
+                return pool.submit(limited, self._patience, work, *parts).result()
             except BrokenProcessPool as error:
                 raise BenchError("the process of a checked run died: it ran out of memory or was killed.") from error
-
-
-def _limited(patience: float | None, work: Callable[..., T], *parts: Any) -> T:
-    """Return the result of `work` within `patience` seconds; call it in this process's main thread."""
-
-    def end(number: int, frame: object) -> None:
-        raise TooLong
-
-    if patience is not None and hasattr(signal, "setitimer"):  # not on Windows
-        signal.signal(signal.SIGALRM, end)
-        signal.setitimer(signal.ITIMER_REAL, patience)
-    try:
-        return work(*parts)
-    finally:
-        if patience is not None and hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, 0)

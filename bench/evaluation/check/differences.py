@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench.core.types import PrivacyUnit
 from bench.evaluation.check.check_data import Variant, lacks_one
 from bench.evaluation.check.check_runs import Outcome, Rejected
 from bench.evaluation.check.sensitivity import EQUAL_BATCHES
@@ -15,7 +16,9 @@ NEAR: list[Variant] = [0, 1]
 
 
 def near_sets(method: type[Method], replaced: Sequence[Variant] = NEAR) -> list[Variant]:
-    """Return the sets `replaced`, and for methods whose neighbours lack one record, such a set."""
+    """Return the sets `replaced`, and one that lacks a record or has other images of one client, as the unit says."""
+    if method.unit is PrivacyUnit.CLIENT:
+        return [*replaced, "client"]
     return [*replaced, "absent"] if lacks_one(method.unit, method.adjacency) else [*replaced]
 
 
@@ -60,7 +63,7 @@ def near(first: Outcome, run: Outcome) -> None:
     if not run.difference:  # a run that ended early lacks calls
         bounded(run.moved)
     if found:
-        raise Rejected(f"{found}. The two sets differ in one record, which it uses outside any mechanism")
+        raise Rejected(f"{found}. The two sets differ in one record or client, which it uses outside any mechanism")
 
 
 def bounded(moved: str) -> None:

@@ -39,7 +39,6 @@ from bench.evaluation.check.check_runs import (
     Outcome,
     Processes,
     Rejected,
-    TooLong,
     Trial,
     loaded,
     refuse_outside,
@@ -57,6 +56,7 @@ from bench.evaluation.check.differences import (
 from bench.evaluation.check.embedded import MOST as MOST_EMBEDDED
 from bench.evaluation.check.embedded import constants_of
 from bench.evaluation.check.opened import Watch, watched
+from bench.evaluation.check.processes import TooLong
 from bench.experiments.data_source import DataSource
 from bench.experiments.overrides import check_kept
 from bench.interface.method import Method, check_costs, check_public
@@ -185,9 +185,11 @@ def check_method(
                 check_few(trial_of(preset, seed, "", known), processes)
                 sizes.add(records)
 
-    def walk_to_unrelated(trial: Trial, first: Outcome) -> None:
+    def walk_far(trial: Trial, first: Outcome) -> None:
         if first.watched and seconds and method.unit in WALKED:
             bounded(processes.walk(trial, first.calls, WALK * seconds))
+            if method.unit is PrivacyUnit.RECORD:
+                bounded(processes.walk(trial, first.calls, WALK * seconds, unusual=True))
 
     try:
         for seed in seeds:
@@ -203,7 +205,7 @@ def check_method(
                     by_itself(first, processes.run(trial, ["given"], first.calls)[0])
                 replayed(first, runs)
                 stage.advance()
-                walk_to_unrelated(trial, first)
+                walk_far(trial, first)
                 stage.advance()
                 few(seed)
             # Digits are available everywhere, and expose a method that reads them from disk.
@@ -221,7 +223,7 @@ def check_method(
                 accuracies.append(first.accuracy)
                 replayed(first, processes.run(trial, FAR, first.calls, seconds))
                 if patience is None:
-                    walk_to_unrelated(trial, first)
+                    walk_far(trial, first)
                 stage.advance()
     except Rejected as rejection:
         return Check(method.name, CheckVerdict.REJECTED, f"{rejection} ({drawn})")

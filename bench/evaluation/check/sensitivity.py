@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -93,6 +93,11 @@ NORMS: dict[str, Norm] = {
 }  # fmt: skip
 
 
+def sums_of(given: Sequence[Given]) -> list[Given]:
+    """Return the inputs that are not given record by record, so that sets of different sizes can be compared."""
+    return [one for one in given if one.norm not in ("records", "labels")]
+
+
 def share(first: Given, second: Given, adjacency: Adjacency) -> float:
     """Return the distance from `first` to `second` in units of what one changed record may move."""
     # Replacing a record is removing one and adding another: twice the norm, but still one teacher's vote.
@@ -101,12 +106,14 @@ def share(first: Given, second: Given, adjacency: Adjacency) -> float:
 
 
 def violation(
-    base: list[Given], other: list[Given], adjacency: Adjacency, records: int = 1, absent: int | None = None
-) -> str:
+    base: list[Given], other: list[Given], adjacency: Adjacency, records: int = 1, absent: int | None = None,
+    unit: str = "record",
+) -> str:  # fmt: skip
     """Describe the first call whose values differ by more than its charge; "" if none does.
 
-    The two sets differ in `records` records, and each may move a value by the charge. Or the second lacks the first's
-    record `absent`: then sums move by at most one charge, and other records' values not at all.
+    The two sets differ in `records` records, each of which may move a value by the charge, or in one `unit` of another
+    name. Or the second lacks the first's record `absent`: then sums move by at most one charge, and other records'
+    values not at all.
     """
     if len(base) != len(other):
         return f"it called mechanisms {len(base)} times on a private set and {len(other)} times on a neighbour of it"
@@ -136,7 +143,7 @@ def violation(
                 "l1": f"the values by {moved:.3g} (L1)",
                 "l2": f"the values by {moved:.3g} (L2)",
             }[first.norm]
-            who = "one record moves" if records == 1 else f"{records} records together move"
+            who = f"one {unit} moves" if records == 1 else f"{records} records together move"
             return (
                 f"{who} {what} in its call {number + 1} of {first.mechanism}, which is charged for "
                 f"{records * moved / times:.3g}"
@@ -152,7 +159,7 @@ def violation(
 
 
 def walk(given_at: Callable[[int], list[Given] | str], length: int, adjacency: Adjacency, patience: float) -> str:
-    """Return a violation between two points on a path of data sets, each with one more changed record.
+    """Return a violation between two points on a path of data sets, each with one more changed or removed record.
 
     ``given_at(k)`` runs the method with `k` changed records and returns its mechanisms' inputs, or how the run left the
     tape. Bisects the path towards the larger movement for at most `patience` seconds; empty if nothing is found.

@@ -1,0 +1,74 @@
+"""Sums over clients with several records, of which a changed record shows less than a changed client."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bench.interface import Context, PrivacyUnit, PrivateData
+from cheats.honest import Given, Honest
+
+CLIENTS = 25
+
+
+class HonestClients(Honest):
+    """The sum of the clients' mean images as unit vectors; another client moves it by at most 2."""
+
+    name = "honest-clients"
+    unit = PrivacyUnit.CLIENT
+    sensitivity = 2.0
+
+    def clients(self, private: PrivateData, context: Context) -> list[NDArray[np.int64]]:
+        return [np.arange(first, len(private), CLIENTS) for first in range(CLIENTS)]
+
+    def answer(self, given: Given, votes: np.ndarray) -> np.ndarray:
+        images = given.private.images.double().flatten(1) / 255
+        vectors = [self.vector(images[part]) for part in self.clients(given.private, given.context)]
+        given.ledger.gaussian(torch.stack(vectors).sum(0).numpy(), sensitivity=self.sensitivity, noise_multiplier=5.0)
+        return votes.argmax(1) * 0
+
+    def vector(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.normalize(images.mean(0), dim=0)
+
+
+class RecordsAsClients(HonestClients):
+    """Bounds each record's vector, and charges a client for one."""
+
+    name = "cheat-records-as-clients"
+
+    def vector(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.normalize(images).sum(0)
+
+
+class SharedRecords(HonestClients):
+    """Each client also has the records of the next."""
+
+    name = "cheat-shared-records"
+
+    def clients(self, private: PrivateData, context: Context) -> list[NDArray[np.int64]]:
+        parts = super().clients(private, context)
+        return [
+            np.concatenate([part, following]) for part, following in zip(parts, [*parts[1:], parts[0]], strict=True)
+        ]
+
+
+class BrightnessDecides(HonestClients):
+    """A record belongs to the client of its rank in brightness, so another image moves many records."""
+
+    name = "cheat-brightness-decides"
+
+    def clients(self, private: PrivateData, context: Context) -> list[NDArray[np.int64]]:
+        order = private.images.double().flatten(1).mean(1).argsort().numpy()
+        return [order[first::CLIENTS] for first in range(CLIENTS)]
+
+
+class NoClients(HonestClients):
+    """Does not say which records a client has."""
+
+    name = "cheat-no-clients"
+    clients = Honest.clients  # type: ignore[assignment]
+
+    def answer(self, given: Given, votes: np.ndarray) -> np.ndarray:
+        given.ledger.gaussian(np.zeros(3), sensitivity=1.0, noise_multiplier=5.0)
+        return votes.argmax(1) * 0
