@@ -205,9 +205,9 @@ def print_board(
                 line["remarks"] = ", ".join(str(notes.setdefault(text, len(notes) + 1)) for text in row.remarks)
             kept = (shown, [name for name in shown if name != "time"], [name for name in shown if name in ESSENTIAL])
             fits = (few for few in kept if fits_unfolded(few, [[line[name] for name in few] for line in lines]))
-            few = next(fits, shown)
+            few = next(fits, kept[-1])
             shown, hidden = few, [name for name in shown if name not in few and name != "remarks"]
-        print_table(title, tuple(shown), [tuple(line[name] for name in shown) for line in lines])
+        print_table(title, tuple(shown), [tuple(line[name] for name in shown) for line in lines], folded=True)
         if any("*" in line["proven"] for line in lines):
             echo("*: add-remove neighbours")
         if hidden:

@@ -62,14 +62,19 @@ NARROW = 100
 """On narrower terminals, a table that does not fit without folding is printed as blocks."""
 
 
-def print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print a table, or "column: value" blocks if a word would break; texts are not interpreted as markup."""
+def print_table(
+    title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, folded: bool = False
+) -> None:  # fmt: skip
+    """Print a table, or "column: value" blocks if a word would break; texts are not interpreted as markup.
+
+    On narrow terminals, blocks also replace tables of several columns that would fold, unless `folded` allows it.
+    """
     if not rows:
         echo(f"{title}: none")
         return
     console = make_console()
     head, *cells = [[printable(str(cell)) for cell in row] for row in (columns, *rows)]
-    widths = _column_widths([head, *cells], console.width)
+    widths = _column_widths([head, *cells], console.width, folded)
     echo(title)
     if widths is None:
         for row in cells:
@@ -94,15 +99,19 @@ def fits_unfolded(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool
     return sum(map(max, words, texts)) <= make_console().width - 3 * len(columns) - 1
 
 
-def _column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """Return widths that break no word; None if there are none, or if three columns would fold on a narrow terminal."""
+def _column_widths(rows: Sequence[Sequence[str]], width: int, folded: bool) -> list[int] | None:
+    """Return widths that break no word; None if there are none, or for three columns that would fold if not `folded`.
+
+    Only narrow terminals need `folded`.
+    """
     cell_len = rich.cells.cell_len
     room = width - 3 * len(rows[0]) - 1
     by_column = list(zip(*rows, strict=True))
     least = [max(cell_len(word) for text in texts for word in ["", *text.split()]) for texts in by_column]
     longest = [max(cell_len(line) for text in texts for line in ["", *text.splitlines()]) for texts in by_column]
     cells = [max(cell_len(line) for text in texts[1:] for line in ["", *text.splitlines()]) for texts in by_column]
-    if sum(least) > room or (width < NARROW and len(least) > 2 and sum(map(max, least, cells)) > room):
+    blocks = width < NARROW and len(least) > 2 and not folded
+    if sum(least) > room or (blocks and sum(map(max, least, cells)) > room):
         return None  # headers may wrap
     widths = [max(1, low, min(high, room)) for low, high in zip(least, longest, strict=True)]
     while sum(widths) > room:  # shrink the column that is widest relative to its longest word, headers first
