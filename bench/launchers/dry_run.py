@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from bench.launchers.runtime_estimate import EarlierRuns, RunningTime, duration,
 from bench.launchers.schedule import Order, Pack, Unit, packs_of, shared_names, waves_of
 from bench.launchers.settings import Cluster, resources_of
 from bench.launchers.slurm import arrays
-from bench.launchers.slurm_cli import Limits, at_once, limits
+from bench.launchers.slurm_cli import Limits, NoSlurmError, at_once, limits
 from bench.results.run_dir import RunDir
 
 TINY_SECONDS = 10.0  # assumed for a tiny cell without earlier records, so that tiny cells share a job
@@ -181,15 +181,16 @@ def _expected(
 
 
 def _limits(settings: Cluster, packs: Sequence[Pack]) -> Limits:
-    if settings.launcher != "slurm" or shutil.which("scontrol") is None:
-        return Limits()
-    return limits(settings.of(name) for name in {pack.resources for pack in packs})
+    if settings.launcher == "slurm":
+        with contextlib.suppress(NoSlurmError):
+            return limits(settings.of(name) for name in {pack.resources for pack in packs})
+    return Limits()
 
 
 def _slots(settings: Cluster, packs: Sequence[Pack], limit: Limits) -> int:
     if settings.launcher == "slurm":
         most = [n for n in (len(packs), settings.parallel, limit.most) if n is not None]
-        if shutil.which("sinfo") is not None:
+        with contextlib.suppress(NoSlurmError):
             most.append(at_once(settings.of(name) for name in {pack.resources for pack in packs}))
         return max(1, min(most))
     if settings.launcher == "inline":

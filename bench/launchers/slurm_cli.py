@@ -47,10 +47,14 @@ class Partition:
     nodes: tuple[Nodes, ...]
 
 
+class NoSlurmError(BenchError):
+    """No Slurm answers on this machine."""
+
+
 def command(*words: str) -> str:
-    """Return the output of a Slurm command. Raises :class:`BenchError` if it is missing or fails."""
+    """Return the output of a Slurm command. Raises :class:`NoSlurmError` if it is missing or fails."""
     if shutil.which(words[0]) is None:
-        raise BenchError(
+        raise NoSlurmError(
             f"no Slurm on this machine ({words[0]} is not found). Run it on a login node of the cluster, or use "
             "--launcher local, which runs --jobs N processes here; Debian and Ubuntu have Slurm as slurm-wlm."
         )
@@ -59,10 +63,10 @@ def command(*words: str) -> str:
             words, capture_output=True, text=True, timeout=60, check=True, env=undisturbed(os.environ)
         )
     except subprocess.TimeoutExpired as error:
-        raise BenchError(f"Slurm did not answer `{' '.join(words)}` within a minute. Try again later.") from error
+        raise NoSlurmError(f"Slurm did not answer `{' '.join(words)}` within a minute. Try again later.") from error
     except subprocess.CalledProcessError as error:
         said = (error.stderr.strip() or error.stdout.strip() or f"status {error.returncode}").splitlines()[-1]
-        raise BenchError(
+        raise NoSlurmError(
             f"Slurm refused `{' '.join(words)}`: {said.rstrip('.')}. `sinfo` must answer here, as on a login node of "
             "the cluster; --launcher local runs --jobs N processes on this machine instead."
         ) from error

@@ -104,3 +104,10 @@ def test_a_dry_run_keeps_its_calibrations(tmp_path: Path, monkeypatch: pytest.Mo
     second = bench(*words)
     assert (second.returncode, second.stdout) == (0, first.stdout), second.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_slurm_that_does_not_answer_sets_no_limits(tmp_path: Path) -> None:
+    for name in ("sinfo", "scontrol"):
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\necho 'no configuration source' >&2; exit 1\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    assert told(10, pack=0).totals["slots"] == 10

@@ -121,7 +121,6 @@ def test_jobs_of_slurm(
     settings, cluster, limit = Cluster(launcher="slurm", **given), FakeCluster(), Limits(array=6)
     monkeypatch.setattr(dry_run, "limits", lambda wanted: limit)
     monkeypatch.setattr(dry_run, "at_once", lambda wanted: cores)
-    monkeypatch.setattr(dry_run.shutil, "which", str)
     monkeypatch.setattr(slurm, "submit_array", cluster.submit)
     run_dir = RunDir(tmp_path / "runs").create()
     launch = begin(run_dir, "slurm", units, Options(resources=ONE_CPU), [METHOD])
