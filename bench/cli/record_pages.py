@@ -53,7 +53,8 @@ def _records_listing(path: Path) -> Listing:
     rows = [_record_row(record) for record in read.found]
     missing = Counter(filter(None, map(missing_plugin, read.found)))
     notes = [*read.damaged, *(f"{count} records: {why}" for why, count in sorted(missing.items()))]
-    return f"records in {path}", ("key", "status", "claimed", "proven", "accuracy"), rows, notes
+    last = "accuracy, or reason of the failure" if any(record.failure for record in read.found) else "accuracy"
+    return f"records in {path}", ("key", "status", "claimed", "proven", last), rows, notes
 
 
 def _record_row(record: Record) -> tuple[str, ...]:
