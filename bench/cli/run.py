@@ -210,6 +210,8 @@ def print_board(
         print_table(title, tuple(shown), [tuple(line[name] for name in shown) for line in lines], folded=True)
         if any("*" in line["proven"] for line in lines):
             echo("*: add-remove neighbours")
+        if len({row.band for row in rows}) > 1:
+            echo("order: proven epsilon (replace-one) up to 1, 3, 10 or above; then accuracy")
         if hidden:
             print_fields(f"not shown at this width: {'; '.join(hidden)}. --json has them.")
         for text, number in notes.items():
