@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
 
 from bench.reports.board_row import BoardRow
-from bench.reports.leaderboard import Board, claim_text
+from bench.reports.leaderboard import Board, cells_of, claim_text
 from bench.reports.order import dataset_order
 from bench.reports.reported.numbers import Reported
 from bench.reports.reported.systems import System, Systems
@@ -19,14 +19,15 @@ HEAD = f"""# Which published epsilons hold
 
 This page lists every system whose numbers the four papers print. **Measured here** shows the board's row nearest to a
 claimed epsilon of {TARGET:g}, on the first data set that has one: the claim by the paper's formula, the epsilon proven
-for the mechanisms that ran, and the lower bound of the audit. If our implementation does not use the paper's mechanism,
-the row says so, and its claim covers what ran. The line below a system is its corrected form, calibrated to the proven
-epsilon. The columns paper and code are verdicts on the epsilon *as published*; a verdict that relies on someone else's
-analysis says whose. [reported.md](reported.md) has each reason in full, with its source.
+for the mechanisms that ran (for a replaced record, unless it says add-remove), the lower bound of the audit, and the
+mean accuracy with the number of seeds; a seed whose generator collapsed counts as chance. If our implementation does
+not use the paper's mechanism, the row says so, and its claim covers what ran. The line below a system is its corrected
+form, calibrated to the proven epsilon. The columns paper and code are verdicts on the epsilon *as published*; a verdict
+that relies on someone else's analysis says whose. [reported.md](reported.md) has each reason in full, with its source.
 """
 
 COLUMNS = (
-    "system", "method here", "measured on", "claimed", "proven", "audited", "does the claim hold?", "accuracy", "paper",
+    "system", "method here", "measured on", "claimed", "proven", "audited", "does the claim hold?", "accuracy (seeds)", "paper",
     "code", "in one line",
 )  # fmt: skip
 
@@ -83,10 +84,10 @@ def _measured(row: BoardRow) -> tuple[str, ...]:
         row.method,
         f"{row.dataset}, {row.unit}",
         epsilon_text(row.claimed),
-        epsilon_text(row.proven, "up"),
+        cells_of(row)["proven"],
         row.audited_text,
         claim_text(row),
-        f"{row.accuracy:.1f}",
+        f"{row.accuracy:.1f} ({len(row.seeds) + row.collapsed})",
     )
 
 

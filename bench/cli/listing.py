@@ -52,7 +52,7 @@ def listing(what: str) -> Listing:
     """Return the listing `what`; raise UnknownNameError on an unknown one."""
     if what == "methods":
         rows: Rows = [(name, *listed(name)[2:]) for name in METHODS.names()]
-        columns = ("method", "unit", "adjacency", "proven", "public data", "citation")
+        columns = ("method", "groups", "unit", "adjacency", "proven", "public data")
         groups = method_groups().items()
         notes = [f"--methods {group}: {', '.join(names)}" for group, names in groups if group != ALL]
         return "methods", columns, rows, [*notes, f"--methods {ALL}: all of them", *_broken(METHODS.broken)]

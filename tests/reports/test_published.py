@@ -53,9 +53,9 @@ def test_a_line_has_the_row_nearest_to_ten_as_claimed_and_the_corrected_form_bel
     ]
     found = lines(*dpsd, record(method="dpsd-sound", basis=Basis.PROVEN, proven=9.999, accuracy=0.9))
     line, below = found["DPSD"], found["DPSD, corrected"]
-    assert (line["claimed"], line["proven"], line["accuracy"]) == ("10.00", "2.0e7", "60.0")
+    assert (line["claimed"], line["proven"], line["accuracy (seeds)"]) == ("10.00", "2.0e7", "60.0 (1)")
     assert (line["measured on"], line["does the claim hold?"]) == ("mnist, record", "does not hold")
-    assert (below["method here"], below["proven"], below["accuracy"]) == ("dpsd-sound", "10.00", "90.0")
+    assert (below["method here"], below["proven"], below["accuracy (seeds)"]) == ("dpsd-sound", "10.00", "90.0 (1)")
     assert "DGD, corrected" not in found
 
 
