@@ -27,8 +27,8 @@ that relies on someone else's analysis says whose. [reported.md](reported.md) ha
 """
 
 COLUMNS = (
-    "system", "method here", "measured on", "claimed", "proven", "audited", "does the claim hold?", "accuracy (seeds)", "paper",
-    "code", "in one line",
+    "system", "method here", "measured on", "claimed", "proven", "audited", "does the claim hold?", "accuracy (seeds)",
+    "paper", "code", "in one line",
 )  # fmt: skip
 
 
