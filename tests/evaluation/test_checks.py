@@ -20,7 +20,17 @@ from bench.core.config import Preset
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import Adjacency, Facts, PrivacyUnit
-from bench.evaluation.check.check_data import CHECK_FACTS, generated, neighbour, renamed, renamed_source, unrelated
+from bench.evaluation.check.check_data import (
+    CHECK_FACTS,
+    Step,
+    generated,
+    neighbour,
+    renamed,
+    renamed_source,
+    unrelated,
+    unusual,
+    variant_of,
+)
 from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, Trial, session
 from bench.evaluation.check.embedded import constants_of
 from bench.evaluation.check.noninterference import (
@@ -117,6 +127,20 @@ def test_neighbours_differ_in_one_record_and_keep_every_class(number: int, unit:
     assert int(images.sum()) == (0 if unit is PrivacyUnit.LABEL or number % 6 == 5 else 1)
     assert not inverted or (data.images[images] == 255 - other.images[images]).all()
     assert set(other.labels.tolist()) == set(range(data.facts.classes))
+
+
+def test_unusual_sets_have_every_class_and_lose_records_under_add_remove() -> None:
+    data = private_pair()[1]
+    strange = unusual(data, seed=1)
+    counts = strange.labels.bincount(minlength=data.facts.classes)
+    assert len(strange) == len(data)
+    assert counts.min() >= 2
+    assert counts.max() > len(data) / 2
+    assert len({image.numpy().tobytes() for image in strange.images}) > len(data) / 3
+    fewer = variant_of(data, Step(3, unusual=True), PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, 1)
+    assert len(fewer) == len(data) - 3
+    changed = variant_of(data, Step(3, unusual=True), PrivacyUnit.RECORD, Adjacency.REPLACE, 1)
+    assert int((changed.images != data.images).flatten(1).any(1).sum()) == 3
 
 
 def test_one_element_of_any_stride_has_the_digest_of_its_value() -> None:
