@@ -111,9 +111,12 @@ def choose(board: Board, wanted: Wanted) -> Choice:
     if name.startswith(FOLDER):
         own = get_dataset(name)
         if is_features(own.shape):
+            ranged = name if "@" in name else f"{name}@LOW..HIGH"
+            where = "" if ranged == name else " (LOW and HIGH are the values' public range)"
             raise BenchError(
                 f"{name} holds rows of features, and the board ranks methods on images. Try those that learn from "
-                f"features: python -m bench run -m dp-sgd,dp-fc,pate-bayes -d {shlex.quote(name)} -e {wanted.eps:g}"
+                f"features{where}: python -m bench run -m dp-sgd,dp-fc,pate-bayes -d {shlex.quote(ranged)} "
+                f"-e {wanted.eps:g} --basis proven"
             )
         of_unit = [of for of, unit in tables if unit == wanted.unit]
         with_rows = [of for of in of_unit if ranked(tables[of, wanted.unit], wanted)]

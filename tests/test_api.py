@@ -267,3 +267,20 @@ def test_what_is_no_folder_is_refused(runs: Any) -> None:
 def test_a_run_into_no_folder_is_refused(out: Any) -> None:
     with pytest.raises(BenchError, match="out takes a folder"):
         bench.run(methods="pate", datasets="digits", out=out)
+
+
+def test_methods_are_listed_by_what_they_declare() -> None:
+    row = bench.list_methods().set_index("method").loc["alibi"]
+    assert (row["unit"], row["adjacency"], row["proven"]) == ("label", "replace", "finite")
+    assert row["citation"].startswith("Malek")
+
+
+def test_a_plot_shows_infinite_epsilons_and_many_methods() -> None:
+    frame = bench.load_results().query("dataset == 'mnist' and unit == 'record'")
+    figure = bench.plot(frame[frame["method"].isin(["dgd", "dp-sgd", "nonprivate"])])
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == [
+        "dgd, epsilon ∞", "dp-sgd", "nonprivate, epsilon ∞",
+    ]  # fmt: skip
+    everything = bench.plot(frame)
+    assert everything.axes[0].get_legend() is None
+    assert len(everything.legends[0].get_texts()) >= frame["method"].nunique()

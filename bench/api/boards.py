@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.lazy_libraries import matplotlib, pandas
+from bench.core.lazy_libraries import numpy as np
 from bench.core.options import member
 from bench.core.types import PrivacyUnit
 from bench.data.datasets import all_datasets
@@ -93,7 +94,9 @@ def compose(keys: str | Sequence[str], *, runs: str | Path | Iterable[str | Path
 def list_methods() -> pandas.DataFrame:
     """Return the registered methods, one row each: unit, adjacency, proven, public data and citation."""
     columns = ["method", "unit", "adjacency", "proven", "public_data", "citation"]
-    return pandas.DataFrame([(name, *listed(name)[2:]) for name in METHODS.names()], columns=columns)
+    entries = {name: listed(name) for name in METHODS.names()}
+    rows = [(name, e.unit, e.adjacency, e.proven, e.public_data, e.citation) for name, e in entries.items()]
+    return pandas.DataFrame(rows, columns=columns)
 
 
 def list_datasets() -> pandas.DataFrame:
@@ -119,15 +122,25 @@ def plot(frame: pandas.DataFrame, *, board: pandas.DataFrame | None = None) -> m
         have = ", ".join(f"{name} ({unit})" for name, unit in places.itertuples(index=False)) or "none"
         raise BenchError(f"plot takes finished rows of one data set and unit; the frame has: {have}.")
     (dataset, unit) = places.iloc[0]
-    figure = matplotlib.figure.Figure(figsize=(7, 4.5), layout="constrained")
+    groups = list(done.groupby("method"))
+    many = len(groups) > 10  # more than there are colours
+    figure = matplotlib.figure.Figure(figsize=(9, 6) if many else (7, 4.5), layout="constrained")
     axes = figure.subplots()
     if board is not None:
         beside = board[(board["dataset"] == dataset) & (board["unit"] == unit)]
         means = beside.groupby("row")[["replace_one", "accuracy"]].mean()
         axes.plot(means["replace_one"], means["accuracy"], ".", color="0.75", label="the board", zorder=1)
-    for name, rows in done.groupby("method"):
+    for number, (name, rows) in enumerate(groups):
         means = rows.groupby("row")[["replace_one", "accuracy"]].mean().sort_values("replace_one")
-        axes.plot(means["replace_one"], means["accuracy"], "o-", label=str(name))
+        means, unbounded = (means[np.isinf(means["replace_one"]) == infinite] for infinite in (False, True))
+        color, marker = f"C{number % 10}", "os^DvPX*"[number // 10 % 8]
+        if len(means):
+            axes.plot(means["replace_one"], means["accuracy"], color=color, marker=marker, label=str(name))
+        if len(unbounded):  # infinity has no place on the axis
+            axes.axhline(unbounded["accuracy"].max(), color=color, linestyle="--", label=f"{name}, epsilon ∞")
     axes.set(xscale="log", xlabel="proven epsilon (replace-one)", ylabel="accuracy in %", title=f"{dataset}, {unit}")
-    axes.legend()
+    if many:
+        figure.legend(loc="outside right upper", ncols=-(-len(groups) // 30), fontsize="small")
+    else:
+        axes.legend()
     return figure

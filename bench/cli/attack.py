@@ -68,7 +68,7 @@ def audit(
     """
     if plan + share + full_size > 1:
         raise BenchError("--plan, --share and --full-size each replace the audit: give only one of them.")
-    check_run_dir(out)
+    check_run_dir(out, keys)
     with starting(quiet=quiet or json_):
         from bench.cli.audit_jobs import Audits, add_pairs, make_audits
         from bench.cli.audit_plan import print_plan, print_shared
@@ -126,7 +126,7 @@ def attack(
     inconclusive (`no power`) if its attack does not break the net without privacy. Several of these commands may share
     a directory; --launcher runs the attacks of one goal on one student as a process or a Slurm job.
     """
-    check_run_dir(out)
+    check_run_dir(out, keys)
     with starting(quiet=quiet or json_):
         from bench.cli.attack_jobs import Attacks, make_attacks
         from bench.evaluation.attack.workplace import AttackOptions

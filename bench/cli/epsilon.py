@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from bench.cli.epsilon_output import load_votes, report
 from bench.core.errors import BenchError
@@ -23,8 +24,21 @@ from bench.privacy.accounting.described import Described, Option, described, set
 from bench.privacy.accounting.mechanism_costs import MECHANISMS
 from bench.privacy.accounting.paper_costs import PAPERS, PROVEN
 
+
+class _Mechanisms(TyperGroup):
+    """Points from a paper's name to the group that has it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0] if args else ""
+        for group in ("claimed", "proven") if name not in self.commands else ():
+            if name in getattr(self.commands[group], "commands", {}):
+                ctx.fail(f"{name} is a paper's method. Try: python -m bench epsilon {group} {name}")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="epsilon",
+    cls=_Mechanisms,
     no_args_is_help=True,
     help="Compute the privacy cost of a mechanism by every accountant that applies. Needs no data or training.",
 )

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 LABELS = {
     "replace_one": "epsilon for replace-one neighbours",
-    "pld_without_rounding_at_least": "lower bound on the exact epsilon behind pld",
+    "pld_without_rounding_at_least": "pld without its rounding: at least",
     "epsilon_if_batches_were_poisson": "epsilon if batches were Poisson samples",
-    "epsilon_at_least": "epsilon is at least",
+    "epsilon_at_least": "no proof can give less than",
     "epsilon_of_one_trial": "epsilon of one trial",
     "epsilon_if_larger_answers_win": "epsilon if the larger answer wins",
     "sigma_by_rdp": "sigma if Renyi divergences counted the cost",
@@ -111,7 +111,8 @@ def report(found: Described, delta: float, as_json: bool, group: int = 1) -> Non
         ],
     )
     if (best := min((r for r in rows if r.sound and r.releasable), key=lambda r: r.epsilon, default=None)) is not None:
-        echo(f"proven epsilon: {_epsilon(best.epsilon)}, by {best.name}")
+        of = " (add-remove)" if "replace_one" in known else ""
+        echo(f"proven epsilon{of}: {_epsilon(best.epsilon)}, by {best.name}")
     for name, value in known.items():
         if name in ("replace_one", "epsilon_of_one_trial") and value == 0:
             value = _epsilon(0.0)

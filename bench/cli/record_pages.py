@@ -10,8 +10,9 @@ from pathlib import Path
 from bench.cli.listing import Listing, Page, Rows, print_listed, print_settings
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.progress import echo, print_fields, print_table
+from bench.data.datasets import all_datasets
 from bench.experiments.noise_salt import sweep_salts
-from bench.interface.registry import METHODS
+from bench.interface.registry import ATTACKS, METHODS
 from bench.publishing.reproduce import command_of, missing_plugin
 from bench.reports import attacks
 from bench.results.audited import with_audits
@@ -31,6 +32,9 @@ def print_page(what: str, out: Path, *, json: bool) -> None:
     if (page := plugin_page(out, what)) is not None:
         print_settings(what, page, json=json)
         return
+    for kind, group, known in (("an attack", "attacks", ATTACKS.names()), ("a data set", "datasets", all_datasets())):
+        if what in known:
+            raise BenchError(f"{what} is {kind}; show prints methods and records. See `python -m bench ls {group}`.")
     record, home = find_record([out, *filter(None, [published()])], what, among=METHODS.names())
     if json:
         echo(record.to_json().removesuffix("\n"))

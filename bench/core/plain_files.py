@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
@@ -16,8 +16,10 @@ LARGEST = 8 << 20
 """Limit on the bytes of a record or picture."""
 
 
-def check_run_dir(path: Path) -> None:
-    """Raise :class:`BenchError` if there is no run directory `path`."""
+def check_run_dir(path: Path, keys: Iterable[str] | None = None) -> None:
+    """Raise :class:`BenchError` if there is no run directory `path`, or if one of `keys`, of students, is a folder."""
+    if folder := next((key for key in keys or () if Path(key).is_dir()), ""):
+        raise BenchError(f"{folder} is a folder, not a student's key. Name a run directory by --out (in Python: out=).")
     if not path.is_dir():
         raise BenchError(f"no such run directory: {path}. `python -m bench run --out DIR` makes one.")
 

@@ -134,11 +134,19 @@ def read_table(path: Path) -> pandas.DataFrame:
             ) from error
         except ValueError as error:  # pandas' and Arrow's own errors are ValueErrors
             raise BenchError(f"{path} is damaged or not a {path.suffix} file ({str(error).strip()[:200]}).") from error
-    if LABEL not in table:
-        names = ", ".join(map(str, table.columns[:8]))
+    names = ", ".join(map(str, table.columns[:8]))
+    if any(str(name).startswith("Unnamed: ") for name in table):
         raise BenchError(
-            f"{path} has the columns {names}, and none named {LABEL!r}. Accepted: {LABEL}, optionally {SPLIT} (train "
-            f"or test), and {PATH} (image files) or columns of numbers."
+            f"{path} has a column without a name, perhaps an index, which would be a feature. Name it, or leave it out "
+            "(pandas: to_csv(..., index=False))."
+        )
+    if LABEL not in table:
+        written = next((str(name) for name in table if str(name).casefold() == LABEL), "")
+        hint = f"Rename {written} to {LABEL}. " if written else ""
+        hint += "Separate columns by commas. " if len(table.columns) == 1 and set(";\t") & set(names) else ""
+        raise BenchError(
+            f"{path} has the columns {names}, and none named {LABEL!r}. {hint}Accepted: {LABEL}, optionally {SPLIT} "
+            f"(train or test), and {PATH} (image files) or columns of numbers."
         )
     if not len(table):
         raise BenchError(f"{path} has no rows below its header.")
@@ -168,6 +176,12 @@ def _split_of(path: Path, table: pandas.DataFrame) -> NDArray[np.bool_] | None:
     if unknown := sorted(set(halves) - HALVES):
         raise BenchError(
             f"{path}: the column {SPLIT} holds {', '.join(unknown[:5])}. Accepted: {', '.join(sorted(HALVES))}."
+        )
+    named = set(halves) - {"train", "training"}
+    if {"test", "testing"} & named and len(named - {"test", "testing"}):
+        raise BenchError(
+            f"{path}: the column {SPLIT} names rows for testing and for validation, which would both be for testing. "
+            "Leave out the validation rows, or call them train."
         )
     found: NDArray[np.bool_] = (~halves.isin(["train", "training"])).to_numpy()
     return found

@@ -162,6 +162,8 @@ class Method(abc.ABC, Bound[C_co]):
 
     def train_checked(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Return :meth:`train_student` of the arguments; raise :class:`BenchError` if it is not a `Released`."""
+        if set(self.public_kinds()) <= {PublicKind.NONE}:
+            public = _Undeclared(None, f"{self.name} declares no public data")  # type: ignore[arg-type]  # never read
         made: object = self.train_student(private, public, ledger, context)
         if not isinstance(made, Released):
             raise BenchError(
@@ -169,6 +171,18 @@ class Method(abc.ABC, Bound[C_co]):
                 "NAME, OPTIONS): make_student returns the student and its options."
             )
         return made
+
+
+class _Undeclared(PublicData):
+    """Public data for a method that declares none: reading it is an error."""
+
+    __slots__ = ()
+
+    def __getattribute__(self, name: str) -> object:
+        if name in ("images", "labelled"):
+            source = object.__getattribute__(self, "source")
+            raise BenchError(f"{source}, but reads public.{name}. State it in public_data and public_data_kinds.")
+        return object.__getattribute__(self, name)
 
 
 def checked_claim(claim: object, who: str) -> Claim:

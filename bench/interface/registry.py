@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
@@ -157,6 +158,12 @@ def _import_given(name: str, path: Path) -> None:
         raise BenchError(f"{place}: {error.msg}. Correct the file, then run the command again.") from error
     except ImportError as error:
         raise BenchError(f"{path} cannot be imported: {error}. Install what it imports, or correct it.") from error
+    except BenchError:
+        raise
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        place = f"{path}, line {lines[-1]}" if lines else str(path)
+        raise BenchError(f"{place}: {type(error).__name__}: {error}. Correct the file, then try again.") from error
 
 
 def _origin(member: object) -> str:
@@ -225,6 +232,8 @@ def register_method(name: str) -> Callable[[M], M]:
         cls.name = name
         if missing := sorted(getattr(cls, "__abstractmethods__", ())):
             raise BenchError(f"{name}: {cls.__name__} lacks {', '.join(missing)}; see bench.interface.Method.")
+        if not hasattr(cls, "Config"):
+            raise BenchError(f"{name}: {cls.__name__} has no settings; write class {cls.__name__}(Method[MyConfig]).")
         for field, kind in (("unit", PrivacyUnit), ("adjacency", Adjacency)):
             if not isinstance(value := getattr(cls, field), kind):
                 known = ", ".join(f"{kind.__name__}.{one.name}" for one in kind)

@@ -171,7 +171,8 @@ def _tell(progress: Progress, run_dir: RunDir, record: Record) -> None:
         shared = ", ".join(
             f"{kind} {misses} misses, {hits} hits" for kind, (misses, hits) in record.provenance.artefacts.items()
         )
+        rounded = "at most " * ("wall_seconds" in record.provenance.unread)
         progress.say(
-            f"{record.key}: accuracy {100 * record.utility.accuracy:.2f}% in {record.provenance.wall_seconds:.0f} s"
-            + (f" (cache: {shared})" if shared else "")
+            f"{record.key}: accuracy {100 * record.utility.accuracy:.2f}% in {rounded}"
+            f"{record.provenance.wall_seconds:.0f} s" + (f" (cache: {shared})" if shared else "")
         )

@@ -54,7 +54,9 @@ class EarlierRuns:
         """Return the running times of finished `records`; a later record replaces an earlier one with the same key."""
         runs: dict[tuple[str, str], list[_Run]] = defaultdict(list)
         for record in {record.key: record for record in records}.values():
-            if record.status is not Status.DONE or record.cell.tuning is not None:  # tuning hides its time
+            # Tuning hides its time, and that of a user's own data is rounded up to minutes.
+            hidden = record.cell.tuning is not None or "wall_seconds" in record.provenance.unread
+            if record.status is not Status.DONE or hidden:
                 continue
             settings = (record.method_version, *record.reduced)
             seconds = record.provenance.wall_seconds

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.options import Resources
+from bench.core.plain_files import check_run_dir
 from bench.core.progress import Progress, echo, open_progress
 from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
@@ -62,6 +63,7 @@ def chosen_in(out: Path, keys: Sequence[str] | None, methods: str, data: str | N
     Raises :class:`BenchError` if a student trained on a user's folder and `data` does not name it.
     """
     run_dir = RunDir(out)
+    check_run_dir(out, keys)
     students = choose_students(run_dir, keys, methods)
     if data is None and (own := [record.key for record in students if record.cell.own_folder]):
         raise BenchError(

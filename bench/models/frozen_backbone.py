@@ -132,7 +132,7 @@ def random_backbone(name: str, in_chans: int, size: int, shape: tuple[int, int, 
         net = headless(name, in_chans, pixels)
     normalised = any(isinstance(layer, Normalise) for layer in net.modules())
     half = () if normalised or in_chans not in (1, 3) else (0.5,) * in_chans
-    source = f"drawn at random, seed {seed}"
+    source = f"drawn at random, seed {seed}" if net.state_dict() else "none: the net has no weights"
     return FrozenBackbone(BackboneSpec(name, "random", state_digest(net), source, "", size, half, half, in_chans), net)
 
 

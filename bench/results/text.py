@@ -299,9 +299,14 @@ def _provenance(p: Provenance) -> Table:
         ("python", p.python),
         ("packages", ", ".join(f"{name} {version}" for name, version in sorted(p.packages.items()))),
         ("artefacts", f"{p.artefacts_made} cache misses, {p.artefacts_found} cache hits"),
-        *((f"{name} is not known", why) for name, why in sorted(p.unread.items()) if name != "git_commit"),
+        *((_unread(name), why) for name, why in sorted(p.unread.items()) if name != "git_commit"),
     ]
     return Table("Where and how it ran", ("what", "value"), tuple(rows))
+
+
+def _unread(name: str) -> str:
+    rounded = {"started": "started", "wall_seconds": "wall time", "peak_memory_mib": "peak memory"}
+    return f"{rounded[name]} is not exact" if name in rounded else f"{name} is not known"
 
 
 def value_text(value: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.interface import Ledger, Released
+from bench.interface import Event, Ledger, PublicKind, Released
 from cheats.honest import Given, Honest
 
 
@@ -24,6 +24,25 @@ class UncalledBypass(Honest):
 
     name = "uncalled-bypass"
     bypass = "something"
+
+
+class CostsLess(Honest):
+    """States the cost of two answers to each query where one runs."""
+
+    name = "costs-less"
+
+    def charges(self) -> list[Event]:
+        return [*super().charges(), *super().charges()]
+
+    def train_student(self, private: Any, public: Any, ledger: Ledger, context: Any) -> Released:
+        return Honest(self.config, self.facts).train_student(private, public, ledger, context)
+
+
+class UndeclaredPublic(Honest):
+    """Reads public images and declares no public data."""
+
+    name = "undeclared-public"
+    public_data_kinds = (PublicKind.NONE,)
 
 
 class Forgetful(Honest):

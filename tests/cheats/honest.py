@@ -21,6 +21,7 @@ from bench.interface import (
     Method,
     PrivateData,
     PublicData,
+    PublicKind,
     Released,
 )  # fmt: skip
 
@@ -75,6 +76,7 @@ class Honest(Method):
     """Nearest-mean teachers, LNMax, a small student on the answers."""
 
     name = "honest"
+    public_data_kinds = (PublicKind.UNLABELLED,)
     Config = Config
 
     @classmethod

@@ -167,6 +167,7 @@ FOUND: list[list[tuple[type[Method], str]]] = [
     [  # Declarations.
         (declarations.UndeclaredBypass, "class attribute bypass is empty"),
         (declarations.UncalledBypass, "never calls ledger.bypass"),
+        (declarations.CostsLess, r"its charges\(\) cost epsilon"),
         (declarations.Forgetful, "took nothing through the ledger"),
     ],
 ]
@@ -197,8 +198,9 @@ def test_the_check_rejects(cheat: type[Method], why: str) -> None:
         (after_the_charge.CheapMaximum, "Matches is not an event of bench"),
         (after_the_charge.GrowingNumbers, "takes arrays of numbers, not of objects"),
         (state.SharesAnswers, "the artefact 'answers' asks the ledger while it is made"),
+        (declarations.UndeclaredPublic, "declares no public data, but reads public.images"),
     ],
-    ids=["cheap maximum", "growing numbers", "shares answers"],
+    ids=["cheap maximum", "growing numbers", "shares answers", "undeclared public"],
 )
 def test_a_run_refuses(cheat: type[Method], why: str) -> None:
     with pytest.raises(BenchError, match=why):

@@ -257,3 +257,9 @@ def test_a_target_of_dp_sgd_in_either_adjacency() -> None:
     assert own["facts"]["sigma"] < replaced["facts"]["sigma"]
     assert replaced["facts"]["replace_one"] == pytest.approx(1.0, abs=1e-3)
     assert min(row["epsilon"] for row in own["accountants"]) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_papers_name_points_to_its_group() -> None:
+    found = CliRunner().invoke(app, ["pate"])
+    assert found.exit_code != 0
+    assert "python -m bench epsilon claimed pate" in found.output

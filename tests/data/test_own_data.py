@@ -313,3 +313,18 @@ def test_nets_of_images_refuse_rows_of_features(tmp_path: Path) -> None:
         "whatever the features were made with (not examined): 12 records of the data itself, taken as public"
     )
     assert set(frame["dataset"]) == {"folder:a.npz"}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (",x,label\n0,1,a\n1,2,b\n", "a column without a name"),
+        ("x,Label\n1,a\n2,b\n", "Rename Label to label"),
+        ("x;label\n1;a\n2;b\n", "Separate columns by commas"),
+        ("x,label,split\n1,a,train\n2,b,test\n3,a,val\n", "which would both be for testing"),
+    ],
+)
+def test_a_table_that_would_be_misread_is_refused(text: str, says: str, tmp_path: Path, root: Path) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(BenchError, match=says):
+        load(f"folder:{tmp_path / 't.csv'}@0..4")

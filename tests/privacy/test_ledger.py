@@ -78,6 +78,12 @@ def test_an_executor_gets_all_arguments_by_name_with_defaults_and_the_charge() -
         assert (call.unit, call.charged) == (PrivacyUnit.RECORD, (event,))
 
 
+def test_arguments_that_do_not_fit_are_one_error_with_those_that_do() -> None:
+    book, _ = watched()
+    with pytest.raises(BenchError, match=r"ledger\.gaussian: too many .* Its arguments are \(values, \*, sensitivity"):
+        book.gaussian(np.ones(2), 1.0, noise_multiplier=2.0)  # type: ignore[misc]
+
+
 def test_dp_sgd_shows_its_data_as_private_and_the_rest_as_public() -> None:
     book, executor = watched(Adjacency.ADD_REMOVE)
     run = DPSGDRun(

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -60,6 +61,8 @@ from bench.evaluation.check.processes import TooLong
 from bench.experiments.data_source import DataSource
 from bench.experiments.overrides import check_kept
 from bench.interface.method import Method, check_costs, check_public
+from bench.privacy.accounting.accountants import proven
+from bench.privacy.events.base_event import restored
 
 SEEDS = (0, 1)
 """Seeds that repeat one check; see :func:`random_seeds` for others."""
@@ -81,6 +84,7 @@ ALONE = (5, 9)  # sets of these sizes also lose a record without copies, perhaps
 LEVEL = 1e-6  # significance level of the binomial test of renamed classes
 MOST = 100_000  # upper limit of random seeds
 PARTS = 3  # of the check of one seed, for a display of its progress
+COVERED = 1 - 1e-4  # share of its stated cost that a run must charge; the rest is rounding
 AWAKE = 0.5  # accuracy below which a method may have skipped branches
 
 
@@ -166,7 +170,7 @@ def check_method(
     if dataset:
         facts = source.describe(dataset).facts
     values = values_of(parse_overrides(method, overrides))
-    processes, accuracies, declared, watched, alone = Processes(), [], "", False, False
+    processes, accuracies, told, declared, watched, alone = Processes(), [], list[str](), "", False, False
     sizes: set[int] = set()
     place = MethodPlace.of(method) or method
     slow, drawn = "", "; ".join(str(Draw.of(seed)) for seed in seeds)
@@ -196,9 +200,11 @@ def check_method(
             trial = dataclasses.replace(trial_of(preset, seed), rehearsed=seed == seeds[-1])
             trial, (first, again) = recorded(trial, ["given", "given"], processes)
             accuracies.append(first.accuracy)
+            told.append(f"{first.accuracy:.0%} ({preset}, {Draw.of(seed)})")
             watched, alone = watched or first.watched, alone or first.alone
             declared = declared_by(method, first)
             if not declared:
+                processes.apart(place, costs_covered, trial, first.released)
                 same_again(first, again)
                 runs = processes.run(trial, FAR + near_sets(method), first.calls, seconds)
                 if difference(first, runs[0]):
@@ -209,8 +215,8 @@ def check_method(
                 stage.advance()
                 few(seed)
             # Digits are available everywhere, and expose a method that reads them from disk.
-            told = dataclasses.replace(trial, noisy=False)  # noise could mask what the student knows
-            _renamed(told if facts else dataclasses.replace(told, dataset=CHECK_FACTS.dataset), processes)
+            quiet = dataclasses.replace(trial, noisy=False)  # noise could mask what the student knows
+            _renamed(quiet if facts else dataclasses.replace(quiet, dataset=CHECK_FACTS.dataset), processes)
             stage.advance()
         for name in labels_of:
             _renamed(trial_of(preset, seeds[0], name, source.describe(name).facts), processes)
@@ -221,6 +227,7 @@ def check_method(
                 slow = f"; a run of its preset {awake.value} takes more than {patience:g} s: check it by its name"
             else:
                 accuracies.append(first.accuracy)
+                told.append(f"{first.accuracy:.0%} ({awake}, {Draw.of(seeds[0])})")
                 replayed(first, processes.run(trial, FAR, first.calls, seconds))
                 if patience is None:
                     walk_far(trial, first)
@@ -230,8 +237,9 @@ def check_method(
     if declared:
         return Check(method.name, CheckVerdict.BYPASS, declared)
     reason = (
-        "equal releases, to the byte, on unrelated, renamed and neighbouring private sets with the same answers, in "
-        f"which the student reached {', '.join(f'{accuracy:.0%}' for accuracy in accuracies)} ({drawn})"
+        "its releases were equal to the byte when the private set was replaced, its classes renamed or one record "
+        "changed, and the ledger gave the same answers. Accuracy of its students: "
+        f"{', '.join(told)}"
     )
     if watched:
         reason += "; no neighbour moves the inputs of its mechanisms by more than they are charged for"
@@ -307,6 +315,22 @@ def declared_by(method: type[Method], first: Outcome) -> str:
             "public data. Say where they come from in public_data and public_data_kinds (other), or compute them"
         )
     return declared
+
+
+def costs_covered(trial: Trial, released: Sequence[tuple[str, str]]) -> None:
+    """Reject a method whose run, with what it `released`, charged the ledger less than its charges() state."""
+    method, _ = loaded(trial.method, trial.facts.dataset)
+    charges = method(method.Config(**trial.config), trial.facts).charges()
+    if charges is None:
+        return
+    delta = Draw.of(trial.seed).budget.delta
+    ran = restored(json.loads(value) for name, value in released if name.startswith("event "))
+    spent, stated = (proven(events, delta).epsilon for events in (ran, charges))
+    if not spent >= stated * COVERED:
+        raise Rejected(
+            f"its charges() cost epsilon {stated:.4g} at delta {delta:g}, and its run charged the ledger {spent:.4g}. "
+            "State the mechanisms that run, with their counts, or call ledger.at_most(self.charges()) first"
+        )
 
 
 def recorded(

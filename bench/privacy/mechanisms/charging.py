@@ -54,7 +54,10 @@ def mechanism(*private: str) -> Callable[[F], F]:
             if self._answering:  # called by a function inside another mechanism: both are one call
                 return method(self, *args, **options)
             refuse_modes()
-            bound = signature.bind(self, *args, **options)
+            try:
+                bound = signature.bind(self, *args, **options)
+            except TypeError as error:
+                raise BenchError(f"ledger.{method.__name__}: {error}. Its arguments are {_usage(signature)}.") from None
             bound.apply_defaults()
             _, *given = ((name, plain(value)) for name, value in bound.arguments.items())
             call = Call(
@@ -69,6 +72,12 @@ def mechanism(*private: str) -> Callable[[F], F]:
         return cast("F", called)
 
     return decorate
+
+
+def _usage(signature: inspect.Signature) -> str:
+    """Return the arguments of a mechanism as a call writes them, without types."""
+    own = [one.replace(annotation=one.empty) for name, one in signature.parameters.items() if name != "self"]
+    return str(inspect.Signature(own))
 
 
 def plain(value: Any) -> Any:
