@@ -79,12 +79,7 @@ def _values(planned: Planned) -> dict[str, object]:
 def _cells(planned: Planned) -> tuple[str, ...]:
     proven = planned.record.privacy.proven.epsilon if planned.record.privacy else None
     reached = "–" if planned.reached is None else f"{100 * planned.reached:.0f}%"
-    if planned.audit is None:
-        return planned.record.key, epsilon_text(proven, "up"), f"{planned.minutes:.1f}", reached, "its own"
-    return (
-        planned.record.key,
-        epsilon_text(proven, "up"),
-        "0",
-        reached,
-        f"shares that of {planned.audit.shared.rsplit('--', 1)[0]}",
-    )
+    minutes, audit = f"{planned.minutes:.1f}", "its own"
+    if planned.audit is not None:
+        minutes, audit = "0", f"shares that of {planned.audit.shared.rsplit('--', 1)[0]}"
+    return planned.record.key, epsilon_text(proven, "up"), minutes, reached, audit
