@@ -100,16 +100,16 @@ def list_(
     json_: Json = False,
 ) -> None:
     """List methods by family, data sets, attacks or models, or the records of a run directory."""
-    from bench.cli.listing import LISTINGS, print_listing
+    from bench.cli.listing import LISTINGS, print_listed, print_listing
 
     if out is None and what not in LISTINGS and Path(what).is_dir():
         out = Path(what)
     if out is None:
         print_listing(what, json=json_)
         return
-    from bench.cli.record_pages import print_records
+    from bench.cli.record_pages import records_listing
 
-    print_records(out, json=json_)
+    print_listed([records_listing(out)], json=json_)
 
 
 @app.command(short_help="Show a method or a record.")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from bench.cli.listing import Listing, Page, Rows, print_listed, print_settings
+from bench.cli.listing import Listing, Page, Rows, print_settings
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.progress import echo, print_fields, print_table
 from bench.data.datasets import all_datasets
@@ -20,11 +20,6 @@ from bench.results.published import published
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from bench.results.text import Table, epsilon_text, record_tables
-
-
-def print_records(path: Path, *, json: bool) -> None:
-    """Print a list of the records in the run directory `path`."""
-    print_listed([_records_listing(path)], json=json)
 
 
 def print_page(what: str, out: Path, *, json: bool) -> None:
@@ -49,7 +44,8 @@ def print_page(what: str, out: Path, *, json: bool) -> None:
         print_table(title, columns, rows)
 
 
-def _records_listing(path: Path) -> Listing:
+def records_listing(path: Path) -> Listing:
+    """Return the listing of the records in the run directory `path`."""
     run_dir = RunDir(path)
     read = run_dir.read_records(set_aside=False)
     with suppress(BenchError):  # another user's directory
