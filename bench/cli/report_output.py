@@ -41,11 +41,7 @@ def chosen_items(paper: str, figures: list[str], tables: list[str], all_: bool) 
     if (figures or tables) and not paper:
         raise BenchError(f"--figure and --table need --paper, one of: {', '.join(PAPERS)}.")
     if all_:
-        found: list[tuple[Paper, Spec]] = []
-        for of in map(load_paper, [paper] if paper else PAPERS):
-            found += [(of, table) for table in of.tables]
-            found += [(of, figure) for figure in of.figures]
-        return found
+        return [(of, spec) for of in map(load_paper, [paper] if paper else PAPERS) for spec in of.specs]
     of = load_paper(paper)
     chosen: list[Spec] = [choose(of.tables, number, "table", paper) for number in tables]
     chosen += [choose(of.figures, number, "figure", paper) for number in figures]

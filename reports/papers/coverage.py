@@ -107,10 +107,7 @@ def items_of(chosen: Iterable[tuple[Paper, Spec]], evidence: Evidence, reported:
 def coverage_page(folder: Path, reported: Sequence[Reported]) -> str:
     """Return the page for the board in `folder` and its ablations."""
     evidence = read_evidence([path for path in (folder, folder / "ablations") if (path / "records").is_dir()])
-    chosen: list[tuple[Paper, Spec]] = []
-    for paper in map(load_paper, PAPERS):
-        chosen += [(paper, table) for table in paper.tables]
-        chosen += [(paper, figure) for figure in paper.figures]
+    chosen = ((paper, spec) for paper in map(load_paper, PAPERS) for spec in paper.specs)
     items = items_of(chosen, evidence, reported)
     lines = [(item.name, *_counts(item.cells)) for item in items]
     total = [sum(column) for column in zip(*(_counts(item.cells) for item in items), strict=True)]

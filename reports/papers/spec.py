@@ -190,6 +190,11 @@ class Paper:
     figures: tuple[FigureSpec, ...]
     plain: Plain = field(default_factory=dict)
 
+    @property
+    def specs(self) -> tuple[Spec, ...]:
+        """The tables, then the figures."""
+        return (*self.tables, *self.figures)
+
 
 @dataclass(frozen=True, slots=True)
 class Missing:
