@@ -15,6 +15,7 @@ from bench.core.lazy_libraries import pandas
 from bench.core.types import Basis, TargetAdjacency
 from bench.data.datasets import DATASETS, all_datasets, get_dataset
 from bench.data.own_arrays import is_features
+from bench.data.own_name import PREFIX
 from bench.data.spec import DatasetSpec
 from bench.reports.board_row import BoardRow
 from bench.reports.leaderboard import Board
@@ -23,7 +24,6 @@ from bench.reports.ranks import set_ranks
 from bench.results.command import command_for
 from bench.results.record import Record
 
-FOLDER = "folder:"
 CANDIDATES = 3
 """Number of methods whose runs on a user's own data are printed."""
 
@@ -108,7 +108,7 @@ def choose(board: Board, wanted: Wanted) -> Choice:
     """
     name = wanted.dataset
     tables = board.tables()
-    if name.startswith(FOLDER):
+    if name.startswith(PREFIX):
         own = get_dataset(name)
         if is_features(own.shape):
             ranged = name if "@" in name else f"{name}@LOW..HIGH"
@@ -204,11 +204,11 @@ def nearest_dataset(own: DatasetSpec, names: Iterable[str]) -> str:
 def command_on(record: Record, wanted: Wanted) -> str:
     """Return the command that runs the record's setting with fresh noise; on a folder, for the whole budget."""
     cell, private, dataset = record.cell, record.private_records, wanted.dataset
-    if dataset.startswith(FOLDER):
+    if dataset.startswith(PREFIX):
         # The folder's own default delta, which depends on its number of records.
-        cell = cell.model_copy(update={"dataset": f"{FOLDER}x", "image_shape": "", "delta": default_delta(private)})
+        cell = cell.model_copy(update={"dataset": f"{PREFIX}x", "image_shape": "", "delta": default_delta(private)})
         if cell.epsilon is not None and cell.tuning is None:
             spent = {"epsilon": wanted.eps, "basis": Basis.PROVEN, "adjacency": TargetAdjacency.REPLACE_ONE}
             cell = cell.model_copy(update=spent)
     command, _ = command_for(cell, private, record.own_adjacency)
-    return command.replace(f"{FOLDER}PATH", shlex.quote(dataset)) if dataset.startswith(FOLDER) else command
+    return command.replace(f"{PREFIX}PATH", shlex.quote(dataset)) if dataset.startswith(PREFIX) else command

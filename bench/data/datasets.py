@@ -16,6 +16,7 @@ from bench.core.fetch_progress import Progress, silent
 from bench.core.plain_files import user_path
 from bench.data import catalog as builtin
 from bench.data.own_data import own_spec
+from bench.data.own_name import PREFIX
 from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Records
 from bench.storage.array_store import data_root
 
@@ -24,7 +25,6 @@ __all__ = [
     "data_root", "get_dataset", "load", "register_dataset",
 ]  # fmt: skip
 
-FOLDER = "folder:"
 ENTRY_POINTS = "bench.datasets"
 
 DATASETS: dict[str, DatasetSpec] = {}
@@ -35,7 +35,7 @@ PLUGIN_ERRORS: dict[str, str] = {}
 
 def register_dataset(spec: DatasetSpec) -> DatasetSpec:
     """Register `spec` under its name and return it; raise BenchError if the name is taken or not valid in a path."""
-    if not spec.name or spec.name.startswith((".", FOLDER)) or set(spec.name) & set("/\\\0 "):
+    if not spec.name or spec.name.startswith((".", PREFIX)) or set(spec.name) & set("/\\\0 "):
         raise BenchError(f"{spec.name!r} is not a valid name for a data set: use letters, digits, '-' and '_'.")
     if spec.name in DATASETS:
         raise BenchError(f"a data set named {spec.name!r} is already registered; choose another name.")
@@ -66,7 +66,7 @@ def all_datasets() -> dict[str, DatasetSpec]:
 
 def get_dataset(name: str) -> DatasetSpec:
     """Return the data set `name` or ``folder:PATH``; raise UnknownNameError, or BenchError for unusable data."""
-    if name.startswith(FOLDER):
+    if name.startswith(PREFIX):
         return own_spec(name)
     if name not in DATASETS:
         read_plugins()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bench.core.errors import BenchError
 from bench.core.fetch_progress import Progress
-from bench.data.datasets import FOLDER, data_root, get_dataset
+from bench.data.datasets import data_root, get_dataset
 from bench.data.file_list import place
 from bench.data.image_folder import PublicFolderLoader
 from bench.data.image_map import verify_map
 from bench.data.own_data import arrays_place
-from bench.data.own_name import parse
+from bench.data.own_name import PREFIX, parse
 from bench.storage.array_store import DamagedError, locked, set_aside, verify_store
 
 
@@ -19,7 +19,7 @@ def verify_stored(name: str, progress: Progress) -> str:
     Raises UnknownNameError, or BenchError for a damaged store, which is moved aside.
     """
     spec, root = get_dataset(name), data_root()
-    own = name.startswith(FOLDER)
+    own = name.startswith(PREFIX)
     if own and (stored := arrays_place(root, parse(name), spec)).is_dir():
         verify_store(stored.parent, stored.name, progress)
         return f"every byte under {stored}"
