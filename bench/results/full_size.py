@@ -19,11 +19,7 @@ _OWN = "on the row's own data"  # start of what a pair at full size says of a by
 def has_full_size(audit: AuditRecord) -> bool:
     """Return whether the pair at full size ran in `audit`: it gave a bound, or showed a bypass, or nothing to bound."""
     ran = audit.bypassed.startswith(_OWN) or any(note.startswith(ADDED) for note in audit.notes)
-    return ran or _bounded(audit)
-
-
-def _bounded(audit: AuditRecord) -> bool:
-    return any(bound.instrument is Instrument.FULL_SIZE for bound in audit.pairs)
+    return ran or any(bound.instrument is Instrument.FULL_SIZE for bound in audit.pairs)
 
 
 def lacks_full_size(audit: AuditRecord) -> bool:

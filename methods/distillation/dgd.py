@@ -186,7 +186,8 @@ class DGD(DGDFamily):
             "given": [self.config.teacher_weights_sha256, self.config.teacher_size]
         }  # fmt: skip
         if self.config.teacher_init != RANDOM:
-            given["start"] = public_start.start_settings(self.config)
+            start = self.config.teacher_init_sha256 or self.config.teacher_init
+            given["start"] = [start, self.config.teacher_frozen, self.config.teacher_pixels]
         return {name: getattr(self.config, name) for name in names} | given
 
     def images(self, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:

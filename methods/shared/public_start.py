@@ -115,11 +115,6 @@ def start_depends(config: object, facts: Facts, context: Context) -> dict[str, A
     return {} if start is None else {"start": [start.spec.identity(), start.frozen, VERSION]}
 
 
-def start_settings(config: PublicStartConfig) -> list[Any]:
-    """Return the start's settings that change teachers, for the names of results that cells share."""
-    return [config.teacher_init_sha256 or config.teacher_init, config.teacher_frozen, config.teacher_pixels]
-
-
 def make_public_student(
     config: PublicStartConfig, facts: Facts, context: Context, generator: torch.Generator
 ) -> tuple[nn.Module, dict[str, Any]]:

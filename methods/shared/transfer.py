@@ -141,7 +141,9 @@ def with_digest(config: T, facts: Facts) -> T:
     config.check()
     if config.weights == "random" or config.trained_here:
         check_model(config.backbone)
-        _check_kind(config, facts)
+        if is_text(facts.shape) != (config.backbone in TEXT_NETS):
+            kind, fit = ("sentences", ", ".join(TEXT_NETS)) if is_text(facts.shape) else ("images", "a net of images")
+            raise BenchError(f"{facts.dataset} holds {kind}, which {config.backbone} does not take. Use {fit}.")
         if config.trained_here:
             _check_source(config, facts)
         return config
@@ -186,12 +188,6 @@ def uses_no_data(config: TransferConfig) -> bool:
     """Return whether the backbone was pretrained on no record of any data set."""
     shipped = config.weights in ("auto", "package") and config.backbone in PACKAGES
     return shipped and PACKAGES[config.backbone].trained_on == NO_DATA
-
-
-def _check_kind(config: TransferConfig, facts: Facts) -> None:
-    if is_text(facts.shape) != (config.backbone in TEXT_NETS):
-        kind, fitting = ("sentences", ", ".join(TEXT_NETS)) if is_text(facts.shape) else ("images", "a net of images")
-        raise BenchError(f"{facts.dataset} holds {kind}, which {config.backbone} does not take. Use {fitting}.")
 
 
 def _check_source(config: TransferConfig, facts: Facts) -> None:

@@ -135,10 +135,7 @@ class Ranking:
 
 def rankings(source: Source) -> list[Ranking]:
     """Return all rankings: those with our rows first, then by data set and unit."""
-    audited, attacks = (
-        {audit.student for audit in source.audits},
-        by_student(source.attacks),
-    )
+    audited, attacks = {audit.student for audit in source.audits}, by_student(source.attacks)
     lines: dict[tuple[str, str], list[RowView]] = defaultdict(list)
     own = source.board.tables()
     for key, rows in own.items():
@@ -272,7 +269,7 @@ def own_row(row: BoardRow, audited_keys: Set[str], attacked: Mapping[str, Sequen
         cost=Figure(texts["time"], record_href(key, "#provenance"), row.cost),
         remarks=row.remarks,
         paper=Figure(citation, paper_href(citation)) if citation else Figure("–"),
-        code=code_figure(row.method),
+        code=Figure(code[0], code_href(row.method)) if (code := code_of(row.method)) else Figure("–"),
         keys=row.keys,
         point=Point(
             row=f"row-{page_name(key)}", href=record_href(key),
@@ -353,12 +350,6 @@ def _holder(group: Sequence[Record], epsilon: float, name: str) -> str:
         if record.privacy is not None and getattr(record.privacy, name).epsilon == epsilon:
             return record.key
     return group[0].key
-
-
-def code_figure(method: str) -> Figure:
-    """Return the source file of a method of this project, with a link to the copy."""
-    found = code_of(method)
-    return Figure(found[0], code_href(method)) if found else Figure("–")
 
 
 def interval(row: RowView) -> str:

@@ -82,7 +82,8 @@ def attack_release(
             else:
                 size = min(attack.config.records, len(members), len(fresh))
                 scores = attack.score(release, torch.cat([members[:size], fresh[:size]]), known, context)
-                metrics = _membership(scores, size, place.options.seed)
+                found = membership_metrics(scores, np.arange(len(scores)) < size, fprs=RATES, seed=place.options.seed)
+                metrics = {f"{FAMILY} {name}": value for name, value in found.items()}
             targets[role.value] = Scores(metrics=metrics, queries=len(release.images))
             stage.advance()
     figure = COPIED_BEYOND if attack.of_images else f"{FAMILY} auc"
@@ -219,11 +220,6 @@ def copy_metrics(
         "distance to private": Estimated(value=float(nearest.mean()), n=len(nearest)),
         "distance to others": Estimated(value=float(other.mean()), n=len(other)),
     }
-
-
-def _membership(scores: NDArray[np.float64], size: int, seed: int) -> dict[str, Estimated]:
-    found = membership_metrics(scores, np.arange(len(scores)) < size, fprs=RATES, seed=seed)
-    return {f"{FAMILY} {name}": value for name, value in found.items()}
 
 
 def _order(cell: Cell, count: int, purpose: str) -> torch.Tensor:

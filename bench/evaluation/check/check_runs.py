@@ -260,7 +260,8 @@ def _run(
     except Exception as error:
         if tape is None:
             raise
-        said = taping.difference or f"it fails on other private data with the same answers: {_line(error)}"
+        line = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(".")
+        said = taping.difference or f"it fails on other private data with the same answers: {line}"
         return Outcome(
             difference=said,
             moved=_moved(taping, tape, method, which, absent),
@@ -323,10 +324,6 @@ def _moved(taping: Recording, tape: list[Taped], method: type[Method], which: Va
     recorded = [call.given for call in tape if call.given is not None]
     unit = "client" if which == "client" else "record"
     return violation(recorded, taping.given, method.adjacency, absent=absent, unit=unit)
-
-
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(".")
 
 
 def released_parts(released: Released) -> list[tuple[str, str]]:
