@@ -24,13 +24,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bench.attacks.shared.inversion import (
-    ImageFilter,
-    best_of,
-    class_tries,
-    identity_loss,
-    total_variation,
-)
+from bench.attacks.shared.inversion import ImageFilter, best_of, class_tries, identity_loss, total_variation
 from bench.interface import (
     Access,
     BenchError,

@@ -34,11 +34,7 @@ ORDER = (
     "Claims and audits use the method's adjacency."
 )
 
-MARKS = {
-    "¹": "one seed",
-    "°": "no audit, or an inconclusive one",
-    "†": "settings chosen on test or private records",
-}
+MARKS = {"¹": "one seed", "°": "no audit, or an inconclusive one", "†": "settings chosen on test or private records"}
 """What a reader should know before citing a row, by its mark."""
 
 LEGEND = "Marks beside the rank: " + "; ".join(f"{mark} {meaning}" for mark, meaning in MARKS.items()) + "."

@@ -49,8 +49,7 @@ def audit(
         bool, what("--share", help="Only copy audits to other rows for which the audit is the same experiment.")
     ] = False,
     full_size: Annotated[
-        bool,
-        what("--full-size", help="Only add pairs at full size to finished audits without one, each in --minutes."),
+        bool, what("--full-size", help="Only add pairs at full size to finished audits without one, each in --minutes.")
     ] = False,
     reuse: ReuseOption = Reuse.DONE,
     launch: LaunchOptions,
@@ -91,8 +90,7 @@ def attack(
     *,
     out: Out = Path("runs"),
     attacks: Annotated[
-        str,
-        what("--attacks", "-a", help="Attacks, comma-separated; or quick, or all. `bench ls attacks` lists them."),
+        str, what("--attacks", "-a", help="Attacks, comma-separated; or quick, or all. `bench ls attacks` lists them.")
     ] = "quick",
     methods: Methods = "",
     preset: Annotated[Preset, PRESET] = Preset.QUICK,

@@ -16,12 +16,7 @@ Into = Annotated[Path, typer.Option("--into", help="Folder to write to, with one
 Out = Annotated[Path, typer.Option("--out", "-o", help="Run directory with the released students.")]
 
 
-def export(
-    keys: Keys = None,
-    board: Board = None,
-    out: Out = Path("runs"),
-    into: Into = Path("students"),
-) -> None:
+def export(keys: Keys = None, board: Board = None, out: Out = Path("runs"), into: Into = Path("students")) -> None:
     """Write released students in timm's format, each with a card that states its three epsilons."""
     from bench.cli.record_pages import find_record
     from bench.results.audited import with_audits

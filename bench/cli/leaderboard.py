@@ -17,14 +17,12 @@ from bench.core.types import PrivacyUnit
 
 def leaderboard(
     runs: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Run directories; default: the published records.", show_default=False),
+        list[Path] | None, typer.Argument(help="Run directories; default: the published records.", show_default=False)
     ] = None,
     into: Annotated[
         Path | None,
         typer.Option(
-            "--into",
-            help="Folder for leaderboard.md, .csv and site/; default: the first RUNS, or leaderboards.",
+            "--into", help="Folder for leaderboard.md, .csv and site/; default: the first RUNS, or leaderboards."
         ),
     ] = None,
     readme: Annotated[

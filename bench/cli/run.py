@@ -13,15 +13,7 @@ from bench.core.config import Grid, Reuse, check_overrides
 from bench.core.errors import BenchError
 from bench.core.options import GridOptions, LaunchOptions, hints_of, what
 from bench.core.printable import counted
-from bench.core.progress import (
-    echo,
-    fits_unfolded,
-    open_progress,
-    print_fields,
-    print_json,
-    print_table,
-    print_text,
-)
+from bench.core.progress import echo, fits_unfolded, open_progress, print_fields, print_json, print_table, print_text
 from bench.core.types import PrivacyUnit
 
 if TYPE_CHECKING:

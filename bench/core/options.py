@@ -45,9 +45,7 @@ class GridOptions:
         what("--methods", "-m", help="Methods or groups (all, transfer, ...), comma-separated; see `bench ls`."),
     ]
     datasets: Annotated[
-        Names,
-        str,
-        what("--datasets", "-d", help="Data sets, comma-separated; folder:PATH for your own."),
+        Names, str, what("--datasets", "-d", help="Data sets, comma-separated; folder:PATH for your own.")
     ] = "mnist"
     eps: Annotated[
         float | str | Iterable[float] | None,
@@ -165,8 +163,7 @@ class LaunchOptions:
         str | None, on_slurm("--time", help="Time limit: minutes, H:MM:SS or D-H:MM:SS; longer jobs are requeued.")
     ] = None
     max_memory: Annotated[
-        float | None,
-        on_slurm("--max-memory", help="GB; a job that runs out of memory gets twice as much, up to this."),
+        float | None, on_slurm("--max-memory", help="GB; a job that runs out of memory gets twice as much, up to this.")
     ] = None
     max_time: Annotated[
         str | None, on_slurm("--max-time", help="A job that runs out of time gets twice as much, up to this.")

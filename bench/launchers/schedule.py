@@ -116,10 +116,7 @@ Ordered = TypeVar("Ordered", Pack, Order)
 
 
 def packs_of(
-    units: Sequence[Unit],
-    seconds: Callable[[Unit], float | None],
-    resources: Callable[[Unit], str],
-    target: float,
+    units: Sequence[Unit], seconds: Callable[[Unit], float | None], resources: Callable[[Unit], str], target: float
 ) -> list[Pack]:
     """Return jobs of about `target` seconds; a unit of unknown or longer running time gets its own job."""
     filling: dict[tuple[str, tuple[str, ...]], tuple[list[Unit], float]] = {}

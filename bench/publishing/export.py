@@ -170,10 +170,7 @@ def _preprocessing(released: Released, shape: tuple[int, int, int]) -> list[str]
             f"The net prepares them itself: {size}{spec.in_chans} channels, normalised by channel: {scale}.",
         ]
     if isinstance(student, OnFixedMap):
-        return [
-            *lines,
-            "The net computes their scattering coefficients itself, normalised within each image.",
-        ]
+        return [*lines, "The net computes their scattering coefficients itself, normalised within each image."]
     known = {
         Normalise: "mean 0.5, deviation 0.5",
         BytesAboutHalf: "255 times the value, less 0.5",

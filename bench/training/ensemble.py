@@ -26,16 +26,7 @@ from bench.training.heap import release_freed
 from bench.training.loop import predict
 from bench.training.mapped_rows import rows_of, sendable
 from bench.training.processes import one_thread
-from bench.training.teacher import (
-    Arrays,
-    Labels,
-    Result,
-    TeacherTask,
-    answered,
-    rebuilt,
-    teacher_labels,
-    train_teacher,
-)
+from bench.training.teacher import Arrays, Labels, Result, TeacherTask, answered, rebuilt, teacher_labels, train_teacher
 from bench.training.vectorised import evenly, fitting, logits_together, train_together, why_not
 
 if TYPE_CHECKING:

@@ -274,11 +274,7 @@ class DGD(DGDFamily):
 
 
 def gan_images(
-    config: DGDPrintedConfig,
-    private: PrivateData,
-    context: Context,
-    order: torch.Generator,
-    checkpoint: Checkpoint,
+    config: DGDPrintedConfig, private: PrivateData, context: Context, order: torch.Generator, checkpoint: Checkpoint
 ) -> torch.Tensor:
     """Return images of a GAN trained on private images, for the comparison of Fig. 4."""
     assert config.images in ("acgan", "wgan", "infogan")

@@ -150,10 +150,7 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        quick = {
-            "teachers": quick_teachers(facts),
-            "queries": 10_000 if facts.private_records > 10_000 else 2000,
-        }
+        quick = {"teachers": quick_teachers(facts), "queries": 10_000 if facts.private_records > 10_000 else 2000}
         tiny = {"teachers": tiny_teachers(facts), "teacher_steps": 5, "queries": 64}
         return {"quick": quick, "tiny": {**tiny, "student_steps": 10, "generator_steps": 2, "generator_width": 8}}
 

@@ -36,16 +36,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from bench.interface import (
-    Claim,
-    Context,
-    Event,
-    Facts,
-    Ledger,
-    PrivateData,
-    register_method,
-    setting,
-)
+from bench.interface import Claim, Context, Event, Facts, Ledger, PrivateData, register_method, setting
 from bench.methods.dpsgd.dp_sgd import continued
 from bench.methods.dpsgd.scatter import ScatterCNNConfig, ScatterDPSGD
 from bench.privacy.accounting.accountants import claim_by

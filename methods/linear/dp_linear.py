@@ -17,17 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bench.interface import (
-    Budget,
-    Context,
-    Facts,
-    Ledger,
-    PrivateData,
-    PublicData,
-    Released,
-    register_method,
-    setting,
-)
+from bench.interface import Budget, Context, Facts, Ledger, PrivateData, PublicData, Released, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD
 from bench.methods.linear.family import OURS, LinearConfig, begin, finish
 from bench.methods.shared.calibration import PoissonBatches

@@ -47,10 +47,7 @@ def _figure_3(material: Material) -> Sequence[Panel]:
     # The preset's numbers of queries at other epsilons, with the same noise.
     others = [cell("dgd", "mnist", epsilon) for epsilon in EPSILONS[1:]]
     points: list[tuple[float | str | Ours, WantedCell]] = [*cells, *((Ours(c, "queries"), c) for c in others)]
-    accuracy = (
-        curve("DGD, here", 0, points),
-        curve("DGD, printed", 0, [(_count(n), n) for n in printed], "theirs"),
-    )
+    accuracy = (curve("DGD, here", 0, points), curve("DGD, printed", 0, [(_count(n), n) for n in printed], "theirs"))
     cost = queries_panel(QUERIES, scale=40.0)
     ran = curve("claimed of our runs", 3, points, measure="claimed")
     return [

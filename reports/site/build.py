@@ -195,11 +195,7 @@ class _Pages:
         )  # fmt: skip
 
     def method(
-        self,
-        name: str,
-        records: Sequence[Record],
-        own: Sequence[tuple[Ranking, RowView]],
-        printed: Sequence[Reported],
+        self, name: str, records: Sequence[Record], own: Sequence[tuple[Ranking, RowView]], printed: Sequence[Reported]
     ) -> bytes:
         if source := code_of(name):
             self.copies[code_href(name)] = source[1].encode()

@@ -19,13 +19,7 @@ from bench.core.types import Facts, Reconstructions
 from bench.data.datasets import load
 from bench.data.splits import materialise, split
 from bench.evaluation.attack.evaluator_nets import AUGMENTATIONS, Recipe, recipes
-from bench.evaluation.attack.evaluators import (
-    Committee,
-    check_disjoint,
-    digests,
-    gate,
-    train_committee,
-)
+from bench.evaluation.attack.evaluators import Committee, check_disjoint, digests, gate, train_committee
 from bench.evaluation.attack.inversion_scores import Labelled, Observed, expected_best, margin, score, summarise
 from bench.evaluation.attack.noise_verdicts import NoiseVerdicts, named_on_noise
 from bench.storage.cache import Cache

@@ -142,9 +142,7 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (reaches.ReadsFrames, "its code reads the frames of its callers"),
         (reaches.SearchesObjects, "its code searches all objects of its process"),
     ],
-    [
-        (reaches.ReplacesGaussian, "its code replaces bench.privacy.mechanisms.mechanisms.gaussian"),
-    ],
+    [(reaches.ReplacesGaussian, "its code replaces bench.privacy.mechanisms.mechanisms.gaussian")],
     [
         (reaches.QuietNoise, "its code changes the noise that the ledger adds"),
         (reaches.KnownNoise, "its code changes the noise that the ledger adds"),
@@ -309,8 +307,7 @@ def assert_passes(method: type[Method], walks: float = 1.0) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "why"),
-    [("virtual_teachers", "votes of one query"), ("clustered_labels", "the two runs differ in")],
+    ("name", "why"), [("virtual_teachers", "votes of one query"), ("clustered_labels", "the two runs differ in")]
 )
 def test_a_cheat_in_a_file_is_rejected(name: str, why: str) -> None:
     method = METHODS.get(str(CHEATS / f"{name}.py"))

@@ -46,14 +46,7 @@ SELECTIONS: dict[str, list[object]] = {
 @needs_votes
 @pytest.mark.parametrize(("name", "delta", "published", "at", "held", "held_at", "plain", "plain_double"), LNMAX)
 def test_lnmax_on_votes(
-    name: str,
-    delta: float,
-    published: float,
-    at: int,
-    held: float,
-    held_at: int,
-    plain: float,
-    plain_double: float,
+    name: str, delta: float, published: float, at: int, held: float, held_at: int, plain: float, plain_double: float
 ) -> None:
     votes = votes_of(name)
     assert pate.lnmax_epsilon_published(votes, 0.05, delta) == (digits(published), at)
@@ -68,14 +61,7 @@ def test_lnmax_on_votes(
 @needs_votes
 @pytest.mark.parametrize(("name", "delta", "published", "at", "held", "held_at", "plain", "plain_double"), LNMAX)
 def test_lnmax_on_votes_from_the_shell(
-    name: str,
-    delta: float,
-    published: float,
-    at: int,
-    held: float,
-    held_at: int,
-    plain: float,
-    plain_double: float,
+    name: str, delta: float, published: float, at: int, held: float, held_at: int, plain: float, plain_double: float
 ) -> None:
     found = epsilons("lnmax", *SELECTIONS[name], "--gamma", 0.05, "--delta", delta)
     assert found["pate-2017-as-published"] == (digits(published), at)

@@ -24,9 +24,7 @@ from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.data_source import DataSource
 from bench.experiments.run import run_cell
 from bench.experiments.tuning import Planned, plan_tuning, run_tunings, tuning_of
-from bench.interface import (
-    METHODS,
-)
+from bench.interface import METHODS
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.events.events import Event, Gaussian
 from bench.publishing.publish import Publication

@@ -51,8 +51,7 @@ def test_the_cells_of_a_job_run_in_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "slots", "turns"),
-    [({}, 4, 4), ({"cpus": 2}, 2, 6), ({"parallel": 2}, 2, 6), ({"parallel": 90}, 4, 4)],
+    ("settings", "slots", "turns"), [({}, 4, 4), ({"cpus": 2}, 2, 6), ({"parallel": 2}, 2, 6), ({"parallel": 90}, 4, 4)]
 )
 def test_no_more_jobs_run_at_once_than_the_cluster_holds(settings: dict[str, int], slots: int, turns: int) -> None:
     seen = told(10, pack=0, **settings)

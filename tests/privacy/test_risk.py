@@ -18,10 +18,7 @@ from bench.privacy.accounting.risk import NAMES, PRIORS, RATES, UNBOUNDED, Risk,
 from bench.privacy.events.base_event import Event
 from bench.privacy.events.events import DPSGD, Bypass, Gaussian, Laplace, LNMax, RandomizedResponse, RepeatAndSelect
 
-GAUSSIAN = [
-    (4.0, 0.0995, (0.15114, 0.01893, 0.00225)),
-    (1.0, 0.3829, (0.38914, 0.09236, 0.01830)),
-]
+GAUSSIAN = [(4.0, 0.0995, (0.15114, 0.01893, 0.00225)), (1.0, 0.3829, (0.38914, 0.09236, 0.01830))]
 
 
 @pytest.mark.parametrize(("noise", "advantage", "named"), GAUSSIAN)
@@ -54,8 +51,7 @@ def by_fourier(rate: float, noise: float, steps: int) -> tuple[list[float], list
 
 
 @pytest.mark.parametrize(
-    ("event", "advantage"),
-    [(DPSGD(512 / 60_000, 1.23, 4680), 0.2208), (DPSGD(0.01, 4.0, 1000), 0.0320)],
+    ("event", "advantage"), [(DPSGD(512 / 60_000, 1.23, 4680), 0.2208), (DPSGD(0.01, 4.0, 1000), 0.0320)]
 )
 def test_dp_sgd_has_the_worse_curve_of_both_directions(event: DPSGD, advantage: float) -> None:
     removed, added = by_fourier(event.sampling_rate, event.noise_multiplier, event.steps)

@@ -16,13 +16,7 @@ from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.accounting.accountants import account, proven, replace_one
 from bench.privacy.events import losses
-from bench.privacy.events.events import (
-    DPSGD,
-    Event,
-    GNMax,
-    SampledGaussian,
-    SampledGNMax,
-)
+from bench.privacy.events.events import DPSGD, Event, GNMax, SampledGaussian, SampledGNMax
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise, ZeroNoise

@@ -189,12 +189,7 @@ def test_the_loss_of_the_transcript_is_that_of_all_that_is_released(kind: Kind) 
 
 @pytest.mark.parametrize(
     ("kind", "moved", "wrong"),
-    [
-        (TREE, [3], False),
-        (TREE, [0, 8], True),
-        (BANDED, [0, 4, 8], False),
-        (BANDED, [0, 3], True),
-    ],
+    [(TREE, [3], False), (TREE, [0, 8], True), (BANDED, [0, 4, 8], False), (BANDED, [0, 3], True)],
 )
 def test_a_check_sees_a_record_in_more_steps_than_it_is_charged_for(kind: Kind, moved: list[int], wrong: bool) -> None:
     taped = []

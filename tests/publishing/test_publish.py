@@ -106,10 +106,7 @@ def test_own_user_and_machine_are_not_published(run: Path, into: Path, monkeypat
 def test_failed_cells_are_skipped_and_counted(run: Path, into: Path) -> None:
     put(run, json.loads(failed(key="mnist-pate-failed").to_json()))
     found = examine([run], into)
-    assert [(item.fate, item.why) for item in found.items] == [
-        (Fate.ADDED, ""),
-        (Fate.SKIPPED, "the cell failed"),
-    ]
+    assert [(item.fate, item.why) for item in found.items] == [(Fate.ADDED, ""), (Fate.SKIPPED, "the cell failed")]
 
 
 def test_a_generator_that_collapsed_is_published_with_its_images_and_without_figures(run: Path, into: Path) -> None:

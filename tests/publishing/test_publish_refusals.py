@@ -17,17 +17,7 @@ from bench.privacy.auditing.bounds import many_run_epsilon
 from bench.privacy.events.base_event import restored
 from bench.publishing.publish import examine
 from bench.results.run_dir import RunDir
-from helpers.publishing import (
-    GNMAX,
-    NONPRIVATE,
-    PATE,
-    Values,
-    edit,
-    put,
-    refusals,
-    values_of,
-    with_rows,
-)
+from helpers.publishing import GNMAX, NONPRIVATE, PATE, Values, edit, put, refusals, values_of, with_rows
 
 EDITS: list[tuple[str, Any, str]] = [
     ("schema_version", 99, "schema version 99, this program reads up to 3. Update this program"),

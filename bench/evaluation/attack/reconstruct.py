@@ -40,11 +40,7 @@ def committee_on(
 
 
 def reconstruct(
-    attack: InversionAttack,
-    released: Released,
-    known: PublicData | None,
-    observed: Observed | None,
-    context: Context,
+    attack: InversionAttack, released: Released, known: PublicData | None, observed: Observed | None, context: Context
 ) -> tuple[Reconstructions, int]:
     """Return the reconstructions from `released` and the number of images queried, from the cache if present."""
     depends = {

@@ -266,12 +266,7 @@ def _result(unit: PrivacyUnit, channels: list[Channel], shadow_runs: Sequence[Sh
 
 
 def _many_runs(
-    record: Record,
-    cell: Cell,
-    canaries: Canaries,
-    options: AuditOptions,
-    material: Materialised,
-    context: Context,
+    record: Record, cell: Cell, canaries: Canaries, options: AuditOptions, material: Materialised, context: Context
 ) -> dict[str, Any]:
     """Audit one canary over many runs: half of each arm sets the threshold, the other half is counted."""
     method, strict = METHODS.get(cell.method), corrected(options.confidence, CHANNELS)

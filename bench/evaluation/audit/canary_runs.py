@@ -101,13 +101,7 @@ def _depends(
 
 
 def train_shadow_run(
-    cell: Cell,
-    canaries: Canaries,
-    index: int,
-    material: Materialised,
-    context: Context,
-    *,
-    noiseless: bool = False,
+    cell: Cell, canaries: Canaries, index: int, material: Materialised, context: Context, *, noiseless: bool = False
 ) -> ShadowRun:
     """Return shadow run `index` of `cell`, from the cache (with the cell's base) if present."""
     coins = canaries.coins(cell.seed, index)
@@ -154,12 +148,7 @@ def train_shadow_student(
 
 
 def _train(
-    cell: Cell,
-    private: PrivateData,
-    material: Materialised,
-    context: Context,
-    noise: Noise,
-    noiseless: bool,
+    cell: Cell, private: PrivateData, material: Materialised, context: Context, noise: Noise, noiseless: bool
 ) -> tuple[Released, float, float]:
     method = METHODS.get(cell.method)
     ledger = Ledger(method.unit, method.adjacency, (Noiseless if noiseless else Noisy)(noise))

@@ -23,11 +23,7 @@ from helpers.pairs import pair_audit, release
 from helpers.records import asked, failed, provenance, record
 
 PLAIN = {
-    "dgd": {
-        "images": Usual("data-free"),
-        "synthetic": Usual(60_000, 6000),
-        "gamma": Usual(0.05, 0.02, calibrated=True),
-    }
+    "dgd": {"images": Usual("data-free"), "synthetic": Usual(60_000, 6000), "gamma": Usual(0.05, 0.02, calibrated=True)}
 }
 
 

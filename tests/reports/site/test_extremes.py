@@ -33,8 +33,7 @@ def test_the_page_of_a_record_does_not_grow_with_the_seeds_of_its_row(tmp_path: 
 @pytest.mark.few(6)
 @pytest.mark.parametrize("accuracies", [[1.0], [1.0, 1.0], [0.0], [0.0, 1.0], [0.997], [0.9955, 0.9955]], ids=str)
 @pytest.mark.parametrize(
-    ("claimed", "proven"),
-    [(10.0, 4.0), (0.0, 0.0), (0.0, 4.0), (math.inf, math.inf), (1e-9, 1e-9), (1e9, 1e9)],
+    ("claimed", "proven"), [(10.0, 4.0), (0.0, 0.0), (0.0, 4.0), (math.inf, math.inf), (1e-9, 1e-9), (1e9, 1e9)]
 )
 def test_figures_at_the_ends_of_their_range_have_pages(
     accuracies: list[float], claimed: float, proven: float, tmp_path: Path
