@@ -12,39 +12,28 @@ from bench.core.errors import BenchError
 
 GAP = 2  # pixels between images, after scaling
 _BACKGROUND = 128  # grey, so that the borders of black and white images show
-_CELL = 56  # least width or height of an image in pixels, unless a scale is given
+COLUMNS, ROWS = 10, 20
+CELL = 56  # least width or height of an image in pixels: smaller ones are enlarged by a whole factor
 
 
-def image_grid(
-    images: torch.Tensor,
-    labels: torch.Tensor | None = None,
-    *,
-    columns: int = 10,
-    rows: int = 20,
-    scale: int | None = None,
-) -> bytes:
-    """Return a PNG of the first images, `rows` of `columns`; equal images give equal bytes.
+def image_grid(images: torch.Tensor, labels: torch.Tensor | None = None) -> bytes:
+    """Return a PNG of the first images, :data:`ROWS` of :data:`COLUMNS`; equal images give equal bytes.
 
-    Args:
-        images: uint8, or float in [0, 1] (clipped; NaN is black), shape (n, 1 or 3, height, width).
-        labels: int64 (n,); if given, each class that occurs gets a row, in ascending order.
-        columns: Images per row.
-        rows: Maximum number of rows.
-        scale: Integer factor that enlarges pixels; by default small images become at least 56 pixels wide or high.
-
-    Raises:
-        BenchError: For no images, a wrong shape, or a different number of labels.
-
+    `images` (n, 1 or 3, height, width) are uint8, or float in [0, 1] (clipped; NaN is black). With `labels`, int64
+    (n,), each class that occurs gets a row, in ascending order. Raises :class:`BenchError` for no images, a wrong
+    shape, or a different number of labels.
     """
     if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
         raise BenchError(f"an image grid takes images (n, 1 or 3, height, width), not {tuple(images.shape)}.")
     if labels is not None and labels.shape != images.shape[:1]:
         raise BenchError(f"an image grid of {len(images)} images takes as many labels, not {tuple(labels.shape)}.")
-    if min(columns, rows, 1 if scale is None else scale) < 1:
-        raise BenchError("an image grid has at least one row and one column, and a scale of at least 1.")
     _, channels, height, width = images.shape
-    factor = scale or max(1, math.ceil(_CELL / max(height, width)))
-    lines = _lines(len(images), labels, columns, rows)
+    factor = max(1, math.ceil(CELL / max(height, width)))
+    if labels is None:
+        lines = [list(range(first, min(first + COLUMNS, len(images)))) for first in range(0, len(images), COLUMNS)]
+    else:
+        lines = [(labels == label).nonzero().flatten()[:COLUMNS].tolist() for label in sorted(set(labels.tolist()))]
+    lines = lines[:ROWS]
     high, wide = height * factor + GAP, width * factor + GAP
     page = torch.full((len(lines) * high + GAP, max(map(len, lines)) * wide + GAP, channels), _BACKGROUND)
     page = page.to(torch.uint8)
@@ -58,13 +47,6 @@ def image_grid(
     file = io.BytesIO()
     Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels).save(file, "PNG", optimize=False, compress_level=6)
     return file.getvalue()
-
-
-def _lines(count: int, labels: torch.Tensor | None, columns: int, rows: int) -> list[list[int]]:
-    """Return the image indices of each row."""
-    if labels is None:
-        return [list(range(first, min(first + columns, count))) for first in range(0, count, columns)][:rows]
-    return [(labels == label).nonzero().flatten()[:columns].tolist() for label in sorted(set(labels.tolist()))][:rows]
 
 
 def as_bytes(image: torch.Tensor) -> torch.Tensor:
