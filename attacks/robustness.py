@@ -139,9 +139,8 @@ def _checked(images: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tens
     least, most = float(images.min()), float(images.max())
     if not (math.isfinite(least) and math.isfinite(most) and least >= 0 and most <= 1):
         raise BenchError(
-            f"images must lie in [0, 1], but range from {least:g} to {most:g}. Undo the normalisation (the "
-            "student does "
-            "its own), or divide bytes by 255."
+            f"images must lie in [0, 1], but range from {least:g} to {most:g}. Undo the normalisation (the student "
+            "does its own), or divide bytes by 255."
         )
     if labels.is_floating_point() or int(labels.min()) < 0 or int(labels.max()) >= facts.classes:
         raise BenchError(f"labels must be whole numbers from 0 to {facts.classes - 1}, the classes of {facts.dataset}.")

@@ -179,10 +179,9 @@ def to_markdown(board: Board) -> str:
         zero_out = "Under add-remove the number of records stays public (zero-out). " * ("add-remove" in adjacencies)
         parts.append(f"## {md(dataset)}, unit {unit}\n")
         parts.append(
-            f"Adjacency of claims and proofs: {', '.join(adjacencies)}. {zero_out}"
-            f"delta = {', '.join(f'{d:g}' for d in deltas)}. "
-            "Accuracy in % (95% interval); drop in points below the non-private baseline "
-            "(with the same backbone, for transferred features).\n"
+            f"Adjacency of claims and proofs: {', '.join(adjacencies)}. {zero_out}delta = "
+            f"{', '.join(f'{d:g}' for d in deltas)}. Accuracy in % (95% interval); drop in points below the "
+            "non-private baseline (with the same backbone, for transferred features).\n"
         )
         for band, group in groupby(rows, lambda row: row.band):
             competing = list(group)

@@ -211,9 +211,8 @@ def _prepare(partial: Path, about: dict[str, Any], records: int, shape: tuple[in
     need, free = records * int(np.prod(shape)), shutil.disk_usage(partial.parent).free
     if need > free:
         raise StorageError(
-            f"the {records:,} decoded images need {need / 1e9:.1f} GB under {partial.parent}, where "
-            f"{free / 1e9:.1f} GB are free. Set BENCH_DATA to use another disk, or use smaller images "
-            "(folder:PATH@3x64x64)."
+            f"the {records:,} decoded images need {need / 1e9:.1f} GB under {partial.parent}, where {free / 1e9:.1f} "
+            "GB are free. Set BENCH_DATA to use another disk, or use smaller images (folder:PATH@3x64x64)."
         )
     partial.mkdir()
     for name, each in (("images", shape), ("digests", (DIGEST,))):

@@ -183,7 +183,6 @@ class StoredLoader:
         hands = "".join(f"\n  - {way.route.by_hand}" for way in self.ways if way.route)
         layout = f"\n  - {self.layout}" if self.layout else ""
         return (
-            f"could not fetch data set {spec.name!r}. Tried:{tried}\n"
-            f"To get it by hand, put the files into {given} and run `python -m bench data get {spec.name}`:"
-            f"{hands}{layout}"
+            f"could not fetch data set {spec.name!r}. Tried:{tried}\nTo get it by hand, put the files into {given} and "
+            f"run `python -m bench data get {spec.name}`:{hands}{layout}"
         )

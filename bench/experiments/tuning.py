@@ -75,9 +75,8 @@ def tuning_of(
 def _score(name: str) -> Score:
     if name in ("private", "train", "training"):
         raise BenchError(
-            f"--score {name} reads private records: the choice of the best trial would reveal something "
-            "about them, uncharged. Use --score "
-            "noisy, whose noise every trial pays for, or --score public."
+            f"--score {name} reads private records: the choice of the best trial would reveal something about them, "
+            "uncharged. Use --score noisy, whose noise every trial pays for, or --score public."
         )
     if name == "test":
         raise BenchError(

@@ -39,9 +39,8 @@ def need_references(name: str, signals: Signals, least: int) -> None:
     """Raise :class:`BenchError` if `signals` holds fewer than `least` reference models for the attack `name`."""
     if len(signals.references) < least:
         raise BenchError(
-            f"{name} needs at least {least} references (students of the same pipeline, trained with some "
-            f"of the candidates), but has {len(signals.references)}. Train more, or use the attack 'loss', "
-            "which needs none."
+            f"{name} needs at least {least} references (students of the same pipeline, trained with some of the "
+            f"candidates), but has {len(signals.references)}. Train more, or use the attack 'loss', which needs none."
         )
 
 

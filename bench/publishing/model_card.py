@@ -132,9 +132,8 @@ def _about(record: Record) -> str:
     by = f" ({plain(record.citation)})" if record.citation else ""
     return (
         f"A student of private-student-bench: trained by the method {plain(record.method)}, version "
-        f"{record.method_version}{by}, on {plain(record.dataset)}. Three epsilons accompany its accuracy: "
-        "the paper's claim, what a sound accountant proves for the mechanisms that ran, and a lower bound "
-        "measured by an audit."
+        f"{record.method_version}{by}, on {plain(record.dataset)}. Three epsilons accompany its accuracy: the paper's "
+        "claim, what a sound accountant proves for the mechanisms that ran, and a lower bound measured by an audit."
     )
 
 
@@ -188,9 +187,8 @@ def _load(record: Record, facts: CardFacts) -> str:
     parts = [words, code, after]
     if facts.backbone:
         parts.append(
-            f"The file holds only the head. Its frozen backbone, {plain(facts.backbone_words)}, is named by the "
-            "hash of its public weights, which we may not redistribute. Fetch them once; loading then "
-            "finds them by hash:"
+            f"The file holds only the head. Its frozen backbone, {plain(facts.backbone_words)}, is named by the hash "
+            "of its public weights, which we may not redistribute. Fetch them once; loading then finds them by hash:"
         )
         parts.append(f"    python -m bench weights get {facts.backbone}")
     return "\n\n".join(parts)

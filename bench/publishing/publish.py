@@ -219,9 +219,8 @@ class _Work:
         parts = ", ".join(name for name, value in content_of(record).items() if value != content_of(there)[name])
         self._out.add(record.key)
         return Fate.REFUSED, (
-            f"a record with the same key is published, with another {parts}. To take this one give "
-            "--replace, and say in the "
-            "pull request why they differ."
+            f"a record with the same key is published, with another {parts}. To take this one give --replace, and say "
+            "in the pull request why they differ."
         )
 
     def _completed(self, run: Path, name: str, record: Record, there: Record, why: str) -> None:

@@ -129,9 +129,8 @@ class DPFedAvg(Method[DPFedAvgConfig]):
         student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         if any(isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) for layer in student.modules()):
             raise BenchError(
-                "the student has batch normalisation, whose running statistics would be released without "
-                "noise. Choose a net without "
-                "(tanh_cnn_mnist, small_cnn, or one with GroupNorm or LayerNorm)."
+                "the student has batch normalisation, whose running statistics would be released without noise. Choose "
+                "a net without (tanh_cnn_mnist, small_cnn, or one with GroupNorm or LayerNorm)."
             )
         parts = self.clients(private, context)
         settings = FitSettings(

@@ -48,9 +48,8 @@ def check_disjoint(name_a: str, a: Digests, name_b: str, b: Digests) -> None:
     if common:
         raise BenchError(
             f"{name_a} and {name_b} have {common} image{'s' if common > 1 else ''} in common (of {len(a)} and "
-            f"{len(b)}), so a reconstruction could be recognised without being recovered. Use other "
-            f"records for {name_a}, "
-            f"or leave the common ones out."
+            f"{len(b)}), so a reconstruction could be recognised without being recovered. Use other records for "
+            f"{name_a}, or leave the common ones out."
         )
 
 

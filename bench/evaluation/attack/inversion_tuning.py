@@ -51,9 +51,8 @@ def tune(cell: Cell, attack: InversionAttack, data: AttackData, place: Workplace
     rehearsal = data.rehearsal
     if rehearsal is None:
         raise BenchError(
-            f"--tune trains shadow students on other people or classes, as many as {cell.facts.dataset} "
-            "has, but no such data set is known. Name one with --auxiliary (for att-faces-a: "
-            "att-faces-b), or leave out --tune."
+            f"--tune trains shadow students on other people or classes, as many as {cell.facts.dataset} has, but no "
+            "such data set is known. Name one with --auxiliary (for att-faces-a: att-faces-b), or leave out --tune."
         )
     theirs = dataclasses.replace(context, cache=context.cache.child(rehearsal=_digest(rehearsal)))
     people = (rehearsal.private.images, rehearsal.private.labels)
