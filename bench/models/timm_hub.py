@@ -7,16 +7,14 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import timm
 import torch
 from torch import Tensor
 
 from bench.core.errors import BenchError
-
-if TYPE_CHECKING:
-    from bench.core.fetch_progress import Progress
+from bench.core.fetch_progress import Progress
 
 ANSWER_SECONDS = 6.0
 """Time limit for the hub's first answer; its client would retry for most of a minute."""

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bench.core.errors import BenchError
@@ -19,9 +19,6 @@ from bench.models.keras_resnet import MEAN, STD
 from bench.models.weight_store import State, read_checkpoint, read_state
 from bench.storage.archives import only
 from bench.storage.download import Route, ShippedRoute, npm, wheel
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 NO_DATA = "images of random processes"
 SCALE = ".scale"  # suffix of an int8 tensor's name: the unit of its values, for each output

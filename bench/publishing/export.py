@@ -9,17 +9,20 @@ import hashlib
 import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import timm
 import torch
 from safetensors.torch import save
 from timm.models import model_entrypoint
+from torch import nn
 
 from bench.core.errors import BenchError
 from bench.core.printable import page
 from bench.core.processes import owner_only
+from bench.core.types import Released
 from bench.data.datasets import all_datasets
+from bench.data.spec import DatasetSpec
 from bench.data.text import is_text
 from bench.experiments.release import load_released
 from bench.models.classifiers import WhitenImage
@@ -32,12 +35,6 @@ from bench.publishing.reproduce import command_of
 from bench.results.record import SAFE_KEY, Record
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_together
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from bench.core.types import Released
-    from bench.data.spec import DatasetSpec
 
 PROBES = 8  # images for the bit-exact comparison of exported and released student
 

@@ -15,7 +15,8 @@ import hashlib
 import io
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from types import TracebackType
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -24,11 +25,7 @@ from torch import Tensor, nn
 from bench.core.errors import BenchError
 from bench.core.progress import SILENT, Stage
 from bench.core.version import __version__
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from bench.storage.cache import Cache
+from bench.storage.cache import Cache
 
 VERSION = 2  # Increment with every change of the layout.
 SECONDS = 120.0  # Seconds between two saves.

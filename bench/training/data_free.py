@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +13,10 @@ from torch.nn import functional
 from bench.core.progress import SILENT, Stage
 from bench.core.transforms import shifted
 from bench.models.build import features_and_logits
+from bench.models.generators import DataFreeGenerator
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.divergence import check_finite, descend
-
-if TYPE_CHECKING:
-    from bench.models.generators import DataFreeGenerator
-    from bench.training.gan import GanGenerator
+from bench.training.gan import GanGenerator
 
 Reading = Literal["dafl", "printed"]
 """Reading of the two terms that the papers print differently from DAFL's code; see :func:`generator_terms`."""

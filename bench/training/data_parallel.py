@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -27,11 +27,8 @@ from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedExc
 from bench.core.errors import BenchError
 from bench.core.precision import Precision, arithmetic, check_precision
 from bench.core.progress import SILENT, Stage
-from bench.training.loop import fit
+from bench.training.loop import FitSettings, fit
 from bench.training.processes import start_worker
-
-if TYPE_CHECKING:
-    from bench.training.loop import FitSettings
 
 PATIENCE = timedelta(minutes=10)  # Timeout of an exchange between the processes.
 GENERATOR = "generator"

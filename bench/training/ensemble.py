@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,16 +22,14 @@ from torch import Tensor, nn
 from bench.core.errors import BenchError
 from bench.core.precision import arithmetic
 from bench.core.progress import SILENT, Stage
+from bench.core.seeds import Streams
+from bench.storage.checkpoint import Checkpoint
 from bench.training.heap import release_freed
 from bench.training.loop import predict
 from bench.training.mapped_rows import rows_of, sendable
 from bench.training.processes import one_thread
 from bench.training.teacher import Arrays, Labels, Result, TeacherTask, answered, rebuilt, teacher_labels, train_teacher
 from bench.training.vectorised import evenly, fitting, logits_together, train_together, why_not
-
-if TYPE_CHECKING:
-    from bench.core.seeds import Streams
-    from bench.storage.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,12 @@ import mmap
 import os
 import tempfile
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError
@@ -29,17 +31,11 @@ from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone
 from bench.models.pretrained import load_backbone, weights_by_digest
 from bench.storage.files import writing
 from bench.training.by_record import in_equal_batches
+from bench.training.context import Context
 from bench.training.heap import release_freed
 from bench.training.loop import predict
 from bench.training.mapped_rows import rows_of
 from bench.training.processes import worker_pool
-
-if TYPE_CHECKING:
-    from concurrent.futures import ProcessPoolExecutor
-
-    from numpy.typing import NDArray
-
-    from bench.training.context import Context
 
 CHUNK = 1_000  # Images per artefact.
 SPILL = 2**25  # Features of this many bytes or more go to a file.

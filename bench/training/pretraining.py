@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+import numpy as np
 import timm
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bench.core.seeds import Streams, seeded
+from bench.core.types import Facts
+from bench.data.spec import Records
 from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, headless, prepared, state_digest
 from bench.models.registration import model_options
+from bench.storage.cache import Arrays
+from bench.training.context import Context
 from bench.training.loop import FitSettings, fit
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from bench.core.types import Facts
-    from bench.data.spec import Records
-    from bench.storage.cache import Arrays
-    from bench.training.context import Context
 
 VERSION = 1  # Increment when the same source and settings would give a different backbone.
 HALF = 0.5  # Assumed mean and deviation of pixels in [0, 1], not statistics of a data set.

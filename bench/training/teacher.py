@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,16 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bench.core.precision import Precision, arithmetic, check_precision
-from bench.core.seeds import seeded
+from bench.core.seeds import Streams, seeded
 from bench.models.build import build
+from bench.storage.checkpoint import Checkpoint
 from bench.training.data_parallel import fit_on_devices
 from bench.training.loop import FitSettings, fit, predict
 from bench.training.processes import one_thread
-
-if TYPE_CHECKING:
-    from bench.core.seeds import Streams
-    from bench.storage.checkpoint import Checkpoint
-
 
 Labels = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]

@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,18 +28,14 @@ from torch.overrides import TorchFunctionMode
 
 from bench.core.errors import BenchError
 from bench.core.precision import arithmetic
-from bench.core.seeds import seeded
+from bench.core.seeds import Streams, seeded
 from bench.core.transforms import as_float, moved
 from bench.models.build import build
 from bench.training.early_stopping import settling_for
-from bench.training.loop import Batches, dense_weights, make_optimizer
+from bench.training.loop import Batches, FitSettings, dense_weights, make_optimizer
 from bench.training.processes import one_thread
 from bench.training.stacked_convolution import convolve
-
-if TYPE_CHECKING:
-    from bench.core.seeds import Streams
-    from bench.training.loop import FitSettings
-    from bench.training.teacher import Arrays, Labels, TeacherTask
+from bench.training.teacher import Arrays, Labels, TeacherTask
 
 VERSION = 2  # Increment when the same task would give different weights; part of the artefacts' names.
 ROWS = 500  # Images per batch of predictions.

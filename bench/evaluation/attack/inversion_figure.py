@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
+from bench.core.types import Reconstructions
 from bench.evaluation.attack.figures import Column, comparison_grid
+from bench.evaluation.attack.inversion_scores import Labelled, Scored
 from bench.metrics.images import pairwise
 from bench.results.attack_record import Role
-
-if TYPE_CHECKING:
-    from bench.core.types import Reconstructions
-    from bench.evaluation.attack.inversion_scores import Labelled, Scored
 
 ROWS = 10  # largest number of classes on a grid
 TRIES = 3  # most tries shown per student; each control shows one
