@@ -173,9 +173,7 @@ def _by_jobs(asked: Attacks, settings: Cluster) -> tuple[list[AttackRecord], Lau
         good = [key for key, found in made.items() if found.failure is None and key not in ended.elsewhere]
         pictures = _comparisons(asked, run_dir, {key: planned[key] for key in good}, new)
         with open_progress(quiet=asked.quiet) as progress:
-            drawn = launch_jobs(
-                pictures, state_of(run_dir.read_attack), run_dir, settings, asked.resources, progress
-            )  # fmt: skip
+            drawn = launch_jobs(pictures, state_of(run_dir.read_attack), run_dir, settings, asked.resources, progress)
         ended.stopped = drawn.stopped
         ended.lost += drawn.lost
     return list(made.values()), ended

@@ -138,9 +138,7 @@ class _Work:
         self.found = Publication()
         self._into, self._replace, self._calibrations = into, replace, calibrations
         self._board, self._audits = self.found.board, self.found.audits
-        self._own: dict[
-            tuple[Path, str], Record
-        ] = {}  # examined records by run directory and key, for their audits and attacks
+        self._own: dict[tuple[Path, str], Record] = {}  # examined records by run directory and key
         self._out: set[str] = set()  # keys of failed or refused records
         for path in listed(into / "records", ".json"):
             with suppress(OSError, ValueError):

@@ -208,9 +208,7 @@ class PATEFamily(StartsPublic, EnsembleMethod):
         self, private: PrivateData, public: PublicData, block: NDArray[np.int64], context: Context
     ) -> dict[str, Any]:
         asked = hashlib.sha256(block.tobytes()).hexdigest()
-        return {
-            **ensemble_depends(self.config, private, context), **self.query_source(public), "asked": asked,
-        }  # fmt: skip
+        return {**ensemble_depends(self.config, private, context), **self.query_source(public), "asked": asked}
 
     def student(
         self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context

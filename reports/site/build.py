@@ -181,9 +181,7 @@ class _Pages:
         )  # fmt: skip
 
     def audits(self) -> bytes:
-        return self._render(
-            "audits.html", root="", reading=audits.READING, tables=audits.tables(self._source.board)
-        )  # fmt: skip
+        return self._render("audits.html", root="", reading=audits.READING, tables=audits.tables(self._source.board))
 
     def meaning(self) -> bytes:
         rows, found = self._source.board.rows, meaning.successes(self._source)
