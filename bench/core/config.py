@@ -19,11 +19,15 @@ from bench.core.risk_target import RiskTarget
 from bench.core.types import Basis, Facts, TargetAdjacency
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from bench.core.rows import Change
 
 T = TypeVar("T")
+
+
+class DataclassInstance(Protocol):
+    """An instance of any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
 
 class Configured(Protocol):

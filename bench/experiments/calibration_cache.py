@@ -15,9 +15,9 @@ import time
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.core.config import as_dict, config_from
+from bench.core.config import DataclassInstance, as_dict, config_from
 from bench.core.errors import BenchError
 from bench.core.plain_files import read_plain
 from bench.core.rows import json_object
@@ -25,9 +25,6 @@ from bench.core.types import Budget, Facts
 from bench.interface.method import Method
 from bench.storage.cache import canonical_json
 from bench.storage.files import write_atomic
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 SLOW = 0.3  # seconds; after one this slow, store all of its method, since only the first one pays for imports
 _PACKAGES = ("dp-accounting", "opacus", "numpy", "scipy", "torch", "timm")

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from bench.core.config import as_dict
+from bench.core.config import DataclassInstance, as_dict
 from bench.interface import BenchError, Context, Facts, Method, PrivateData
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 SHOWN = 100  # synthetic images to release
 

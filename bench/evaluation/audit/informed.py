@@ -16,13 +16,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import stats
 
+from bench.core.config import DataclassInstance
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import new_salt
@@ -45,10 +46,6 @@ from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise, Silence
 from bench.results.audited import corrected
 from bench.results.candidates import CandidatesFound
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 
 RUNS = 2_000
 """Most counted guesses of each instrument and number of candidates."""

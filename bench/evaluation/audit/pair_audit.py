@@ -19,11 +19,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.core.config import DataclassInstance
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.rows import Change
@@ -43,9 +44,6 @@ from bench.privacy.events.base_event import Event
 from bench.results.attack_record import PairBound
 from bench.results.full_size import NO_FULL_SIZE
 from bench.storage.cache import Arrays, Cache
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 R = TypeVar("R")
 

@@ -10,10 +10,11 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from bench.core.config import DataclassInstance
 from bench.core.errors import BenchError
 from bench.core.rows import Change
 from bench.core.types import Adjacency, Facts, PrivacyUnit, PrivateData
@@ -23,9 +24,6 @@ from bench.evaluation.check.check_data import generated
 from bench.interface.method import Method
 from bench.models.build import build
 from bench.models.feature_net import OnFixedMap
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 SIDE = 8  # image side in pixels
 PUBLIC = 64  # least number of public images
