@@ -27,7 +27,6 @@ from bench.models.frozen_backbone import DenseHead
 from bench.training.ensemble import check_disjoint
 from bench.training.processes import one_thread
 
-Result = TypeVar("Result")
 VERSION = 1  # part of cache keys; increment when the same settings would give different heads
 TOGETHER = 2_000  # records of heads trained together: their Gram matrices fit a core's cache
 TOGETHER_GPU = 50_000  # the same on a GPU
@@ -86,77 +85,29 @@ class Heads:
             head.last.bias.copy_(self.last_bias[number, 0])
 
 
+Result = TypeVar("Result", Heads, Tensor)
+
+
 def _start(features: int, hidden: int, classes: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return both layers' weights at torch's default scale; He's, 2.5 times larger, is too large for few records."""
     first = torch.randn(features, hidden, generator=generator) * math.sqrt(1.0 / (3 * features))
     return first, torch.randn(hidden, classes, generator=generator) * math.sqrt(1.0 / (3 * hidden))
 
 
-def train_heads(
-    features: Tensor,
-    labels: Tensor,
-    parts: Sequence[NDArray[np.int64]],
-    classes: int,
-    settings: HeadSettings,
-    generator: torch.Generator,
-    *,
-    device: torch.device | str = "cpu",
-    threads: int = 1,
-    stage: Stage = SILENT,
-) -> Iterator[Heads]:
-    """Train one head on each of `parts` (positions); yield them in order, in groups.
+class HeadTraining:
+    """The training of one head on each of `parts` (positions) of `features`, float32 (n, d), and `labels`, int64 (n,).
 
-    `features` is float32 (n, d), `labels` int64 (n,). On a CPU the result does not depend on `threads`. `stage`
-    advances once per head. Raises :class:`BenchError` for parts that overlap or are empty.
+    On a CPU its results do not depend on `threads`; a `stage` advances once per head. Raises :class:`BenchError` for
+    parts that overlap or are empty.
     """
-    task = _Task(features, labels, parts, classes, settings, generator, torch.device(device))
-    for heads in _in_order(task.train, task.groups, threads if task.device.type == "cpu" else 1):
-        yield heads
-        stage.advance(len(heads))
 
-
-def head_labels(
-    features: Tensor,
-    labels: Tensor,
-    parts: Sequence[NDArray[np.int64]],
-    public: Tensor,
-    classes: int,
-    settings: HeadSettings,
-    generator: torch.Generator,
-    *,
-    device: torch.device | str = "cpu",
-    threads: int = 1,
-    stage: Stage = SILENT,
-) -> NDArray[np.int64]:
-    """Train as :func:`train_heads` and return every head's labels of the `public` features: (parts, m), int64."""
-    task = _Task(features, labels, parts, classes, settings, generator, torch.device(device))
-    asked = [rows.to(device) for rows in torch.split(public, ROWS)]
-
-    def labels_of(group: Sequence[NDArray[np.int64]]) -> Tensor:
-        heads = task.train(group)
-        return torch.cat([heads.logits(rows).argmax(2).cpu() for rows in asked], dim=1)
-
-    found: list[Tensor] = []
-    for answers in _in_order(labels_of, task.groups, threads if task.device.type == "cpu" else 1):
-        found.append(answers)
-        stage.advance(len(answers))
-    return torch.cat(found).numpy()
-
-
-class _Task:
     def __init__(
-        self,
-        features: Tensor,
-        labels: Tensor,
-        parts: Sequence[NDArray[np.int64]],
-        classes: int,
-        settings: HeadSettings,
-        generator: torch.Generator,
-        device: torch.device,
-    ) -> None:
+        self, features: Tensor, labels: Tensor, parts: Sequence[NDArray[np.int64]], classes: int,
+        settings: HeadSettings, generator: torch.Generator, device: torch.device | str = "cpu",
+    ) -> None:  # fmt: skip
         check_disjoint(parts, len(features))
         self.features, self.labels, self.classes = features, labels, classes
-        self.settings, self.device = settings, device
+        self.settings, self.device = settings, torch.device(device)
         self.start = _start(features.shape[1], settings.hidden, classes, generator)
         self.longest = max(len(part) for part in parts)
         size = settings.batch_size
@@ -164,20 +115,74 @@ class _Task:
         self.slices = [slice(first, min(first + size, self.longest)) for first in range(0, self.longest, size)]
         count = len(self.slices)
         self.order = [int(n) for _ in range(settings.epochs) for n in torch.randperm(count, generator=generator)]
-        together = max(1, (TOGETHER if device.type == "cpu" else TOGETHER_GPU) // self.longest)
+        together = max(1, (TOGETHER if self.device.type == "cpu" else TOGETHER_GPU) // self.longest)
         self.groups = [parts[first : first + together] for first in range(0, len(parts), together)]
 
-    def train(self, group: Sequence[NDArray[np.int64]]) -> Heads:
-        rows = np.zeros((len(group), self.longest), dtype=np.int64)
+    def heads(self, threads: int = 1, stage: Stage = SILENT) -> Iterator[Heads]:
+        """Yield the heads in order, in groups."""
+        return self._each(self._train, threads, stage)
+
+    def labels_of(self, public: Tensor, threads: int = 1, stage: Stage = SILENT) -> NDArray[np.int64]:
+        """Return every head's labels of the `public` features: (parts, m), int64."""
+        asked = [rows.to(self.device) for rows in torch.split(public, ROWS)]
+
+        def labels_of(group: Sequence[NDArray[np.int64]]) -> Tensor:
+            heads = self._train(group)
+            return torch.cat([heads.logits(rows).argmax(2).cpu() for rows in asked], dim=1)
+
+        return torch.cat(list(self._each(labels_of, threads, stage))).numpy()
+
+    def _each(
+        self, work: Callable[[Sequence[NDArray[np.int64]]], Result], threads: int, stage: Stage
+    ) -> Iterator[Result]:
+        for found in _in_order(work, self.groups, threads if self.device.type == "cpu" else 1):
+            yield found
+            stage.advance(len(found))
+
+    @torch.no_grad()
+    def _train(self, group: Sequence[NDArray[np.int64]]) -> Heads:
+        """Train heads on their own records, in their span or directly (see the module)."""
+        places = np.zeros((len(group), self.longest), dtype=np.int64)
         there = torch.zeros(len(group), self.longest, device=self.device)
         for number, part in enumerate(group):
-            rows[number, : len(part)] = part
+            places[number, : len(part)] = part
             there[number, : len(part)] = 1.0
-        chosen = torch.from_numpy(rows)
+        chosen = torch.from_numpy(places)
         # Pad short parts with another head's record, then zero it: `masked_fill` also clears non-finite values.
         own = self.features[chosen].to(self.device).masked_fill_(there[:, :, None] == 0, 0.0)
         labels = self.labels[chosen].to(self.device)
-        return _train(own, labels, there, self.classes, self.start, self.settings, self.slices, self.order)
+        count, records, width = own.shape
+        span = records < width
+        first, last = (weights.to(own) for weights in self.start)
+        if span:
+            # The 1 is the bias: an extra feature that is constant over records.
+            inputs = torch.bmm(own, own.transpose(1, 2)).add_(1.0)
+            moved = torch.zeros(count, records, self.settings.hidden, device=own.device)
+        else:
+            inputs = torch.cat([own, torch.ones(count, records, 1, device=own.device)], 2)
+            moved = torch.zeros(count, width + 1, self.settings.hidden, device=own.device)
+        begun = own @ first
+        second, bias = last.expand(count, -1, -1).clone(), torch.zeros(count, 1, self.classes, device=own.device)
+        truth = torch.nn.functional.one_hot(labels, self.classes).to(own)
+        share = [there[:, s] / there[:, s].sum(1, keepdim=True).clamp_min(1.0) for s in self.slices]
+        batches = [
+            (inputs[:, s].contiguous(), begun[:, s].contiguous(), truth[:, s].contiguous(), w[:, :, None], s)
+            for s, w in zip(self.slices, share, strict=True)
+        ]
+        for step, number in enumerate(self.order):
+            rows, base, wanted, weight, where = batches[number]
+            rate = self.settings.lr * 0.5 * (1.0 + math.cos(math.pi * step / len(self.order)))
+            before = torch.baddbmm(base, rows, moved)
+            hidden = before.relu()
+            error = torch.baddbmm(bias, hidden, second).softmax(2).sub_(wanted).mul_(weight)
+            back = torch.bmm(error, second.transpose(1, 2)).mul_(before > 0)
+            if span:
+                moved[:, where].sub_(back, alpha=rate)
+            else:
+                moved.baddbmm_(rows.transpose(1, 2), back, alpha=-rate)
+            second.baddbmm_(hidden.transpose(1, 2), error, alpha=-rate)
+            bias.sub_(error.sum(1, keepdim=True), alpha=rate)
+        return Heads(first, own if span else None, moved, second, bias)
 
 
 def _in_order(
@@ -197,49 +202,3 @@ def _in_order(
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-
-
-@torch.no_grad()
-def _train(
-    own: Tensor,
-    labels: Tensor,
-    there: Tensor,
-    classes: int,
-    start: tuple[Tensor, Tensor],
-    settings: HeadSettings,
-    slices: list[slice],
-    order: list[int],
-) -> Heads:
-    """Train heads on their own records `own` (k, n, d), in their span or directly (see the module)."""
-    count, records, width = own.shape
-    span = records < width
-    first, last = (weights.to(own) for weights in start)
-    if span:
-        # The 1 is the bias: an extra feature that is constant over records.
-        inputs = torch.bmm(own, own.transpose(1, 2)).add_(1.0)
-        moved = torch.zeros(count, records, settings.hidden, device=own.device)
-    else:
-        inputs = torch.cat([own, torch.ones(count, records, 1, device=own.device)], 2)
-        moved = torch.zeros(count, width + 1, settings.hidden, device=own.device)
-    begun = own @ first
-    second, bias = last.expand(count, -1, -1).clone(), torch.zeros(count, 1, classes, device=own.device)
-    truth = torch.nn.functional.one_hot(labels, classes).to(own)
-    share = [there[:, s] / there[:, s].sum(1, keepdim=True).clamp_min(1.0) for s in slices]
-    batches = [
-        (inputs[:, s].contiguous(), begun[:, s].contiguous(), truth[:, s].contiguous(), w[:, :, None], s)
-        for s, w in zip(slices, share, strict=True)
-    ]
-    for step, number in enumerate(order):
-        rows, base, wanted, weight, where = batches[number]
-        rate = settings.lr * 0.5 * (1.0 + math.cos(math.pi * step / len(order)))
-        before = torch.baddbmm(base, rows, moved)
-        hidden = before.relu()
-        error = torch.baddbmm(bias, hidden, second).softmax(2).sub_(wanted).mul_(weight)
-        back = torch.bmm(error, second.transpose(1, 2)).mul_(before > 0)
-        if span:
-            moved[:, where].sub_(back, alpha=rate)
-        else:
-            moved.baddbmm_(rows.transpose(1, 2), back, alpha=-rate)
-        second.baddbmm_(hidden.transpose(1, 2), error, alpha=-rate)
-        bias.sub_(error.sum(1, keepdim=True), alpha=rate)
-    return Heads(first, own if span else None, moved, second, bias)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bench.data.text import is_text
 from bench.interface import Budget, Context, Facts, PrivateData, PublicData, PublicKind, partition, setting
 from bench.methods.pate.family import PATEFamily
-from bench.methods.pate.head_training import VERSION, head_labels, train_heads
+from bench.methods.pate.head_training import VERSION, HeadTraining
 from bench.methods.shared.settings_checks import HeadSettings
 from bench.methods.shared.teachers import tiny_teachers
 from bench.methods.shared.transfer import (
@@ -59,10 +59,11 @@ class HeadStudent(OnBackbone):
         features = features_of(public.images, backbone, context, "public")[asked]
         everything = [np.arange(len(asked), dtype=np.int64)]
         with context.progress.stage("student", 1) as stage:
-            (heads,) = train_heads(
+            training = HeadTraining(
                 features, labels, everything, self.facts.classes, self.config.heads(), context.streams.torch("student"),
-                device=context.device, stage=stage,
+                context.device,
             )  # fmt: skip
+            (heads,) = training.heads(stage=stage)
         student = FrozenTransfer(
             backbone, DenseHead(backbone.num_features, self.config.hidden, self.facts.classes), self.facts.classes
         )
@@ -122,11 +123,11 @@ class HeadTeachers(HeadStudent, PATEFamily):
             features = features_of(private.images, backbone, context, "private")
             asked = features_of(public.images, backbone, context, "public")
             with context.progress.stage("heads", self.config.teachers) as stage:
-                labels = head_labels(
-                    features, private.labels, partition(len(private), self.config.teachers, part_name), asked,
-                    facts.classes, settings, context.streams.child("teachers").torch("heads"),
-                    device=context.device, threads=context.workers, stage=stage,
+                training = HeadTraining(
+                    features, private.labels, partition(len(private), self.config.teachers, part_name), facts.classes,
+                    settings, context.streams.child("teachers").torch("heads"), context.device,
                 )  # fmt: skip
+                labels = training.labels_of(asked, context.workers, stage)
             return {"labels": labels.astype(np.int16)}
 
         labels = context.cache.get("head-labels", depends, make)["labels"].astype(np.int64)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench.core.errors import BenchError
 from bench.data.splits import partition
-from bench.methods.pate.head_training import Heads, head_labels, train_heads
+from bench.methods.pate.head_training import Heads, HeadTraining
 from bench.methods.shared.settings_checks import HeadSettings
 from bench.models.frozen_backbone import DenseHead
 from bench.training.processes import one_thread
@@ -29,7 +29,12 @@ def records(count: int, width: int, classes: int = 3, seed: int = 0) -> tuple[to
 def trained(
     features: torch.Tensor, labels: torch.Tensor, parts: list[np.ndarray], fitting: HeadSettings, seed: int = 5
 ) -> list[Heads]:
-    return list(train_heads(features, labels, parts, 3, fitting, torch.Generator().manual_seed(seed)))
+    return list(HeadTraining(features, labels, parts, 3, fitting, torch.Generator().manual_seed(seed)).heads())
+
+
+def answered(features: torch.Tensor, labels: torch.Tensor, parts: list[np.ndarray], threads: int = 1) -> np.ndarray:
+    training = HeadTraining(features, labels, parts, 3, FEW, torch.Generator().manual_seed(0))
+    return training.labels_of(features, threads)
 
 
 @pytest.mark.parametrize("width", [40, 6], ids=["more features than records", "more records than features"])
@@ -71,9 +76,9 @@ def test_a_head_that_diverges_harms_no_other() -> None:
     features, labels = records(39, 50)
     # The second part is filled up, by the very record that is not finite.
     parts = [np.arange(20), np.arange(20, 39)]
-    calm = head_labels(features, labels, parts, features, 3, FEW, torch.Generator().manual_seed(0))
+    calm = answered(features, labels, parts)
     features[0] = float("inf")
-    wild = head_labels(features, labels, parts, features, 3, FEW, torch.Generator().manual_seed(0))
+    wild = answered(features, labels, parts)
     assert np.array_equal(calm[1, 20:], wild[1, 20:])
     assert wild.shape == (2, 39)
 
@@ -81,9 +86,9 @@ def test_a_head_that_diverges_harms_no_other() -> None:
 def test_labels_do_not_depend_on_how_many_heads_there_are_beside() -> None:
     features, labels = records(120, 60)
     parts = partition(120, 12, "heads")
-    every = head_labels(features, labels, parts, features, 3, FEW, torch.Generator().manual_seed(0))
+    every = answered(features, labels, parts)
     assert every.shape == (12, 120)
-    first = head_labels(features, labels, parts[:10], features, 3, FEW, torch.Generator().manual_seed(0))
+    first = answered(features, labels, parts[:10])
     assert np.array_equal(every[:10], first)
 
 
@@ -93,13 +98,10 @@ def test_heads_are_the_same_for_every_number_of_threads(monkeypatch: pytest.Monk
     parts = partition(120, 12, "heads")
     with one_thread():
         alone, several = (
-            list(train_heads(features, labels, parts, 3, FEW, torch.Generator().manual_seed(0), threads=threads))
+            list(HeadTraining(features, labels, parts, 3, FEW, torch.Generator().manual_seed(0)).heads(threads))
             for threads in (1, 3)
         )
-        asked = [
-            head_labels(features, labels, parts, features, 3, FEW, torch.Generator().manual_seed(0), threads=threads)
-            for threads in (1, 3)
-        ]
+        asked = [answered(features, labels, parts, threads) for threads in (1, 3)]
     assert len(alone) == len(several) == 6
     for one, other in zip(alone, several, strict=True):
         assert torch.equal(one.first, other.first)
@@ -116,4 +118,4 @@ def test_heads_learn() -> None:
 def test_overlapping_parts_are_refused() -> None:
     features, labels = records(10, 4)
     with pytest.raises(BenchError, match="overlap"):
-        list(train_heads(features, labels, [np.arange(6), np.arange(5, 10)], 3, FEW, torch.Generator()))
+        HeadTraining(features, labels, [np.arange(6), np.arange(5, 10)], 3, FEW, torch.Generator())

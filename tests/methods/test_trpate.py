@@ -20,7 +20,7 @@ from bench.data.splits import partition
 from bench.evaluation.audit.pairs import worst_pairs
 from bench.evaluation.check.noninterference import CheckVerdict, check_method
 from bench.interface.registry import METHODS
-from bench.methods.pate.head_training import head_labels
+from bench.methods.pate.head_training import HeadTraining
 from bench.methods.pate.trpate import TrPATE, TrPATEConfig
 from bench.models.frozen_backbone import headless
 from bench.models.weight_packages import PACKAGES
@@ -212,10 +212,11 @@ class BatchNormedVotes(TrPATE):
         asked = features_of(public.images, backbone, context, "public")
         mean, deviation = features.mean(0), features.std(0) + 1e-3
         parts = partition(len(private), self.config.teachers, "leaky")
-        labels = head_labels(
-            (features - mean) / deviation, private.labels, parts, (asked - mean) / deviation, private.facts.classes,
+        training = HeadTraining(
+            (features - mean) / deviation, private.labels, parts, private.facts.classes,
             dataclasses.replace(self.config.heads(), epochs=30), torch.Generator().manual_seed(0),
         )  # fmt: skip
+        labels = training.labels_of((asked - mean) / deviation)
         return count_votes(labels[:, order[: self.config.queries]], private.facts.classes)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bench.data.splits import partition
-from bench.methods.pate.head_training import train_heads
+from bench.methods.pate.head_training import HeadTraining
 from bench.methods.shared.settings_checks import HeadSettings
 from bench.models.frozen_backbone import DenseHead
 from bench.training.loop import FitSettings, fit
@@ -42,7 +42,7 @@ def test_200_heads_at_once_take_a_tenth_of_a_loop() -> None:
 
     begun = time.perf_counter()
     seeded = torch.Generator().manual_seed(1)
-    every = list(train_heads(features, labels, parts, classes, fitting, seeded, threads=available_cores()))
+    every = list(HeadTraining(features, labels, parts, classes, fitting, seeded).heads(available_cores()))
     together = time.perf_counter() - begun
     # The accuracy of the ten heads that the loops train.
     ten = [logits for heads in every for logits in heads.logits(asked)][:10]
