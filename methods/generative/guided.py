@@ -91,10 +91,8 @@ class Critics:
         for _ in range(steps):
             images, labels = self.real()
             with torch.no_grad():
-                count = images.shape[1]
-                made, given = (
-                    whole[:count] for whole in forger.images(max(2, count))
-                )  # batch normalisation needs two images
+                count = images.shape[1]  # batch normalisation needs two images
+                made, given = (whole[:count] for whole in forger.images(max(2, count)))
             fakes, asked = self._for_all(made.flatten(1)), self._for_all(given)
             real, fake = self.scores(images, labels), self.scores(fakes, asked)
             if loss == "binary":
