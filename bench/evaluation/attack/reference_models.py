@@ -9,9 +9,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,9 +27,6 @@ from bench.training.context import Context
 from bench.training.features import Part, trained_part
 from bench.training.loop import FitSettings, fit
 from bench.training.loop import accuracy as measure
-
-Until = Callable[[torch.nn.Module], Callable[[int], bool]]
-"""Return the `stop` argument of :func:`bench.training.loop.fit` for a net in training."""
 
 CONTROL_VERSION = 2  # part of the artefact's key; increment when a control changes for equal inputs
 CHECKS = 200
@@ -55,26 +51,32 @@ def make_control(
     }  # fmt: skip
     # Use the same draws, so that a matched control is a state on the non-private control's training path.
     streams = Streams(seed, f"control/{Role.NON_PRIVATE if role is Role.MATCHED else role}/")
-    settings = recipe(facts, preset)
     if len(material.private) < facts.private_records:
         depends["records"] = len(material.private)
-    if role in (Role.NON_PRIVATE, Role.MATCHED):
-        until = None
-        if role is Role.MATCHED:
-            depends["accuracy"] = round(accuracy, 4)
-            until = _as_accurate(material, accuracy, settings, context)
-        private = material.private
-        make = _trained(student, private.images, private.labels, settings, streams, context, "private", depends, until)
+    images, labels, settings = material.private.images, material.private.labels, recipe(facts, preset)
+    part: Part = "private"
+    if role is Role.MATCHED:
+        depends["accuracy"] = round(accuracy, 4)
     elif role is Role.COUNTERFACTUAL:
         if disjoint is None:
             return None
         depends["disjoint"] = content_digest(*disjoint)
-        apart = recipe(facts, preset, len(disjoint[0]))
-        make = _trained(student, *disjoint, apart, streams, context, "counterfactual", depends)
-    else:
-        make = functools.partial(fresh, student, streams)
-    state = context.cache.get("control", depends, lambda: _arrays(make()))
-    return _released(student, state)
+        (images, labels), part = disjoint, "counterfactual"
+        settings = recipe(facts, preset, len(images))
+
+    def make() -> Arrays:
+        net = fresh(student, streams)
+        if role is not Role.PRIOR:
+            trained, inputs = trained_part(net, images, context, part)
+            stop = _as_accurate(net, accuracy, material, settings, context) if role is Role.MATCHED else None
+            with context.stage("control", depends, settings.total_steps(len(images))) as (saved, stage):
+                fit(
+                    trained, inputs, labels, settings, streams.torch("order"),
+                    device=context.device, stage=stage, checkpoint=saved, stop=stop,
+                )  # fmt: skip
+        return {name: tensor.detach().cpu().numpy() for name, tensor in net.state_dict().items()}
+
+    return _released(student, context.cache.get("control", depends, make))
 
 
 def recipe(facts: Facts, preset: str, records: int | None = None) -> FitSettings:
@@ -98,55 +100,21 @@ def fresh(student: Released, streams: Streams) -> torch.nn.Module:
     return net
 
 
-def _trained(
-    student: Released,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    settings: FitSettings,
-    streams: Streams,
-    context: Context,
-    part: Part,
-    depends: Mapping[str, Any],
-    until: Until | None = None,
-) -> Callable[[], torch.nn.Module]:
-    def make() -> torch.nn.Module:
-        net = fresh(student, streams)
-        trained, inputs = trained_part(net, images, context, part)
-        order, stop = streams.torch("order"), None if until is None else until(net)
-        with (
-            context.checkpoint("control", depends) as saved,
-            context.progress.stage("control", settings.total_steps(len(images))) as stage,
-        ):
-            fit(
-                trained, inputs, labels, settings, order,
-                device=context.device, stage=stage, checkpoint=saved, stop=stop,
-            )  # fmt: skip
-        return net.eval()
-
-    return make
-
-
-def _as_accurate(material: Materialised, accuracy: float, settings: FitSettings, context: Context) -> Until:
+def _as_accurate(
+    net: torch.nn.Module, accuracy: float, material: Materialised, settings: FitSettings, context: Context
+) -> Callable[[int], bool]:
+    """Return the `stop` argument of :func:`bench.training.loop.fit` that ends `net`'s training at test `accuracy`."""
+    trained, tested = trained_part(net, material.test_images, context, "test")
     every = max(1, settings.total_steps(len(material.private)) // CHECKS)
 
-    def until(net: torch.nn.Module) -> Callable[[int], bool]:
-        trained, tested = trained_part(net, material.test_images, context, "test")
+    def stop(step: int) -> bool:
+        due = step < CHECKS or step % every == 0
+        return due and measure(trained, tested, material.test_labels, device=context.device) >= accuracy
 
-        def stop(step: int) -> bool:
-            due = step < CHECKS or step % every == 0
-            return due and measure(trained, tested, material.test_labels, device=context.device) >= accuracy
-
-        return stop
-
-    return until
-
-
-def _arrays(net: torch.nn.Module) -> Arrays:
-    return {name: tensor.detach().cpu().numpy() for name, tensor in net.state_dict().items()}
+    return stop
 
 
 def _released(student: Released, state: Arrays) -> Released:
-
     net = build(student.student_name, **student.student_options)
     net.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in state.items()})
     return Released(net.eval(), student.student_name, student.student_options)
